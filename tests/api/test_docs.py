@@ -1,0 +1,88 @@
+"""Every Python block in the documentation runs, in an empty directory and a fresh process.
+
+A block headed ```python continued goes on where the block before it on the page ended.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DECISIONS = ROOT / "docs" / "adr"
+FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass
+class Script:
+    """The blocks of a page that belong together, each on the lines where the page has it."""
+
+    page: Path
+    blocks: list[tuple[int, str]] = field(default_factory=list)
+
+    @property
+    def name(self):
+        return f"{self.page.relative_to(ROOT).as_posix()}:{self.blocks[0][0]}"
+
+    @property
+    def source(self):
+        lines = []
+        for first_line, body in self.blocks:
+            lines += [""] * (first_line - 1 - len(lines)) + body.splitlines()
+        return "\n".join(lines) + "\n"
+
+
+def scripts_of(page, text):
+    scripts = []
+    for match in FENCE.finditer(text):
+        language, *rest = match["info"].split() or [""]
+        if language != "python":
+            continue
+        assert rest in ([], ["continued"]), f"{page}: what does ```{match['info']} mean?"
+        if not rest:
+            scripts.append(Script(page))
+        scripts[-1].blocks.append((text.count("\n", 0, match.start("body")) + 1, match["body"]))
+    return scripts
+
+
+def pages():
+    documents = [page for page in (ROOT / "docs").rglob("*.md") if DECISIONS not in page.parents]
+    return [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted(documents)]
+
+
+SCRIPTS = [script for page in pages() for script in scripts_of(page, page.read_text(encoding="utf-8"))]
+
+
+def run(script, directory):
+    path = directory / (script.page.stem + ".py")
+    path.write_text(script.source, encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-W", "error", str(path)],
+        cwd=directory,
+        env=os.environ | {"PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_block_runs(script, tmp_path):
+    done = run(script, tmp_path)
+    assert done.returncode == 0, f"{script.name}\n{done.stdout}\n{done.stderr}"
+
+
+def test_the_readme_has_a_block_that_runs():
+    assert any(script.page.name == "README.md" for script in SCRIPTS)
+
+
+def test_a_block_that_fails_is_seen(tmp_path):
+    (script,) = scripts_of(ROOT / "README.md", "# Page\n\n```python\nx = 1\n```\n\n```python continued\nassert x == 2\n```\n")
+    done = run(script, tmp_path)
+    assert done.returncode != 0
+    assert 'README.py", line 8' in done.stderr

@@ -1,0 +1,128 @@
+"""The rules of the house that no other tool checks."""
+
+import ast
+import importlib
+import inspect
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+import graphkit
+import savers
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = [graphkit, savers]
+HEAVY = ["asyncio", "filelock", "langgraph", "psycopg", "pydantic", "rich", "sqlite3", "typer", "watchdog"]
+
+
+def fresh_process(code):
+    """What a new interpreter prints, without the coverage hooks of this one."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_both_packages_loads_nothing_heavy():
+    loaded = json.loads(fresh_process("import sys, json, graphkit, savers; print(json.dumps(sorted(sys.modules)))"))
+    assert "graphkit" in loaded
+    assert [name for name in HEAVY if name in loaded] == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_types_are_published(package):
+    assert (Path(package.__file__).parent / "py.typed").is_file()
+
+
+def test_layers_hold(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    assert lint_imports(no_cache=True) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("module", ["asyncio", "os", "threading", "time"])
+def test_the_loop_does_no_input_or_output(module):
+    tree = ast.parse((ROOT / "graphkit" / "_engine" / "loop.py").read_text(encoding="utf-8"))
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""])
+    }
+    assert module not in imported
+
+
+def order_of_names(name):
+    """Constants, then classes, then functions, each by name: as ruff sorts them."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, importlib.import_module("graphkit.abc")])
+def test_all_is_sorted_and_complete(package):
+    assert package.__all__ == sorted(set(package.__all__), key=order_of_names)
+    for name in package.__all__:
+        assert hasattr(package, name), name
+
+
+def public_objects():
+    for package in PACKAGES:
+        for name in package.__all__:
+            thing = getattr(package, name)
+            if inspect.isclass(thing) or inspect.isfunction(thing):
+                yield pytest.param(thing, id=f"{package.__name__}.{name}")
+
+
+def is_java_spelling(name):
+    return name != name.lower()
+
+
+@pytest.mark.parametrize("thing", public_objects())
+def test_everything_public_is_documented(thing):
+    missing = [] if thing.__doc__ else [thing.__name__]
+    if inspect.isclass(thing):
+        for name, member in vars(thing).items():
+            function = getattr(member, "__func__", member)
+            if name.startswith("_") or is_java_spelling(name) or not inspect.isfunction(function):
+                continue
+            if not inspect.getdoc(getattr(thing, name)):
+                missing.append(name)
+    assert missing == []
+
+
+def test_the_savers_are_found_by_name():
+    found = {point.name: point.load() for point in entry_points(group="graphkit.savers")}
+    assert found == {
+        "memory": savers.MemorySaver,
+        "versioned_memory": savers.VersionedMemorySaver,
+        "file": savers.FileSystemSaver,
+        "disk": savers.FileSystemSaver,
+        "filesystem": savers.FileSystemSaver,
+    }
+
+
+def test_the_ci_runs_the_command_of_the_readme():
+    command = "python -m pip install -e '.[dev]' && python -m pytest"
+    assert command in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert command in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_ignored_rule_says_why():
+    lines = iter((ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines())
+    rules = {rule for rules in ruff_ignores() for rule in rules}
+    for line in lines:
+        text = line.strip()
+        if text.startswith('"') and text.split('"')[1] in rules:
+            assert "# " in text, text
+
+
+def ruff_ignores():
+    lint = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["ruff"]["lint"]
+    return [lint["ignore"], *lint["per-file-ignores"].values()]

@@ -82,7 +82,9 @@ def test_the_readme_has_a_block_that_runs():
 
 
 def test_a_block_that_fails_is_seen(tmp_path):
-    (script,) = scripts_of(ROOT / "README.md", "# Page\n\n```python\nx = 1\n```\n\n```python continued\nassert x == 2\n```\n")
+    (script,) = scripts_of(
+        ROOT / "README.md", "# Page\n\n```python\nx = 1\n```\n\n```python continued\nassert x == 2\n```\n"
+    )
     done = run(script, tmp_path)
     assert done.returncode != 0
     assert 'README.py", line 8' in done.stderr

@@ -1,6 +1,5 @@
 """The rules of the house that no other tool checks."""
 
-import ast
 import importlib
 import inspect
 import json
@@ -46,18 +45,6 @@ def test_types_are_published(package):
 def test_layers_hold(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     assert lint_imports(no_cache=True) == 0, capsys.readouterr().out
-
-
-@pytest.mark.parametrize("module", ["asyncio", "os", "threading", "time"])
-def test_the_loop_does_no_input_or_output(module):
-    tree = ast.parse((ROOT / "graphkit" / "_engine" / "loop.py").read_text(encoding="utf-8"))
-    imported = {
-        name.split(".")[0]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""])
-    }
-    assert module not in imported
 
 
 def order_of_names(name):

@@ -1,0 +1,553 @@
+"""The contracts: BaseCheckpointSaver, HasVersions, StateSerializer, InterruptableAction. Ports langgraph4j's of those names."""
+
+from __future__ import annotations
+
+import abc
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
+from time import monotonic
+from typing import Any, ClassVar, Final, ParamSpec, TypeVar
+
+from graphkit._checkpoint import Checkpoint, Tag
+from graphkit._config import END, THREAD_ID_DEFAULT, ConfigLike, RunnableConfig
+from graphkit._frozen import FrozenDict, freeze
+from graphkit._names import JavaNames
+from graphkit._output import CheckpointInfo, InterruptionMetadata, WaitingInterrupt
+from graphkit._visit import held_locks
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointerConfigurationError,
+    CheckpointNotFoundError,
+    ThreadBusyError,
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+ThreadLike = str | RunnableConfig | Mapping[str, Any] | None
+"""A thread: its id, or a config that names it."""
+
+INTERRUPT: Final = "interrupt:"
+"""Prefix of a write that records a stop: `interrupt:<id>` -> {node_id, when, payload, metadata, created_at}."""
+ANSWER: Final = "answer:"
+"""Prefix of a write that records that a stop was answered or passed: `answer:<id>` -> the value."""
+UPDATE: Final = "update:"
+"""Prefix of a write that records a resume's `update=`: `update:<n>` -> the mapping."""
+
+_WRITES: Final = "graphkit:writes"
+_TAGS: Final = "graphkit:tags"
+
+
+def thread_id_of(thread: ThreadLike) -> str:
+    """The thread id of an id or a config; None is the default thread."""
+    return thread if isinstance(thread, str) else RunnableConfig.of(thread).thread
+
+
+class BaseCheckpointSaver(JavaNames, abc.ABC):
+    """Keeps the histories of threads. Four methods are a saver; the rest stands on them, slow and right.
+
+    A history belongs to a thread and a namespace (`config.checkpoint_ns`, "" at the root). All methods may be called
+    from any thread, and for one store from several processes if the store lives outside this one. What is returned
+    never changes afterwards.
+
+    For implementers: subclass `graphkit.testing.SaverContract` to test yours.
+    """
+
+    THREAD_ID_DEFAULT: ClassVar[str] = THREAD_ID_DEFAULT
+
+    # The four
+
+    @abc.abstractmethod
+    def list(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
+        """The history, newest first by order of writing; empty for an unknown thread.
+
+        States may be decoded on first use. The sequence is a snapshot: later puts do not show in it.
+        """
+
+    @abc.abstractmethod
+    def get(self, config: ConfigLike = None) -> Checkpoint | None:
+        """The checkpoint that the config names, or the last one written; None if there is none."""
+
+    @abc.abstractmethod
+    def put(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
+        """Store a checkpoint.
+
+        Without a checkpoint id in the config it becomes the newest; returns the config with its id. With one, it takes
+        the place of that checkpoint (and may have another id); returns the config unchanged. Once this returns, the
+        checkpoint survives whatever the saver promises to survive.
+
+        Raises:
+            CheckpointNotFoundError: the named checkpoint does not exist. Nothing was changed.
+            CheckpointSerializationError: a value cannot be stored. Nothing was changed.
+            CheckpointStorageError: the store refused. What was there before still is.
+        """
+
+    @abc.abstractmethod
+    def release(self, config: ConfigLike = None) -> Tag:
+        """End the thread's active history, all namespaces, and return the root's; the thread is empty afterwards."""
+
+    # What stands on them
+
+    def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
+        """The namespaces of a thread that hold checkpoints. On the four methods alone: the root."""
+        return ("",) if self.get(RunnableConfig(thread_id_of(thread))) else ()
+
+    def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
+        """What is known of each checkpoint without decoding states, newest first."""
+        config = RunnableConfig.of(config)
+        return [self._info(config, checkpoint) for checkpoint in self.list(config)]
+
+    def _info(self, config: RunnableConfig, checkpoint: Checkpoint) -> CheckpointInfo:
+        at = config.replace(checkpoint_id=checkpoint.id)
+        return CheckpointInfo(
+            thread_id=config.thread,
+            checkpoint_ns=config.checkpoint_ns,
+            id=checkpoint.id,
+            parent_id=checkpoint.parent_id,
+            node_id=checkpoint.node_id,
+            next_node_id=checkpoint.next_node_id,
+            created_at=checkpoint.created_at,
+            size=0,
+            status=status_of(checkpoint.next_node_id, self.get_writes(at)),
+            tags=self.tags_of(at),
+            metadata=public_metadata(checkpoint.metadata),
+        )
+
+    def put_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
+        """Record values beside the checkpoint that the config names (or the latest), merged over those already there.
+
+        Results of branches, waiting interrupts, answers. On the four methods alone they live in the checkpoint's
+        metadata, by replacing it; safe against a crash if `put` is, not against two writers at once.
+
+        Raises:
+            CheckpointNotFoundError: there is no such checkpoint. Nothing was changed.
+        """
+        self._rewrite(config, _WRITES, lambda old: {**(old or {}), **writes})
+
+    def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
+        """The values recorded beside a checkpoint, in the order of their first recording."""
+        checkpoint = self.get(config)
+        return {} if checkpoint is None else checkpoint.metadata.get(_WRITES, {})  # type: ignore[no-any-return]
+
+    def add_tags(self, config: ConfigLike, *tags: str) -> None:
+        """Tag the checkpoint that the config names, or the latest.
+
+        Raises:
+            CheckpointNotFoundError: there is no such checkpoint. Nothing was changed.
+        """
+        self._rewrite(config, _TAGS, lambda old: list(dict.fromkeys((*(old or ()), *tags))))
+
+    def remove_tags(self, config: ConfigLike, *tags: str) -> None:
+        """Take tags off a checkpoint; those it does not have are ignored.
+
+        Raises:
+            CheckpointNotFoundError: there is no such checkpoint. Nothing was changed.
+        """
+        self._rewrite(config, _TAGS, lambda old: [tag for tag in old or () if tag not in tags])
+
+    def tags_of(self, config: ConfigLike) -> tuple[str, ...]:
+        """The tags of a checkpoint, in the order they were added."""
+        checkpoint = self.get(config)
+        return () if checkpoint is None else tuple(checkpoint.metadata.get(_TAGS, ()))
+
+    def _rewrite(self, config: ConfigLike, key: str, change: Callable[[Any], Any]) -> None:
+        config = RunnableConfig.of(config)
+        checkpoint = self.get(config)
+        if checkpoint is None:
+            raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id or 'at all'}")
+        metadata = freeze({**checkpoint.metadata, key: change(checkpoint.metadata.get(key))})
+        self.put(config.replace(checkpoint_id=checkpoint.id), checkpoint._with_metadata(metadata))
+
+    def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
+        """What waits for a human at the latest checkpoints: of one thread, or of all (None)."""
+        threads = self.threads() if thread_id is None else [thread_id_of(thread_id)]
+        found: list[WaitingInterrupt] = []
+        for thread in threads:
+            for namespace in self.namespaces(thread):
+                at = RunnableConfig(thread, checkpoint_ns=namespace)
+                latest = self.get(at)
+                if latest is not None:
+                    at = at.replace(checkpoint_id=latest.id)
+                    found += waiting_interrupts(at, self.get_writes(at))
+        return found
+
+    def threads(self, *, released: bool = False) -> Sequence[str]:
+        """The ids of the threads that hold checkpoints; with `released`, of those too that hold versions only.
+
+        Raises:
+            CheckpointerConfigurationError: the saver keeps no list of its threads.
+        """
+        raise CheckpointerConfigurationError(f"{type(self).__name__} cannot list its threads")
+
+    def delete(self, thread: ThreadLike = None) -> bool:
+        """Remove a thread with all its namespaces and versions; whether there was anything."""
+        return bool(self.release(RunnableConfig(thread_id_of(thread))).checkpoints)
+
+    def copy(self, source: ThreadLike, target: ThreadLike) -> None:
+        """Copy a thread's active history, ids and all, into an empty thread.
+
+        Raises:
+            CheckpointNotFoundError: the source is empty.
+            CheckpointConflictError: the target is not empty. Nothing was changed.
+        """
+        copy_thread(self, thread_id_of(source), self, thread_id_of(target))
+
+    def search(
+        self, metadata: Mapping[str, Any], *, thread_id: ThreadLike = None, limit: int | None = None
+    ) -> Sequence[CheckpointInfo]:
+        """The checkpoints whose metadata has all these keys with these values; newest first within a thread."""
+        found: list[CheckpointInfo] = []
+        for thread in self.threads() if thread_id is None else [thread_id_of(thread_id)]:
+            for namespace in self.namespaces(thread):
+                for info in self.history(RunnableConfig(thread, checkpoint_ns=namespace)):
+                    if limit is not None and len(found) >= limit:
+                        return found
+                    if all(key in info.metadata and info.metadata[key] == value for key, value in metadata.items()):
+                        found.append(info)
+        return found
+
+    def prune(
+        self,
+        thread: ThreadLike = None,
+        *,
+        keep_last: int | None = None,
+        older_than: datetime | None = None,
+        keep_tags: Sequence[str] = (),
+        keep_interrupted: bool = True,
+    ) -> int:
+        """Remove old checkpoints of one thread, or of all (None); returns how many went.
+
+        A checkpoint goes if it is beyond the last `keep_last` and, where given, older than `older_than`. The latest of
+        a history never goes, nor what is tagged with one of `keep_tags`, nor (by default) what waits for a human.
+
+        Raises:
+            ValueError: neither keep_last nor older_than is given, or keep_last is below one.
+        """
+        threads = self.threads() if thread is None else [thread_id_of(thread)]
+        return sum(
+            self._prune(RunnableConfig(one, checkpoint_ns=namespace), Retention(keep_last, older_than, tuple(keep_tags), keep_interrupted))
+            for one in threads
+            for namespace in self.namespaces(one)
+        )
+
+    def _prune(self, config: RunnableConfig, retention: Retention) -> int:
+        going = {info.id for info in retention.going(self.history(config))}
+        if going:
+            kept = [checkpoint for checkpoint in self.list(config) if checkpoint.id not in going]
+            self.release(config)
+            for checkpoint in reversed(kept):
+                self.put(config, checkpoint)
+        return len(going)
+
+    def size(self, thread: ThreadLike = None) -> int:
+        """The bytes that a thread, or the whole store (None), takes.
+
+        Raises:
+            CheckpointerConfigurationError: the saver cannot tell.
+        """
+        raise CheckpointerConfigurationError(f"{type(self).__name__} cannot tell sizes")
+
+    def register_types(self, *types: type) -> None:
+        """Let values of these application types (Enum, dataclass, NamedTuple, pydantic model) come back from the store.
+
+        A graph registers its schema's types with its saver. Nothing to do for savers that keep objects.
+        """
+
+    # The run lock
+
+    def run_lock(self, config: ConfigLike = None, timeout: float | None = None) -> AbstractContextManager[object]:
+        """Hold a thread for a run, across processes where the saver can; re-entrant for the nodes of the run.
+
+        Args:
+            config: names the thread; the lock covers all its namespaces.
+            timeout: seconds to wait for another holder; None: the saver's own `lock_timeout`, 10 by default.
+
+        Raises:
+            ThreadBusyError: somebody else still holds it after that time.
+        """
+        config = RunnableConfig.of(config)
+        if self.run_lock_key(config) in held_locks():
+            return _nothing()
+        return self._run_lock(config, timeout)
+
+    def run_lock_key(self, config: ConfigLike = None) -> object:
+        """What tells two run locks apart; equal for two savers on one store."""
+        return id(self), RunnableConfig.of(config).thread
+
+    def _run_lock(self, config: RunnableConfig, timeout: float | None) -> AbstractContextManager[object]:
+        """Take the lock itself; the default holds within this process only."""
+        return _process_lock(self.run_lock_key(config), config.thread, 10.0 if timeout is None else timeout)
+
+    # Async twins: each runs its sync method in a thread, so that the event loop never waits for a disk.
+
+    async def alist(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
+        """As `list`."""
+        return await _in_thread(self.list, config)
+
+    async def aget(self, config: ConfigLike = None) -> Checkpoint | None:
+        """As `get`."""
+        return await _in_thread(self.get, config)
+
+    async def aput(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
+        """As `put`."""
+        return await _in_thread(self.put, config, checkpoint)
+
+    async def arelease(self, config: ConfigLike = None) -> Tag:
+        """As `release`."""
+        return await _in_thread(self.release, config)
+
+    async def anamespaces(self, thread: ThreadLike = None) -> Sequence[str]:
+        """As `namespaces`."""
+        return await _in_thread(self.namespaces, thread)
+
+    async def ahistory(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
+        """As `history`."""
+        return await _in_thread(self.history, config)
+
+    async def aput_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
+        """As `put_writes`."""
+        await _in_thread(self.put_writes, config, writes)
+
+    async def aget_writes(self, config: ConfigLike) -> Mapping[str, Any]:
+        """As `get_writes`."""
+        return await _in_thread(self.get_writes, config)
+
+    async def ainterrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
+        """As `interrupts`."""
+        return await _in_thread(self.interrupts, thread_id)
+
+    async def athreads(self, *, released: bool = False) -> Sequence[str]:
+        """As `threads`."""
+        return await _in_thread(self.threads, released=released)
+
+    async def adelete(self, thread: ThreadLike = None) -> bool:
+        """As `delete`."""
+        return await _in_thread(self.delete, thread)
+
+    async def acopy(self, source: ThreadLike, target: ThreadLike) -> None:
+        """As `copy`."""
+        await _in_thread(self.copy, source, target)
+
+    async def asearch(
+        self, metadata: Mapping[str, Any], *, thread_id: ThreadLike = None, limit: int | None = None
+    ) -> Sequence[CheckpointInfo]:
+        """As `search`."""
+        return await _in_thread(self.search, metadata, thread_id=thread_id, limit=limit)
+
+    async def aadd_tags(self, config: ConfigLike, *tags: str) -> None:
+        """As `add_tags`."""
+        await _in_thread(self.add_tags, config, *tags)
+
+    async def aremove_tags(self, config: ConfigLike, *tags: str) -> None:
+        """As `remove_tags`."""
+        await _in_thread(self.remove_tags, config, *tags)
+
+    async def atags_of(self, config: ConfigLike) -> tuple[str, ...]:
+        """As `tags_of`."""
+        return await _in_thread(self.tags_of, config)
+
+    async def aprune(
+        self,
+        thread: ThreadLike = None,
+        *,
+        keep_last: int | None = None,
+        older_than: datetime | None = None,
+        keep_tags: Sequence[str] = (),
+        keep_interrupted: bool = True,
+    ) -> int:
+        """As `prune`."""
+        options: dict[str, Any] = {"keep_last": keep_last, "older_than": older_than}
+        return await _in_thread(self.prune, thread, **options, keep_tags=keep_tags, keep_interrupted=keep_interrupted)
+
+    async def asize(self, thread: ThreadLike = None) -> int:
+        """As `size`."""
+        return await _in_thread(self.size, thread)
+
+    # Java names
+    putWrites = put_writes
+    getWrites = get_writes
+    addTags = add_tags
+    removeTags = remove_tags
+    tagsOf = tags_of
+    runLock = run_lock
+    runLockKey = run_lock_key
+    registerTypes = register_types
+    aputWrites = aput_writes
+    agetWrites = aget_writes
+    aaddTags = aadd_tags
+    aremoveTags = aremove_tags
+    atagsOf = atags_of
+
+    def threadId(self, config: ConfigLike = None) -> str:
+        return thread_id_of(config)
+
+
+class HasVersions(JavaNames, abc.ABC):
+    """A saver that keeps every released history as a version: 1, 2, ... per thread."""
+
+    @abc.abstractmethod
+    def versions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
+        """The versions of a thread, ascending; empty if there are none."""
+
+    @abc.abstractmethod
+    def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
+        """A released history; None is the last one.
+
+        Raises:
+            CheckpointNotFoundError: there is no such version.
+        """
+
+    def last_version_by_thread_id(self, thread: ThreadLike = None) -> int | None:
+        """The newest version of a thread, or None."""
+        versions = self.versions_by_thread_id(thread)
+        return versions[-1] if versions else None
+
+    def get_version(self, config: ConfigLike = None) -> str | None:
+        """The newest version of a thread as text, or None."""
+        version = self.last_version_by_thread_id(config)
+        return None if version is None else str(version)
+
+    # Java names
+    versionsByThreadId = versions_by_thread_id
+    lastVersionByThreadId = last_version_by_thread_id
+    getVersion = get_version
+
+
+class StateSerializer(abc.ABC):
+    """Turns a state into bytes and back, in place of graphkit's own codec."""
+
+    @abc.abstractmethod
+    def dumps(self, data: Mapping[str, Any]) -> bytes:
+        """The state as bytes. Equal states should give equal bytes, or every checkpoint takes the state's full size."""
+
+    @abc.abstractmethod
+    def loads(self, data: bytes) -> Mapping[str, Any]:
+        """The state back."""
+
+
+class InterruptableAction(abc.ABC):
+    """An action that is asked, each time before it runs, whether the run should stop for a human first."""
+
+    @abc.abstractmethod
+    def interrupt(
+        self, node_id: str, state: Any, config: RunnableConfig
+    ) -> InterruptionMetadata | Mapping[str, Any] | None:
+        """Stop here (with metadata) or go on (None). Asked again after a resume, so look at the state for an answer."""
+
+    @abc.abstractmethod
+    def __call__(self, state: Any, config: RunnableConfig) -> Any:
+        """The action itself."""
+
+
+InterruptibleAction = InterruptableAction
+
+
+class Retention:
+    """Which checkpoints of a history may go; see `BaseCheckpointSaver.prune`."""
+
+    def __init__(
+        self, keep_last: int | None, older_than: datetime | None, keep_tags: Sequence[str], keep_interrupted: bool  # noqa: FBT001
+    ) -> None:
+        if keep_last is None and older_than is None:
+            raise ValueError("say what to prune: keep_last=, older_than= or both")
+        if keep_last is not None and keep_last < 1:
+            raise ValueError(f"keep_last must be at least 1, not {keep_last}: delete() removes a whole thread")
+        self.keep_last = keep_last or 1
+        self.older_than = older_than
+        self.keep_tags = frozenset(keep_tags)
+        self.keep_interrupted = keep_interrupted
+
+    def going(self, history: Sequence[CheckpointInfo]) -> Sequence[CheckpointInfo]:
+        """Those of a history, newest first, that go."""
+        return [info for info in history[self.keep_last :] if self._goes(info)]
+
+    def _goes(self, info: CheckpointInfo) -> bool:
+        if self.older_than is not None and info.created_at >= self.older_than:
+            return False
+        if self.keep_tags.intersection(info.tags):
+            return False
+        return not (self.keep_interrupted and info.status == "interrupted")
+
+
+def waiting_interrupts(config: RunnableConfig, writes: Mapping[str, Any]) -> list[WaitingInterrupt]:
+    """The stops recorded beside a checkpoint (named by the config) that nobody has answered."""
+    return [
+        WaitingInterrupt(
+            thread_id=config.thread,
+            checkpoint_ns=config.checkpoint_ns,
+            checkpoint_id=config.checkpoint_id or "",
+            node_id=stop["node_id"],
+            when=stop["when"],
+            id=key.removeprefix(INTERRUPT),
+            payload=stop["payload"],
+            created_at=stop["created_at"],
+        )
+        for key, stop in writes.items()
+        if key.startswith(INTERRUPT) and ANSWER + key.removeprefix(INTERRUPT) not in writes
+    ]
+
+
+def status_of(next_node_id: str | None, writes: Mapping[str, Any]) -> str:
+    """The status of a run whose latest checkpoint this is."""
+    if any(key.startswith(INTERRUPT) and ANSWER + key.removeprefix(INTERRUPT) not in writes for key in writes):
+        return "interrupted"
+    return "finished" if next_node_id == END else "running"
+
+
+def public_metadata(metadata: FrozenDict) -> Mapping[str, Any]:
+    """Metadata without what the default implementations keep in it."""
+    if _WRITES in metadata or _TAGS in metadata:
+        return freeze({key: value for key, value in metadata.items() if key not in (_WRITES, _TAGS)})  # type: ignore[return-value]
+    return metadata
+
+
+def copy_thread(source: BaseCheckpointSaver, thread: str, target: BaseCheckpointSaver, new_thread: str) -> None:
+    """Copy a thread's active history between savers, checkpoint by checkpoint; see `BaseCheckpointSaver.copy`."""
+
+
+    namespaces = source.namespaces(thread)
+    if not namespaces:
+        raise CheckpointNotFoundError(thread)
+    if target.namespaces(new_thread):
+        raise CheckpointConflictError(new_thread, "not empty; release or delete it before copying into it")
+    for namespace in namespaces:
+        origin = RunnableConfig(thread, checkpoint_ns=namespace)
+        goal = RunnableConfig(new_thread, checkpoint_ns=namespace)
+        for checkpoint in reversed(source.list(origin)):
+            at = origin.replace(checkpoint_id=checkpoint.id)
+            plain = checkpoint._with_metadata(public_metadata(checkpoint.metadata))  # type: ignore[arg-type]
+            here = target.put(goal, plain)
+            if writes := source.get_writes(at):
+                target.put_writes(here, writes)
+            if tags := source.tags_of(at):
+                target.add_tags(here, *tags)
+
+
+async def _in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    import asyncio  # 25 ms to import, and only async callers need it
+
+    return await asyncio.to_thread(call, *args, **kwargs)
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+_LOCKS: Final[dict[object, threading.Lock]] = {}
+_LOCKS_GUARD: Final = threading.Lock()
+
+
+@contextmanager
+def _process_lock(key: object, thread_id: str, timeout: float) -> Iterator[None]:
+    with _LOCKS_GUARD:
+        lock = _LOCKS.setdefault(key, threading.Lock())
+    started = monotonic()
+    if not lock.acquire(timeout=timeout):
+        raise ThreadBusyError(thread_id, "another run in this process", monotonic() - started)
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,229 @@
+"""Channels: how an update of one key merges into its old value. Ports langgraph4j's Channel, Channels and reducers."""
+
+from __future__ import annotations
+
+import abc
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from typing import Any, Final, Protocol, final
+
+from graphkit._frozen import FrozenList, extended
+from graphkit._names import JavaNames
+
+
+class Marker(Enum):
+    """Values of an update that ask for something else than a merge."""
+
+    RESET = "reset"
+    REMOVE = "remove"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+RESET: Final = Marker.RESET
+"""As a value in an update: the key gets its channel's default again, or is removed if there is none."""
+REMOVE: Final = Marker.REMOVE
+"""As a value in an update: the key is removed."""
+
+
+class Reducer(Protocol):
+    """Merges an update into the old value. Must return a new value and leave both arguments alone."""
+
+    def __call__(self, old: Any, new: Any, /) -> Any: ...
+
+
+class Channel(JavaNames):
+    """How one key merges: an optional reducer, and an optional supplier of the default.
+
+    Subclass it and override `update` for rules of your own.
+    """
+
+    def __init__(self, reducer: Reducer | None = None, default: Callable[[], Any] | None = None) -> None:
+        """Make a channel.
+
+        Raises:
+            TypeError: the reducer or the default cannot be called.
+        """
+        for role, value in (("reducer", reducer), ("default", default)):
+            if value is not None and not callable(value):
+                raise TypeError(f"a channel's {role} must be callable, not {value!r}; for a default write lambda: ...")
+        self.reducer = reducer
+        self.default = default
+
+    def initial(self) -> Any:
+        """The default value, or None if there is none."""
+        return None if self.default is None else self.default()
+
+    def update(self, key: str, old: Any, new: Any) -> Any:  # noqa: ARG002 - a subclass may use the key
+        """Merge `new` into `old` (None: no value yet). The result None removes the key."""
+        if self.reducer is None:
+            return new
+        return self.reducer(self.initial() if old is None else old, new)
+
+    # Java names
+    def getReducer(self) -> Reducer | None:
+        return self.reducer
+
+    def getDefault(self) -> Callable[[], Any] | None:
+        return self.default
+
+
+class RemoveIdentifier(JavaNames, abc.ABC):
+    """In an update of a list: takes out every element it matches."""
+
+    @abc.abstractmethod
+    def compare_to(self, element: Any, index: int) -> int:
+        """0 if the element at this position of the old list is to be removed."""
+
+    # Java names
+    compareTo = compare_to
+
+
+@final
+class RemoveByHash(RemoveIdentifier):
+    """Removes the elements equal to a value, unhashable ones included."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def compare_to(self, element: Any, index: int) -> int:  # noqa: ARG002 - the position does not matter here
+        return 0 if _same(element, self.value) else 1
+
+    # Java names
+    compareTo = compare_to
+
+    @staticmethod
+    def of(value: Any) -> RemoveByHash:
+        """Java's factory."""
+        return RemoveByHash(value)
+
+
+@final
+class ReplaceAllWith:
+    """In an update of a list: the new content, whatever was there."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = _as_list(values)
+
+    @staticmethod
+    def of(values: Any) -> ReplaceAllWith:
+        """Java's factory."""
+        return ReplaceAllWith(values)
+
+
+@final
+class AppenderChannel(Channel):
+    """A list that grows: an update is one element or several.
+
+    None empties it (to the default), an empty list changes nothing, `ReplaceAllWith` sets it, and every
+    RemoveIdentifier among the new elements takes elements out of the old list before the rest is appended.
+    """
+
+    def __init__(self, default: Callable[[], list[Any]] = list, *, duplicates: bool = False) -> None:
+        """Make one; without `duplicates`, an element that is equal to one already there is not appended."""
+        super().__init__(None, default)
+        self.duplicates = duplicates
+
+    def update(self, key: str, old: Any, new: Any) -> Any:  # noqa: ARG002
+        """Merge. Cost follows the new elements, plus a comparison with the old ones if duplicates are left out."""
+        if new is None:
+            return self.initial()
+        if isinstance(new, ReplaceAllWith):
+            return new.values
+        items = _as_list(new)
+        if not items:
+            return old
+        if not isinstance(old, list):
+            return self._append(self.initial(), items)
+        removals = [item for item in items if isinstance(item, RemoveIdentifier)]
+        if removals:
+            old = _without(old, removals)
+            items = [item for item in items if not isinstance(item, RemoveIdentifier)]
+        return self._append(old, items)
+
+    def _append(self, old: Any, items: Sequence[Any]) -> Any:
+        old = [] if old is None else old
+        new = items if self.duplicates else _unseen(old, items)
+        if not new:
+            return old
+        return extended(old, new) if isinstance(old, FrozenList) else [*old, *new]
+
+
+@final
+class Channels:
+    """Makes channels, with Java's names."""
+
+    @staticmethod
+    def base(
+        first: Callable[..., Any] | None = None,
+        second: Callable[..., Any] | None = None,
+        /,
+        *,
+        reducer: Reducer | None = None,
+        default: Callable[[], Any] | None = None,
+    ) -> Channel:
+        """A channel with a reducer, a default, or both, in Java's order or by keyword.
+
+        One positional argument is a default if it can be called without arguments (or is a class such as `list`).
+        """
+        if second is not None:
+            return Channel(first, second)
+        if first is None:
+            return Channel(reducer, default)
+        if _takes_nothing(first):
+            return Channel(reducer, first)
+        return Channel(first, default)
+
+    @staticmethod
+    def appender(default: Callable[[], list[Any]] = list) -> AppenderChannel:
+        """A list without duplicates."""
+        return AppenderChannel(default)
+
+    @staticmethod
+    def appender_with_duplicate(default: Callable[[], list[Any]] = list) -> AppenderChannel:
+        """A list in which equal elements may repeat."""
+        return AppenderChannel(default, duplicates=True)
+
+    # Java names
+    appenderWithDuplicate = appender_with_duplicate
+
+
+def _as_list(value: Any) -> list[Any]:
+    if isinstance(value, list):
+        return value
+    return list(value) if type(value) is tuple else [value]
+
+
+def _same(left: Any, right: Any) -> bool:
+    # Equal and of one type: 1 and True are two elements.
+    return type(left) is type(right) and bool(left == right)
+
+
+def _unseen(old: Sequence[Any], items: Iterable[Any]) -> list[Any]:
+    fresh: list[Any] = []
+    for item in items:
+        # `in` runs in C and settles nearly every element; only its rare hits need the strict look.
+        seen = (item in old and any(_same(item, one) for one in old)) or any(_same(item, one) for one in fresh)
+        if not seen:
+            fresh.append(item)
+    return fresh
+
+
+def _without(old: Sequence[Any], removals: Sequence[RemoveIdentifier]) -> list[Any]:
+    return [
+        item
+        for index, item in enumerate(old)
+        if not any(removal.compare_to(item, index) == 0 for removal in removals)
+    ]
+
+
+def _takes_nothing(call: Callable[..., Any]) -> bool:
+    if isinstance(call, type):
+        return True
+    try:
+        inspect.signature(call).bind()
+    except (TypeError, ValueError):  # it needs arguments, or is a builtin like max, which tells nothing
+        return False
+    return True

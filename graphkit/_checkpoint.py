@@ -1,0 +1,276 @@
+"""Checkpoint and Tag: one saved step, and a released history. Ports langgraph4j's classes of these names."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from os import urandom
+from time import time_ns
+from typing import TYPE_CHECKING, Any, Final, Self, final
+
+from graphkit._frozen import FrozenDict, freeze
+from graphkit._names import JavaNames
+from graphkit._state import AgentState, Changes, merge
+
+if TYPE_CHECKING:
+    from graphkit._channels import Channel
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_EMPTY: Final = FrozenDict()
+
+
+def new_id() -> str:
+    """A new id in the layout of UUID version 7: milliseconds, then 76 random bits.
+
+    Ids of one machine sort roughly by time, which helps a reader of logs; no order is ever derived from them.
+    """
+    text = f"{time_ns() // 1_000_000:012x}{urandom(10).hex()}"
+    return f"{text[:8]}-{text[8:12]}-7{text[12:15]}-8{text[15:18]}-{text[18:30]}"
+
+
+@final
+class Checkpoint(JavaNames):
+    """The state after a node, and the node that comes next. Immutable.
+
+    Attributes:
+        id: unique within the thread.
+        node_id: the node that has just finished (START for the input).
+        next_node_id: the node that will run next (END when the run is over; None when a human's answer decides it).
+        parent_id: the checkpoint this one was made from; None for the first.
+        metadata: plain data beside the state: what the engine notes (`run_id`, `step`, `source`) and the caller's keys.
+    """
+
+    __slots__ = ("_changes", "_created_us", "_load", "_state", "id", "metadata", "next_node_id", "node_id", "parent_id")
+
+    id: str
+    node_id: str
+    next_node_id: str | None
+    parent_id: str | None
+    metadata: FrozenDict
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        next_node_id: str | None,
+        state: Mapping[str, Any],
+        id: str | None = None,  # noqa: A002 - the name of the field
+        parent_id: str | None = None,
+        created_at: datetime | None = None,
+        metadata: Mapping[str, Any] = _EMPTY,
+    ) -> None:
+        """Make a checkpoint of a state, which is frozen here: O(state) unless it is frozen already.
+
+        Raises:
+            TypeError: a field is missing or of the wrong type.
+        """
+        _require(node_id, str, "node_id")
+        _require(next_node_id, (str, type(None)), "next_node_id")
+        _require(state, Mapping, "state")
+        _require(id, (str, type(None)), "id")
+        frozen = freeze(dict(metadata))
+        micros = time_ns() // 1000 if created_at is None else (_aware(created_at) - _EPOCH) // _MICROSECOND
+        self._fill(id or new_id(), node_id, next_node_id, parent_id, micros, frozen, _frozen_state(state), None, None)
+
+    def _fill(
+        self,
+        id: str,  # noqa: A002
+        node_id: str,
+        next_node_id: str | None,
+        parent_id: str | None,
+        created_us: int,
+        metadata: FrozenDict,
+        state: FrozenDict | None,
+        changes: Changes | None,
+        load: Callable[[], FrozenDict] | None,
+    ) -> None:
+        put = object.__setattr__
+        put(self, "id", id)
+        put(self, "node_id", node_id)
+        put(self, "next_node_id", next_node_id)
+        put(self, "parent_id", parent_id)
+        put(self, "_created_us", created_us)
+        put(self, "metadata", metadata)
+        put(self, "_state", state)
+        put(self, "_changes", changes)
+        put(self, "_load", load)
+
+    @classmethod
+    def _make(cls, *fields: Any) -> Checkpoint:
+        """Make one from parts that are known to be right, in the order of `_fill`; savers and the engine only."""
+        checkpoint = cls.__new__(cls)
+        checkpoint._fill(*fields)
+        return checkpoint
+
+    @classmethod
+    def _next(
+        cls,
+        node_id: str,
+        next_node_id: str | None,
+        parent_id: str | None,
+        metadata: FrozenDict,
+        state: FrozenDict,
+        changes: Changes | None,
+    ) -> Checkpoint:
+        """A new checkpoint of a run, from frozen parts; the engine only."""
+        return cls._make(
+            new_id(), node_id, next_node_id, parent_id, time_ns() // 1000, metadata, state, changes, None
+        )
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Checkpoint is immutable; make another one instead of setting {name!r}")
+
+    __delattr__ = __setattr__  # type: ignore[assignment]
+
+    @property
+    def state(self) -> FrozenDict:
+        """The state, read-only. Decoded on first use if the checkpoint came from a listing."""
+        if self._state is None:
+            assert self._load is not None
+            object.__setattr__(self, "_state", self._load())
+            object.__setattr__(self, "_load", None)
+        return self._state  # type: ignore[return-value]
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was made, UTC, to the microsecond. Informative; order is the order of writing."""
+        return _EPOCH + timedelta(microseconds=self._created_us)
+
+    def update_state(self, values: Mapping[str, Any], channels: Mapping[str, Channel]) -> Checkpoint:
+        """The same checkpoint (id included, as in Java) with values merged into its state through the channels."""
+        state, _ = merge(self.state, values, channels)
+        return self._with_state(state)
+
+    def _with_state(self, state: FrozenDict) -> Checkpoint:
+        fields = (self.id, self.node_id, self.next_node_id, self.parent_id, self._created_us, self.metadata)
+        return Checkpoint._make(*fields, state, None, None)
+
+    def _with_metadata(self, metadata: FrozenDict) -> Checkpoint:
+        fields = (self.id, self.node_id, self.next_node_id, self.parent_id, self._created_us)
+        return Checkpoint._make(*fields, metadata, self._state, self._changes, self._load)
+
+    @staticmethod
+    def copy_of(checkpoint: Checkpoint) -> Checkpoint:
+        """The same content under a new id."""
+        return Checkpoint.builder(checkpoint).id(new_id()).build()
+
+    @staticmethod
+    def builder(checkpoint: Checkpoint | None = None) -> CheckpointBuilder:
+        """Java's way to make one, optionally starting from another."""
+        return CheckpointBuilder(checkpoint)
+
+    def _key(self) -> tuple[object, ...]:
+        return self.id, self.node_id, self.next_node_id, self.parent_id, self._created_us, self.metadata, self.state
+
+    def __eq__(self, other: object) -> bool:
+        return self._key() == other._key() if isinstance(other, Checkpoint) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.node_id} -> {self.next_node_id}, id={self.id!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickled checkpoint carries its state, not the way to load it."""
+        return _rebuild, self._key()
+
+    # Java names
+    updateState = update_state
+    copyOf = copy_of
+
+    def getId(self) -> str:
+        return self.id
+
+    def getNodeId(self) -> str:
+        return self.node_id
+
+    def getNextNodeId(self) -> str | None:
+        return self.next_node_id
+
+    def getState(self) -> FrozenDict:
+        return self.state
+
+
+@final
+class CheckpointBuilder:
+    """Java's builder for a Checkpoint; Python callers pass keywords instead."""
+
+    def __init__(self, checkpoint: Checkpoint | None = None) -> None:
+        self._fields: dict[str, Any] = {}
+        if checkpoint is not None:
+            names = ("id", "node_id", "next_node_id", "state", "parent_id", "created_at", "metadata")
+            self._fields = {name: getattr(checkpoint, name) for name in names}
+
+    def _with(self, name: str, value: object) -> Self:
+        self._fields[name] = value
+        return self
+
+    def id(self, id: str) -> Self:  # noqa: A002
+        return self._with("id", id)
+
+    def nodeId(self, node_id: str) -> Self:
+        return self._with("node_id", node_id)
+
+    def nextNodeId(self, next_node_id: str | None) -> Self:
+        return self._with("next_node_id", next_node_id)
+
+    def parentId(self, parent_id: str | None) -> Self:
+        return self._with("parent_id", parent_id)
+
+    def createdAt(self, created_at: datetime) -> Self:
+        return self._with("created_at", created_at)
+
+    def metadata(self, metadata: Mapping[str, Any]) -> Self:
+        return self._with("metadata", metadata)
+
+    def state(self, state: AgentState | Mapping[str, Any]) -> Self:
+        return self._with("state", state)
+
+    def build(self) -> Checkpoint:
+        """Make it.
+
+        Raises:
+            TypeError: nodeId, nextNodeId or state was not given.
+        """
+        missing = [name for name in ("node_id", "next_node_id", "state") if name not in self._fields]
+        if missing:
+            raise TypeError(f"a checkpoint needs {', '.join(missing)}")
+        return Checkpoint(**self._fields)
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tag(JavaNames):
+    """A history that `release` ended: what the thread held, newest first."""
+
+    thread_id: str
+    checkpoints: Sequence[Checkpoint]
+    version: int | None = None
+    """The number of the version it is kept as, by savers that keep versions."""
+
+    # Java names
+    def threadId(self) -> str:
+        return self.thread_id
+
+
+def _rebuild(*key: Any) -> Checkpoint:
+    *fields, metadata, state = key
+    return Checkpoint._make(*fields, freeze(dict(metadata)), freeze(dict(state)), None, None)
+
+
+def _frozen_state(state: Mapping[str, Any]) -> FrozenDict:
+    if isinstance(state, FrozenDict):
+        return state
+    return state._data if isinstance(state, AgentState) else freeze(dict(state))
+
+
+def _aware(when: datetime) -> datetime:
+    return when.astimezone() if when.tzinfo is None else when
+
+
+def _require(value: object, kind: type | tuple[type, ...], name: str) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"a checkpoint's {name} cannot be a {type(value).__name__}")

@@ -1,0 +1,269 @@
+"""CompiledGraph: a graph that can be run, resumed, inspected and corrected. Ports langgraph4j's class."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any, final
+
+from graphkit._abc import BaseCheckpointSaver, waiting_interrupts
+from graphkit._checkpoint import Checkpoint
+from graphkit._compile_config import CompileConfig
+from graphkit._config import ConfigLike, RunnableConfig, StreamMode
+from graphkit._engine.drive import Driver
+from graphkit._engine.loop import Run
+from graphkit._engine.update import Update
+from graphkit._names import JavaNames
+from graphkit._output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, WaitingInterrupt
+from graphkit._state import AgentState
+from graphkit._topology import Topology
+from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError, GraphRunnerError
+
+Input = Mapping[str, Any] | GraphResume | None
+"""What starts a run (a mapping, merged into the state) or resumes one (GraphResume, or None)."""
+
+
+@final
+class CompiledGraph(JavaNames):
+    """A graph ready to run. May be used from any number of threads at once, on one thread id by one run at a time.
+
+    Every method that runs nodes raises what the engine raises: NodeExecutionError (the cause chained),
+    MaxIterationsError, GraphRunnerError; ThreadBusyError if another run holds the thread; and the saver's errors.
+    """
+
+    def __init__(self, topology: Topology, config: CompileConfig) -> None:
+        self._topology = topology
+        self.compile_config = config
+        if config.checkpoint_saver is not None and topology.schema.types:
+            config.checkpoint_saver.register_types(*topology.schema.types)
+
+    # Running
+
+    def invoke(self, input: Input, config: ConfigLike = None) -> AgentState | None:  # noqa: A002 - Java's name
+        """Run to the end or the next stop; returns the state there.
+
+        Args:
+            input: a mapping starts a run: merged into the thread's latest state (or that of `checkpoint_id`).
+                GraphResume or None resumes: at the stored next node.
+            config: the thread, and options of this run.
+        """
+        final = self.invoke_final(input, config)
+        return None if final is None else final.state
+
+    def invoke_final(self, input: Input, config: ConfigLike = None) -> NodeOutput | InterruptionMetadata | None:  # noqa: A002
+        """As `invoke`, but returns the last output: InterruptionMetadata if the run stopped for a human."""
+        last = None
+        for last in self.stream(input, config):  # noqa: B007 - the last one is wanted
+            pass
+        return last
+
+    def stream(self, input: Input, config: ConfigLike = None) -> Iterator[NodeOutput]:  # noqa: A002
+        """Run, handing out START, each node and END as they are reached; InterruptionMetadata last if the run stopped.
+
+        Nothing runs before the first item is asked for. Closing the iterator stops at the node boundary, with
+        everything saved. Before the last item is handed out, all is stored and the thread is free again.
+        """
+        at = RunnableConfig.of(config)
+        self._refuse_async()
+        run = Run(self._topology, self.compile_config, at, _given(input))
+        return Driver(run.config, run.saver).drive(run.steps())
+
+    def stream_snapshots(self, input: Input, config: ConfigLike = None) -> Iterator[NodeOutput]:  # noqa: A002
+        """As `stream`, with a StateSnapshot for every checkpoint that was stored."""
+        return self.stream(input, RunnableConfig.of(config).with_stream_mode(StreamMode.SNAPSHOTS))
+
+    def resume(self, thread: str | ConfigLike = None, checkpoint_id: str | None = None) -> AgentState | None:
+        """Go on with a thread, at its latest checkpoint or a named one; returns the state at the end or next stop."""
+        return self.invoke(None, _address(thread, checkpoint_id))
+
+    # Looking
+
+    def state_of(self, config: ConfigLike = None) -> StateSnapshot | None:
+        """The snapshot of the checkpoint that the config names, or of the latest; None if there is none."""
+        at = RunnableConfig.of(config)
+        checkpoint = self._saver().get(at)
+        return None if checkpoint is None else self._snapshot(at, checkpoint)
+
+    def get_state(self, config: ConfigLike = None) -> StateSnapshot:
+        """As `state_of`.
+
+        Raises:
+            CheckpointNotFoundError: there is none.
+        """
+        return _found(self.state_of(config), config)
+
+    def get_state_history(self, config: ConfigLike = None) -> Sequence[StateSnapshot]:
+        """The snapshots of a thread, newest first; empty for an unknown thread. States are decoded when looked at."""
+        at = RunnableConfig.of(config)
+        return [self._snapshot(at, checkpoint) for checkpoint in self._saver().list(at)]
+
+    def last_state_of(self, config: ConfigLike = None) -> StateSnapshot | None:
+        """The latest snapshot of the thread, whatever checkpoint the config names; None if there is none."""
+        return self.state_of(RunnableConfig.of(config).with_check_point_id(None))
+
+    # Correcting
+
+    def update_state(
+        self,
+        config: ConfigLike,
+        values: Mapping[str, Any] | None,
+        as_node: str | None = None,
+        *,
+        goto: str | None = None,
+    ) -> RunnableConfig:
+        """Append a checkpoint with values merged into the state of the one that the config names, or the latest.
+
+        History is never rewritten: the new checkpoint is a child, and the thread's latest. Resume to go on from it.
+
+        Args:
+            config: the thread, and the checkpoint to start from.
+            values: merged through the channels.
+            as_node: as if this node had returned the values: the next node is where its edge leads. It does not run.
+            goto: the next node, outright. Without either, node, next node and what waits there stay.
+
+        Returns:
+            The config of the new checkpoint.
+
+        Raises:
+            CheckpointNotFoundError: there is no such checkpoint.
+            GraphRunnerError: as_node or goto is not in the graph, or both are given.
+            ThreadBusyError: the thread is running.
+        """
+        driver, update = self._update(config, values, as_node, goto)
+        for _ in driver.drive(update.steps()):
+            raise AssertionError("an update hands out nothing")
+        return driver.result  # type: ignore[no-any-return]
+
+    def set_max_iterations(self, max_iterations: int) -> None:
+        """Change how many nodes one run of this graph may execute.
+
+        Raises:
+            ValueError: below one.
+        """
+        self.compile_config = self.compile_config.replace(max_iterations=max_iterations)
+
+    # Async twins
+
+    async def ainvoke(self, input: Input, config: ConfigLike = None) -> AgentState | None:  # noqa: A002
+        """As `invoke`. Synchronous nodes run in a thread."""
+        final = await self.ainvoke_final(input, config)
+        return None if final is None else final.state
+
+    async def ainvoke_final(self, input: Input, config: ConfigLike = None) -> NodeOutput | InterruptionMetadata | None:  # noqa: A002
+        """As `invoke_final`."""
+        last = None
+        async for last in self.astream(input, config):  # noqa: B007
+            pass
+        return last
+
+    def astream(self, input: Input, config: ConfigLike = None) -> AsyncIterator[NodeOutput]:  # noqa: A002
+        """As `stream`."""
+        run = Run(self._topology, self.compile_config, RunnableConfig.of(config), _given(input))
+        return Driver(run.config, run.saver).adrive(run.steps())
+
+    def astream_snapshots(self, input: Input, config: ConfigLike = None) -> AsyncIterator[NodeOutput]:  # noqa: A002
+        """As `stream_snapshots`."""
+        return self.astream(input, RunnableConfig.of(config).with_stream_mode(StreamMode.SNAPSHOTS))
+
+    async def aresume(self, thread: str | ConfigLike = None, checkpoint_id: str | None = None) -> AgentState | None:
+        """As `resume`."""
+        return await self.ainvoke(None, _address(thread, checkpoint_id))
+
+    async def astate_of(self, config: ConfigLike = None) -> StateSnapshot | None:
+        """As `state_of`."""
+        at = RunnableConfig.of(config)
+        checkpoint = await self._saver().aget(at)
+        return None if checkpoint is None else self._snapshot(at, checkpoint)
+
+    async def aget_state(self, config: ConfigLike = None) -> StateSnapshot:
+        """As `get_state`."""
+        return _found(await self.astate_of(config), config)
+
+    async def aget_state_history(self, config: ConfigLike = None) -> Sequence[StateSnapshot]:
+        """As `get_state_history`."""
+        at = RunnableConfig.of(config)
+        return [self._snapshot(at, checkpoint) for checkpoint in await self._saver().alist(at)]
+
+    async def alast_state_of(self, config: ConfigLike = None) -> StateSnapshot | None:
+        """As `last_state_of`."""
+        return await self.astate_of(RunnableConfig.of(config).with_check_point_id(None))
+
+    async def aupdate_state(
+        self,
+        config: ConfigLike,
+        values: Mapping[str, Any] | None,
+        as_node: str | None = None,
+        *,
+        goto: str | None = None,
+    ) -> RunnableConfig:
+        """As `update_state`."""
+        driver, update = self._update(config, values, as_node, goto)
+        async for _ in driver.adrive(update.steps()):
+            raise AssertionError("an update hands out nothing")
+        return driver.result  # type: ignore[no-any-return]
+
+    # Parts
+
+    def _update(
+        self, config: ConfigLike, values: Mapping[str, Any] | None, as_node: str | None, goto: str | None
+    ) -> tuple[Driver, Update]:
+        at = RunnableConfig.of(config)
+        update = Update(self._topology, self.compile_config, at, values, as_node, goto)
+        return Driver(at, self._saver(), runs_nodes=False), update
+
+    def _saver(self) -> BaseCheckpointSaver:
+        saver = self.compile_config.saver
+        if saver is None:
+            raise CheckpointerConfigurationError("no saver is configured: compile the graph with checkpoint_saver=...")
+        return saver
+
+    def _snapshot(self, config: RunnableConfig, checkpoint: Checkpoint) -> StateSnapshot:
+        return StateSnapshot(checkpoint, config, self._topology.schema.state_of, self._waiting)
+
+    def _waiting(self, config: RunnableConfig) -> Sequence[WaitingInterrupt]:
+        return waiting_interrupts(config, self._saver().get_writes(config))
+
+    def _refuse_async(self) -> None:
+        if self._topology.asynchronous:
+            names = ", ".join(map(repr, self._topology.asynchronous))
+            raise GraphRunnerError(f"the graph has asynchronous nodes or edges ({names}): run it with astream or ainvoke")
+
+    # Java names
+    invokeFinal = invoke_final
+    streamSnapshots = stream_snapshots
+    stateOf = state_of
+    getState = get_state
+    getStateHistory = get_state_history
+    lastStateOf = last_state_of
+    updateState = update_state
+    setMaxIterations = set_max_iterations
+    ainvokeFinal = ainvoke_final
+    astreamSnapshots = astream_snapshots
+    astateOf = astate_of
+    agetState = aget_state
+    agetStateHistory = aget_state_history
+    alastStateOf = alast_state_of
+    aupdateState = aupdate_state
+
+    def compileConfig(self) -> CompileConfig:
+        return self.compile_config
+
+
+def _given(given: Input) -> Mapping[str, Any] | GraphResume:
+    if given is None:
+        return GraphResume()
+    if isinstance(given, (Mapping, GraphResume)) or hasattr(given, "model_fields_set"):
+        return given
+    raise GraphRunnerError(f"a run starts with a mapping or resumes with a GraphResume or None, not with {type(given).__name__}")
+
+
+def _address(thread: str | ConfigLike, checkpoint_id: str | None) -> RunnableConfig:
+    at = RunnableConfig(thread) if isinstance(thread, str) else RunnableConfig.of(thread)
+    return at if checkpoint_id is None else at.with_check_point_id(checkpoint_id)
+
+
+def _found(snapshot: StateSnapshot | None, config: ConfigLike) -> StateSnapshot:
+    if snapshot is None:
+        at = RunnableConfig.of(config)
+        what = "a checkpoint" if at.checkpoint_id is None else f"checkpoint {at.checkpoint_id!r}"
+        raise CheckpointNotFoundError(at.thread, what)
+    return snapshot

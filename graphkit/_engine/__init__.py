@@ -1,0 +1,1 @@
+"""The engine: one loop that asks, two drivers that answer."""

@@ -1,0 +1,340 @@
+"""What goes into a run and what comes out of it: GraphResume and Command; NodeOutput, StateSnapshot and their kin."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
+
+from graphkit._checkpoint import Checkpoint, new_id
+from graphkit._config import END, START, RunnableConfig
+from graphkit._frozen import freeze
+from graphkit._names import JavaNames
+
+if TYPE_CHECKING:
+    from graphkit._state import AgentState
+
+When = Literal["before", "after", "inside", "action"]
+"""Where a run stopped: before or after a node, inside one (`interrupt()`), or at an InterruptableAction's wish."""
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "<absent>"
+
+    def __reduce__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = _Absent()
+"""Told apart from None, which is an answer."""
+
+
+@final
+class GraphResume:
+    """As a run's input: go on from the stored checkpoint, perhaps with a human's answer."""
+
+    __slots__ = ("update", "value")
+
+    def __init__(self, value: Any = ABSENT, *, update: Mapping[str, Any] | None = None) -> None:
+        """Say how to go on.
+
+        Args:
+            value: the answer to a waiting `interrupt()`, or a mapping of interrupt id to answer if several wait; at a
+                declared stop, a mapping that is merged into the state. None is an answer too; leave it out for none.
+            update: merged into the state, whatever waits.
+        """
+        self.value = value
+        self.update = update
+
+    @property
+    def has_value(self) -> bool:
+        """Whether an answer was given."""
+        return self.value is not ABSENT
+
+    def __repr__(self) -> str:
+        return f"GraphResume({self.value!r}, update={self.update!r})"
+
+
+@final
+class Command(JavaNames):
+    """What a node or an edge may return: where to go, and an update of the state."""
+
+    __slots__ = ("goto", "update")
+
+    def __init__(self, goto: str | None = None, update: Mapping[str, Any] | None = None) -> None:
+        """Say where to go.
+
+        Args:
+            goto: from an edge with mappings, one of their keys; otherwise a node id. None: as the edges say.
+            update: merged into the state before the checkpoint is stored.
+        """
+        self.goto = goto
+        self.update: Mapping[str, Any] = update or {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Command) and (self.goto, self.update) == (other.goto, other.update)
+
+    def __hash__(self) -> int:
+        return hash(self.goto)
+
+    def __repr__(self) -> str:
+        return f"Command(goto={self.goto!r}, update={self.update!r})"
+
+    # Java names
+    def gotoNode(self) -> str | None:
+        return self.goto
+
+
+class NodeOutput(JavaNames):
+    """One item of a stream: a node has finished (or START or END was passed), and this is the state after it."""
+
+    __slots__ = ("is_subgraph", "node", "state")
+
+    def __init__(self, node: str, state: AgentState, *, is_subgraph: bool = False) -> None:
+        self.node = node
+        self.state = state
+        self.is_subgraph = is_subgraph
+
+    @property
+    def is_start(self) -> bool:
+        """Whether this is the start of the run."""
+        return self.node == START
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the run is over."""
+        return self.node == END
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.node!r}, {self.state!r})"
+
+    # Java names
+    def isSTART(self) -> bool:
+        return self.is_start
+
+    def isEND(self) -> bool:
+        return self.is_end
+
+    def isSubGraph(self) -> bool:
+        return self.is_subgraph
+
+
+class StreamingOutput(NodeOutput):
+    """A chunk that a node handed out while it was running."""
+
+    __slots__ = ("chunk",)
+
+    def __init__(self, chunk: Any, node: str, state: AgentState, *, is_subgraph: bool = False) -> None:
+        super().__init__(node, state, is_subgraph=is_subgraph)
+        self.chunk = chunk
+
+
+@final
+class InterruptionMetadata(NodeOutput):
+    """The last item of a stream whose run stopped for a human. Stored, so that another process can find it.
+
+    Attributes:
+        node_id: before: the node about to run; after: the node just run; inside and action: the node that asked.
+        when: "before", "after", "inside" or "action".
+        id: what an answer names if several interrupts wait.
+        payload: what `interrupt(payload)` was given.
+        metadata: what an InterruptableAction returned.
+        interrupts: all that wait, this one first.
+    """
+
+    __slots__ = ("id", "interrupts", "metadata", "payload", "when")
+
+    interrupts: Sequence[InterruptionMetadata]
+
+    def __init__(
+        self,
+        node_id: str,
+        state: AgentState,
+        *,
+        when: When = "action",
+        id: str | None = None,  # noqa: A002 - the name of the field
+        payload: Any = None,
+        metadata: Mapping[str, Any] | None = None,
+        interrupts: Sequence[InterruptionMetadata] | None = None,
+    ) -> None:
+        super().__init__(node_id, state)
+        self.when: When = when
+        self.id = id or new_id()
+        self.payload = payload
+        self.metadata = freeze(dict(metadata or {}))
+        self.interrupts = (self,) if interrupts is None else tuple(interrupts)
+
+    @property
+    def node_id(self) -> str:
+        """The node; the same as `node`."""
+        return self.node
+
+    def reason(self) -> Any | None:
+        """Why it stopped: the payload, or the metadata's "reason"."""
+        return self.metadata.get("reason") if self.payload is None else self.payload
+
+    @staticmethod
+    def builder(node_id: str, state: AgentState) -> InterruptionMetadataBuilder:
+        """Java's way to make one."""
+        return InterruptionMetadataBuilder(node_id, state)
+
+    def __repr__(self) -> str:
+        return f"InterruptionMetadata({self.when} {self.node!r}, payload={self.payload!r}, id={self.id!r})"
+
+    # Java names
+    def nodeId(self) -> str:
+        return self.node
+
+    def getNodeId(self) -> str:
+        return self.node
+
+
+@final
+class InterruptionMetadataBuilder:
+    """Java's builder for InterruptionMetadata; Python callers pass keywords instead."""
+
+    def __init__(self, node_id: str, state: AgentState) -> None:
+        self._node_id = node_id
+        self._state = state
+        self._metadata: dict[str, Any] = {}
+        self._payload: Any = None
+
+    def addMetadata(self, key: str, value: Any) -> Self:
+        self._metadata[key] = value
+        return self
+
+    putMetadata = addMetadata
+
+    def reason(self, reason: Any) -> Self:
+        self._payload = reason
+        return self
+
+    def build(self) -> InterruptionMetadata:
+        return InterruptionMetadata(self._node_id, self._state, payload=self._payload, metadata=self._metadata)
+
+
+@final
+class StateSnapshot(NodeOutput):
+    """A stored checkpoint, seen from a graph.
+
+    Attributes:
+        config: the config that addresses this checkpoint.
+        interrupts: what waits here for a human.
+    """
+
+    __slots__ = ("_checkpoint", "_state_factory", "_waiting", "config", "interrupts")
+
+    interrupts: Sequence[WaitingInterrupt]
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: RunnableConfig,
+        state_factory: Callable[[Any], AgentState],
+        waiting: Callable[[RunnableConfig], Sequence[WaitingInterrupt]],
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._state_factory = state_factory
+        self._waiting = waiting
+        self.node = checkpoint.node_id
+        self.is_subgraph = False
+        self.config = config.replace(checkpoint_id=checkpoint.id, next_node=checkpoint.next_node_id)
+
+    def __getattr__(self, name: str) -> Any:
+        # Looked up when somebody asks: a history of thousands is listed without decoding or reading any more.
+        if name == "state":
+            self.state = self._state_factory(self._checkpoint.state)
+        elif name == "interrupts":
+            self.interrupts = tuple(self._waiting(self.config))
+        else:
+            raise AttributeError(f"a StateSnapshot has no {name!r}")
+        return getattr(self, name)
+
+    @property
+    def next(self) -> str | None:
+        """The node that runs next; END when the run is over, None when an answer decides it."""
+        return self._checkpoint.next_node_id
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The state as a plain dict."""
+        return dict(self.state)
+
+    @property
+    def checkpoint_id(self) -> str:
+        """The checkpoint's id."""
+        return self._checkpoint.id
+
+    @property
+    def parent_id(self) -> str | None:
+        """The id of the checkpoint this one was made from."""
+        return self._checkpoint.parent_id
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was saved, UTC."""
+        return self._checkpoint.created_at
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The checkpoint's metadata."""
+        return self._checkpoint.metadata
+
+    def __repr__(self) -> str:
+        return f"StateSnapshot({self.node!r} -> {self.next!r}, id={self.checkpoint_id!r})"
+
+    # Java names
+    def nextNodeId(self) -> str | None:
+        return self.next
+
+    def checkpointId(self) -> str:
+        return self.checkpoint_id
+
+    def getNodeId(self) -> str:
+        return self.node
+
+    def getNextNodeId(self) -> str | None:
+        return self.next
+
+    def getCheckpointId(self) -> str:
+        return self.checkpoint_id
+
+    def getState(self) -> AgentState:
+        return self.state
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class CheckpointInfo:
+    """What is known of a checkpoint without decoding its state."""
+
+    thread_id: str
+    checkpoint_ns: str
+    id: str
+    parent_id: str | None
+    node_id: str
+    next_node_id: str | None
+    created_at: datetime
+    size: int
+    """Bytes it takes in the store; 0 where the saver cannot tell."""
+    status: str
+    """"running", "interrupted" or "finished", as of this checkpoint."""
+    tags: tuple[str, ...]
+    metadata: Mapping[str, Any]
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class WaitingInterrupt:
+    """A run that waits for a human: where, since when, and for what."""
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str
+    node_id: str
+    when: When
+    id: str
+    payload: Any
+    created_at: datetime

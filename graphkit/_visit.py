@@ -1,0 +1,70 @@
+"""One visit of a node: what `interrupt()` inside it finds, and which threads its run holds."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any, Final
+
+from graphkit.errors import GraphRunnerError
+
+
+class GraphInterrupt(BaseException):  # noqa: N818 - not an error: the run stops and is resumed
+    """What `interrupt()` raises: the run stops here and is resumed by running the node again.
+
+    A BaseException, so that a node's `except Exception` lets it pass. A node may raise it itself.
+    """
+
+    def __init__(self, payload: Any = None) -> None:
+        self.payload = payload
+        super().__init__(payload)
+
+
+class Visit:
+    """A node is being run.
+
+    Attributes:
+        answers: the human's answers of earlier stops in this visit, in the order of the `interrupt()` calls.
+        asked: how many `interrupt()` calls this run of the node has made.
+    """
+
+    __slots__ = ("answers", "asked", "held", "node_id")
+
+    def __init__(self, node_id: str, answers: tuple[Any, ...], held: frozenset[object]) -> None:
+        self.node_id = node_id
+        self.answers = answers
+        self.asked = 0
+        self.held = held
+        """The run locks that the run holds, and those of the runs around it; see `holds`."""
+
+
+CURRENT: Final[ContextVar[Visit | None]] = ContextVar("graphkit_visit", default=None)
+"""The visit that the running code belongs to. Copied into threads by asyncio.to_thread and by graphkit's executors."""
+
+
+def held_locks() -> frozenset[object]:
+    """The keys of the run locks held by the runs that the calling code is a node of."""
+    visit = CURRENT.get()
+    return frozenset() if visit is None else visit.held
+
+
+def interrupt(payload: Any = None) -> Any:
+    """Stop the run here and ask a human; returns the answer once the run is resumed with one.
+
+    The node is run again from its start, so what stands before this call runs again too; every call that was answered
+    returns its answer at once, by the order of the calls.
+
+    Args:
+        payload: what the human should see; stored, so it must be storable.
+
+    Raises:
+        GraphInterrupt: caught by the engine.
+        GraphRunnerError: called outside a node.
+    """
+    visit = CURRENT.get()
+    if visit is None:
+        raise GraphRunnerError("interrupt() works inside a node of a running graph only")
+    index = visit.asked
+    visit.asked += 1
+    if index < len(visit.answers):
+        return visit.answers[index]
+    raise GraphInterrupt(payload)

@@ -59,6 +59,7 @@ def merge(
     if not update:
         return data, {}
     new = FrozenDict(data)
+    new.kind = data.kind  # known there, and counted on by _put; found out anew it would cost O(keys)
     ops: dict[str, int] = {}
     for key, value in update.items():
         if key.__class__ is not str:

@@ -428,13 +428,12 @@ class Run(Walk):
     # Storing
 
     def _save(self, source: str) -> Steps:
-        own = {"step": self.step, "source": source}
         self.base = yield Save(
             self.at,
             self.next,
             self.data,
             parent=self.base,
-            metadata=freeze({**self.metadata, **own}),  # type: ignore[arg-type]
+            metadata=FrozenDict({**self.metadata, "step": self.step, "source": source}),
             changes=self.changes,
         )
         self.changes = Changes(self.data, {})

@@ -1,0 +1,1 @@
+"""graphkit beside its peers; see README.md."""

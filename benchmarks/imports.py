@@ -1,0 +1,33 @@
+"""What an import takes, in a fresh process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.table import Row, run
+
+CODE = "import time; t = time.perf_counter(); {}; print(time.perf_counter() - t)"
+
+
+def importing(statement: str) -> Callable[[], float]:
+    """Seconds that an import statement takes."""
+
+    def measure() -> float:
+        result = subprocess.run([sys.executable, "-c", CODE.format(statement)], capture_output=True, text=True)
+        if result.returncode:
+            raise ImportError(name=statement.split()[1])
+        return float(result.stdout)
+
+    return measure
+
+
+def main(folder: Callable[[], Path]) -> None:  # noqa: ARG001 - nothing is written
+    """Print the table."""
+    rows = [
+        Row("import langgraph.graph", importing("import langgraph.graph")),
+        Row("import graphkit, savers", importing("import graphkit, savers")),
+    ]
+    run("Imports", rows, rounds=7, unit="ms", scale=1e3, base="import langgraph.graph")

@@ -24,4 +24,4 @@ format:
 	$(PYTHON) -m ruff format .
 
 bench:
-	$(PYTHON) benchmarks/run.py
+	$(PYTHON) -m benchmarks

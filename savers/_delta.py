@@ -1,0 +1,366 @@
+"""A history as keyframes and changes: a state as packed values, and what turns one into the next. Knows no files.
+
+Theory of operation. A state is an ordered table of keys, each with a packed value. A stored record carries *ops* that
+turn the table of the record before it into its own, and the bytes these ops bring, its *data*. A value is never copied
+when it grows: it is a list of *pieces*, ranges of positions where its bytes were first written. A keyframe carries the
+table itself, so that nothing before it has to be replayed, but not the values: it names their pieces, and leaves out
+those that an earlier keyframe (its *base*) has named already. So a list that grows costs what it grows by, in changes
+and in keyframes alike, and reading it is a few reads and one join. docs/adr/0010 has the measurements.
+
+The header of a list or a map (how many elements) is not part of a value's bytes: it is kept as a count, since growing
+by one would otherwise change the first bytes of every list.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+from zlib import crc32
+
+SET: Final = 0
+"""[SET, key, length]: a new value, header included, in the next `length` bytes of the data."""
+APPEND: Final = 1
+"""[APPEND, key, count, length]: `count` more elements."""
+SPLICE: Final = 2
+"""[SPLICE, key, count, prefix, removed, crc, length]: new bytes in place of `removed` ones after `prefix`."""
+DEL: Final = 3
+"""[DEL, key]: the key is gone."""
+
+OPAQUE: Final = 0
+LIST: Final = 1
+MAP: Final = 2
+
+SMALL: Final = 64
+"""Values of up to so many bytes are repeated in every keyframe: naming their pieces would not be shorter."""
+CRUMB: Final = 16
+"""A value whose pieces are shorter than this on average is written whole again by the next keyframe."""
+MAX_DEPTH: Final = 8
+"""So many keyframes may have to be looked at to find a value's pieces; then they are listed in full again."""
+SPLICE_COST: Final = 24
+"""About the bytes that a splice takes beside its new ones."""
+
+_PAIR: Final = 2
+_GAP: Final = 1 << 13
+
+Draft = dict[str, tuple[Any, ...]]
+"""What changed, per key: (op, its arguments but the key ..., bytes); None as the op means that the key is gone."""
+
+
+class Mismatch(Exception):  # noqa: N818 - for the caller to turn into an error that knows the file
+    """The bytes found for a value are not those that were stored."""
+
+
+class Value:
+    """One packed value: where its bytes are, and what they must add up to."""
+
+    __slots__ = ("base", "count", "crc", "depth", "kind", "length", "pieces", "shared")
+
+    def __init__(self, kind: int, count: int, length: int, crc: int, pieces: list[int]) -> None:
+        self.kind = kind
+        self.count = count
+        self.length = length
+        self.crc = crc
+        self.pieces = pieces
+        """start, length, start, length, ..."""
+        self.base: int | None = None
+        """The keyframe that names the first `shared` entries of `pieces`."""
+        self.shared = 0
+        self.depth = 0
+
+    def clone(self) -> Value:
+        """A copy that can grow on its own."""
+        copy = Value(self.kind, self.count, self.length, self.crc, self.pieces.copy())
+        copy.base, copy.shared, copy.depth = self.base, self.shared, self.depth
+        return copy
+
+    def named_by(self, keyframe: int, depth: int) -> None:
+        """Note that a keyframe at this position has named all the pieces."""
+        self.base, self.shared, self.depth = keyframe, len(self.pieces), depth
+
+
+def split(data: bytes, at: int) -> tuple[int, int, int]:
+    """The kind of the packed value at a position, its count, and the length of its header."""
+    first = data[at]
+    if 0x80 <= first <= 0x9F:  # noqa: PLR2004 - msgpack's fixmap and fixarray
+        return (LIST if first >= 0x90 else MAP), first & 15, 1  # noqa: PLR2004
+    if 0xDC <= first <= 0xDF:  # noqa: PLR2004 - array 16, array 32, map 16, map 32
+        wide = first & 1
+        count = struct.unpack_from(">I" if wide else ">H", data, at + 1)[0]
+        return (LIST if first <= 0xDD else MAP), count, 5 if wide else 3  # noqa: PLR2004
+    return OPAQUE, 0, 0
+
+
+def header(kind: int, count: int) -> bytes:
+    """The header that a value's bytes leave out; the shortest form, which is what the packer writes."""
+    if kind == OPAQUE:
+        return b""
+    is_map = kind == MAP
+    if count < 16:  # noqa: PLR2004
+        return bytes(((0x80 if is_map else 0x90) | count,))
+    if count < 1 << 16:
+        return struct.pack(">BH", 0xDE if is_map else 0xDC, count)
+    return struct.pack(">BI", 0xDF if is_map else 0xDD, count)
+
+
+class Table:
+    """The packed state of one checkpoint: keys in order, each with its Value."""
+
+    __slots__ = ("names", "opaque", "values")
+
+    def __init__(self, *, opaque: bool) -> None:
+        self.values: dict[str, Value] = {}
+        self.names: list[str] = []
+        """The keys in order: ops name a key by its place in here."""
+        self.opaque = opaque
+        """Values are bytes that nobody looks into (a StateSerializer's)."""
+
+    @property
+    def length(self) -> int:
+        """The bytes of all values."""
+        return sum([value.length for value in self.values.values()])
+
+    def apply(self, ops: Sequence[Any], data: bytes, start: int) -> None:
+        """Become the table that the ops lead to; `start` is the position of the data's first byte.
+
+        Raises:
+            IndexError, KeyError, ValueError, TypeError, struct.error: the ops make no sense.
+        """
+        values, names = self.values, self.names
+        at = i = 0
+        keys_changed = False
+        while i < len(ops):
+            op, key = ops[i], ops[i + 1]
+            name = names[key] if key.__class__ is int else key
+            if op == APPEND:
+                length = ops[i + 3]
+                _append(values[name], ops[i + 2], data[at : at + length], start + at)
+                i += 4
+            elif op == SET:
+                length = ops[i + 2]
+                keys_changed = keys_changed or name not in values
+                values[name] = self._new(data, at, length, start)
+                i += 3
+            elif op == SPLICE:
+                length = ops[i + 6]
+                values[name] = _spliced(values[name], ops[i + 2 : i + 7], start + at)
+                i += 7
+            elif op == DEL:
+                length = 0
+                del values[name]
+                keys_changed = True
+                i += 2
+            else:
+                raise ValueError(f"unknown op {op!r}")
+            at += length
+        if at != len(data):
+            raise ValueError("the data is longer or shorter than its ops say")
+        if keys_changed:
+            self.names = list(values)
+
+    def _new(self, data: bytes, at: int, length: int, start: int) -> Value:
+        kind, count, skip = (OPAQUE, 0, 0) if self.opaque or not length else split(data, at)
+        body = data[at + skip : at + length]
+        size = len(body)
+        return Value(kind, count, size, crc32(body), [start + at + skip, size] if size else [])
+
+    def only(self, name: str, ops: Sequence[Any], data: bytes, start: int) -> None:
+        """As `apply`, for the one key that this table holds; the others are passed over."""
+        at = i = 0
+        while i < len(ops):
+            op, key = ops[i], ops[i + 1]
+            width = _WIDTH[op]
+            length = ops[i + width - 1] if op != DEL else 0
+            if (self.names[key] if key.__class__ is int else key) == name:
+                alone = Table(opaque=self.opaque)
+                alone.values, alone.names = self.values, self.names
+                alone.apply(ops[i : i + width], data[at : at + length], start + at)
+            i, at = i + width, at + length
+
+
+_WIDTH: Final = {SET: 3, APPEND: 4, SPLICE: 7, DEL: 2}
+
+
+def _append(value: Value, count: int, body: bytes, start: int) -> None:
+    size = len(body)
+    value.count += count
+    value.length += size
+    value.crc = crc32(body, value.crc)
+    if size:
+        value.pieces.append(start)
+        value.pieces.append(size)
+
+
+def _spliced(old: Value, op: Sequence[int], start: int) -> Value:
+    count, prefix, removed, crc, length = op
+    pieces = _cut(old.pieces, 0, prefix)
+    if length:
+        pieces += (start, length)
+    pieces += _cut(old.pieces, prefix + removed, old.length)
+    return Value(old.kind, count, old.length - removed + length, crc, pieces)
+
+
+def _cut(pieces: Sequence[int], first: int, last: int) -> list[int]:
+    """The pieces of the bytes from `first` to `last` of a value."""
+    cut: list[int] = []
+    at = 0
+    for i in range(0, len(pieces), _PAIR):
+        start, length = pieces[i], pieces[i + 1]
+        skip, stop = max(first - at, 0), min(last - at, length)
+        if skip < stop:
+            cut += (start + skip, stop - skip)
+        at += length
+    return cut
+
+
+# Writing
+
+
+def emit(draft: Mapping[str, tuple[Any, ...]], names: Sequence[str]) -> tuple[list[Any], bytes]:
+    """A draft as the ops and the data of a record whose keys stand in this order before it."""
+    ops: list[Any] = []
+    data: list[bytes] = []
+    places = {name: place for place, name in enumerate(names)} if len(draft) > 1 else None
+    for name, (op, *arguments) in draft.items():
+        if places is None:
+            key: int | str = names.index(name) if name in names else name
+        else:
+            key = places.get(name, name)
+        if op == DEL:
+            ops += (DEL, key)
+            continue
+        ops += (op, key, *arguments[:-1], len(arguments[-1]))
+        data.append(arguments[-1])
+    return ops, data[0] if len(data) == 1 else b"".join(data)
+
+
+def difference(old: Value, old_body: bytes, packed: bytes, *, opaque: bool) -> tuple[Any, ...] | None:
+    """The op that turns one packed value into another; None if they are the same."""
+    kind, count, skip = (OPAQUE, 0, 0) if opaque or not packed else split(packed, 0)
+    new = packed[skip:]
+    if kind != old.kind:
+        return SET, packed
+    if new == old_body:
+        return None if count == old.count else (SET, packed)
+    if kind == LIST and count > old.count and new.startswith(old_body):
+        return APPEND, count - old.count, new[len(old_body) :]
+    prefix, suffix = _common(old_body, new)
+    middle = new[prefix : len(new) - suffix]
+    if len(middle) + SPLICE_COST >= len(packed):
+        return SET, packed
+    return SPLICE, count, prefix, len(old_body) - prefix - suffix, crc32(new), middle
+
+
+def _common(old: bytes, new: bytes) -> tuple[int, int]:
+    """How many bytes two different strings share at the beginning, and how many of the rest at the end."""
+    limit = min(len(old), len(new))
+    prefix = _search(limit, lambda n: old[:n] == new[:n])
+    rest = limit - prefix
+    return prefix, _search(rest, lambda n: old[len(old) - n :] == new[len(new) - n :])
+
+
+def _search(limit: int, same: Callable[[int], bool]) -> int:
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if same(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def to_inline(value: Value) -> bool:
+    """Whether a keyframe had better write a value again than name its pieces."""
+    return value.length <= SMALL or value.length * _PAIR < CRUMB * len(value.pieces)
+
+
+def entry_of(value: Value, position: int) -> list[int]:
+    """A keyframe's entry for a value: [kind, count, length, crc, distance to the base or 0, pieces ...].
+
+    Of the first piece the distance back from the keyframe and the length are given, of the others the gap to the one
+    before and the length.
+    """
+    based = value.base is not None and (len(value.pieces) == value.shared or value.depth < MAX_DEPTH)
+    entry = [value.kind, value.count, value.length, value.crc]
+    entry.append(position - value.base if based and value.base is not None else 0)
+    pieces = value.pieces
+    end = position
+    for i in range(value.shared if based else 0, len(pieces), _PAIR):
+        start, length = pieces[i], pieces[i + 1]
+        entry.append(position - start if end == position else start - end)
+        entry.append(length)
+        end = start + length
+    return entry
+
+
+def value_of(entry: Sequence[int], position: int, base: Callable[[int], Value]) -> Value:
+    """The value of a keyframe's entry; `base` finds the value as an earlier keyframe left it.
+
+    Raises:
+        IndexError, ValueError, TypeError: the entry makes no sense.
+    """
+    kind, count, length, crc, distance, *rest = entry
+    value = Value(kind, count, length, crc, [])
+    if distance:
+        earlier = base(position - distance)
+        value.pieces = earlier.pieces.copy()
+        value.base, value.shared, value.depth = earlier.base, earlier.shared, earlier.depth
+        if not rest:
+            return value
+    end = position
+    for i in range(0, len(rest), _PAIR):
+        start = position - rest[i] if i == 0 else end + rest[i]
+        end = start + rest[i + 1]
+        value.pieces += (start, rest[i + 1])
+    value.depth = value.depth + 1 if distance else 0
+    value.base = None
+    return value
+
+
+# Reading
+
+
+def bodies(values: Iterable[Value], read: Callable[[int, int], bytes]) -> list[bytes]:
+    """The bytes of values, without their headers.
+
+    Raises:
+        Mismatch: they are not those that were stored.
+    """
+    values = list(values)
+    spans = _spans(values)
+    chunks = [(start, read(start, end - start)) for start, end in spans]
+    found: list[bytes] = []
+    for value in values:
+        body = _join(value.pieces, chunks)
+        if len(body) != value.length or crc32(body) != value.crc:
+            raise Mismatch
+        found.append(body)
+    return found
+
+
+def _join(pieces: Sequence[int], chunks: Sequence[tuple[int, bytes]]) -> bytes:
+    starts, lengths = pieces[::_PAIR], pieces[1::_PAIR]
+    if len(chunks) == 1:
+        first, data = chunks[0]
+        return b"".join([data[start - first : start - first + n] for start, n in zip(starts, lengths, strict=True)])
+    from bisect import bisect_right
+
+    firsts = [first for first, _ in chunks]
+    parts: list[bytes] = []
+    for start, n in zip(starts, lengths, strict=True):
+        first, data = chunks[bisect_right(firsts, start) - 1]
+        parts.append(data[start - first : start - first + n])
+    return b"".join(parts)
+
+
+def _spans(values: Iterable[Value]) -> list[tuple[int, int]]:
+    """The ranges to read: all pieces, those near to each other together."""
+    pieces = sorted(pair for value in values for pair in zip(value.pieces[::_PAIR], value.pieces[1::_PAIR], strict=True))
+    spans: list[tuple[int, int]] = []
+    for start, length in pieces:
+        if spans and start - spans[-1][1] <= _GAP:
+            spans[-1] = (spans[-1][0], max(spans[-1][1], start + length))
+        else:
+            spans.append((start, start + length))
+    return spans

@@ -1,0 +1,448 @@
+"""One open log of one namespace: its tail, its index when somebody needs it, reading a state, appending a record.
+
+Theory of operation. Only the end of a log is needed to go on with it: the last checkpoint record, and back to its
+keyframe. So a log is opened from its tail, and the index over all of it is built by one scan when a checkpoint is asked
+for by id or the whole history is, and is kept up to date from then on. Every use begins with `refresh`, which costs one
+fstat while nobody else has written. The caller holds `mutex` throughout, and the thread's short lock for appending.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from graphkit._abc import StateSerializer
+from graphkit._checkpoint import Checkpoint
+from graphkit._frozen import PRIVATE, FrozenDict, freeze
+from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
+from savers import _delta as delta
+from savers._filesystem import log, record
+from savers._filesystem.record import Entry
+
+if TYPE_CHECKING:
+    from graphkit._serde import Codec
+    from savers._filesystem.io import FileIO
+
+
+class Index:
+    """All checkpoints of a log in the order of the history, oldest first."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self._places: dict[str, int] = {}
+
+    def find(self, id: str) -> Entry | None:
+        """The checkpoint with this id; the newest of several."""
+        place = self._places.get(id)
+        return None if place is None else self.entries[place]
+
+    def add(self, entry: Entry, target: str | None) -> bool:
+        """Take in a record that follows; False if it replaces a checkpoint that there is not."""
+        if target is None:
+            self._places[entry.id] = len(self.entries)
+            self.entries.append(entry)
+            return True
+        place = self._places.get(target)
+        if place is None:
+            return False
+        old = self.entries[place]
+        entry.writes, entry.tags = old.writes, old.tags
+        self.entries[place] = entry
+        if target != entry.id:
+            self._places = {one.id: number for number, one in enumerate(self.entries)}
+        return True
+
+
+class History:
+    """An open log. Not for several threads at once: hold `mutex`."""
+
+    released = False
+    """Whether a log that ends in RELEASE is what we are looking for."""
+
+    def __init__(
+        self, io: FileIO, path: str, owner: tuple[str, str], digest: bytes, codec: Codec, serializer: StateSerializer | None
+    ) -> None:
+        self.io, self.path = io, path
+        self.thread_id, self.namespace = owner
+        self.mutex = threading.RLock()
+        self.sync_mutex = threading.Lock()
+        self.pins = 0
+        """How many callers are syncing outside the mutex; the descriptor is closed after the last."""
+        self.suspect = False
+        """An fsync failed: what the file holds may not be on the disk, whatever a later fsync says."""
+        self._digest, self._codec, self._serializer = digest, codec, serializer
+        self._doomed: list[int] = []
+        self.fd = -1
+        self._forget()
+
+    def _forget(self) -> None:
+        self.header: log.Header | None = None
+        self.fid = 0
+        self.end = 0
+        """Where the next record goes."""
+        self.synced = 0
+        """Up to here the file is known to be on the disk."""
+        self.born_durably = False
+        self.seq = 0
+        self.closed_by: log.Frame | None = None
+        """The RELEASE or TOMBSTONE record at the end, if any."""
+        self.tail: Entry | None = None
+        """The last checkpoint record, which the next one is relative to."""
+        self.depth = 0
+        self.table: delta.Table | None = None
+        self.state: FrozenDict | None = None
+        """The tail's state, if it is at hand."""
+        self.key_length = 0
+        self.key_end = 0
+        self.index: Index | None = None
+
+    # Opening and closing
+
+    def close(self) -> None:
+        """Close the descriptor, now or when the last sync is over; the next use opens the file again."""
+        if self.fd >= 0:
+            if self.pins:
+                self._doomed.append(self.fd)
+            else:
+                self.io.close(self.fd)
+            self.fd = -1
+        self._forget()
+
+    def unpin(self) -> None:
+        """A caller has finished syncing."""
+        self.pins -= 1
+        if not self.pins:
+            while self._doomed:
+                self.io.close(self._doomed.pop())
+
+    def refresh(self) -> bool:
+        """See what others have done since; whether there is a live history. Opens the file if need be.
+
+        Raises:
+            CheckpointCorruptionError: the log is damaged.
+            CheckpointFormatError: it needs a newer graphkit.
+        """
+        if self.fd >= 0:
+            found = self.io.fstat(self.fd)
+            if found.st_size == self.end and found.st_nlink and (self.closed_by is None or self.released):
+                return True
+            if found.st_nlink and found.st_size > self.end > 0 and self.closed_by is None:
+                self._read_on(found.st_size)
+                if self.closed_by is None:
+                    return True
+            self.close()
+        return self._open()
+
+    def _open(self) -> bool:
+        try:
+            self.fd = self.io.open(self.path, write=True, append=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except PermissionError:
+            self.fd = self.io.open(self.path)
+        try:
+            size = self.io.fstat(self.fd).st_size
+            start = self._read_birth(size)
+            if start and not self._read_tail(size, start):
+                self._read_all(size)
+        except log.Unborn:
+            self.close()
+            return False
+        except BaseException:
+            self.close()
+            raise
+        return self.closed_by is None or self.released
+
+    def _read_birth(self, size: int) -> int:
+        """Check the header and the META record; returns where the records begin."""
+        data = self.io.read_at(self.fd, 0, min(size, 1 << 14))
+        self.header = log.read_header(self.path, data)
+        self.fid = self.header.fid
+        meta = log.parse_frame(data, log.HEADER_SIZE, log.HEADER_SIZE, self.fid)
+        if meta == "" and len(data) < size:
+            data = self.io.read_at(self.fd, 0, min(size, 1 << 20))
+            meta = log.parse_frame(data, log.HEADER_SIZE, log.HEADER_SIZE, self.fid)
+        if meta == "":
+            raise log.Unborn
+        if isinstance(meta, str) or meta.type != log.META or meta.seq:
+            reason = meta if isinstance(meta, str) else "the first record is not the log's description"
+            if log.find_frame(data, 0, self.fid, log.HEADER_SIZE + 1) is None and log.is_torn(
+                data[log.HEADER_SIZE :], log.HEADER_SIZE, self.fid
+            ):
+                raise log.Unborn
+            raise CheckpointCorruptionError(self.path, log.HEADER_SIZE, reason)
+        self._check_owner(record.unpack_payload(self.path, meta))
+        self.seq, self.end = 1, meta.end
+        return meta.end
+
+    def _check_owner(self, meta: Any) -> None:
+        if not isinstance(meta, dict) or meta.get("thread") != self.thread_id or meta.get("ns") != self.namespace:
+            raise CheckpointFormatError(self.path, "it belongs to another thread; put the file back where it came from")
+        opaque = bool(meta.get("opaque"))
+        if opaque is not (self._serializer is not None):
+            how = "with a state_serializer" if opaque else "without a state_serializer"
+            raise CheckpointFormatError(self.path, f"it was written {how}; open the store in the same way")
+
+    def _read_tail(self, size: int, start: int) -> bool:
+        """Find the last checkpoint from the end of the file; False if the end is no good record."""
+        tail = log.Tail(self.io, self.fd, self.fid, size)
+        after: list[log.Frame] = []
+        while (frame := tail.step()) is not None:
+            log.check_known(self.path, frame)
+            after.append(frame)
+            if frame.type in {log.CHECKPOINT, log.META}:
+                break
+        else:
+            return False
+        self.seq, self.end = after[0].seq + 1, size
+        last = after.pop()
+        if last.type == log.CHECKPOINT:
+            self._load_tail(last)
+        for frame in reversed(after):
+            self._take_beside(frame)
+        return self.end >= start
+
+    def _load_tail(self, last: log.Frame) -> None:
+        key = last.offset - last.key
+        for decoded, depth, end in self._chain(key, last.end):
+            self._advance(decoded, depth, end)
+        assert self.tail is not None
+        if self.tail.offset != last.offset:
+            raise CheckpointCorruptionError(self.path, last.offset, "its keyframe does not lead to it")
+
+    def _advance(self, decoded: record.Decoded, depth: int, end: int) -> None:
+        if decoded.table is not None:
+            self.table = self._table_of(decoded)
+            self.key_length, self.key_end = self.table.length, end
+        elif self.table is not None:
+            self._apply(self.table, decoded)
+        self.tail, self.depth, self.state = decoded.entry, depth, None
+
+    def _read_all(self, size: int) -> None:
+        """Read the log forward from its beginning, as far as it is good."""
+        self.index = Index()
+        self.seq, self.end = 1, self._first_record()
+        self._read_on(size)
+
+    def _first_record(self) -> int:
+        return log.read_frame(self.io, self.fd, self.path, self.fid, log.HEADER_SIZE, log.MAX_PAYLOAD).end
+
+    def _read_on(self, size: int) -> None:
+        """Take in what stands behind the known end."""
+        for frame in log.scan(self.io, self.fd, self.path, self.fid, self.end, size, self.seq):
+            self._take(frame)
+            self.seq, self.end = frame.seq + 1, frame.end
+
+    def _take(self, frame: log.Frame, *, tracked: bool = True) -> None:
+        if frame.type != log.CHECKPOINT:
+            self._take_beside(frame)
+            return
+        decoded = record.decode_checkpoint(self.path, frame, self.tail, self._codec.unpack)
+        if tracked:
+            self._advance(decoded, frame.depth, frame.end)
+        else:
+            self.tail, self.depth = decoded.entry, frame.depth
+        self._list(decoded.entry, decoded.target)
+
+    def _list(self, entry: Entry, target: str | None) -> None:
+        if self.index is not None and not self.index.add(entry, target):
+            raise CheckpointCorruptionError(self.path, entry.offset, "it replaces a checkpoint that is not there")
+
+    def _take_beside(self, frame: log.Frame) -> None:
+        if frame.type in {log.RELEASE, log.TOMBSTONE}:
+            self.closed_by = frame
+        elif frame.type in {log.WRITE, log.MARK}:
+            parts = record.unpack_payload(self.path, frame)
+            try:
+                entry = self._known(record.id_text(parts[0]))
+                if entry is not None and frame.type == log.WRITE:
+                    entry.writes.update(dict.fromkeys(parts[1], frame.offset))
+                elif entry is not None:
+                    entry.tags = record.merge_tags(entry.tags, parts[1], parts[2])
+            except (TypeError, IndexError, AttributeError) as error:
+                raise record.nonsense(self.path, frame, error) from error
+
+    def _known(self, id: str) -> Entry | None:
+        if self.index is not None:
+            return self.index.find(id)
+        return self.tail if self.tail is not None and self.tail.id == id else None
+
+    def values_of(self, entry: Entry) -> dict[str, Any]:
+        """What was recorded beside a checkpoint, in the order of its first recording."""
+        return {key: self._codec.unpack(packed, key) for key, packed in self.packed_values_of(entry).items()}
+
+    def packed_values_of(self, entry: Entry) -> dict[str, bytes]:
+        """What was recorded beside a checkpoint, packed, in the order of its first recording."""
+        frames: dict[int, Any] = {}
+        for offset in entry.writes.values():
+            if offset not in frames:
+                frame = log.read_frame(self.io, self.fd, self.path, self.fid, offset, self.end)
+                frames[offset] = record.unpack_payload(self.path, frame)[1]
+        return {key: frames[offset][key] for key, offset in entry.writes.items()}
+
+    def closing_version(self) -> int:
+        """The version that the RELEASE record at the end names."""
+        assert self.closed_by is not None
+        parts = record.unpack_payload(self.path, self.closed_by)
+        return int(parts[0])
+
+    def checkpoint(self, entry: Entry, state: FrozenDict | None, load: Callable[[], FrozenDict] | None) -> Checkpoint:
+        """An entry as a Checkpoint, with its state or the way to load it."""
+        fields = (entry.id, entry.node, entry.next, entry.parent, entry.created, entry.metadata)
+        return Checkpoint._make(*fields, state, None, load)  # noqa: SLF001 - made for savers
+
+    # Looking things up
+
+    def listing(self) -> Index:
+        """The index, built by a scan of the log if this is the first time."""
+        if self.index is None:
+            end, kept = self.end, (self.table, self.state, self.key_length, self.key_end)
+            self.table, self.tail, self.index = None, None, Index()
+            self.seq, self.end = 1, self._first_record()
+            try:
+                for frame in log.scan(self.io, self.fd, self.path, self.fid, self.end, end, 1):
+                    self._take(frame, tracked=False)
+                    self.seq, self.end = frame.seq + 1, frame.end
+            except BaseException:
+                self.close()
+                raise
+            self.table, self.state, self.key_length, self.key_end = kept
+        return self.index
+
+    def latest(self) -> Entry | None:
+        """The last checkpoint of the history."""
+        if self.index is None and (self.tail is None or not self.tail.replaces):
+            return self.tail
+        entries = self.listing().entries
+        return entries[-1] if entries else None
+
+    def find(self, id: str | None) -> Entry | None:
+        """The checkpoint with an id, or the latest."""
+        if id is None:
+            return self.latest()
+        if self.tail is not None and self.tail.id == id and not self.tail.replaces:
+            return self.tail
+        return self.listing().find(id)
+
+    # Reading a state
+
+    def state_of(self, entry: Entry) -> FrozenDict:
+        """The state of a checkpoint of this log.
+
+        Raises:
+            CheckpointCorruptionError: its bytes are damaged.
+            CheckpointSerializationError: they hold a type that is not registered.
+        """
+        is_tail = self.tail is not None and entry.offset == self.tail.offset
+        if is_tail and self.state is not None and self.state.kind != PRIVATE:
+            return self.state
+        table = self.table_of(entry)
+        state = self._decode(table, self.bodies(table, entry))
+        if is_tail:
+            self.state = state
+        return state
+
+    def _decode(self, table: delta.Table, bodies: Sequence[bytes]) -> FrozenDict:
+        if self._serializer is not None:
+            return freeze(dict(self._serializer.loads(bodies[0])))  # type: ignore[return-value]
+        unpack, state = self._codec.unpack, FrozenDict()
+        for (name, value), body in zip(table.values.items(), bodies, strict=True):
+            dict.__setitem__(state, name, unpack(delta.header(value.kind, value.count) + body, name))
+        return state
+
+    def table_of(self, entry: Entry) -> delta.Table:
+        """The packed state of a checkpoint; not to be changed."""
+        if self.table is not None and self.tail is not None and entry.offset == self.tail.offset:
+            return self.table
+        table: delta.Table | None = None
+        for decoded, _, _ in self._chain(entry.key, entry.offset + entry.size):
+            if decoded.table is not None:
+                table = self._table_of(decoded)
+            elif table is not None:
+                self._apply(table, decoded)
+        if table is None:
+            raise CheckpointCorruptionError(self.path, entry.offset, "it has no keyframe")
+        return table
+
+    def bodies(self, table: delta.Table, entry: Entry) -> list[bytes]:
+        """The bytes of all values of a packed state."""
+        return self.bodies_of(table.values.values(), entry)
+
+    def bodies_of(self, values: Iterable[delta.Value], entry: Entry) -> list[bytes]:
+        """The bytes of some values of a packed state."""
+        try:
+            return delta.bodies(values, self._read)
+        except delta.Mismatch:
+            raise CheckpointCorruptionError(self.path, entry.offset, "the state's checksum is wrong") from None
+
+    def _read(self, start: int, length: int) -> bytes:
+        return self.io.read_at(self.fd, start, length)
+
+    def _chain(self, key: int, end: int) -> list[tuple[record.Decoded, int, int]]:
+        """The checkpoint records from a keyframe on, each with its depth and its end."""
+        data = self.io.read_at(self.fd, key, end - key)
+        chain: list[tuple[record.Decoded, int, int]] = []
+        offset = key
+        base: Entry | None = None
+        while offset < end:
+            frame = log.parse_frame(data, offset - key, offset, self.fid)
+            if isinstance(frame, str):
+                raise CheckpointCorruptionError(self.path, offset, frame or "the record is cut short")
+            if frame.type == log.CHECKPOINT:
+                if base is None and not frame.flags & log.KEY:
+                    raise CheckpointCorruptionError(self.path, offset, "it is not the keyframe that it should be")
+                decoded = record.decode_checkpoint(self.path, frame, base, self._codec.unpack)
+                chain.append((decoded, frame.depth, frame.end))
+                base = decoded.entry
+            offset = frame.end
+        return chain
+
+    def _apply(self, table: delta.Table, decoded: record.Decoded) -> None:
+        try:
+            table.apply(decoded.ops, decoded.data, decoded.start)
+        except (IndexError, KeyError, ValueError, TypeError, AttributeError, delta.struct.error) as error:
+            raise CheckpointCorruptionError(self.path, decoded.entry.offset, f"the change makes no sense: {error}") from error
+
+    def _table_of(self, decoded: record.Decoded) -> delta.Table:
+        """The table that a keyframe carries, with the keyframe's own changes."""
+        position, listed = decoded.entry.offset, decoded.table or ()
+        table = delta.Table(opaque=self._serializer is not None)
+        seen: dict[int, record.Decoded] = {position: decoded}
+        depths: dict[str, int] = {}
+        try:
+            table.names = list(listed[::2])
+            for name, entry in zip(table.names, listed[1::2], strict=True):
+                value = delta.Value(delta.OPAQUE, 0, 0, 0, [])
+                if entry is not None:
+                    value = delta.value_of(entry, position, lambda at, name=name: self._earlier(at, name, seen))  # type: ignore[misc]
+                depths[name] = value.depth
+                table.values[name] = value
+        except (IndexError, ValueError, TypeError, RecursionError) as error:
+            raise CheckpointCorruptionError(self.path, position, f"the keyframe makes no sense: {error}") from error
+        self._apply(table, decoded)
+        for name, value in table.values.items():
+            if value.base is None:
+                value.named_by(position, depths.get(name, 0))
+        return table
+
+    def _earlier(self, position: int, name: str, seen: dict[int, record.Decoded]) -> delta.Value:
+        """A value as the keyframe at a position left it."""
+        if position not in seen:
+            frame = log.read_frame(self.io, self.fd, self.path, self.fid, position, self.end)
+            seen[position] = record.decode_checkpoint(self.path, frame, None, self._codec.unpack)
+        decoded = seen[position]
+        listed = decoded.table or ()
+        table = delta.Table(opaque=self._serializer is not None)
+        table.names = list(listed[::2])
+        entry = listed[table.names.index(name) * 2 + 1]
+        value = delta.Value(delta.OPAQUE, 0, 0, 0, [])
+        if entry is not None:
+            value = delta.value_of(entry, position, lambda at: self._earlier(at, name, seen))
+        depth = value.depth
+        table.values[name] = value
+        table.only(name, decoded.ops, decoded.data, decoded.start)
+        value = table.values[name]
+        if value.base is None:
+            value.named_by(position, depth)
+        return value

@@ -1,0 +1,353 @@
+"""The live history of a namespace: what can be appended to it. The caller holds its mutex and the thread's short lock."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from logging import getLogger
+from operator import is_
+from time import time_ns
+from typing import TYPE_CHECKING, Any, Final
+
+from graphkit._frozen import PRIVATE, FrozenDict, FrozenList, kind_of
+from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
+from savers import _delta as delta
+from savers._filesystem import layout, log, record
+from savers._filesystem.history import History
+from savers._filesystem.record import Entry
+
+if TYPE_CHECKING:
+    from graphkit._checkpoint import Checkpoint
+    from graphkit._state import Changes
+
+FLOOR: Final = 16 << 10
+"""No keyframe before so many bytes of changes."""
+RECORD_COST: Final = 1 << 10
+"""What reading one more record costs, as bytes decoded: about 3 us."""
+_MAX_DEPTH: Final = 60_000
+_OPAQUE_KEY: Final = ""
+_LOGGER: Final = getLogger("graphkit")
+
+
+class LiveHistory(History):
+    """A log that grows."""
+
+    make_place: Callable[[], None]
+    """Makes the directories of this log, where they are missing."""
+
+    # Checkpoints
+
+    def put(self, checkpoint: Checkpoint, target: str | None) -> None:
+        """Append a checkpoint, or one that takes the place of another.
+
+        Raises:
+            CheckpointNotFoundError: there is no checkpoint to replace. Nothing was changed.
+            CheckpointSerializationError: a value cannot be stored. Nothing was changed.
+        """
+        if target is not None and self.find(target) is None:
+            raise CheckpointNotFoundError(self.thread_id, f"checkpoint {target}")
+        if target is not None:
+            self.listing()
+        state = checkpoint.state
+        draft = self._draft(checkpoint, state)
+        if self._serializer is None:
+            self.store(self._entry(checkpoint, target), draft, list(state), self._packer(state), target)
+        else:
+            self.store(self._entry(checkpoint, target), draft, [_OPAQUE_KEY], self._packer(state), target)
+        self.state = state
+
+    def store(
+        self, entry: Entry, draft: delta.Draft, order: list[str], packed: Callable[[str], bytes], target: str | None = None
+    ) -> None:
+        """Append a checkpoint of which the changes are known; fills in the entry's place.
+
+        Args:
+            entry: what is to be stored beside the state.
+            draft: what changed since the tail; may be completed here.
+            order: the keys of the new state.
+            packed: gives a value of the new state, packed.
+            target: the checkpoint to replace.
+        """
+        base = self.tail
+        if self._fits(draft, order):
+            names: Sequence[str] = self.table.names  # type: ignore[union-attr]
+            listed = None
+        else:
+            base, names = None, order
+            listed = self._keyframe(draft, order, packed)
+        ops, data = delta.emit(draft, names)
+        payload = record.pack_checkpoint(base, entry, ops, listed, target, data, self._codec.pack)
+        flags = (log.REPLACE if target is not None else 0) | (log.KEY if base is None else 0)
+        if base is None:
+            frame = self._write(log.CHECKPOINT, payload, flags)
+        else:
+            offset = self.end
+            frame = self._write(
+                log.CHECKPOINT, payload, flags, self.depth + 1, offset - base.offset, offset - base.key
+            )
+        self._grown(entry, frame, record.Decoded(entry, ops, listed, target, data, frame.end - 4 - len(data)))
+
+    def _grown(self, entry: Entry, frame: log.Frame, decoded: record.Decoded) -> None:
+        entry.offset, entry.size, entry.key = frame.offset, len(frame.payload) + log.OVERHEAD, frame.offset - frame.key
+        if decoded.table is None:
+            assert self.table is not None
+            self.table.apply(decoded.ops, decoded.data, decoded.start)
+        else:
+            self.table = self._table_of(decoded)
+            self.key_length, self.key_end = self.table.length, frame.end
+        self.tail, self.depth, self.state = entry, frame.depth, None
+        self._list(entry, decoded.target)
+
+    @staticmethod
+    def _entry(checkpoint: Checkpoint, target: str | None) -> Entry:
+        metadata = checkpoint.metadata
+        return Entry(
+            0, 0, 0, checkpoint.id, checkpoint.node_id, checkpoint.next_node_id, checkpoint._created_us,  # noqa: SLF001
+            checkpoint.parent_id, metadata, target is not None,
+        )  # fmt: skip
+
+    # What changed
+
+    def _draft(self, checkpoint: Checkpoint, state: FrozenDict) -> delta.Draft:
+        table = self._current_table()
+        if self._serializer is not None:
+            return self._opaque_draft(state, table)
+        changes = checkpoint._changes  # noqa: SLF001 - made for savers
+        if table is not None and changes is not None and changes.base is self.state:
+            return self._told(changes, state, table)
+        return self._found(state, table)
+
+    def _current_table(self) -> delta.Table | None:
+        if self.table is None and self.tail is not None:
+            self.table = self.table_of(self.tail)
+        return self.table
+
+    def _told(self, changes: Changes, state: FrozenDict, table: delta.Table) -> delta.Draft:
+        codec, draft = self._codec, {}
+        for name, op in changes.ops.items():
+            if name not in state:
+                if name in table.values:
+                    draft[name] = (delta.DEL,)
+            elif op > 0 and (old := table.values.get(name)) is not None and old.kind == delta.LIST and old.count == op:
+                items = state[name][op:]
+                if items:
+                    draft[name] = (delta.APPEND, len(items), codec.pack_items(items, name, op))
+            else:
+                draft[name] = (delta.SET, codec.pack(state[name], name))
+        return draft
+
+    def _found(self, state: FrozenDict, table: delta.Table | None) -> delta.Draft:
+        """Compare key by key: identical values are unchanged, for they are immutable; others are packed."""
+        codec, draft = self._codec, {}
+        if table is None:
+            return {name: (delta.SET, codec.pack(value, _checked(name))) for name, value in state.items()}
+        old_state: Mapping[str, Any] = self.state if self.state is not None else {}
+        for name, value in state.items():
+            old = table.values.get(name)
+            if old is None:
+                draft[name] = (delta.SET, codec.pack(value, _checked(name)))
+                continue
+            before = old_state.get(name, _ABSENT)
+            if before is value and kind_of(value) != PRIVATE:
+                continue
+            if value.__class__ is FrozenList and _continues(before, value) and old.kind == delta.LIST:
+                grown = value[len(before) :]
+                if grown and old.count == len(before):
+                    draft[name] = (delta.APPEND, len(grown), codec.pack_items(grown, name, len(before)))
+                    continue
+            op = self._compared(old, codec.pack(value, name))
+            if op is not None:
+                draft[name] = op
+        draft.update((name, (delta.DEL,)) for name in table.values if name not in state)
+        return draft
+
+    def _compared(self, old: delta.Value, packed: bytes) -> tuple[Any, ...] | None:
+        assert self.tail is not None
+        opaque = self._serializer is not None
+        if len(packed) <= delta.SMALL < old.length:
+            return delta.SET, packed
+        return delta.difference(old, self.bodies_of([old], self.tail)[0], packed, opaque=opaque)
+
+    def _opaque_draft(self, state: FrozenDict, table: delta.Table | None) -> delta.Draft:
+        assert self._serializer is not None
+        packed = self._serializer.dumps(state)
+        if not isinstance(packed, bytes):
+            raise CheckpointSerializationError("", type(packed).__name__, "state_serializer.dumps must return bytes")
+        if table is None:
+            return {_OPAQUE_KEY: (delta.SET, packed)}
+        op = self._compared(table.values[_OPAQUE_KEY], packed)
+        return {} if op is None else {_OPAQUE_KEY: op}
+
+    # Keyframes
+
+    def _fits(self, draft: delta.Draft, order: list[str]) -> bool:
+        """Whether the draft can and should be stored as a change."""
+        table = self.table
+        if table is None or self.tail is None:
+            return False
+        distance = self.end - self.key_end
+        if distance + self.depth * RECORD_COST > max(FLOOR, self.key_length) or distance > log.MAX_DISTANCE:
+            return False
+        if len(draft) >= len(order) and all([op[0] == delta.SET for op in draft.values()]):
+            return False
+        names = table.names
+        if any([name not in table.values or op[0] == delta.DEL for name, op in draft.items()]):
+            gone = {name for name, op in draft.items() if op[0] == delta.DEL}
+            new = [name for name in draft if name not in table.values]
+            return [name for name in names if name not in gone] + new == order
+        return names == order
+
+    def _keyframe(self, draft: delta.Draft, order: list[str], packed: Callable[[str], bytes]) -> list[Any]:
+        """Complete a draft so that a keyframe of the table before it and the draft make the state."""
+        for name in [name for name, op in draft.items() if op[0] == delta.DEL]:
+            del draft[name]
+        listed: list[Any] = []
+        for name in order:
+            old = self.table.values.get(name) if self.table is not None else None
+            op = draft.get(name)
+            if op is None or op[0] != delta.SET:
+                assert old is not None  # noqa: S101 - a key that is new is set
+                if not delta.to_inline(old):
+                    listed += (name, delta.entry_of(old, self.end))
+                    continue
+                draft[name] = (delta.SET, packed(name))
+            listed += (name, None)
+        return listed
+
+    def _packer(self, state: FrozenDict) -> Callable[[str], bytes]:
+        serializer = self._serializer
+        if serializer is not None:
+            return lambda _: serializer.dumps(state)
+        return lambda name: self._codec.pack(state[name], name)
+
+    # Other records
+
+    def put_values(self, entry: Entry, values: Mapping[str, Any]) -> None:
+        """Record values beside a checkpoint."""
+        self.put_packed(entry, {key: self._codec.pack(value, key) for key, value in values.items()})
+
+    def put_packed(self, entry: Entry, values: Mapping[str, bytes]) -> None:
+        """As `put_values`, of values that are packed already."""
+        frame = self._write(log.WRITE, record.pack_writes(entry.id, values))
+        entry.writes.update(dict.fromkeys(values, frame.offset))
+
+    def put_tags(self, entry: Entry, add: Sequence[str], remove: Sequence[str]) -> None:
+        """Add tags to a checkpoint and take some off."""
+        self._write(log.MARK, record.pack_tags(entry.id, add, remove))
+        entry.tags = record.merge_tags(entry.tags, add, remove)
+
+    def finish(self, type: int, version: int) -> None:
+        """Append the record that ends this log."""
+        self.closed_by = self._write(type, record.packb([version, time_ns() // 1000]))
+
+    # Writing
+
+    def _write(
+        self, type: int, payload: bytes, flags: int = 0, depth: int = 0, back: int = 0, key: int = 0
+    ) -> log.Frame:
+        """Append a record in one write; on an error the file is as it was."""
+        birth = b""
+        if self.fd < 0:
+            birth = self._conceive()
+        offset = self.end or len(birth)
+        try:
+            self._append(birth + log.pack_frame(offset, self.fid, self.seq, type, payload, flags, depth, back, key))
+        except BaseException:
+            if birth:
+                self.close()
+            raise
+        frame = log.Frame(offset, type, flags, depth, back, key, self.seq, payload)
+        self.end, self.seq = frame.end, self.seq + 1
+        return frame
+
+    def _append(self, data: bytes) -> None:
+        start, done = self.end, 0
+        try:
+            # A short write is how a full disk shows first: go on, and the next one says why.
+            while done < len(data):
+                done += self.io.append(self.fd, data[done:] if done else data)
+        except BaseException:
+            try:
+                self.io.truncate(self.fd, start)
+            except OSError:
+                # Whoever comes next finds a torn tail and sets it aside.
+                _LOGGER.warning("%s: a write that failed could not be undone; the next writer will", self.path)
+                self.close()
+            raise
+
+    def _conceive(self) -> bytes:
+        """Make the file of a log that does not exist yet; returns what it begins with."""
+        self.make_place()
+        self.fd = self.io.open(self.path, write=True, create=True, append=True)
+        if self.io.fstat(self.fd).st_size:
+            self.io.truncate(self.fd, 0)
+        self.header = new_header(self._digest, 1)
+        self.fid, self.seq, self.end = self.header.fid, 1, 0
+        return self.header.pack() + self.meta_frame(self.fid)
+
+    def meta_frame(self, fid: int) -> bytes:
+        """The first record: whose log this is."""
+        meta = {"thread": self.thread_id, "ns": self.namespace, "opaque": self._serializer is not None}
+        return log.pack_frame(log.HEADER_SIZE, fid, 0, log.META, record.packb(meta))
+
+    def begin(self, header: log.Header, beginning: bytes) -> None:
+        """Make the file at this log's path, which is not there yet."""
+        self.fd = self.io.open(self.path, write=True, create=True, append=True)
+        self.header, self.fid, self.seq = header, header.fid, 1
+        self._append(beginning)
+        self.end = len(beginning)
+
+    # Recovery
+
+    def refresh_to_write(self) -> bool:
+        """As `refresh`, and cut off a torn tail; the caller holds the short lock."""
+        live = self.refresh()
+        if live and self.io.fstat(self.fd).st_size > self.end:
+            self.set_aside()
+        return live
+
+    def set_aside(self) -> None:
+        """Keep what a write that never finished has left in a file of its own, and cut it off."""
+        assert self.header is not None
+        size = self.io.fstat(self.fd).st_size
+        directory = os.path.dirname(self.path)
+        name = f"{layout.TORN}{self.header.generation}-{self.end}.bin"
+        write_file(self.io, layout.join(directory, name), self.io.read_at(self.fd, self.end, size - self.end))
+        self.io.truncate(self.fd, self.end)
+        self.io.fsync(self.fd)
+        self.io.fsync_dir(directory)
+        _LOGGER.warning(
+            "%s: the last write never finished; its %d bytes are set aside in %s", self.path, size - self.end, name
+        )
+
+
+def new_header(digest: bytes, generation: int) -> log.Header:
+    """The header of a new file."""
+    fid = int.from_bytes(os.urandom(4), "little") or 1
+    return log.Header(fid, generation, time_ns(), digest)
+
+
+def write_file(io: Any, path: str, data: bytes) -> None:
+    """Write a whole file and bring it to the disk; what stood there before is replaced."""
+    fd = io.open(path, write=True, create=True)
+    try:
+        io.truncate(fd, 0)
+        done = 0
+        while done < len(data):
+            done += io.append(fd, data[done:])
+        io.fsync(fd)
+    finally:
+        io.close(fd)
+
+
+def _checked(name: object) -> str:
+    if name.__class__ is not str:
+        raise CheckpointSerializationError(str(name), type(name).__name__, "the keys of a state are strings")
+    return name  # type: ignore[return-value]
+
+
+def _continues(old: Any, new: FrozenList) -> bool:
+    return old.__class__ is FrozenList and len(old) <= len(new) and all(map(is_, old, new)) and old.kind != PRIVATE
+
+
+_ABSENT: Final = object()

@@ -1,0 +1,306 @@
+"""A log file: header, frames, the tail, and what is torn or damaged. Knows nothing of graphs.
+
+Theory of operation. A log only grows at its end, one whole frame per write, so everything before the last good frame
+stays as it was. A frame proves itself: a checksum over its header, its place in the file and the file's id, one over
+its payload, its length again behind it, and a number that counts without gaps. What does not prove itself is either
+*not there yet* (a write that has not finished or never will: only at the very end) or *damage* (anything else), and
+`judge` alone decides which.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+from zlib import crc32
+
+from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
+
+if TYPE_CHECKING:
+    from savers._filesystem.io import FileIO
+
+MAGIC: Final = b"\x89GKL\r\n\x1a\n"
+MAJOR: Final = 1
+MINOR: Final = 0
+SYNC: Final = b"\xc1\xf5GK"
+"""Cannot occur in msgpack's own bytes nor in valid UTF-8, so that a search for it finds frames."""
+
+META: Final = 1
+CHECKPOINT: Final = 2
+TOMBSTONE: Final = 3
+RELEASE: Final = 4
+WRITE: Final = 5
+MARK: Final = 6
+ANCILLARY: Final = 0x80
+
+KEY: Final = 1
+REPLACE: Final = 2
+_KNOWN_FLAGS: Final = KEY | REPLACE
+
+_HEADER: Final = struct.Struct("<8sHHIIIQQ16sI")
+HEADER_SIZE: Final = 64
+_FRAME: Final = struct.Struct("<4sIIBBHIIIII")
+_FRAME_HEAD: Final = struct.Struct("<4sIIBBHIIII")
+FRAME_SIZE: Final = 36
+OVERHEAD: Final = 40
+_U32: Final = struct.Struct("<I")
+_U64: Final = struct.Struct("<Q")
+_unpack_frame: Final = _FRAME.unpack_from
+_unpack_u32: Final = _U32.unpack_from
+
+MAX_PAYLOAD: Final = 1 << 30
+MAX_DISTANCE: Final = 0xF000_0000
+_SECTOR: Final = 512
+_WINDOW: Final = 1 << 22
+TAIL_READ: Final = 1 << 16
+
+
+class Header(NamedTuple):
+    """The first 64 bytes of a log."""
+
+    fid: int
+    generation: int
+    created_ns: int
+    digest: bytes
+
+    def pack(self) -> bytes:
+        """Its bytes."""
+        head = _HEADER.pack(MAGIC, MAJOR, MINOR, 0, self.fid, 0, self.generation, self.created_ns, self.digest, 0)
+        return head + _U32.pack(crc32(head))
+
+
+class Frame(NamedTuple):
+    """One record that has proved itself."""
+
+    offset: int
+    type: int
+    flags: int
+    depth: int
+    back: int
+    key: int
+    seq: int
+    payload: bytes
+
+    @property
+    def end(self) -> int:
+        """Where the next one begins."""
+        return self.offset + len(self.payload) + OVERHEAD
+
+
+class Unborn(Exception):  # noqa: N818 - not an error: a log whose creation was cut short is made anew
+    """A file too short for a log's beginning, or all zero: its creation never finished."""
+
+
+def read_header(path: str, data: bytes) -> Header:
+    """Check the first bytes of a file.
+
+    Raises:
+        Unborn: the file's creation was cut short.
+        CheckpointFormatError: a newer major version, or not a log at all.
+        CheckpointCorruptionError: the header is damaged.
+    """
+    if len(data) < HEADER_SIZE or not data.strip(b"\0"):
+        raise Unborn
+    magic, major, _, _, fid, _, generation, created_ns, digest, _ = _HEADER.unpack_from(data)
+    if magic != MAGIC:
+        if data.find(SYNC) >= 0:
+            raise CheckpointCorruptionError(path, 0, "the file header is not a log's")
+        raise CheckpointFormatError(path, "this is not a graphkit log")
+    if _unpack_u32(data, HEADER_SIZE - 4)[0] != crc32(data[: HEADER_SIZE - 4]):
+        raise CheckpointCorruptionError(path, 0, "the file header's checksum is wrong")
+    if major > MAJOR:
+        raise CheckpointFormatError(path, f"written in format {major}; this graphkit reads up to {MAJOR}: update it")
+    return Header(fid, generation, created_ns, digest)
+
+
+def pack_frame(
+    offset: int, fid: int, seq: int, type: int, payload: bytes, flags: int = 0, depth: int = 0, back: int = 0, key: int = 0
+) -> bytes:
+    """The bytes of a record that is to stand at an offset."""
+    length = len(payload)
+    head = _FRAME_HEAD.pack(SYNC, length, crc32(payload), type, flags, depth, back, key, seq, fid)
+    check = crc32(_U64.pack(offset), crc32(head))
+    return b"".join((head, _U32.pack(check), payload, _U32.pack(length + OVERHEAD)))
+
+
+def parse_frame(data: bytes, at: int, offset: int, fid: int) -> Frame | str:
+    """The record at `data[at:]`, which stands at `offset` in the file; or why it is none ("" if it is incomplete)."""
+    room = len(data) - at
+    if room < FRAME_SIZE:
+        return ""
+    sync, length, payload_crc, type_, flags, depth, back, key, seq, frame_fid, check = _unpack_frame(data, at)
+    if sync != SYNC:
+        return "no record begins here"
+    if check != crc32(_U64.pack(offset), crc32(data[at : at + FRAME_SIZE - 4])) or frame_fid != fid:
+        return "the record header's checksum is wrong"
+    if length > MAX_PAYLOAD:
+        return "the record is impossibly long"
+    if room < length + OVERHEAD:
+        return ""
+    end = at + FRAME_SIZE + length
+    payload = data[at + FRAME_SIZE : end]
+    if crc32(payload) != payload_crc:
+        return "the record's checksum is wrong"
+    if _unpack_u32(data, end)[0] != length + OVERHEAD:
+        return "the record's trailer is wrong"
+    return Frame(offset, type_, flags, depth, back, key, seq, payload)
+
+
+def check_known(path: str, frame: Frame) -> None:
+    """Refuse what a newer minor version wrote and must not be skipped.
+
+    Raises:
+        CheckpointFormatError: a critical record of an unknown type, or unknown flags.
+    """
+    if (not META <= frame.type <= MARK and not frame.type & ANCILLARY) or frame.flags & ~_KNOWN_FLAGS:
+        raise CheckpointFormatError(
+            path, f"the record at byte {frame.offset} (type {frame.type}, flags {frame.flags}) needs a newer graphkit"
+        )
+
+
+def scan(io: FileIO, fd: int, path: str, fid: int, start: int, end: int, seq: int) -> Iterator[Frame]:
+    """The records from `start` on, in order; stops at what is not there yet. `seq` is the first one's number.
+
+    Raises:
+        CheckpointCorruptionError: damage.
+        CheckpointFormatError: a record that only a newer graphkit understands.
+    """
+    offset = start
+    data, base = b"", start
+    want = _WINDOW
+    while offset < end:
+        frame = parse_frame(data, offset - base, offset, fid)
+        if frame == "" and base + len(data) < end:
+            # A frame longer than the window is read whole the second time.
+            data, base = io.read_at(fd, offset, min(want, end - offset)), offset
+            want = _needed(data, want)
+            if not data:
+                return
+            continue
+        if isinstance(frame, str) or frame.seq != seq:
+            judge(io, fd, path, fid, offset, end, frame if isinstance(frame, str) else "records are missing before it")
+            return
+        check_known(path, frame)
+        yield frame
+        offset, seq, want = offset + len(frame.payload) + OVERHEAD, seq + 1, _WINDOW
+
+
+def _needed(data: bytes, want: int) -> int:
+    if len(data) < FRAME_SIZE:
+        return want
+    length = _unpack_u32(data, 4)[0]
+    return max(want, length + OVERHEAD) if length <= MAX_PAYLOAD else want
+
+
+def judge(io: FileIO, fd: int, path: str, fid: int, offset: int, end: int, reason: str) -> None:
+    """Decide about bytes from `offset` to the end of the file that are no good record.
+
+    Returns if they are a tail that was cut short: its write has not finished, or never will. Such a tail is short
+    inside its last frame, or one of its 512-byte sectors is all zero (its size reached the disk, its data did not).
+
+    Raises:
+        CheckpointCorruptionError: they are damage.
+    """
+    data = io.read_at(fd, offset, end - offset)
+    found = find_frame(data, offset, fid, 1)
+    if found is not None:
+        raise CheckpointCorruptionError(
+            path, offset, f"{reason or 'the record is cut short'}, and a good record follows at byte {found.offset}"
+        )
+    if is_torn(data, offset, fid):
+        return
+    raise CheckpointCorruptionError(path, offset, reason or "the record is cut short")
+
+
+def is_torn(data: bytes, offset: int, fid: int) -> bool:
+    """Whether a bad end of a file looks like a write that never finished."""
+    length = _trusted_length(data, offset, fid)
+    if length is not None and len(data) < length:
+        return True
+    if length is None:
+        trailer = _unpack_u32(data, len(data) - 4)[0] if len(data) >= OVERHEAD else 0
+        if len(data) < FRAME_SIZE:
+            return True
+        length = trailer if trailer == len(data) else None
+    return _zero_sector(data, offset, length)
+
+
+def _trusted_length(data: bytes, offset: int, fid: int) -> int | None:
+    if len(data) < FRAME_SIZE:
+        return None
+    sync, length, _, _, _, _, _, _, _, frame_fid, check = _unpack_frame(data)
+    good = sync == SYNC and frame_fid == fid and check == crc32(_U64.pack(offset), crc32(data[: FRAME_SIZE - 4]))
+    return length + OVERHEAD if good else None
+
+
+def _zero_sector(data: bytes, offset: int, length: int | None) -> bool:
+    # The last bytes of a trailer are zero in a good record too, so a sector that holds only those proves nothing.
+    at = 0
+    while at < len(data):
+        to = min(len(data), at + _SECTOR - (offset + at) % _SECTOR)
+        if not data[at:to].strip(b"\0"):
+            trailer = _U32.pack(length) if length is not None else b"\1\1\1\1"
+            inside = at - (length - 4 if length is not None else len(data) - 4)
+            if inside < 0 or trailer[inside : inside + to - at].strip(b"\0"):
+                return True
+        at = to
+    return False
+
+
+def find_frame(data: bytes, offset: int, fid: int, start: int) -> Frame | None:
+    """The first good record in `data[start:]`, where `data` stands at `offset` in the file."""
+    at = data.find(SYNC, start)
+    while at >= 0:
+        frame = parse_frame(data, at, offset + at, fid)
+        if isinstance(frame, Frame):
+            return frame
+        at = data.find(SYNC, at + 1)
+    return None
+
+
+def read_frame(io: FileIO, fd: int, path: str, fid: int, offset: int, end: int) -> Frame:
+    """The record at an offset that is known to be one.
+
+    Raises:
+        CheckpointCorruptionError: it no longer is.
+    """
+    data = io.read_at(fd, offset, min(4096, end - offset))
+    frame = parse_frame(data, 0, offset, fid)
+    if frame == "" and len(data) >= FRAME_SIZE:
+        data = io.read_at(fd, offset, _unpack_u32(data, 4)[0] + OVERHEAD)
+        frame = parse_frame(data, 0, offset, fid)
+    if isinstance(frame, str):
+        raise CheckpointCorruptionError(path, offset, frame or "the record is cut short")
+    check_known(path, frame)
+    return frame
+
+
+class Tail:
+    """Steps back over a log's records from its end, reading 64 KiB at a time."""
+
+    def __init__(self, io: FileIO, fd: int, fid: int, end: int) -> None:
+        self._io, self._fd, self._fid = io, fd, fid
+        self._at = end
+        self._data, self._base = b"", end
+
+    def step(self) -> Frame | None:
+        """The record before the last one handed out; None at the beginning, or where the way back is broken."""
+        at = self._at
+        if at < HEADER_SIZE + OVERHEAD:
+            return None
+        length = _unpack_u32(self._read(at - 4, at), at - 4 - self._base)[0]
+        start = at - length
+        if length < OVERHEAD or start < HEADER_SIZE:
+            return None
+        data = self._read(start, at)
+        frame = parse_frame(data, start - self._base, start, self._fid)
+        if isinstance(frame, str) or frame.end != at:
+            return None
+        self._at = start
+        return frame
+
+    def _read(self, start: int, end: int) -> bytes:
+        if start < self._base:
+            first = max(0, min(start, end - TAIL_READ))
+            self._data, self._base = self._io.read_at(self._fd, first, end - first), first
+        return self._data

@@ -1,0 +1,247 @@
+"""The payloads of a log's records: checkpoints, values beside them, tags, the end of a log. docs/format.md has the tables.
+
+A checkpoint's node, parent, time and metadata are stored relative to the checkpoint record before it, exactly as its
+state is; a keyframe has them in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
+from typing import Any, Final, NamedTuple
+
+from msgpack import Packer, unpackb
+
+from graphkit._frozen import FrozenDict
+from graphkit.errors import CheckpointCorruptionError
+from savers._filesystem.log import KEY, OVERHEAD, Frame
+
+Pack = Callable[[object, str], bytes]
+Unpack = Callable[[bytes], Any]
+
+_SAME_BASE_NODE: Final = True
+"""Instead of a node: the node of the base record. nil: the base record's next node. False: none at all."""
+_NONE: Final = False
+_COMPARABLE: Final = frozenset({str, int, bool, bytes, NoneType})
+_EMPTY: Final = FrozenDict()
+_FIXED: Final = 5
+"""Elements that every checkpoint record has in front: id, node, next, created, ops."""
+_UUID_LENGTH: Final = 36
+_UUID_BYTES: Final = 16
+
+
+def packb(value: object) -> bytes:
+    """Pack a record's own structure: plain msgpack, lone surrogates kept."""
+    return Packer(unicode_errors="surrogatepass", buf_size=1024).pack(value)
+
+
+def unpack_payload(path: str, frame: Frame) -> Any:
+    """The structure of a record's payload.
+
+    Raises:
+        CheckpointCorruptionError: it is no msgpack, although its checksum is right.
+    """
+    try:
+        return unpackb(frame.payload, unicode_errors="surrogatepass", strict_map_key=False)
+    except ValueError as error:
+        raise nonsense(path, frame, error) from error
+
+
+def nonsense(path: str, frame: Frame, error: object) -> CheckpointCorruptionError:
+    """The error for a record whose checksums are right and whose content is not."""
+    return CheckpointCorruptionError(path, frame.offset, f"the record makes no sense: {error}")
+
+
+def id_bytes(id: str) -> bytes | str:
+    """A UUID in its usual spelling as 16 bytes; any other id as it is."""
+    if len(id) == _UUID_LENGTH:
+        try:
+            raw = bytes.fromhex(id.replace("-", ""))
+        except ValueError:
+            return id
+        if len(raw) == _UUID_BYTES and id_text(raw) == id:
+            return raw
+    return id
+
+
+def id_text(id: bytes | str) -> str:
+    """Back again."""
+    if id.__class__ is bytes:
+        text = id.hex()  # type: ignore[union-attr]
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    return id  # type: ignore[return-value]
+
+
+class Entry:
+    """What is known of a stored checkpoint without its state."""
+
+    __slots__ = (
+        "created", "id", "key", "metadata", "next", "node", "offset", "parent", "replaces", "size", "tags", "writes"
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        offset: int,
+        size: int,
+        key: int,
+        id: str,
+        node: str,
+        next: str | None,
+        created: int,
+        parent: str | None,
+        metadata: FrozenDict,
+        replaces: bool,
+    ) -> None:
+        self.offset = offset
+        self.size = size
+        self.key = key
+        """Where its keyframe is."""
+        self.id = id
+        self.node = node
+        self.next = next
+        self.created = created
+        """Microseconds since 1970."""
+        self.parent = parent
+        self.metadata = metadata
+        self.replaces = replaces
+        """The record took the place of an earlier checkpoint."""
+        self.writes: dict[str, int] = {}
+        """Per key recorded beside it, the offset of the WRITE record with its value."""
+        self.tags: tuple[str, ...] = ()
+
+
+class Decoded(NamedTuple):
+    """A checkpoint record, taken apart."""
+
+    entry: Entry
+    ops: Sequence[Any]
+    table: Sequence[Any] | None
+    """Of a keyframe: name, entry, name, entry, ..."""
+    target: str | None
+    data: bytes
+    start: int
+    """The position of the data's first byte in the file."""
+
+
+def pack_checkpoint(
+    base: Entry | None, new: Entry, ops: Sequence[Any], table: Sequence[Any] | None, target: str | None, data: bytes, pack: Pack
+) -> bytes:
+    """The payload of a checkpoint record; `base` is None for a keyframe, and then `table` is not."""
+    if base is None:
+        front: list[Any] = [id_bytes(new.id), new.node, _NONE if new.next is None else new.next, new.created, ops, table]
+        parent: Any = _NONE if new.parent is None else id_bytes(new.parent)
+        metadata: Any = pack(new.metadata, "metadata") if new.metadata else None
+    else:
+        front = [
+            id_bytes(new.id),
+            None if new.node == base.next else _SAME_BASE_NODE if new.node == base.node else new.node,
+            _relative_next(base, new.next),
+            new.created - base.created,
+            ops,
+        ]
+        parent = None if new.parent == base.id else _NONE if new.parent is None else id_bytes(new.parent)
+        metadata = None if new.metadata is base.metadata else _metadata_change(base.metadata, new.metadata, pack)
+    if target is not None:
+        front += (parent, metadata, id_bytes(target))
+    elif metadata is not None:
+        front += (parent, metadata)
+    elif parent is not None:
+        front.append(parent)
+    front.append(data)
+    return packb(front)
+
+
+def _relative_next(base: Entry, next: str | None) -> str | bool | None:
+    if next == base.next:
+        return None
+    if next is None:
+        return _NONE
+    return _SAME_BASE_NODE if next == base.node else next
+
+
+def _metadata_change(old: FrozenDict, new: FrozenDict, pack: Pack) -> Any:
+    """What turns one metadata into the other: nil, the packed new keys, or a list of these and the keys to drop first."""
+    changed = {key: value for key, value in new.items() if key not in old or not _same(old[key], value, pack)}
+    gone = [key for key in old if key not in new]
+    if list(new) != [key for key in old if key in new] + [key for key in changed if key not in old]:
+        changed, gone = dict(new), list(old)
+    if gone:
+        return [pack(FrozenDict(changed), "metadata"), *gone]
+    return pack(FrozenDict(changed), "metadata") if changed else None
+
+
+def _same(old: Any, new: Any, pack: Pack) -> bool:
+    cls = old.__class__
+    if cls is new.__class__ and cls in _COMPARABLE:
+        return bool(old == new)
+    return pack(old, "metadata") == pack(new, "metadata")
+
+
+def decode_checkpoint(path: str, frame: Frame, base: Entry | None, unpack: Unpack) -> Decoded:
+    """A checkpoint record taken apart; `base` is the checkpoint record before it, not needed for a keyframe.
+
+    Raises:
+        CheckpointCorruptionError: it makes no sense.
+    """
+    parts = unpack_payload(path, frame)
+    try:
+        is_key = frame.flags & KEY
+        fixed = _FIXED + 1 if is_key else _FIXED
+        id, node, next, created, ops, *rest = parts
+        data = rest.pop()
+        table = rest.pop(0) if is_key else None
+        parent, metadata, target = (*rest, None, None, None)[:3]
+        if len(parts) > fixed + 4 or data.__class__ is not bytes:
+            raise ValueError("it has another number of parts")  # noqa: TRY301
+        entry = Entry(
+            frame.offset,
+            len(frame.payload) + OVERHEAD,
+            frame.offset - frame.key,
+            id_text(id),
+            *_nodes(base, node, next),
+            created if is_key else base.created + created,  # type: ignore[union-attr]
+            base.id if parent is None and base is not None else None if not parent else id_text(parent),
+            _metadata(base, metadata, unpack),
+            target is not None,
+        )
+        start = frame.offset + OVERHEAD - 4 + len(frame.payload) - len(data)
+        return Decoded(entry, ops, table, None if target is None else id_text(target), data, start)
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise nonsense(path, frame, error) from error
+
+
+def _nodes(base: Entry | None, node: Any, next: Any) -> tuple[str, str | None]:
+    if base is None:
+        return node, None if next is _NONE else next
+    own = base.next if node is None else base.node if node is _SAME_BASE_NODE else node
+    then = base.next if next is None else base.node if next is _SAME_BASE_NODE else None if next is _NONE else next
+    return own, then
+
+
+def _metadata(base: Entry | None, change: Any, unpack: Unpack) -> FrozenDict:
+    old = _EMPTY if base is None else base.metadata
+    if change is None:
+        return old
+    if change.__class__ is list:
+        new = FrozenDict({key: value for key, value in old.items() if key not in change[1:]} | unpack(change[0]))
+    else:
+        new = FrozenDict(old | unpack(change)) if old else unpack(change)
+    return new
+
+
+# The other records
+
+
+def pack_writes(id: str, values: Mapping[str, bytes]) -> bytes:
+    """The payload of a WRITE record: [checkpoint id, {key: packed value}]."""
+    return packb([id_bytes(id), dict(values)])
+
+
+def pack_tags(id: str, add: Sequence[str], remove: Sequence[str]) -> bytes:
+    """The payload of a MARK record: [checkpoint id, [tags added], [tags removed]]."""
+    return packb([id_bytes(id), list(add), list(remove)])
+
+
+def merge_tags(old: Sequence[str], add: Sequence[str], remove: Sequence[str]) -> tuple[str, ...]:
+    """Tags in the order they were added, each once."""
+    return tuple(tag for tag in dict.fromkeys((*old, *add)) if tag not in remove)

@@ -1,0 +1,488 @@
+"""FileSystemSaver: checkpoints in plain files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from logging import getLogger
+from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, final
+
+from graphkit._abc import (
+    BaseCheckpointSaver,
+    HasVersions,
+    Retention,
+    StateSerializer,
+    ThreadLike,
+    status_of,
+    thread_id_of,
+    waiting_interrupts,
+)
+from graphkit._checkpoint import Checkpoint, Tag
+from graphkit._config import ConfigLike, RunnableConfig
+from graphkit._frozen import FrozenDict
+from graphkit._output import CheckpointInfo, WaitingInterrupt
+from graphkit._serde import Codec
+from graphkit._visit import held_locks
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointerConfigurationError,
+    CheckpointerError,
+    CheckpointNotFoundError,
+    CheckpointStorageError,
+)
+from savers._filesystem import log, rewrite
+from savers._filesystem.history import History
+from savers._filesystem.io import FileIO
+from savers._filesystem.live import LiveHistory
+from savers._filesystem.record import Entry
+from savers._filesystem.store import Store
+from savers._filesystem.sync import Flusher, Ticket, give_back, sync, take_ticket
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Fsync = Literal["always", "never"] | float
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LOGGER: Final = getLogger("graphkit")
+
+
+def _at_the_edge(operation: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Turn what the file system refuses into a CheckpointStorageError."""
+
+    def decorate(method: Callable[P, T]) -> Callable[P, T]:
+        @wraps(method)
+        def at_the_edge(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return method(*args, **kwargs)
+            except CheckpointerError:
+                raise
+            except OSError as error:
+                path = error.filename or args[0]._store.root  # type: ignore[attr-defined]  # noqa: SLF001
+                raise CheckpointStorageError(os.fsdecode(path), operation, error) from error
+
+        return at_the_edge
+
+    return decorate
+
+
+@final
+class FileSystemSaver(BaseCheckpointSaver, HasVersions):
+    """Keeps each thread's history in an append-only log of its own, in a directory that any process can read.
+
+    When `put` returns, the checkpoint survives power loss (`fsync="always"`), power loss but for the last seconds
+    (`fsync=seconds`), or the death of the process (`fsync="never"`). A put writes what changed, in one append; it costs
+    the same after 10 and after 100,000 checkpoints. Readers take no lock. May be used by any number of threads, saver
+    objects and processes at once, on a local file system; after a fork the child opens its own files.
+
+    docs/format.md specifies the bytes.
+    """
+
+    def __init__(
+        self,
+        base_directory: str | os.PathLike[str],
+        state_serializer: StateSerializer | None = None,
+        *,
+        fsync: Fsync = "always",
+        lock_timeout: float = 10.0,
+        types: Sequence[type] = (),
+        io: FileIO | None = None,
+    ) -> None:
+        """Open a store; the directory is made if it is missing.
+
+        Args:
+            base_directory: where the store is.
+            state_serializer: turns whole states into bytes in place of graphkit's own codec; a store is opened with
+                the one it was made with.
+            fsync: when to wait for the disk: at each put, never, or every so many seconds.
+            lock_timeout: how long a run waits for another one on the same thread, in seconds.
+            types: application types that states may hold; see `register_types`.
+            io: the file system; for tests.
+
+        Raises:
+            CheckpointerConfigurationError: the path is a file, or an option makes no sense.
+            CheckpointFormatError: a newer graphkit made the store.
+            CheckpointStorageError: the file system refused.
+        """
+        if not isinstance(base_directory, (str, os.PathLike)) or not os.fspath(base_directory):
+            raise CheckpointerConfigurationError(f"base_directory must be a path, not {base_directory!r}")
+        if state_serializer is not None and not isinstance(state_serializer, StateSerializer):
+            raise CheckpointerConfigurationError(
+                f"state_serializer must be a StateSerializer, not {type(state_serializer).__name__}"
+            )
+        self._fsync = _checked_fsync(fsync)
+        if not isinstance(lock_timeout, (int, float)) or not lock_timeout >= 0:
+            raise CheckpointerConfigurationError(f"lock_timeout must be seconds, not {lock_timeout!r}")
+        self._codec = Codec(types)
+        root = os.path.abspath(os.fspath(base_directory))
+        self._store = Store(root, io or FileIO(), self._codec, state_serializer, lock_timeout)
+        self._flusher = Flusher(self._fsync if isinstance(self._fsync, float) else None, self._sync)
+        self._open()
+
+    @_at_the_edge("open the checkpoint directory")
+    def _open(self) -> None:
+        self._store.check()
+
+    @property
+    def base_directory(self) -> str:
+        """The directory, absolute."""
+        return self._store.root
+
+    # The four
+
+    @_at_the_edge("read")
+    def list(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
+        config = RunnableConfig.of(config)
+        history = self._live(config)
+        with history.mutex:
+            return self._listed(history) if history.refresh() else []
+
+    @_at_the_edge("read")
+    def get(self, config: ConfigLike = None) -> Checkpoint | None:
+        config = RunnableConfig.of(config)
+        history = self._live(config)
+        with history.mutex:
+            entry = history.find(config.checkpoint_id) if history.refresh() else None
+            return None if entry is None else history.checkpoint(entry, history.state_of(entry), None)
+
+    @_at_the_edge("write to")
+    def put(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
+        config = RunnableConfig.of(config)
+        target = config.checkpoint_id
+        history = self._live(config)
+        with history.mutex:
+            with self._store.short(history.thread_id):
+                self._ready(history)
+                start = history.end
+                history.put(checkpoint, target)
+            ticket = self._ticket(history, start)
+        self._settle(ticket)
+        return config if target is not None else config.with_check_point_id(checkpoint.id)
+
+    @_at_the_edge("release")
+    def release(self, config: ConfigLike = None) -> Tag:
+        config = RunnableConfig.of(config)
+        thread_id = config.thread
+        history = self._store.live(thread_id, "")
+        with self._exclusive(thread_id), history.mutex, self._store.short(thread_id):
+            self._finish_what_was_begun(thread_id, history)
+            live = history.refresh_to_write()
+            checkpoints = self._listed(history) if live else []
+            version = rewrite.release(self._store, thread_id)
+            history.close()
+        return Tag(thread_id, checkpoints, version)
+
+    # Beside checkpoints
+
+    @_at_the_edge("read")
+    def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
+        thread_id = thread_id_of(thread)
+        return [
+            namespace for namespace in rewrite.namespaces(self._store, thread_id) if self._latest(thread_id, namespace)
+        ]
+
+    def _latest(self, thread_id: str, namespace: str) -> Entry | None:
+        history = self._store.live(thread_id, namespace)
+        with history.mutex:
+            return history.latest() if history.refresh() else None
+
+    @_at_the_edge("read")
+    def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
+        config = RunnableConfig.of(config)
+        history = self._live(config)
+        with history.mutex:
+            if not history.refresh():
+                return []
+            entries = history.listing().entries
+            return [_info(history, entry) for entry in reversed(entries)]
+
+    @_at_the_edge("write to")
+    def put_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
+        if writes:
+            self._append_beside(config, lambda history, entry: history.put_values(entry, writes))
+
+    @_at_the_edge("read")
+    def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
+        config = RunnableConfig.of(config)
+        history = self._live(config)
+        with history.mutex:
+            entry = history.find(config.checkpoint_id) if history.refresh() else None
+            return {} if entry is None else history.values_of(entry)
+
+    @_at_the_edge("write to")
+    def add_tags(self, config: ConfigLike, *tags: str) -> None:
+        self._append_beside(config, lambda history, entry: history.put_tags(entry, tags, ()))
+
+    @_at_the_edge("write to")
+    def remove_tags(self, config: ConfigLike, *tags: str) -> None:
+        self._append_beside(config, lambda history, entry: history.put_tags(entry, (), tags))
+
+    @_at_the_edge("read")
+    def tags_of(self, config: ConfigLike) -> tuple[str, ...]:
+        config = RunnableConfig.of(config)
+        history = self._live(config)
+        with history.mutex:
+            entry = history.find(config.checkpoint_id) if history.refresh() else None
+            return () if entry is None else entry.tags
+
+    def _append_beside(self, config: ConfigLike, append: Callable[[LiveHistory, Entry], None]) -> None:
+        config = RunnableConfig.of(config)
+        history = self._live(config)
+        with history.mutex:
+            with self._store.short(history.thread_id):
+                self._ready(history)
+                entry = history.find(config.checkpoint_id) if history.fd >= 0 else None
+                if entry is None:
+                    raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id or 'at all'}")
+                start = history.end
+                append(history, entry)
+            ticket = self._ticket(history, start)
+        self._settle(ticket)
+
+    @_at_the_edge("read")
+    def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
+        found: list[WaitingInterrupt] = []
+        for thread in self.threads() if thread_id is None else [thread_id_of(thread_id)]:
+            for namespace in rewrite.namespaces(self._store, thread):
+                history = self._store.live(thread, namespace)
+                with history.mutex:
+                    entry = history.latest() if history.refresh() else None
+                    if entry is not None and entry.writes:
+                        at = RunnableConfig(thread, checkpoint_ns=namespace, checkpoint_id=entry.id)
+                        found += waiting_interrupts(at, history.values_of(entry))
+        return found
+
+    # Threads
+
+    @_at_the_edge("read")
+    def threads(self, *, released: bool = False) -> Sequence[str]:
+        return rewrite.threads(self._store, released=released)
+
+    @_at_the_edge("delete")
+    def delete(self, thread: ThreadLike = None) -> bool:
+        thread_id = thread_id_of(thread)
+        if self._store.io.stat(self._store.directory(thread_id)) is None:
+            return False
+        with self._exclusive(thread_id), self._store.short(thread_id):
+            return rewrite.delete(self._store, thread_id)
+
+    @_at_the_edge("copy")
+    def copy(self, source: ThreadLike, target: ThreadLike) -> None:
+        first, second = thread_id_of(source), thread_id_of(target)
+        if not self.namespaces(first):
+            raise CheckpointNotFoundError(first)
+        with ExitStack() as stack:
+            for thread_id in sorted({first, second}):
+                stack.enter_context(self._exclusive(thread_id))
+            if self.namespaces(second):
+                raise CheckpointConflictError(second, "not empty; release or delete it before copying into it")
+            with self._store.short(second):
+                rewrite.copy(self._store, first, second)
+
+    @_at_the_edge("prune")
+    def _prune(self, config: RunnableConfig, retention: Retention) -> int:
+        history = self._live(config)
+        with history.mutex, self._store.short(history.thread_id):
+            self._ready(history)
+            if history.fd < 0:
+                return 0
+            entries = history.listing().entries
+            going = {info.id for info in retention.going([_info(history, entry) for entry in reversed(entries)])}
+            if going:
+                rewrite.keep(self._store, history, [entry for entry in entries if entry.id not in going])
+        return len(going)
+
+    @_at_the_edge("read")
+    def size(self, thread: ThreadLike = None) -> int:
+        """The bytes of all files of a thread, or of the whole store (None)."""
+        return rewrite.size(self._store, None if thread is None else thread_id_of(thread))
+
+    def register_types(self, *types: type) -> None:
+        self._codec.register(*types)
+
+    # Versions
+
+    @_at_the_edge("read")
+    def versions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
+        return rewrite.versions(self._store, thread_id_of(thread))
+
+    @_at_the_edge("read")
+    def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
+        config = RunnableConfig.of(config)
+        versions = rewrite.versions(self._store, config.thread)
+        if version is None and versions:
+            version = versions[-1]
+        if version is None or version not in versions:
+            raise CheckpointNotFoundError(config.thread, "version" + (f" {version}" if version is not None else ""))
+        history = self._store.version(config.thread, config.checkpoint_ns, version)
+        with history.mutex:
+            checkpoints = self._listed(history) if history.refresh() else []
+        return Tag(config.thread, checkpoints, version)
+
+    # The run lock
+
+    def run_lock_key(self, config: ConfigLike = None) -> object:
+        return "file", os.path.realpath(self._store.root), RunnableConfig.of(config).thread
+
+    @contextmanager
+    def _run_lock(self, config: RunnableConfig, timeout: float | None) -> Iterator[None]:
+        lock = self._store.run_lock(config.thread, timeout)
+        try:
+            lock.__enter__()
+        except CheckpointerError:
+            raise
+        except OSError as error:
+            raise CheckpointStorageError(error.filename or self._store.root, "lock", error) from error
+        try:
+            yield
+        finally:
+            lock.__exit__(None, None, None)
+
+    @contextmanager
+    def _exclusive(self, thread_id: str) -> Iterator[None]:
+        """The run lock, unless the caller is a node of the run that holds it, or has taken it itself."""
+        config = RunnableConfig(thread_id)
+        if self.run_lock_key(config) in held_locks() or self._store.run_lock(thread_id, None).is_mine:
+            yield
+        else:
+            with self._run_lock(config, None):
+                yield
+
+    # Closing
+
+    @_at_the_edge("sync")
+    def flush(self) -> None:
+        """Bring everything that was put to the disk.
+
+        Raises:
+            CheckpointStorageError: the disk refused.
+        """
+        self._flusher.flush()
+
+    def close(self) -> None:
+        """Flush, and close every file. A later use opens them again."""
+        self._flusher.stop()
+        try:
+            self.flush()
+        finally:
+            self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # What the above is made of
+
+    def _live(self, config: RunnableConfig) -> LiveHistory:
+        return self._store.live(config.thread, config.checkpoint_ns)
+
+    def _ready(self, history: LiveHistory) -> None:
+        """Bring a log up to date for an append; the caller holds its mutex and the short lock."""
+        live = history.refresh_to_write()
+        if live and history.suspect:
+            rewrite.renew(self._store, history, history.end)
+            live = history.refresh_to_write()
+        if not live:
+            self._finish_what_was_begun(history.thread_id, history)
+
+    def _finish_what_was_begun(self, thread_id: str, history: LiveHistory) -> None:
+        if not history.refresh_to_write() and history.closed_by is not None:
+            if history.closed_by.type == log.RELEASE:
+                rewrite.finish_release(self._store, thread_id, history.closing_version())
+            else:
+                rewrite.delete(self._store, thread_id)
+            history.close()
+
+    def _listed(self, history: History) -> Sequence[Checkpoint]:
+        return [
+            history.checkpoint(entry, None, self._loader(history, entry))
+            for entry in reversed(history.listing().entries)
+        ]
+
+    def _loader(self, history: History, entry: Entry) -> Callable[[], FrozenDict]:
+        thread_id, namespace, fid = history.thread_id, history.namespace, history.fid
+
+        def load() -> FrozenDict:
+            return self._load(thread_id, namespace, fid, entry)
+
+        return load
+
+    @_at_the_edge("read")
+    def _load(self, thread_id: str, namespace: str, fid: int, entry: Entry) -> FrozenDict:
+        """The state of a checkpoint that was listed some time ago: its log may have been released or rewritten since."""
+        live = self._store.live(thread_id, namespace)
+        with live.mutex:
+            if live.refresh():
+                found = entry if live.fid == fid else live.find(entry.id)
+                if found is not None:
+                    return live.state_of(found)
+        for version in reversed(rewrite.versions(self._store, thread_id)):
+            released = self._store.version(thread_id, namespace, version)
+            with released.mutex:
+                if released.refresh():
+                    found = entry if released.fid == fid else released.find(entry.id)
+                    if found is not None:
+                        return released.state_of(found)
+        raise CheckpointNotFoundError(thread_id, f"checkpoint {entry.id}", "it was deleted after it was listed")
+
+    # The disk
+
+    def _ticket(self, history: LiveHistory, start: int) -> Ticket | None:
+        return None if self._fsync == "never" else take_ticket(history, start)
+
+    def _settle(self, ticket: Ticket | None) -> None:
+        if ticket is None:
+            return
+        if self._fsync == "always":
+            self._sync(ticket)
+        else:
+            self._flusher.add(ticket)
+
+    def _sync(self, ticket: Ticket) -> None:
+        try:
+            sync(self._store, ticket)
+        except OSError:
+            self._start_anew(ticket)
+            raise
+        finally:
+            give_back(ticket)
+
+    def _start_anew(self, ticket: Ticket) -> None:
+        """After a failed sync: a new generation of the log, without what was not acknowledged if nothing follows it."""
+        history = ticket.history
+        with history.mutex, self._store.short(history.thread_id):
+            try:
+                if history.suspect and history.refresh_to_write():
+                    mine = history.fd == ticket.fd and history.end == ticket.end
+                    rewrite.renew(self._store, history, ticket.start if mine else history.end)
+            except (OSError, CheckpointerError):
+                _LOGGER.exception("%s could not be written anew; nothing is stored in it until it can be", history.path)
+
+
+def _info(history: History, entry: Entry) -> CheckpointInfo:
+    return CheckpointInfo(
+        history.thread_id,
+        history.namespace,
+        entry.id,
+        entry.parent,
+        entry.node,
+        entry.next,
+        _EPOCH + timedelta(microseconds=entry.created),
+        entry.size,
+        status_of(entry.next, entry.writes),
+        entry.tags,
+        entry.metadata,
+    )
+
+
+def _checked_fsync(fsync: object) -> Fsync:
+    if fsync in {"always", "never"}:
+        return fsync  # type: ignore[return-value]
+    if isinstance(fsync, (int, float)) and not isinstance(fsync, bool) and fsync > 0:
+        return float(fsync)
+    raise CheckpointerConfigurationError(f'fsync must be "always", "never" or seconds above zero, not {fsync!r}')

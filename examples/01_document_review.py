@@ -1,0 +1,80 @@
+"""Review a folder of text files: read and measure each, ask a human about the doubtful ones, write a report.
+
+Shows: a loop whose every step is a checkpoint; `interrupt()` for a human's answer; going on after a kill.
+Run:   python examples/01_document_review.py [--documents DIR] [--runs DIR] [--thread ID] [--answers yes|no|ask]
+Prints a line per stored step (`measure bread.txt`), then the report. Kill it at any moment (kill -9) and start it
+again: it goes on after the last stored step, or asks the open question again. --thread names a review and its folder;
+work.log there gets a line per node, the last thing that a node does before its checkpoint is stored.
+"""
+
+import argparse
+import re
+import sys
+from functools import partial
+from pathlib import Path
+
+from graphkit import END, START, Channels, GraphResume, InterruptionMetadata, RunnableConfig, StateGraph, interrupt
+from savers import FileSystemSaver
+
+
+def read(state):
+    path, *todo = state["todo"]
+    return {"document": path.name, "todo": todo, "text": path.read_text(encoding="utf-8")}
+
+
+def measure(state):
+    longest = max(len(sentence.split()) for sentence in re.split(r"[.!?:]\s|\n\n", state["text"]))
+    loud = sum(word.isupper() and len(word) > 3 for word in state["text"].split())
+    found = {f"a sentence of {longest} words": longest > 40, f"{loud} words in capitals": loud > 3}
+    found["no date"] = not re.search(r"\d{4}-\d\d-\d\d|\d \w+ \d{4}", state["text"])
+    return {"problems": [problem for problem, is_so in found.items() if is_so]}
+
+
+def judge(state):
+    problems = ", ".join(state["problems"])
+    verdict = "accepted" if not problems or interrupt(f"{state['document']}: {problems}") else "rejected"
+    return {"results": f"{verdict:8}  {state['document']}  {problems}".rstrip()}
+
+
+def report(state):
+    new = state["target"] / "report.new"
+    new.write_text("".join(f"{line}\n" for line in state["results"]), encoding="utf-8")
+    new.replace(new.with_suffix(".txt"))  # all at once: nobody ever sees half a report
+    return {"document": "report.txt"}
+
+
+def work(node, state):
+    update = node(state)
+    with (state["target"] / "work.log").open("a", encoding="utf-8") as log:
+        log.write(f"{node.__name__} {({**state, **update})['document']}\n")
+    return update
+
+
+graph = StateGraph({"results": Channels.appender_with_duplicate()})
+for action in (read, measure, judge, report):
+    graph.add_node(action.__name__, partial(work, action))
+graph.add_edge("read", "measure").add_edge("measure", "judge").add_edge("report", END)
+for point in (START, "judge"):
+    graph.add_conditional_edges(point, lambda state: "read" if state["todo"] else "report", ["read", "report"])
+
+parser = argparse.ArgumentParser(description="Review a folder of text files.")
+for name, default in {"documents": Path(__file__).parent / "documents", "runs": "runs", "thread": "review"}.items():
+    parser.add_argument(f"--{name}", default=default)
+parser.add_argument("--answers", default="ask", choices=["yes", "no", "ask"])
+args = parser.parse_args()
+app = graph.compile(checkpoint_saver=FileSystemSaver(Path(args.runs, "checkpoints")), max_iterations=1_000_000)
+config = RunnableConfig(thread_id=args.thread)
+(target := Path(args.runs, args.thread)).mkdir(parents=True, exist_ok=True)
+start = {"target": target, "todo": sorted(Path(args.documents).glob("*.txt"))}
+given = GraphResume() if app.state_of(config) else start
+while given is not None:
+    steps, given = app.stream(given, config), None
+    for step in steps:
+        if isinstance(step, InterruptionMetadata):
+            print(f"{step.payload}. Accept it? (y/n)", flush=True)
+            answer = sys.stdin.readline() if args.answers == "ask" else args.answers
+            given = GraphResume(answer.startswith("y")) if answer else None  # no answer: the question stays open
+        elif step.is_end:
+            print((target / "report.txt").read_text(encoding="utf-8"), end="")
+        elif not step.is_start:
+            print(step.node, step.state["document"], flush=True)

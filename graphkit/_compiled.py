@@ -208,7 +208,8 @@ class CompiledGraph(JavaNames):
     ) -> tuple[Driver, Update]:
         at = RunnableConfig.of(config)
         update = Update(self._topology, self.compile_config, at, values, as_node, goto)
-        return Driver(at, self._saver(), runs_nodes=False), update
+        # At no checkpoint: a put at one would replace it, and history is never rewritten.
+        return Driver(at.with_check_point_id(None), self._saver(), runs_nodes=False), update
 
     def _saver(self) -> BaseCheckpointSaver:
         saver = self.compile_config.saver

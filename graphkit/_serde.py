@@ -221,7 +221,8 @@ class Codec:
         try:
             try:
                 return _packed(_Writer(self._by_type, careful=False).tree(value, MAX_DEPTH))
-            except (OverflowError, UnicodeEncodeError):
+            except (OverflowError, UnicodeEncodeError, TypeError):
+                # TypeError: a datetime among plain values, which msgpack's own timestamp was read as.
                 return _packed(_Writer(self._by_type, careful=True).tree(value, MAX_DEPTH))
         except _Refused as refused:
             where = path + "".join(reversed(refused.steps))

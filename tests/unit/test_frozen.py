@@ -1,0 +1,314 @@
+"""Read-only values: what may not change, what copies give, and what is shared."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import threading
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+import pytest
+from pydantic import BaseModel
+
+from graphkit._frozen import (
+    PLAIN,
+    PRIVATE,
+    VALUE,
+    FrozenDict,
+    FrozenList,
+    FrozenSet,
+    extended,
+    freeze,
+    grown,
+    kind_of,
+    private_copy,
+)
+
+
+@dataclass
+class Mutable:
+    items: list
+
+
+@dataclass(frozen=True)
+class Fixed:
+    value: object
+
+
+class Pair(NamedTuple):
+    left: object
+    right: object = 0
+
+
+class Colour(Enum):
+    RED = 1
+
+
+class Model(BaseModel):
+    x: int = 1
+
+
+class Tagged(tuple):  # noqa: SLOT001 - it has attributes on purpose
+    """A tuple with attributes."""
+
+
+def iadd(x):
+    x += [1]
+
+
+def imul(x):
+    x *= 2
+
+
+def ior(x):
+    x |= type(x)([(9, 9)])
+
+
+def iand(x):
+    x &= {9}
+
+
+def isub(x):
+    x -= {1}
+
+
+def ixor(x):
+    x ^= {1}
+
+
+def setitem(x):
+    x[0] = 5
+
+
+def delitem(x):
+    del x[0]
+
+
+LIST = [iadd, imul, setitem, delitem] + [
+    lambda x, n=n, a=a: getattr(x, n)(*a)
+    for n, a in [
+        ("append", [1]),
+        ("extend", [[1]]),
+        ("insert", [0, 1]),
+        ("pop", []),
+        ("remove", [2]),
+        ("clear", []),
+        ("sort", []),
+        ("reverse", []),
+    ]
+]
+DICT = [ior, setitem, delitem] + [
+    lambda x, n=n, a=a: getattr(x, n)(*a)
+    for n, a in [("update", [{1: 1}]), ("pop", [0]), ("popitem", []), ("clear", []), ("setdefault", [7, 7])]
+]
+SET = [ior, iand, isub, ixor] + [
+    lambda x, n=n, a=a: getattr(x, n)(*a)
+    for n, a in [
+        ("add", [9]), ("discard", [1]), ("remove", [1]), ("pop", []), ("clear", []), ("update", [[9]]),
+        ("intersection_update", [[9]]), ("difference_update", [[1]]), ("symmetric_difference_update", [[1]]),
+    ]
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("plain", "change"), [([3, 2], c) for c in LIST] + [({0: 1}, c) for c in DICT] + [({1, 2}, c) for c in SET]
+)
+def test_every_mutator_refuses_and_changes_nothing(plain, change):
+    frozen = freeze(plain)
+    with pytest.raises(TypeError, match=rf"return an update from the node.*{type(plain).__name__}\(x\)"):
+        change(frozen)
+    assert frozen == plain
+    thawed = type(plain)(frozen)
+    change(thawed)
+    assert thawed != plain
+
+
+@pytest.mark.parametrize("cls", [FrozenList, FrozenDict, FrozenSet])
+def test_no_mutator_of_the_builtin_was_forgotten(cls):
+    builtin = cls.__mro__[1]
+    harmless = {"__init__", "__new__", "__getattribute__", "__setattr__", "__delattr__"}
+    changing = {
+        n for n in vars(builtin) if n.startswith("__i") and n not in {"__iter__", "__init__", "__init_subclass__"}
+    }
+    changing |= set(dir(builtin)) & {"append", "add", "update", "pop", "clear", "__setitem__", "__delitem__"}
+    assert {n for n in changing - harmless if n not in vars(cls)} == set()
+
+
+def test_they_behave_as_the_builtins():
+    frozen = freeze({"b": [1, {"c": (2,)}], "a": {3}})
+    assert isinstance(frozen, dict)
+    assert isinstance(frozen["b"], list)
+    assert isinstance(frozen["a"], set)
+    assert frozen == {"b": [1, {"c": (2,)}], "a": {3}}
+    assert list(frozen) == ["b", "a"]
+    assert repr(frozen) == "{'b': [1, {'c': (2,)}], 'a': {3}}".replace("{3}", repr(frozen["a"]))
+    assert json.dumps(freeze({"x": [1, {"y": None}]})) == '{"x": [1, {"y": null}]}'
+    assert type(frozen["b"][:1]) is list
+    assert type([0] + frozen["b"]) is list
+    assert type(frozen | {}) is dict
+    assert type(frozen["a"].copy()) is set
+    with pytest.raises(TypeError):
+        frozen["b"] + (1,)
+    for container in (frozen, frozen["b"]):
+        with pytest.raises(AttributeError, match="nothing"):
+            container.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("plain", [[1, [2]], {"a": [1]}, {1, 2}])
+@pytest.mark.parametrize("copier", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_copies_are_plain(plain, copier):
+    made = copier(freeze(plain))
+    assert type(made) is type(plain)
+    assert made == plain
+
+
+def test_deep_copies_and_pickles_are_plain_all_the_way():
+    frozen = freeze({"a": [[1], {"b": {2}}]})
+    for made in (copy.deepcopy(frozen), pickle.loads(pickle.dumps(frozen))):
+        assert [type(made), type(made["a"]), type(made["a"][0]), type(made["a"][1]["b"])] == [dict, list, list, set]
+
+
+def test_freezing_shares_what_is_frozen():
+    inner = freeze([1])
+    assert freeze(inner) is inner
+    assert freeze([inner])[0] is inner
+    unchanged = (1, (2, "x"))
+    assert freeze(unchanged) is unchanged
+    pair = freeze(Pair([1]))
+    assert type(pair) is Pair
+    assert type(pair.left) is FrozenList
+    fs = frozenset({1})
+    assert freeze(fs) is fs
+
+
+def test_the_original_may_change_afterwards():
+    original = {"a": [1], "m": Mutable([1]), "o": OrderedDict(a=[1])}
+    frozen = freeze(original)
+    original["a"].append(2)
+    original["m"].items.append(2)
+    original["o"]["a"].append(2)
+    assert frozen == {"a": [1], "m": Mutable([1]), "o": OrderedDict(a=[1])}
+
+
+def test_what_cannot_be_copied_is_shared():
+    held = Mutable([threading.Lock()])
+    client = object()
+    frozen = freeze([held, client])
+    assert frozen[0] is held
+    assert frozen[1] is client
+
+
+def test_a_tuple_class_of_its_own_is_copied_whole():
+    tagged = Tagged([[1]])
+    tagged.name = "n"
+    frozen = freeze([tagged])
+    assert frozen[0] is not tagged
+    assert frozen[0].name == "n"
+    assert private_copy(frozen)[0].name == "n"
+
+
+KINDS = [
+    (PLAIN, [1, "a", None, True, 2.5, b"x", [], {}]),
+    (PLAIN, {"a": {"b": [1]}, 1: 2}),
+    (PLAIN, []),
+    (PLAIN, 1),
+    (VALUE, [(1,)]),
+    (VALUE, ()),
+    (VALUE, {(1, 2): 3}),
+    (VALUE, {"a": {1}}),
+    (VALUE, frozenset()),
+    (VALUE, [[Colour.RED]]),
+    (VALUE, [1 + 2j, len, object()]),
+    (VALUE, [Fixed((1, "a"))]),
+    (VALUE, [Pair(1)]),
+    (PRIVATE, [Fixed([1])]),
+    (PRIVATE, {"a": [Mutable([])]}),
+    (PRIVATE, [Model()]),
+    (PRIVATE, (1, OrderedDict())),
+    (PRIVATE, [Pair(bytearray())]),
+    (PRIVATE, [deque()]),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), KINDS)
+def test_kinds(kind, value):
+    assert kind_of(freeze(value)) == kind
+
+
+def test_kinds_of_containers_made_by_hand_are_found_out():
+    assert FrozenList([FrozenDict(a=(1,)), FrozenList()]).kind == VALUE
+    assert FrozenDict(a=FrozenList([Mutable([])])).kind == PRIVATE
+    assert kind_of([1]) == PRIVATE
+
+
+def test_putting_raises_the_kind():
+    new = FrozenDict(freeze({"a": 1}))
+    new._put("b", (1,))
+    assert new == {"a": 1, "b": (1,)}
+    assert new.kind == VALUE
+
+
+def test_a_sum_knows_what_it_grew_from():
+    old = freeze([[1]])
+    new = old + [[2]]  # noqa: RUF005 - the sum is what is tested
+    assert type(new) is FrozenList
+    assert new == [[1], [2]]
+    assert new[0] is old[0]
+    assert type(new[1]) is FrozenList
+    assert new.base is old
+    assert old.base is None
+    assert (new.kind, (old + [(1,)]).kind) == (PLAIN, VALUE)  # noqa: RUF005 - as above
+    assert (old + [3] + [4]).base is old  # noqa: RUF005 - as above
+    assert extended(old, iter("ab")) == [[1], "a", "b"]
+
+
+def test_grown():
+    old = freeze([[1], "x"])
+    new, appended = grown(old, [*old, [2]])
+    assert (new, appended) == ([[1], "x", [2]], True)
+    assert new[0] is old[0]
+    assert type(new[2]) is FrozenList
+    assert grown(old, list(old)) == (old, True)
+    assert grown(old, list(old))[0] is old
+    for other in ([[1], "x", [2]], [old[0]], [old[1], old[0], 3]):
+        frozen, appended = grown(old, other)
+        assert frozen == other
+        assert type(frozen) is FrozenList
+        assert not appended
+    assert grown(freeze([1]), [True, 2])[1] is False
+
+
+def test_private_copies_share_all_but_the_private():
+    frozen = freeze({"m": [Mutable([1])], "t": (Mutable([2]), Pair([3], Mutable([4]))), "v": [(1,)]})
+    made = private_copy(frozen)
+    assert made == frozen
+    assert made.kind == PRIVATE
+    assert made["v"] is frozen["v"]
+    assert type(made["t"][1]) is Pair
+    made["m"][0].items.append(9)
+    made["t"][1].right.items.append(9)
+    assert frozen["m"] == [Mutable([1])]
+    assert frozen["t"][1].right == Mutable([4])
+    assert private_copy(frozen["v"]) is frozen["v"]
+
+
+def test_what_contains_itself_is_refused_by_name():
+    loop = []
+    loop.append({"a": loop})
+    with pytest.raises(ValueError, match="contains itself"):
+        freeze(loop)
+    deep = shared = [0]
+    for _ in range(3000):
+        deep = [deep, shared]
+    with pytest.raises(ValueError, match="nested too deeply"):
+        freeze(deep)
+    frozen = Mutable([])
+    node = frozen
+    for _ in range(3000):
+        node = Mutable([node])
+    with pytest.raises(ValueError, match="nested too deeply"):
+        freeze([node])

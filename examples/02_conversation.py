@@ -1,0 +1,59 @@
+"""A conversation that remembers what was said before, also after a restart.
+
+Shows: MessagesState; one run per message on one thread; a state that the next process finds again. The assistant is a
+few rules, so that it needs no network; put a model in their place.
+Run:   python examples/02_conversation.py [--runs DIR] [--thread ID]
+Reads a message per line and prints an answer to each, until the input ends. Tell it `my name is Ada`, stop it, start it
+again and ask `what is my name?`: it prints `Your name is Ada.`
+"""
+
+import argparse
+import re
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from graphkit import END, START, Channel, MessagesState, RunnableConfig, StateGraph
+from savers import FileSystemSaver
+
+
+class Conversation(MessagesState):
+    SCHEMA = {**MessagesState.SCHEMA, "facts": Channel(lambda old, new: {**old, **new}, dict)}
+
+
+def message(sender, text):
+    return {"from": sender, "at": datetime.now(UTC), "text": text}  # the time tells two equal texts apart
+
+
+def listen(state):
+    return {"facts": dict(re.findall(r"my (\w+) is (\w+)", state["messages"][-1]["text"]))}
+
+
+def answer(state):
+    asked = re.match(r"what is my (\w+)", state["messages"][-1]["text"], re.IGNORECASE)
+    if asked and asked[1] in state["facts"]:
+        text = f"Your {asked[1]} is {state['facts'][asked[1]]}."
+    elif asked:
+        text = f"You have not told me your {asked[1]}."
+    else:
+        told = ", ".join(f"{thing} {value}" for thing, value in state["facts"].items())
+        text = f"Message {len(state['messages']) // 2 + 1}. I know of you: {told or 'nothing yet'}."
+    return {"messages": message("assistant", text)}
+
+
+graph = StateGraph(Conversation).add_node("listen", listen).add_node("answer", answer)
+graph.add_edge(START, "listen").add_edge("listen", "answer").add_edge("answer", END)
+
+parser = argparse.ArgumentParser(description="Talk to an assistant that remembers.")
+parser.add_argument("--runs", default="runs")
+parser.add_argument("--thread", default="conversation")
+args = parser.parse_args()
+app = graph.compile(checkpoint_saver=FileSystemSaver(Path(args.runs, "checkpoints")))
+config = RunnableConfig(thread_id=args.thread)
+
+if earlier := app.state_of(config):
+    print(f"We have spoken before: {len(earlier.state['messages'])} messages.", flush=True)
+for line in sys.stdin:
+    if text := line.strip():
+        state = app.invoke({"messages": message("user", text)}, config)
+        print(state["messages"][-1]["text"], flush=True)

@@ -1,0 +1,58 @@
+"""Many users side by side: one graph, one store, a thread for each user.
+
+Shows: isolation by thread id (of any shape), concurrent runs, what the store knows of all threads, one user deleted.
+Run:   python examples/03_many_users.py [--runs DIR] [--users N]
+Prints the baskets of three users, then what the store holds. Started again, every basket grows further.
+"""
+
+import argparse
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from graphkit import END, START, AgentState, Channels, RunnableConfig, StateGraph
+from savers import FileSystemSaver
+
+PRICES = {"apples": 3, "bread": 4, "cheese": 9, "dates": 6, "eggs": 5}
+
+
+class Basket(AgentState):
+    SCHEMA = {"items": Channels.appender_with_duplicate()}
+
+
+def add(state):
+    return {"items": state["wish"]}
+
+
+def total(state):
+    return {"total": sum(PRICES[item] for item in state["items"])}
+
+
+graph = StateGraph(Basket).add_node("add", add).add_node("total", total)
+graph.add_edge(START, "add").add_edge("add", "total").add_edge("total", END)
+
+parser = argparse.ArgumentParser(description="Fill the baskets of many users at once.")
+parser.add_argument("--runs", default="runs")
+parser.add_argument("--users", default=50, type=int)
+args = parser.parse_args()
+saver = FileSystemSaver(Path(args.runs, "baskets"))
+app = graph.compile(checkpoint_saver=saver)
+
+
+def shop(number):
+    """Three runs, one after the other; those of other users happen in between."""
+    user = RunnableConfig(thread_id=f"users/{number}@example.org")
+    for step in range(3):
+        app.invoke({"wish": list(PRICES)[(number + step * step) % len(PRICES)]}, user)
+    return app.get_state(user).state
+
+
+with ThreadPoolExecutor(8) as pool:
+    baskets = list(pool.map(shop, range(args.users)))
+for number, basket in enumerate(baskets[:3]):
+    print(f"user {number}: {', '.join(basket['items'])} = {basket['total']}")
+
+threads = saver.threads()
+finished = sum(saver.history({"configurable": {"thread_id": thread}})[0].status == "finished" for thread in threads)
+print(f"{len(threads)} threads, {finished} finished")
+saver.delete("users/0@example.org")
+print(f"user 0 deleted: {len(saver.threads())} threads")

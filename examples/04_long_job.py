@@ -1,0 +1,49 @@
+"""A long job in pieces, with progress: count the primes below a limit.
+
+Shows: a step per piece of work, so that a kill costs one piece; progress read from the stored state.
+Run:   python examples/04_long_job.py [--limit N] [--piece N] [--runs DIR]
+Prints a line per finished piece, `40%  4204 primes below 40000`, and at the end `9592 primes below 100000`. Kill it
+(kill -9) and start it again: it says where it goes on, and no finished piece is counted again.
+"""
+
+import argparse
+from math import isqrt
+from pathlib import Path
+
+from graphkit import END, START, GraphResume, RunnableConfig, StateGraph
+from savers import FileSystemSaver
+
+
+def is_prime(number):
+    return number > 1 and all(number % divisor for divisor in range(2, isqrt(number) + 1))
+
+
+def count(state):
+    below = min(state["below"] + state["piece"], state["limit"])
+    return {"below": below, "primes": state["primes"] + sum(map(is_prime, range(state["below"], below)))}
+
+
+def is_done(state):
+    return "done" if state["below"] >= state["limit"] else "more"
+
+
+graph = StateGraph({}).add_node("count", count).add_edge(START, "count")
+graph.add_conditional_edges("count", is_done, {"more": "count", "done": END})
+
+parser = argparse.ArgumentParser(description="Count primes.")
+parser.add_argument("--limit", default=100_000, type=int)
+parser.add_argument("--piece", default=5_000, type=int)
+parser.add_argument("--runs", default="runs")
+args = parser.parse_args()
+app = graph.compile(checkpoint_saver=FileSystemSaver(Path(args.runs, "checkpoints")), max_iterations=1_000_000)
+config = RunnableConfig(thread_id=f"primes below {args.limit}")
+
+given = {"below": 0, "primes": 0, "limit": args.limit, "piece": args.piece}
+if stored := app.state_of(config):
+    print(f"going on at {stored.state['below']}", flush=True)
+    given = GraphResume()
+for step in app.stream(given, config):
+    if step.node == "count":
+        below, primes = step.state["below"], step.state["primes"]
+        print(f"{100 * below // args.limit:3}%  {primes} primes below {below}", flush=True)
+print(f"{step.state['primes']} primes below {args.limit}")

@@ -1,0 +1,66 @@
+"""Time travel: look at every past state, go back to one, take another way, and keep both.
+
+Shows: get_state_history, a fork by update_state (as_node, goto), runs from a past checkpoint, parents.
+Run:   python examples/05_time_travel.py [--runs DIR]
+Prints the history of a trip, newest first; then the same after a change of mind in the middle; then both lines.
+"""
+
+import argparse
+from pathlib import Path
+
+from graphkit import END, START, Channels, GraphResume, RunnableConfig, StateGraph
+from savers import FileSystemSaver
+
+
+def leave(state):
+    return {"log": f"leave with {state['money']}"}
+
+
+def travel(state):
+    price = {"train": 40, "plane": 90}[state["by"]]
+    return {"money": state["money"] - price, "log": f"{state['by']} for {price}"}
+
+
+def stay(state):
+    return {"log": "hotel" if state["money"] >= 50 else "tent"}
+
+
+graph = StateGraph({"log": Channels.appender_with_duplicate()})
+graph.add_node("leave", leave).add_node("travel", travel).add_node("stay", stay)
+graph.add_edge(START, "leave").add_edge("leave", "travel").add_edge("travel", "stay").add_edge("stay", END)
+
+parser = argparse.ArgumentParser(description="Travel back in time.")
+parser.add_argument("--runs", default="runs")
+app = graph.compile(checkpoint_saver=FileSystemSaver(Path(parser.parse_args().runs, "trips")))
+trip = RunnableConfig(thread_id="trip")
+app.compile_config.checkpoint_saver.delete(trip)  # each start of this example tells the same story
+
+
+def show(title):
+    print(title)
+    for snapshot in app.get_state_history(trip):
+        print(f"  {snapshot.node:9} -> {snapshot.next:9} {snapshot.values}")
+
+
+app.invoke({"money": 120, "by": "plane"}, trip)
+show("The trip, newest first:")
+
+# Back to before the ticket was bought: the state there, with another choice, is a new checkpoint beside the old ones.
+before = next(snapshot for snapshot in app.get_state_history(trip) if snapshot.next == "travel")
+fork = app.update_state(before.config, {"by": "train"})
+app.invoke(GraphResume(), fork)
+show("After going back and taking the train:")
+
+# Any node may be next, or count as done.
+after = app.update_state(before.config, {"money": 10, "log": "robbed"}, goto="stay")
+print("robbed:", app.invoke(GraphResume(), after)["log"])
+lift = app.update_state(before.config, {"log": "a friend's car"}, as_node="travel")
+print("as if travel had returned:", app.invoke(GraphResume(), lift)["log"])
+
+# Nothing was rewritten: every line of the story can still be followed from its end to its start.
+history = {snapshot.checkpoint_id: snapshot for snapshot in app.get_state_history(trip)}
+for end in reversed([snapshot for snapshot in history.values() if snapshot.next == END]):
+    line = [end]
+    while line[-1].parent_id:
+        line.append(history[line[-1].parent_id])
+    print(" <- ".join(snapshot.node.strip("_") for snapshot in line), end.state["log"][1:])

@@ -71,7 +71,7 @@ def is_java_spelling(name):
     return name != name.lower()
 
 
-@pytest.mark.parametrize("thing", public_objects())
+@pytest.mark.parametrize("thing", list(public_objects()))
 def test_everything_public_is_documented(thing):
     missing = [] if thing.__doc__ else [thing.__name__]
     if inspect.isclass(thing):

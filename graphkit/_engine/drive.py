@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from graphkit._abc import BaseCheckpointSaver
 from graphkit._checkpoint import Checkpoint
-from graphkit._config import RunnableConfig
+from graphkit._config import END, RunnableConfig
 from graphkit._engine.loop import Stop
 from graphkit._engine.requests import Ask, Emit, Finish, Load, LoadWrites, Record, Request, RunNode, Save
 from graphkit._output import NodeOutput
@@ -125,8 +125,16 @@ class Driver:
 
     def _finish(self, release: bool) -> None:  # noqa: FBT001 - one caller
         if release and self.saver is not None:
-            self.saver.release(self.config)
+            token = CURRENT.set(self._as_holder())
+            try:
+                self.saver.release(self.config)
+            finally:
+                CURRENT.reset(token)
         self._leave()
+
+    def _as_holder(self) -> Visit:
+        """What lets a release through the lock that this run holds."""
+        return Visit(END, (), self.held)
 
     def _enter(self) -> None:
         if self.lock is not None:
@@ -177,7 +185,11 @@ class Driver:
             return await result if inspect.isawaitable(result) else result
         if kind is Finish:
             if request.release and self.saver is not None:  # type: ignore[attr-defined]
-                await self.saver.arelease(self.config)
+                token = CURRENT.set(self._as_holder())
+                try:
+                    await self.saver.arelease(self.config)
+                finally:
+                    CURRENT.reset(token)
             return await _in_thread(self._leave)
         return await self._astore(request)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphkit._abc import StateSerializer
 from graphkit._checkpoint import Checkpoint
-from graphkit._frozen import PRIVATE, FrozenDict, freeze
+from graphkit._frozen import PRIVATE, FrozenDict, freeze, private_copy
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
 from savers import _delta as delta
 from savers._filesystem import log, record
@@ -289,13 +289,15 @@ class History:
 
     def checkpoint(self, entry: Entry, state: FrozenDict | None, load: Callable[[], FrozenDict] | None) -> Checkpoint:
         """An entry as a Checkpoint, with its state or the way to load it."""
-        fields = (entry.id, entry.node, entry.next, entry.parent, entry.created, entry.metadata)
+        fields = (entry.id, entry.node, entry.next, entry.parent, entry.created, private_copy(entry.metadata))
         return Checkpoint._make(*fields, state, None, load)  # noqa: SLF001 - made for savers
 
     # Looking things up
 
     def listing(self) -> Index:
         """The index, built by a scan of the log if this is the first time."""
+        if self.fd < 0:
+            return Index()
         if self.index is None:
             end, kept = self.end, (self.table, self.state, self.key_length, self.key_end)
             self.table, self.tail, self.index = None, None, Index()

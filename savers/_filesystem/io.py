@@ -91,6 +91,15 @@ class FileIO:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
+    def is_dir(self, path: str) -> bool:
+        """Whether there is a directory at a path, or a link to one."""
+        return os.path.isdir(path)
+
+    def is_link(self, path: str) -> bool:
+        """Whether there is a symbolic link at a path."""
+        found = self.stat(path)
+        return found is not None and stat.S_ISLNK(found.st_mode)
+
     def truncate(self, fd: int, size: int) -> None:
         """Cut a file to a size."""
         try:

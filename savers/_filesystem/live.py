@@ -9,7 +9,7 @@ from operator import is_
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from graphkit._frozen import PRIVATE, FrozenDict, FrozenList, kind_of
+from graphkit._frozen import PRIVATE, FrozenDict, FrozenList, kind_of, private_copy
 from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
 from savers import _delta as delta
 from savers._filesystem import layout, log, record
@@ -26,6 +26,7 @@ RECORD_COST: Final = 1 << 10
 """What reading one more record costs, as bytes decoded: about 3 us."""
 _MAX_DEPTH: Final = 60_000
 _OPAQUE_KEY: Final = ""
+_TRAILER: Final = 4
 _LOGGER: Final = getLogger("graphkit")
 
 
@@ -68,39 +69,32 @@ class LiveHistory(History):
             packed: gives a value of the new state, packed.
             target: the checkpoint to replace.
         """
-        base = self.tail
-        if self._fits(draft, order):
-            names: Sequence[str] = self.table.names  # type: ignore[union-attr]
-            listed = None
+        base, table = self.tail, self.table
+        flags = 0 if target is None else log.REPLACE
+        if base is not None and table is not None and self._fits(table, draft, order):
+            ops, data = delta.emit(draft, table.names)
+            payload = record.pack_change(base, entry, ops, target, data, self._codec.pack)
+            back, key, self_depth = self.end - base.offset, self.end - base.key, self.depth + 1
+            entry.offset = self._write(log.CHECKPOINT, payload, flags, self_depth, back, key)
+            entry.key = base.key
+            table.apply(ops, data, self.end - _TRAILER - len(data))
         else:
-            base, names = None, order
+            self_depth = 0
             listed = self._keyframe(draft, order, packed)
-        ops, data = delta.emit(draft, names)
-        payload = record.pack_checkpoint(base, entry, ops, listed, target, data, self._codec.pack)
-        flags = (log.REPLACE if target is not None else 0) | (log.KEY if base is None else 0)
-        if base is None:
-            frame = self._write(log.CHECKPOINT, payload, flags)
-        else:
-            offset = self.end
-            frame = self._write(
-                log.CHECKPOINT, payload, flags, self.depth + 1, offset - base.offset, offset - base.key
-            )
-        self._grown(entry, frame, record.Decoded(entry, ops, listed, target, data, frame.end - 4 - len(data)))
-
-    def _grown(self, entry: Entry, frame: log.Frame, decoded: record.Decoded) -> None:
-        entry.offset, entry.size, entry.key = frame.offset, len(frame.payload) + log.OVERHEAD, frame.offset - frame.key
-        if decoded.table is None:
-            assert self.table is not None
-            self.table.apply(decoded.ops, decoded.data, decoded.start)
-        else:
-            self.table = self._table_of(decoded)
-            self.key_length, self.key_end = self.table.length, frame.end
-        self.tail, self.depth, self.state = entry, frame.depth, None
-        self._list(entry, decoded.target)
+            ops, data = delta.emit(draft, order)
+            payload = record.pack_keyframe(entry, ops, listed, target, data, self._codec.pack)
+            entry.offset = entry.key = self._write(log.CHECKPOINT, payload, flags | log.KEY)
+            start = self.end - _TRAILER - len(data)
+            self.table = self._table_of(record.Decoded(entry, ops, listed, target, data, start))
+            self.key_length, self.key_end = self.table.length, self.end
+        entry.size = self.end - entry.offset
+        self.tail, self.depth, self.state = entry, self_depth, None
+        if self.index is not None:
+            self._list(entry, target)
 
     @staticmethod
     def _entry(checkpoint: Checkpoint, target: str | None) -> Entry:
-        metadata = checkpoint.metadata
+        metadata = private_copy(checkpoint.metadata)
         return Entry(
             0, 0, 0, checkpoint.id, checkpoint.node_id, checkpoint.next_node_id, checkpoint._created_us,  # noqa: SLF001
             checkpoint.parent_id, metadata, target is not None,
@@ -180,22 +174,22 @@ class LiveHistory(History):
 
     # Keyframes
 
-    def _fits(self, draft: delta.Draft, order: list[str]) -> bool:
+    def _fits(self, table: delta.Table, draft: delta.Draft, order: list[str]) -> bool:
         """Whether the draft can and should be stored as a change."""
-        table = self.table
-        if table is None or self.tail is None:
-            return False
         distance = self.end - self.key_end
         if distance + self.depth * RECORD_COST > max(FLOOR, self.key_length) or distance > log.MAX_DISTANCE:
             return False
         if len(draft) >= len(order) and all([op[0] == delta.SET for op in draft.values()]):
             return False
-        names = table.names
-        if any([name not in table.values or op[0] == delta.DEL for name, op in draft.items()]):
-            gone = {name for name, op in draft.items() if op[0] == delta.DEL}
-            new = [name for name in draft if name not in table.values]
-            return [name for name in names if name not in gone] + new == order
-        return names == order
+        values = table.values
+        for name, op in draft.items():
+            if op[0] == delta.DEL or name not in values:
+                break
+        else:
+            return table.names == order
+        gone = {name for name, op in draft.items() if op[0] == delta.DEL}
+        new = [name for name in draft if name not in values]
+        return [name for name in table.names if name not in gone] + new == order
 
     def _keyframe(self, draft: delta.Draft, order: list[str], packed: Callable[[str], bytes]) -> list[Any]:
         """Complete a draft so that a keyframe of the table before it and the draft make the state."""
@@ -228,8 +222,8 @@ class LiveHistory(History):
 
     def put_packed(self, entry: Entry, values: Mapping[str, bytes]) -> None:
         """As `put_values`, of values that are packed already."""
-        frame = self._write(log.WRITE, record.pack_writes(entry.id, values))
-        entry.writes.update(dict.fromkeys(values, frame.offset))
+        offset = self._write(log.WRITE, record.pack_writes(entry.id, values))
+        entry.writes.update(dict.fromkeys(values, offset))
 
     def put_tags(self, entry: Entry, add: Sequence[str], remove: Sequence[str]) -> None:
         """Add tags to a checkpoint and take some off."""
@@ -238,34 +232,34 @@ class LiveHistory(History):
 
     def finish(self, type: int, version: int) -> None:
         """Append the record that ends this log."""
-        self.closed_by = self._write(type, record.packb([version, time_ns() // 1000]))
+        self._write(type, record.packb([version, time_ns() // 1000]))
 
     # Writing
 
     def _write(
         self, type: int, payload: bytes, flags: int = 0, depth: int = 0, back: int = 0, key: int = 0
-    ) -> log.Frame:
-        """Append a record in one write; on an error the file is as it was."""
-        birth = b""
-        if self.fd < 0:
-            birth = self._conceive()
+    ) -> int:
+        """Append a record in one write and return where it stands; on an error the file is as it was."""
+        birth = self._conceive() if self.fd < 0 else b""
         offset = self.end or len(birth)
+        frame = log.pack_frame(offset, self.fid, self.seq, type, payload, flags, depth, back, key)
         try:
-            self._append(birth + log.pack_frame(offset, self.fid, self.seq, type, payload, flags, depth, back, key))
+            self._append(birth + frame if birth else frame)
         except BaseException:
             if birth:
                 self.close()
             raise
-        frame = log.Frame(offset, type, flags, depth, back, key, self.seq, payload)
-        self.end, self.seq = frame.end, self.seq + 1
-        return frame
+        self.end = offset + len(frame)
+        self.seq += 1
+        return offset
 
     def _append(self, data: bytes) -> None:
-        start, done = self.end, 0
+        start = self.end
         try:
+            done = self.io.append(self.fd, data)
             # A short write is how a full disk shows first: go on, and the next one says why.
             while done < len(data):
-                done += self.io.append(self.fd, data[done:] if done else data)
+                done += self.io.append(self.fd, data[done:])
         except BaseException:
             try:
                 self.io.truncate(self.fd, start)
@@ -301,6 +295,10 @@ class LiveHistory(History):
 
     def refresh_to_write(self) -> bool:
         """As `refresh`, and cut off a torn tail; the caller holds the short lock."""
+        if self.fd >= 0 and self.closed_by is None:
+            found = self.io.fstat(self.fd)
+            if found.st_size == self.end and found.st_nlink:
+                return True
         live = self.refresh()
         if live and self.io.fstat(self.fd).st_size > self.end:
             self.set_aside()

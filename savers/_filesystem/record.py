@@ -27,7 +27,7 @@ _EMPTY: Final = FrozenDict()
 _FIXED: Final = 5
 """Elements that every checkpoint record has in front: id, node, next, created, ops."""
 _UUID_LENGTH: Final = 36
-_UUID_BYTES: Final = 16
+_HEX_LENGTH: Final = 32
 
 
 def packb(value: object) -> bytes:
@@ -54,12 +54,13 @@ def nonsense(path: str, frame: Frame, error: object) -> CheckpointCorruptionErro
 
 def id_bytes(id: str) -> bytes | str:
     """A UUID in its usual spelling as 16 bytes; any other id as it is."""
-    if len(id) == _UUID_LENGTH:
+    compact = id.replace("-", "")
+    if len(id) == _UUID_LENGTH and len(compact) == _HEX_LENGTH and id[8] == id[13] == id[18] == id[23] == "-":
         try:
-            raw = bytes.fromhex(id.replace("-", ""))
+            raw = bytes.fromhex(compact)
         except ValueError:
             return id
-        if len(raw) == _UUID_BYTES and id_text(raw) == id:
+        if raw.hex() == compact:
             return raw
     return id
 
@@ -123,37 +124,44 @@ class Decoded(NamedTuple):
     """The position of the data's first byte in the file."""
 
 
-def pack_checkpoint(
-    base: Entry | None, new: Entry, ops: Sequence[Any], table: Sequence[Any] | None, target: str | None, data: bytes, pack: Pack
+def pack_keyframe(
+    new: Entry, ops: Sequence[Any], table: Sequence[Any], target: str | None, data: bytes, pack: Pack
 ) -> bytes:
-    """The payload of a checkpoint record; `base` is None for a keyframe, and then `table` is not."""
-    if base is None:
-        front: list[Any] = [id_bytes(new.id), new.node, _NONE if new.next is None else new.next, new.created, ops, table]
-        parent: Any = _NONE if new.parent is None else id_bytes(new.parent)
-        metadata: Any = pack(new.metadata, "metadata") if new.metadata else None
-    else:
-        front = [
-            id_bytes(new.id),
-            None if new.node == base.next else _SAME_BASE_NODE if new.node == base.node else new.node,
-            _relative_next(base, new.next),
-            new.created - base.created,
-            ops,
-        ]
-        parent = None if new.parent == base.id else _NONE if new.parent is None else id_bytes(new.parent)
-        metadata = None if new.metadata is base.metadata else _metadata_change(base.metadata, new.metadata, pack)
+    """The payload of a keyframe."""
+    parts: list[Any] = [id_bytes(new.id), new.node, _NONE if new.next is None else new.next, new.created, ops, table]
+    parent: Any = _NONE if new.parent is None else id_bytes(new.parent)
+    metadata = pack(new.metadata, "metadata") if new.metadata else None
+    return _pack_parts(parts, parent, metadata, target, data)
+
+
+def pack_change(base: Entry, new: Entry, ops: Sequence[Any], target: str | None, data: bytes, pack: Pack) -> bytes:
+    """The payload of a change to the checkpoint record before it."""
+    parts: list[Any] = [
+        id_bytes(new.id),
+        None if new.node == base.next else _SAME_BASE_NODE if new.node == base.node else new.node,
+        None if new.next == base.next else _relative_next(base, new.next),
+        new.created - base.created,
+        ops,
+    ]
+    parent = None if new.parent == base.id else _NONE if new.parent is None else id_bytes(new.parent)
+    metadata = None
+    if new.metadata is not base.metadata and (new.metadata or base.metadata):
+        metadata = _metadata_change(base.metadata, new.metadata, pack)
+    return _pack_parts(parts, parent, metadata, target, data)
+
+
+def _pack_parts(parts: list[Any], parent: Any, metadata: Any, target: str | None, data: bytes) -> bytes:
     if target is not None:
-        front += (parent, metadata, id_bytes(target))
+        parts += (parent, metadata, id_bytes(target))
     elif metadata is not None:
-        front += (parent, metadata)
+        parts += (parent, metadata)
     elif parent is not None:
-        front.append(parent)
-    front.append(data)
-    return packb(front)
+        parts.append(parent)
+    parts.append(data)
+    return packb(parts)
 
 
 def _relative_next(base: Entry, next: str | None) -> str | bool | None:
-    if next == base.next:
-        return None
     if next is None:
         return _NONE
     return _SAME_BASE_NODE if next == base.node else next
@@ -162,12 +170,12 @@ def _relative_next(base: Entry, next: str | None) -> str | bool | None:
 def _metadata_change(old: FrozenDict, new: FrozenDict, pack: Pack) -> Any:
     """What turns one metadata into the other: nil, the packed new keys, or a list of these and the keys to drop first."""
     changed = {key: value for key, value in new.items() if key not in old or not _same(old[key], value, pack)}
-    gone = [key for key in old if key not in new]
-    if list(new) != [key for key in old if key in new] + [key for key in changed if key not in old]:
-        changed, gone = dict(new), list(old)
-    if gone:
-        return [pack(FrozenDict(changed), "metadata"), *gone]
-    return pack(FrozenDict(changed), "metadata") if changed else None
+    if old.keys() == new.keys():
+        if list(old) == list(new):
+            return pack(FrozenDict(changed), "metadata") if changed else None
+    elif list(new) == [*old, *(key for key in changed if key not in old)]:
+        return pack(FrozenDict(changed), "metadata")
+    return [pack(new, "metadata"), *old]
 
 
 def _same(old: Any, new: Any, pack: Pack) -> bool:
@@ -184,8 +192,10 @@ def decode_checkpoint(path: str, frame: Frame, base: Entry | None, unpack: Unpac
         CheckpointCorruptionError: it makes no sense.
     """
     parts = unpack_payload(path, frame)
+    is_key = frame.flags & KEY
+    if is_key:
+        base = None
     try:
-        is_key = frame.flags & KEY
         fixed = _FIXED + 1 if is_key else _FIXED
         id, node, next, created, ops, *rest = parts
         data = rest.pop()

@@ -22,7 +22,7 @@ from graphkit._abc import (
 )
 from graphkit._checkpoint import Checkpoint, Tag
 from graphkit._config import ConfigLike, RunnableConfig
-from graphkit._frozen import FrozenDict
+from graphkit._frozen import FrozenDict, private_copy
 from graphkit._output import CheckpointInfo, WaitingInterrupt
 from graphkit._serde import Codec
 from graphkit._visit import held_locks
@@ -476,7 +476,7 @@ def _info(history: History, entry: Entry) -> CheckpointInfo:
         entry.size,
         status_of(entry.next, entry.writes),
         entry.tags,
-        entry.metadata,
+        private_copy(entry.metadata),
     )
 
 

@@ -62,17 +62,16 @@ class Store:
             CheckpointerConfigurationError: there is something else at that path.
             CheckpointFormatError: a newer graphkit made it.
         """
-        if os.path.exists(self.root):
-            if not os.path.isdir(self.root):
+        if not self.io.is_dir(self.root):
+            if self.io.stat(self.root) is not None:
                 raise CheckpointerConfigurationError(f"{self.root} is a file; name a directory for the checkpoints")
-        else:
             self._make_root()
         self._read_marker()
 
     def _make_root(self) -> None:
         missing = []
         path = os.path.abspath(self.root)
-        while not os.path.isdir(path):
+        while not self.io.is_dir(path):
             missing.append(path)
             path = os.path.dirname(path)
         try:
@@ -102,7 +101,7 @@ class Store:
 
     def _make_locks(self) -> None:
         """Make what a store has beside its threads."""
-        if not os.path.isdir(self.root):
+        if not self.io.is_dir(self.root):
             self._make_root()
         self.io.mkdir(layout.join(self.root, layout.LOCKS))
         if not self._read_marker():
@@ -142,7 +141,7 @@ class Store:
             path = layout.join(directory, name)
             found = self.io.stat(path)
             with suppress(FileNotFoundError):
-                if found is not None and layout.is_namespace(name) and not os.path.islink(path):
+                if found is not None and layout.is_namespace(name) and not self.io.is_link(path):
                     self.remove_tree(path)
                 elif found is not None:
                     self.io.unlink(path)
@@ -159,7 +158,7 @@ class Store:
         """The run lock of a thread, not yet taken."""
 
         def make_place() -> None:
-            if not os.path.isdir(self.root):
+            if not self.io.is_dir(self.root):
                 self._make_root()
             self.io.mkdir(self.directory(thread_id))
 
@@ -198,7 +197,7 @@ class Store:
         return history
 
     def _refuse_link(self, directory: str) -> None:
-        if os.path.islink(directory):
+        if self.io.is_link(directory):
             raise CheckpointFormatError(directory, "it is a symbolic link, which a store does not follow")
 
     def _arguments(

@@ -1,0 +1,49 @@
+"""The file saver keeps the contract of savers, whenever it waits for the disk."""
+
+import itertools
+
+import pytest
+
+from graphkit.testing import SaverContract
+from savers import FileSystemSaver
+
+
+class FileSaverContract(SaverContract):
+    options = {}
+
+    @pytest.fixture(autouse=True)
+    def _directory(self, tmp_path):
+        self.stores = (tmp_path / f"store{number}" for number in itertools.count())
+        self.opened = []
+        yield
+        for saver in self.opened:
+            saver.close()
+
+    def make_saver(self):
+        return self._open(next(self.stores))
+
+    def reopen(self, saver):
+        return self._open(saver.base_directory)
+
+    def _open(self, path):
+        self.opened.append(FileSystemSaver(path, **self.options))
+        return self.opened[-1]
+
+    def plant(self, saver, config, checkpoint):
+        self.again(saver).put(config, checkpoint)
+        return True
+
+    def peek(self, saver, config):
+        return [checkpoint.state for checkpoint in self.again(saver).list(config)]
+
+
+class TestFast(FileSaverContract):
+    options = {"fsync": "never"}
+
+
+class TestDurable(FileSaverContract):
+    options = {"fsync": "always"}
+
+
+class TestInIntervals(FileSaverContract):
+    options = {"fsync": 0.001}

@@ -225,9 +225,10 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         Raises:
             ValueError: neither keep_last nor older_than is given, or keep_last is below one.
         """
+        retention = Retention(keep_last, older_than, tuple(keep_tags), keep_interrupted)
         threads = self.threads() if thread is None else [thread_id_of(thread)]
         return sum(
-            self._prune(RunnableConfig(one, checkpoint_ns=namespace), Retention(keep_last, older_than, tuple(keep_tags), keep_interrupted))
+            self._prune(RunnableConfig(one, checkpoint_ns=namespace), retention)
             for one in threads
             for namespace in self.namespaces(one)
         )

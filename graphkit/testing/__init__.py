@@ -1,0 +1,10 @@
+"""For people who write savers, and for tests of graphs: the saver contract, its state machine, and a fake.
+
+`graphkit.testing.stateful` needs Hypothesis and is imported by name only.
+"""
+
+from graphkit.testing._values import made as made, same as same
+from graphkit.testing.contract import SaverContract as SaverContract
+from graphkit.testing.fakes import Call as Call, ScriptedSaver as ScriptedSaver
+
+__all__ = ["Call", "SaverContract", "ScriptedSaver", "made", "same"]

@@ -1,0 +1,161 @@
+"""ScriptedSaver: around any saver, it notes the calls and fails or waits where a test wants it to."""
+
+from __future__ import annotations
+
+import abc
+import inspect
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, NamedTuple, Self
+
+from graphkit._abc import BaseCheckpointSaver, HasVersions
+
+
+class Call(NamedTuple):
+    """A call that a ScriptedSaver was given."""
+
+    method: str
+    """The method; an async twin goes by the name of its method."""
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class _Act:
+    """What to do at some of a method's calls."""
+
+    def __init__(self, act: Callable[[], object], skip: int, times: int | None, *, late: bool) -> None:
+        self.act, self.skip, self.times, self.late = act, skip, times, late
+
+    def is_due(self) -> bool:
+        """Count a call, and say whether it is one of those."""
+        if self.skip > 0:
+            self.skip -= 1
+            return False
+        if self.times is not None:
+            self.times -= 1
+        return self.times is None or self.times >= 0
+
+
+def _forwarding(cls: type[Any]) -> type[Any]:
+    """Give a class each public method of the contracts it derives from, noted and scripted."""
+    for name, method in inspect.getmembers(cls, inspect.isfunction):
+        if not name.startswith("_") and name not in vars(cls) and name not in _OWN:
+            setattr(cls, name, _async_method(name) if inspect.iscoroutinefunction(method) else _method(name))
+    return abc.update_abstractmethods(cls)
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def call(self: ScriptedSaver, *args: Any, **kwargs: Any) -> Any:
+        late = self._note(name, args, kwargs)
+        result = getattr(self.delegate, name)(*args, **kwargs)
+        for act in late:
+            act()
+        return result
+
+    call.__doc__ = f"As the delegate's `{name}`."
+    return call
+
+
+def _async_method(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    async def call(self: ScriptedSaver, *args: Any, **kwargs: Any) -> Any:
+        late = self._note(name.removeprefix("a"), args, kwargs)
+        result = await getattr(self.delegate, name)(*args, **kwargs)
+        for act in late:
+            act()
+        return result
+
+    call.__doc__ = f"As the delegate's `{name}`."
+    return call
+
+
+_OWN = frozenset({"on", "fail", "slow", "count"})
+
+
+@_forwarding
+class ScriptedSaver(BaseCheckpointSaver):
+    """Forwards everything to a saver; notes each call, and fails or waits where it was told to.
+
+    Around a saver with versions it is a `HasVersions`. What is scripted for a method holds for its async twin and its
+    Java name too. Several things scripted for one call happen in the order in which they were scripted.
+
+    Attributes:
+        delegate: the saver that does the work.
+        calls: every call, in order.
+    """
+
+    def __new__(cls, delegate: BaseCheckpointSaver, **_options: Any) -> Self:
+        """Make one that has versions if the delegate has them."""
+        return super().__new__(_ScriptedVersions if isinstance(delegate, HasVersions) else cls)  # type: ignore[arg-type]
+
+    def __init__(self, delegate: BaseCheckpointSaver, *, sleep: Callable[[float], object] = time.sleep) -> None:
+        """Wrap a saver.
+
+        Args:
+            delegate: the saver that does the work.
+            sleep: how `slow` waits, in seconds.
+        """
+        self.delegate: Any = delegate
+        self.calls: list[Call] = []
+        self._sleep = sleep
+        self._acts: dict[str, list[_Act]] = {}
+        self._lock = threading.Lock()
+
+    def on(
+        self, method: str, act: Callable[[], object], *, skip: int = 0, times: int | None = 1, late: bool = False
+    ) -> Self:
+        """Do something at calls of a method: raise an error, wait for an event, look at something.
+
+        Args:
+            method: the name, as `put`.
+            act: what to do. What it raises, the call raises.
+            skip: how many calls to let pass first.
+            times: at how many calls; None: at all.
+            late: after the delegate has done its part, instead of before: done, but not acknowledged.
+
+        Raises:
+            ValueError: there is no such method.
+        """
+        if method not in _CONTRACT:
+            raise ValueError(f"savers have no method {method!r}")
+        with self._lock:
+            self._acts.setdefault(method, []).append(_Act(act, skip, times, late=late))
+        return self
+
+    def fail(
+        self, method: str, error: BaseException, *, skip: int = 0, times: int | None = 1, late: bool = False
+    ) -> Self:
+        """Raise an error at calls of a method; see `on`."""
+        return self.on(method, partial(_throw, error), skip=skip, times=times, late=late)
+
+    def slow(self, method: str, seconds: float, *, skip: int = 0, times: int | None = None) -> Self:
+        """Make calls of a method wait; see `on`."""
+        return self.on(method, lambda: self._sleep(seconds), skip=skip, times=times)
+
+    def count(self, method: str) -> int:
+        """How often a method was called."""
+        with self._lock:
+            return sum(call.method == method for call in self.calls)
+
+    def _note(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Callable[[], object]]:
+        """Note a call, do what is to be done before it, and return what is to be done after it."""
+        with self._lock:
+            self.calls.append(Call(name, args, kwargs))
+            due = [act for act in self._acts.get(name, ()) if act.is_due()]
+        for act in due:
+            if not act.late:
+                act.act()
+        return [act.act for act in due if act.late]
+
+
+@_forwarding
+class _ScriptedVersions(ScriptedSaver, HasVersions):
+    """A ScriptedSaver around a saver with versions."""
+
+
+_CONTRACT = frozenset(dir(BaseCheckpointSaver)) | frozenset(dir(HasVersions))
+
+
+def _throw(error: BaseException) -> None:
+    raise error

@@ -1,0 +1,255 @@
+"""Savers around a saver: SaverWrapper forwards the whole contract, and what subclasses it changes a part.
+
+Each wraps any saver, so they stack: `ValidatingSaver(SomethingElse(FileSystemSaver(path)))`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Any, Self
+
+from graphkit._abc import BaseCheckpointSaver, HasVersions, ThreadLike
+from graphkit._checkpoint import Checkpoint, Tag
+from graphkit._config import ConfigLike, RunnableConfig
+from graphkit._names import snake_to_camel
+from graphkit._output import CheckpointInfo, WaitingInterrupt
+from graphkit.errors import CheckpointerConfigurationError
+
+
+class SaverWrapper(BaseCheckpointSaver):
+    """Forwards everything to another saver; subclass it and override what should differ.
+
+    A wrapper around a saver with versions is itself a `HasVersions`. Overriding a method covers both of its spellings,
+    and its async twin too unless that is overridden as well. Methods do not call each other through the wrapper: one
+    that changes what is stored overrides each method that reads or writes it (`put` and `put_writes`, say).
+    """
+
+    def __new__(cls, delegate: BaseCheckpointSaver, *_args: Any, **_options: Any) -> Self:
+        """Make a wrapper that has versions if the delegate has them."""
+        has_versions = isinstance(delegate, HasVersions) and not issubclass(cls, HasVersions)
+        return super().__new__(_with_versions(cls) if has_versions else cls)
+
+    def __init__(self, delegate: BaseCheckpointSaver) -> None:
+        """Wrap a saver."""
+        self.delegate = delegate
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Keep each async twin true to its method: one that is not overridden too must not pass it by."""
+        super().__init_subclass__(**kwargs)
+        for name in [name for name in vars(cls) if not name.startswith("_")]:
+            twin = getattr(BaseCheckpointSaver, f"a{name}", None)
+            if twin is not None and f"a{name}" not in vars(cls):
+                setattr(cls, f"a{name}", twin)
+                setattr(cls, snake_to_camel(f"a{name}"), twin)
+
+    # The four
+
+    def list(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
+        return self.delegate.list(config)
+
+    def get(self, config: ConfigLike = None) -> Checkpoint | None:
+        return self.delegate.get(config)
+
+    def put(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
+        return self.delegate.put(config, checkpoint)
+
+    def release(self, config: ConfigLike = None) -> Tag:
+        return self.delegate.release(config)
+
+    # The rest
+
+    def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
+        return self.delegate.namespaces(thread)
+
+    def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
+        return self.delegate.history(config)
+
+    def put_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
+        self.delegate.put_writes(config, writes)
+
+    def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
+        return self.delegate.get_writes(config)
+
+    def add_tags(self, config: ConfigLike, *tags: str) -> None:
+        self.delegate.add_tags(config, *tags)
+
+    def remove_tags(self, config: ConfigLike, *tags: str) -> None:
+        self.delegate.remove_tags(config, *tags)
+
+    def tags_of(self, config: ConfigLike) -> tuple[str, ...]:
+        return self.delegate.tags_of(config)
+
+    def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
+        return self.delegate.interrupts(thread_id)
+
+    def threads(self, *, released: bool = False) -> Sequence[str]:
+        return self.delegate.threads(released=released)
+
+    def delete(self, thread: ThreadLike = None) -> bool:
+        return self.delegate.delete(thread)
+
+    def copy(self, source: ThreadLike, target: ThreadLike) -> None:
+        self.delegate.copy(source, target)
+
+    def search(
+        self, metadata: Mapping[str, Any], *, thread_id: ThreadLike = None, limit: int | None = None
+    ) -> Sequence[CheckpointInfo]:
+        return self.delegate.search(metadata, thread_id=thread_id, limit=limit)
+
+    def prune(
+        self,
+        thread: ThreadLike = None,
+        *,
+        keep_last: int | None = None,
+        older_than: datetime | None = None,
+        keep_tags: Sequence[str] = (),
+        keep_interrupted: bool = True,
+    ) -> int:
+        return self.delegate.prune(
+            thread,
+            keep_last=keep_last,
+            older_than=older_than,
+            keep_tags=keep_tags,
+            keep_interrupted=keep_interrupted,
+        )
+
+    def size(self, thread: ThreadLike = None) -> int:
+        return self.delegate.size(thread)
+
+    def register_types(self, *types: type) -> None:
+        self.delegate.register_types(*types)
+
+    def run_lock(self, config: ConfigLike = None, timeout: float | None = None) -> AbstractContextManager[object]:
+        return self.delegate.run_lock(config, timeout)
+
+    def run_lock_key(self, config: ConfigLike = None) -> object:
+        return self.delegate.run_lock_key(config)
+
+    # Async twins
+
+    async def alist(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
+        return await self.delegate.alist(config)
+
+    async def aget(self, config: ConfigLike = None) -> Checkpoint | None:
+        return await self.delegate.aget(config)
+
+    async def aput(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
+        return await self.delegate.aput(config, checkpoint)
+
+    async def arelease(self, config: ConfigLike = None) -> Tag:
+        return await self.delegate.arelease(config)
+
+    async def anamespaces(self, thread: ThreadLike = None) -> Sequence[str]:
+        return await self.delegate.anamespaces(thread)
+
+    async def ahistory(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
+        return await self.delegate.ahistory(config)
+
+    async def aput_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
+        await self.delegate.aput_writes(config, writes)
+
+    async def aget_writes(self, config: ConfigLike) -> Mapping[str, Any]:
+        return await self.delegate.aget_writes(config)
+
+    async def aadd_tags(self, config: ConfigLike, *tags: str) -> None:
+        await self.delegate.aadd_tags(config, *tags)
+
+    async def aremove_tags(self, config: ConfigLike, *tags: str) -> None:
+        await self.delegate.aremove_tags(config, *tags)
+
+    async def atags_of(self, config: ConfigLike) -> tuple[str, ...]:
+        return await self.delegate.atags_of(config)
+
+    async def ainterrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
+        return await self.delegate.ainterrupts(thread_id)
+
+    async def athreads(self, *, released: bool = False) -> Sequence[str]:
+        return await self.delegate.athreads(released=released)
+
+    async def adelete(self, thread: ThreadLike = None) -> bool:
+        return await self.delegate.adelete(thread)
+
+    async def acopy(self, source: ThreadLike, target: ThreadLike) -> None:
+        await self.delegate.acopy(source, target)
+
+    async def asearch(
+        self, metadata: Mapping[str, Any], *, thread_id: ThreadLike = None, limit: int | None = None
+    ) -> Sequence[CheckpointInfo]:
+        return await self.delegate.asearch(metadata, thread_id=thread_id, limit=limit)
+
+    async def aprune(
+        self,
+        thread: ThreadLike = None,
+        *,
+        keep_last: int | None = None,
+        older_than: datetime | None = None,
+        keep_tags: Sequence[str] = (),
+        keep_interrupted: bool = True,
+    ) -> int:
+        return await self.delegate.aprune(
+            thread,
+            keep_last=keep_last,
+            older_than=older_than,
+            keep_tags=keep_tags,
+            keep_interrupted=keep_interrupted,
+        )
+
+    async def asize(self, thread: ThreadLike = None) -> int:
+        return await self.delegate.asize(thread)
+
+
+class VersionedSaverWrapper(SaverWrapper, HasVersions):
+    """A SaverWrapper around a saver with versions; every SaverWrapper around one is one.
+
+    Subclass it, rather than SaverWrapper, to override what concerns versions.
+    """
+
+    delegate: Any
+    """A BaseCheckpointSaver that is a HasVersions too."""
+
+    def __init__(self, delegate: BaseCheckpointSaver) -> None:
+        """Wrap a saver.
+
+        Raises:
+            CheckpointerConfigurationError: it keeps no versions.
+        """
+        if not isinstance(delegate, HasVersions):
+            raise CheckpointerConfigurationError(f"{type(delegate).__name__} keeps no versions; use a SaverWrapper")
+        super().__init__(delegate)
+
+    def versions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
+        return self.delegate.versions_by_thread_id(thread)  # type: ignore[no-any-return]
+
+    def last_version_by_thread_id(self, thread: ThreadLike = None) -> int | None:
+        return self.delegate.last_version_by_thread_id(thread)  # type: ignore[no-any-return]
+
+    def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
+        return self.delegate.tag(config, version)  # type: ignore[no-any-return]
+
+    def get_version(self, config: ConfigLike = None) -> str | None:
+        return self.delegate.get_version(config)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _with_versions(cls: type[Any]) -> type[Any]:
+    """The same class, with versions; it goes by the same name."""
+    return type(cls.__name__, (cls, VersionedSaverWrapper), {"__module__": cls.__module__, "__doc__": cls.__doc__})
+
+
+class ValidatingSaver(SaverWrapper):
+    """Refuses checkpoints that say nothing: without a node, or with an empty state."""
+
+    def put(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
+        """Store a checkpoint if it has a node and a state.
+
+        Raises:
+            CheckpointerConfigurationError: it has not. Nothing was changed. Whatever the delegate raises is raised too.
+        """
+        if not checkpoint.node_id:
+            raise CheckpointerConfigurationError("the checkpoint was not stored: its node_id is empty")
+        if not checkpoint.state:
+            raise CheckpointerConfigurationError("the checkpoint was not stored: its state is empty")
+        return super().put(config, checkpoint)

@@ -1,0 +1,232 @@
+"""Every example runs, in an empty directory and a fresh process, and prints what its top says."""
+
+import ast
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from graphkit import RunnableConfig
+from savers import FileSystemSaver
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def start(name, *options):
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-W", "error", str(ROOT / "examples" / name), *options]
+    environment = os.environ | {"PYTHONIOENCODING": "utf-8"}
+    return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8")
+
+
+def run(name, *options, given=""):
+    with start(name, *options) as process:
+        out, err = process.communicate(given, timeout=120)
+    assert (process.returncode, err) == (0, "")
+    return out
+
+
+@pytest.fixture(autouse=True)
+def fresh_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def numbered():
+    return [path for path in EXAMPLES if path.name[0].isdigit()]
+
+
+@pytest.mark.parametrize("path", numbered(), ids=lambda path: path.name)
+def test_a_numbered_example_has_at_most_80_lines(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 80
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_its_top_says_what_it_shows_how_to_run_it_and_what_it_prints(path):
+    top = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    assert re.search(r"^Shows: ", top, re.MULTILINE)
+    assert re.search(rf"^Run:   python examples/{path.name}", top, re.MULTILINE)
+    assert "rints " in top
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_is_tested_here(path):
+    assert f'run("{path.name}"' in Path(__file__).read_text(encoding="utf-8")
+
+
+REPORT = """\
+{0}  agreement.txt  a sentence of 58 words
+accepted  apology.txt
+{0}  bread.txt  no date
+{0}  complaint.txt  a sentence of 60 words
+{0}  evacuation.txt  6 words in capitals
+{0}  invitation.txt  no date
+accepted  meeting.txt
+accepted  observation.txt
+accepted  receipt.txt
+{0}  reminder.txt  5 words in capitals, no date
+accepted  welcome.txt
+"""
+
+
+@pytest.mark.parametrize(("answers", "verdict"), [("yes", "accepted"), ("no", "rejected")])
+def test_document_review(fresh_folder, answers, verdict):
+    lines = run("01_document_review.py", "--answers", answers).splitlines(keepends=True)
+    assert lines[:4] == [
+        "read agreement.txt\n",
+        "measure agreement.txt\n",
+        "agreement.txt: a sentence of 58 words. Accept it? (y/n)\n",
+        "judge agreement.txt\n",
+    ]
+    assert lines[-12] == "report report.txt\n"
+    assert "".join(lines[-11:]) == REPORT.format(verdict)
+    assert (fresh_folder / "runs/review/report.txt").read_text(encoding="utf-8") == REPORT.format(verdict)
+    assert run("01_document_review.py") == REPORT.format(verdict), "a finished review only shows its report again"
+    assert sorted(path.name for path in (fresh_folder / "runs/review").iterdir()) == ["report.txt", "work.log"]
+
+
+def test_document_review_leaves_a_question_open_for_the_next_process(fresh_folder):
+    assert run("01_document_review.py").splitlines()[-1] == "agreement.txt: a sentence of 58 words. Accept it? (y/n)"
+    (waiting,) = FileSystemSaver(fresh_folder / "runs/checkpoints").interrupts()
+    assert waiting.payload == "agreement.txt: a sentence of 58 words"
+    lines = run("01_document_review.py", given="no\n").splitlines()
+    assert lines[:2] == ["agreement.txt: a sentence of 58 words. Accept it? (y/n)", "judge agreement.txt"]
+    assert lines[-1] == "bread.txt: no date. Accept it? (y/n)"
+    out = run("01_document_review.py", "--answers", "yes")
+    assert out.endswith(REPORT.format("accepted").replace("accepted  agreement", "rejected  agreement"))
+
+
+def test_document_review_of_other_folders_side_by_side(fresh_folder):
+    (fresh_folder / "empty").mkdir()
+    (fresh_folder / "one").mkdir()
+    (fresh_folder / "one" / "a.txt").write_text("1 May 2024. Fine.", encoding="utf-8")
+    assert run("01_document_review.py", "--documents", "empty", "--thread", "none") == "report report.txt\n"
+    out = run("01_document_review.py", "--documents", "one", "--thread", "one")
+    assert out == "read a.txt\nmeasure a.txt\njudge a.txt\nreport report.txt\naccepted  a.txt\n"
+    assert sorted(FileSystemSaver("runs/checkpoints").threads()) == ["none", "one"]
+
+
+def test_conversation_remembers_in_another_process():
+    assert run("02_conversation.py", given="my name is Ada\nhello\nhello\n").splitlines() == [
+        "Message 1. I know of you: name Ada.",
+        "Message 2. I know of you: name Ada.",
+        "Message 3. I know of you: name Ada.",
+    ]
+    assert run("02_conversation.py", given="What is my name?\nwhat is my age?\n").splitlines() == [
+        "We have spoken before: 6 messages.",
+        "Your name is Ada.",
+        "You have not told me your age.",
+    ]
+    assert (
+        run("02_conversation.py", "--thread", "other", given="what is my name?\n")
+        == "You have not told me your name.\n"
+    )
+
+
+def test_conversation_is_killed_between_two_messages():
+    with start("02_conversation.py") as process:
+        process.stdin.write("my cat is Tom\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "Message 1. I know of you: cat Tom.\n"
+        process.kill()
+    assert run("02_conversation.py", given="what is my cat?").splitlines()[-1] == "Your cat is Tom."
+
+
+def test_many_users():
+    assert run("03_many_users.py").splitlines() == [
+        "user 0: apples, bread, eggs = 12",
+        "user 1: bread, cheese, apples = 16",
+        "user 2: cheese, dates, bread = 19",
+        "50 threads, 50 finished",
+        "user 0 deleted: 49 threads",
+    ]
+    assert run("03_many_users.py", "--users", "2").splitlines() == [
+        "user 0: apples, bread, eggs = 12",
+        "user 1: bread, cheese, apples, bread, cheese, apples = 32",
+        "50 threads, 50 finished",
+        "user 0 deleted: 49 threads",
+    ]
+
+
+def test_long_job():
+    lines = run("04_long_job.py").splitlines()
+    assert len(lines) == 21
+    assert lines[7] == " 40%  4203 primes below 40000"
+    assert lines[-1] == "9592 primes below 100000"
+    assert run("04_long_job.py").splitlines() == ["going on at 100000", "9592 primes below 100000"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="SIGKILL is POSIX")
+def test_long_job_is_killed_and_goes_on():
+    options = ["--limit", "60000", "--piece", "1000"]
+    config, counted = RunnableConfig(thread_id="primes below 60000"), []
+    for pieces in (1, 4, 2, 7):
+        with start("04_long_job.py", *options) as process:
+            lines = [process.stdout.readline() for _ in range(pieces + bool(counted))]
+            process.kill()
+            lines += process.stdout.readlines()
+        assert process.returncode == -signal.SIGKILL
+        if counted:
+            assert lines.pop(0) == f"going on at {counted[-1]}\n"
+        # The last stored piece may have been killed before it was printed.
+        below = FileSystemSaver("runs/checkpoints").get(config).state["below"]
+        printed = [int(line.split()[-1]) for line in lines if line.endswith("000\n")]
+        first = counted[-1] + 1000 if counted else 1000
+        assert printed == list(range(first, first + 1000 * len(printed), 1000))
+        assert below - printed[-1] in {0, 1000}
+        counted += [*printed, below]
+    assert run("04_long_job.py", *options).splitlines()[-1] == "6057 primes below 60000"
+    history = FileSystemSaver("runs/checkpoints").list(config)
+    assert [checkpoint.state["below"] for checkpoint in reversed(history)] == list(range(0, 61_000, 1000))
+
+
+def test_time_travel():
+    out = run("05_time_travel.py")
+    before, after = out.split("After going back and taking the train:\n")
+    plane = before.splitlines()[1:]
+    assert (
+        plane[0]
+        == "  stay      -> __END__   {'log': ['leave with 120', 'plane for 90', 'tent'], 'money': 30, 'by': 'plane'}"
+    )
+    assert len(plane) == 4
+    assert after.splitlines()[0] == (
+        "  stay      -> __END__   {'log': ['leave with 120', 'train for 40', 'hotel'], 'money': 80, 'by': 'train'}"
+    )
+    assert after.splitlines()[3:7] == plane, "what was before the change of mind is still there"
+    assert after.splitlines()[7:] == [
+        "robbed: ['leave with 120', 'robbed', 'tent']",
+        """as if travel had returned: ['leave with 120', "a friend's car", 'hotel']""",
+        "stay <- travel <- leave <- START ['plane for 90', 'tent']",
+        "stay <- travel <- leave <- leave <- START ['train for 40', 'hotel']",
+        "stay <- leave <- leave <- START ['robbed', 'tent']",
+        """stay <- travel <- leave <- START ["a friend's car", 'hotel']""",
+    ]
+    assert run("05_time_travel.py") == out
+
+
+def test_java_style():
+    assert run("java_style.py").splitlines() == [
+        "invoke: ['hello', 'agent heard hello', 'tool got no answer']",
+        "stream: ['__START__', 'agent', 'tool', '__END__']",
+        "getState: tool -> __END__ ['again', 'agent heard again']",
+        "getStateHistory: tool True",
+        "getStateHistory: agent True",
+        "releaseThread: 0 checkpoints left",
+        "release: 1 3 checkpoints, left: None",
+        "versions: 1 2 last: 2",
+        "tag: ['first', 'agent heard first', 'tool got no answer']",
+        "interruption: tool",
+        "updateState: True tool",
+        "GraphResume: tool got yes",
+        "updateState as agent: tool",
+        "time travel: 5 checkpoints before, 7 after",
+        "unknown checkpoint: CheckpointNotFoundError",
+        "sessions: 20",
+        "after a restart: tool got no answer",
+        "FileSystemSaver: tool -> __END__ agent -> tool __START__ -> agent",
+    ]

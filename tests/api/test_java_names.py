@@ -1,0 +1,329 @@
+"""Both spellings, everywhere: one body under two names, getters equal to attributes, builders equal to keywords."""
+
+import dataclasses
+import inspect
+import re
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import pytest
+
+import graphkit
+import graphkit.errors
+import savers
+from graphkit import (
+    END,
+    START,
+    AgentState,
+    Channel,
+    Channels,
+    Checkpoint,
+    Command,
+    CompileConfig,
+    InterruptionMetadata,
+    MessagesState,
+    NodeOutput,
+    RemoveByHash,
+    RemoveIdentifier,
+    ReplaceAllWith,
+    RunnableConfig,
+    StateGraph,
+    StreamMode,
+    Tag,
+)
+from savers import MemorySaver, VersionedMemorySaver
+
+PUBLIC = {
+    name: getattr(package, name)
+    for package in (graphkit, savers)
+    for name in package.__all__
+    if inspect.isclass(getattr(package, name))
+}
+
+PYTHON_ONLY = {"CheckpointInfo", "GraphInterrupt", "StateSerializer", "StreamMode", "WaitingInterrupt"}
+"""Public classes that Java does not have under this name, or whose only methods are those of a builtin; errors too."""
+
+METHODS = (type(lambda: 0), staticmethod, classmethod)
+
+
+def java_classes():
+    return [
+        cls
+        for name, cls in sorted(PUBLIC.items())
+        if name not in PYTHON_ONLY and not issubclass(cls, Exception)
+    ]  # fmt: skip
+
+
+def camel(snake):
+    return re.sub(r"_(\w)", lambda match: match[1].upper(), snake)
+
+
+def multi_word_methods(cls):
+    """Names of a class's public methods, inherited ones too, that Java would spell otherwise."""
+    for name in dir(cls):
+        is_snake = not name.startswith("_") and "_" in name and name == name.lower()
+        if is_snake and isinstance(inspect.getattr_static(cls, name), METHODS):
+            yield name
+
+
+PAIRS = [
+    pytest.param(cls, snake, camel(snake), id=f"{cls.__name__}.{camel(snake)}")
+    for cls in java_classes()
+    for snake in multi_word_methods(cls)
+]
+
+
+def test_there_is_something_to_walk():
+    spellings = {pair.values[2] for pair in PAIRS}
+    assert {
+        "addNode", "addEdge", "addConditionalEdges", "invokeFinal", "streamSnapshots", "getState", "getStateHistory", "stateOf",
+        "lastStateOf", "updateState", "setMaxIterations", "withStreamMode", "withCheckPointId", "getMetadata", "copyOf", "compareTo",
+        "appenderWithDuplicate", "versionsByThreadId", "lastVersionByThreadId", "getVersion",
+    } <= spellings  # fmt: skip
+    assert len(PAIRS) > 100
+
+
+@pytest.mark.parametrize(("cls", "snake", "java"), PAIRS)
+def test_both_spellings_are_one_function(cls, snake, java):
+    assert inspect.getattr_static(cls, java) is inspect.getattr_static(cls, snake)
+
+
+def is_final(cls):
+    return getattr(cls, "__final__", False)
+
+
+def overridden(cls, name):
+    def other(*arguments, **options):
+        raise NotImplementedError
+
+    return type(cls.__name__, (cls,), {name: other}), other
+
+
+@pytest.mark.parametrize(("cls", "snake", "java"), [pair for pair in PAIRS if not is_final(pair.values[0])])
+def test_overriding_one_spelling_overrides_both(cls, snake, java):
+    for written, other in ((snake, java), (java, snake)):
+        child, body = overridden(cls, written)
+        assert inspect.getattr_static(child, other) is body
+        grandchild, newer = overridden(child, other)
+        assert inspect.getattr_static(grandchild, written) is newer
+
+
+def test_an_override_in_java_spelling_is_what_the_engine_calls():
+    class Counting(MemorySaver):
+        asked = 0
+
+        def getWrites(self, config):
+            Counting.asked += 1
+            return super().getWrites(config)
+
+    app = StateGraph({}).addNode("a", lambda state: None).addEdge(START, "a").addEdge("a", END)
+    app = app.compile(checkpoint_saver=Counting())
+    app.invoke({})
+    app.resume()
+    assert Counting.asked == 1
+
+
+# Getters
+
+
+def snapshot():
+    graph = StateGraph({}).add_node("a", lambda state: {"x": 1}).add_edge(START, "a").add_edge("a", END)
+    app = graph.compile(checkpoint_saver=MemorySaver())
+    app.invoke({}, RunnableConfig("t"))
+    return app.get_state(RunnableConfig("t"))
+
+
+CONFIG = RunnableConfig("t", "c", next_node="n", stream_mode="snapshots", metadata={"k": 1})
+OPTIONS = CompileConfig(
+    checkpoint_saver=MemorySaver(),
+    interrupt_before=["a"],
+    interrupt_after=["b"],
+    interrupt_before_edge=True,
+    release_thread=True,
+    max_iterations=7,
+    graph_id="g",
+)
+CHANNEL = Channel(max, int)
+GRAPH = StateGraph({"x": CHANNEL})
+APP = StateGraph({}).add_edge(START, END).compile(OPTIONS.replace(interrupt_before=(), interrupt_after=()))
+STOP = InterruptionMetadata("a", AgentState(), payload="why")
+
+GETTERS = [
+    (Checkpoint(node_id="a", next_node_id="b", state={"x": 1}), {"getId": "id", "getNodeId": "node_id", "getNextNodeId": "next_node_id", "getState": "state"}),
+    (snapshot(), {"getNodeId": "node", "getNextNodeId": "next", "getCheckpointId": "checkpoint_id", "getState": "state", "nextNodeId": "next", "checkpointId": "checkpoint_id"}),
+    (NodeOutput("a", AgentState()), {"isSTART": "is_start", "isEND": "is_end", "isSubGraph": "is_subgraph"}),
+    (NodeOutput(END, AgentState(), is_subgraph=True), {"isSTART": "is_start", "isEND": "is_end", "isSubGraph": "is_subgraph"}),
+    (STOP, {"nodeId": "node_id", "getNodeId": "node_id", "reason": "payload"}),
+    (CONFIG, {"threadId": "thread_id", "checkPointId": "checkpoint_id", "nextNode": "next_node", "streamMode": "stream_mode"}),
+    (OPTIONS, {"checkpointSaver": "checkpoint_saver", "interruptsBefore": "interrupt_before", "interruptsAfter": "interrupt_after", "interruptBeforeEdge": "interrupt_before_edge", "releaseThread": "release_thread", "recursionLimit": "max_iterations", "graphId": "graph_id"}),
+    (Tag("t", ()), {"threadId": "thread_id"}),
+    (Command("n"), {"gotoNode": "goto"}),
+    (CHANNEL, {"getReducer": "reducer", "getDefault": "default"}),
+    (GRAPH, {"getChannels": "channels", "getStateFactory": "state_factory", "getStateSerializer": "state_serializer"}),
+    (APP, {"compileConfig": "compile_config"}),
+]  # fmt: skip
+
+GETTER_CASES = [
+    pytest.param(thing, getter, attribute, id=f"{type(thing).__name__}.{getter}")
+    for thing, getters in GETTERS
+    for getter, attribute in getters.items()
+]
+
+
+@pytest.mark.parametrize(("thing", "getter", "attribute"), GETTER_CASES)
+def test_a_getter_gives_the_attribute(thing, getter, attribute):
+    assert getattr(thing, getter)() == getattr(thing, attribute)
+
+
+def test_every_java_name_is_an_alias_or_a_tested_getter():
+    aliases = {pair.values[2] for pair in PAIRS}
+    getters = {(cls, getter) for thing, names in GETTERS for cls in type(thing).__mro__ for getter in names}
+    for cls in java_classes():
+        for name in vars(cls):
+            if name.startswith("_") or name == name.lower() or name.isupper():
+                continue
+            known = name in aliases or (cls, name) in getters
+            assert known or (cls.__name__, name) == ("BaseCheckpointSaver", "threadId"), f"{cls.__name__}.{name}"
+
+
+def test_a_name_is_an_attribute_or_a_method_never_both():
+    for thing, getters in GETTERS:
+        assert all(callable(inspect.getattr_static(type(thing), getter)) for getter in getters)
+        names = {attribute for attribute in getters.values() if "_" in attribute}
+        assert not [name for name in names if isinstance(inspect.getattr_static(type(thing), name, None), METHODS)]
+
+
+def test_small_accessors():
+    assert MemorySaver().threadId(None) == MemorySaver.THREAD_ID_DEFAULT == "$default"
+    assert MemorySaver().threadId(CONFIG) == "t"
+    assert (CONFIG.getMetadata("k"), CONFIG.getMetadata("none")) == (1, None)
+    assert CONFIG.withStreamMode(StreamMode.SNAPSHOTS) is CONFIG
+    assert CONFIG.withCheckPointId(None).checkpoint_id is None
+    assert isinstance(VersionedMemorySaver(), MemorySaver)
+    assert isinstance(VersionedMemorySaver(), graphkit.HasVersions)
+    assert issubclass(RemoveByHash, RemoveIdentifier)
+    assert RemoveByHash.of("x").compareTo("x", 0) == 0
+    assert ReplaceAllWith.of(["x"]).values == ["x"]
+    assert isinstance(Channels.appenderWithDuplicate(list), graphkit.AppenderChannel)
+    assert "messages" in MessagesState.SCHEMA
+
+
+# Builders
+
+
+def fields_of(cls):
+    return [field.name for field in dataclasses.fields(cls)]
+
+
+JAVA_SPELLINGS = {"checkpoint_id": "checkPointId", "checkpoint_ns": "checkPointNs"}
+"""Fields that Java spells with a capital P, or would."""
+
+POOL = ThreadPoolExecutor()
+BUILDERS = [
+    (CompileConfig, fields_of(CompileConfig), {
+        "checkpoint_saver": MemorySaver(), "interrupt_before": "a", "interrupt_after": "b", "interrupt_before_edge": True,
+        "release_thread": True, "checkpoint_interval": 3, "max_iterations": 9, "graph_id": "g",
+    }),
+    (RunnableConfig, fields_of(RunnableConfig), {
+        "thread_id": "t", "checkpoint_id": "c", "checkpoint_ns": "n", "next_node": "a", "stream_mode": StreamMode.SNAPSHOTS,
+        "metadata": {"k": 1}, "max_iterations": 9, "executor": POOL,
+    }),
+    (Checkpoint, ["id", "node_id", "next_node_id", "parent_id", "created_at", "metadata", "state"], {
+        "id": "i", "node_id": "a", "next_node_id": "b", "parent_id": "p", "created_at": datetime(2024, 5, 1, tzinfo=UTC),
+        "metadata": {"k": 1}, "state": {"x": [1]},
+    }),
+]  # fmt: skip
+
+MORE = {
+    "build",
+    "addMetadata",
+    "putMetadata",
+    "recursionLimit",
+    "interruptsBefore",
+    "interruptsAfter",
+}
+"""Builder methods that are not named after one field."""
+
+
+@pytest.mark.parametrize(("cls", "fields", "values"), BUILDERS, ids=lambda value: getattr(value, "__name__", ""))
+def test_builder_methods_match_the_fields(cls, fields, values):
+    methods = {name for name in vars(type(cls.builder())) if not name.startswith("_")} - MORE
+    assert methods == {JAVA_SPELLINGS.get(field, camel(field)) for field in fields}
+    assert set(values) == set(fields), "every field has its value in this test"
+
+
+@pytest.mark.parametrize(("cls", "fields", "values"), BUILDERS, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_builder_builds_what_keywords_make(cls, fields, values):
+    builder = cls.builder()
+    for field in fields:
+        method = getattr(builder, JAVA_SPELLINGS.get(field, camel(field)))
+        assert method(values[field]) is builder
+    built = builder.build()
+    assert built == cls(**values)
+    assert cls.builder(built).build() == built
+    for field in fields:
+        assert getattr(built, field) == getattr(cls(**values), field)
+
+
+@pytest.mark.parametrize("field", fields_of(CompileConfig))
+def test_each_field_of_a_compile_config_alone(field):
+    value = BUILDERS[0][2][field]
+    assert getattr(CompileConfig.builder(), camel(field))(value).build() == CompileConfig(**{field: value})
+
+
+def test_the_other_builder_methods():
+    assert CompileConfig.builder().interruptBefore("a", "b").build() == CompileConfig(interrupt_before=["a", "b"])
+    assert CompileConfig.builder().interruptsBefore({"a"}).build() == CompileConfig(interrupt_before=["a"])
+    assert CompileConfig.builder().interruptAfter("a", "b").build() == CompileConfig(interrupt_after=["a", "b"])
+    assert CompileConfig.builder().interruptsAfter(["b"]).build() == CompileConfig(interrupt_after=["b"])
+    assert CompileConfig.builder().recursionLimit(5).build() == CompileConfig(max_iterations=5)
+    assert RunnableConfig.builder().recursionLimit(5).build() == RunnableConfig(max_iterations=5)
+    first = RunnableConfig.builder().addMetadata("a", 1).build()
+    second = RunnableConfig.builder(first).putMetadata("b", 2).build()
+    assert (dict(first.metadata), dict(second.metadata)) == ({"a": 1}, {"a": 1, "b": 2})
+
+
+def test_an_unfinished_checkpoint_is_not_built():
+    with pytest.raises(TypeError, match="node_id, next_node_id, state"):
+        Checkpoint.builder().build()
+    with pytest.raises(TypeError, match="state"):
+        Checkpoint.builder().nodeId("a").nextNodeId("b").build()
+
+
+def test_an_interruption_is_built():
+    built = (
+        InterruptionMetadata.builder("a", AgentState()).addMetadata("k", 1).putMetadata("l", 2).reason("why").build()
+    )
+    assert (built.getNodeId(), dict(built.metadata), built.reason()) == ("a", {"k": 1, "l": 2}, "why")
+
+
+# Errors and the order of parameters
+
+
+def test_exceptions_go_by_both_names():
+    assert graphkit.GraphStateException is graphkit.GraphStateError is graphkit.errors.GraphStateException
+    assert graphkit.GraphRunnerException is graphkit.GraphRunnerError is graphkit.errors.GraphRunnerException
+
+
+@pytest.mark.parametrize(
+    ("cls", "method", "parameters"),
+    [
+        ("StateGraph", "addNode", ["id", "action"]),
+        ("StateGraph", "addEdge", ["source", "target"]),
+        ("StateGraph", "addConditionalEdges", ["source", "condition", "mappings"]),
+        ("StateGraph", "compile", ["config"]),
+        ("CompiledGraph", "invoke", ["input", "config"]),
+        ("CompiledGraph", "stream", ["input", "config"]),
+        ("CompiledGraph", "getState", ["config"]),
+        ("CompiledGraph", "updateState", ["config", "values", "as_node"]),
+        ("BaseCheckpointSaver", "put", ["config", "checkpoint"]),
+        ("HasVersions", "tag", ["config", "version"]),
+        ("Checkpoint", "updateState", ["values", "channels"]),
+        ("AgentState", "updateState", ["state", "partial", "channels"]),
+        ("FileSystemSaver", "__init__", ["base_directory", "state_serializer"]),
+    ],
+)
+def test_positional_parameters_stand_in_javas_order(cls, method, parameters):
+    signature = inspect.signature(getattr(PUBLIC[cls], method)).parameters.values()
+    positional = [p.name for p in signature if p.kind is p.POSITIONAL_OR_KEYWORD and p.name != "self"]
+    assert positional == parameters

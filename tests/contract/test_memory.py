@@ -1,0 +1,28 @@
+from graphkit.testing.contract import SaverContract
+from graphkit.testing.stateful import SaverMachine
+from savers import MemorySaver
+
+
+class TestMemorySaver(SaverContract):
+    def make_saver(self):
+        return MemorySaver()
+
+    def plant(self, saver, config, checkpoint):
+        # There is no other way into an object than the object: another saver's history is moved in.
+        other = MemorySaver()
+        other.put(config, checkpoint)
+        entries = other._threads[config.thread][config.checkpoint_ns].entries
+        saver._threads[config.thread][config.checkpoint_ns].append(entries[0])
+        return True
+
+    def peek(self, saver, config):
+        history = saver._threads[config.thread][config.checkpoint_ns]
+        return [entry.checkpoint.state for entry in reversed(history.entries)]
+
+
+class MemoryMachine(SaverMachine):
+    def make_saver(self):
+        return MemorySaver()
+
+
+TestMemoryMachine = MemoryMachine.TestCase

@@ -1,0 +1,16 @@
+from graphkit.testing.contract import SaverContract
+from graphkit.testing.stateful import SaverMachine
+from savers import VersionedMemorySaver
+
+
+class TestVersionedMemorySaver(SaverContract):
+    def make_saver(self):
+        return VersionedMemorySaver()
+
+
+class VersionedMemoryMachine(SaverMachine):
+    def make_saver(self):
+        return VersionedMemorySaver()
+
+
+TestVersionedMemoryMachine = VersionedMemoryMachine.TestCase

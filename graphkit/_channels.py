@@ -136,10 +136,10 @@ class AppenderChannel(Channel):
         if not items:
             return old
         if not isinstance(old, list):
-            return self._append(self.initial(), items)
+            old = self.initial()
         removals = [item for item in items if isinstance(item, RemoveIdentifier)]
         if removals:
-            old = _without(old, removals)
+            old = _without(old or (), removals)
             items = [item for item in items if not isinstance(item, RemoveIdentifier)]
         return self._append(old, items)
 

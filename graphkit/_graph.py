@@ -13,7 +13,7 @@ from graphkit._config import END, START
 from graphkit._names import JavaNames
 from graphkit._schema import StateSchema
 from graphkit._state import AgentState, MessagesState
-from graphkit._topology import Condition, Edge, Node, Topology, problems_of
+from graphkit._topology import Condition, Edge, Node, Topology, plain_id, problems_of
 from graphkit.errors import GraphStateError
 
 
@@ -51,8 +51,7 @@ class StateGraph(JavaNames):
         Raises:
             GraphStateError: the id is taken or reserved, or the action cannot be called.
         """
-        if not isinstance(id, str) or not id:
-            raise GraphStateError(f"a node id is a non-empty str, not {id!r}")
+        id = plain_id(id, "a node id")  # noqa: A001
         if id in (START, END):
             raise GraphStateError(f"{id!r} is not a valid node id: it is reserved")
         if id in self._nodes:
@@ -70,7 +69,8 @@ class StateGraph(JavaNames):
         Raises:
             GraphStateError: the source is END, the target is START, or the source has a conditional edge.
         """
-        self._check_source(source)
+        source = self._checked_source(source)
+        target = plain_id(target, f"the target of {source!r}")
         if target == START:
             raise GraphStateError(f"the edge of {source!r} leads to START, which nothing leads to")
         edges = self._edges.setdefault(source, [])
@@ -95,15 +95,16 @@ class StateGraph(JavaNames):
             GraphStateError: the source is END or has an edge already, the mappings are empty, or the condition cannot
                 be called.
         """
-        self._check_source(source)
+        source = self._checked_source(source)
         if source in self._edges:
             raise GraphStateError(f"{source!r} has an edge already; it cannot have a conditional one too")
         if mappings is not None and not mappings:
             raise GraphStateError(f"the conditional edge of {source!r} has no mappings; leave them out to return node ids")
         if not callable(condition):
             raise GraphStateError(f"the condition of {source!r} cannot be called: {condition!r}")
-        if mappings is not None and not isinstance(mappings, Mapping):
-            mappings = {target: target for target in mappings}
+        if mappings is not None:
+            pairs = mappings.items() if isinstance(mappings, Mapping) else [(target, target) for target in mappings]
+            mappings = {key: plain_id(target, f"a mapping of {source!r}") for key, target in pairs}
         self._edges[source] = Condition(condition, mappings)
         return self
 
@@ -146,9 +147,10 @@ class StateGraph(JavaNames):
         """The serializer that was given, if one was."""
         return self._schema.serializer
 
-    def _check_source(self, source: str) -> None:
+    def _checked_source(self, source: str) -> str:
         if source == END:
             raise GraphStateError("an edge cannot leave END")
+        return plain_id(source, "the source of an edge")
 
     # Java names
     addNode = add_node

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 from graphkit._abc import StateSerializer
 from graphkit._channels import Channel
-from graphkit._frozen import FrozenDict
+from graphkit._frozen import FrozenDict, private_copy
 from graphkit._state import AgentState, merge
 from graphkit.errors import GraphStateError
 
@@ -68,7 +68,7 @@ class StateSchema:
             return _with_serializer(StateSchema.of(schema), state_factory)
         found = _read(schema)
         if state_factory is not None:
-            found.state_of = state_factory
+            found.state_of = _factory(state_factory)
         return found
 
 
@@ -80,8 +80,8 @@ class TypedChannel(Channel):
         self._empty = _empty_of(annotation)
 
     def update(self, key: str, old: Any, new: Any) -> Any:
-        """Merge; without an old value and an empty one, the new value is taken as it is."""
-        if old is None:
+        """Merge; without an old value, a default and an empty value, the new value is taken as it is."""
+        if old is None and self.default is None:
             if self._empty is None:
                 return new
             old = self._empty()
@@ -114,7 +114,7 @@ def _read(schema: Any) -> StateSchema:
     if isinstance(schema, type):
         return _of_class(schema)
     if callable(schema):
-        return StateSchema({}, schema)
+        return StateSchema({}, _factory(schema))
     raise GraphStateError(
         f"a schema is a dict of channels, an AgentState class, a TypedDict or a pydantic model, not {schema!r}"
     )
@@ -131,7 +131,10 @@ def _of_class(schema: type) -> StateSchema:
     if issubclass(schema, AgentState):
         return StateSchema(schema.SCHEMA, schema)
     if typing.is_typeddict(schema):
-        hints = typing.get_type_hints(schema, include_extras=True)
+        try:
+            hints = typing.get_type_hints(schema, include_extras=True)
+        except NameError as error:
+            raise GraphStateError(f"an annotation of {schema.__name__} cannot be read: {error}") from error
         return StateSchema(channels_of(hints), keys=hints, types=application_types(hints.values()))
     if is_pydantic_model(schema):
         from graphkit._pydantic import PydanticSchema
@@ -140,6 +143,15 @@ def _of_class(schema: type) -> StateSchema:
     raise GraphStateError(
         f"{schema.__name__} cannot be a schema: use an AgentState class with a SCHEMA, a TypedDict or a pydantic model"
     )
+
+
+def _factory(state_factory: Any) -> Callable[[Any], AgentState]:
+    """A factory that is handed nothing it could change: an AgentState sees to that itself."""
+    if isinstance(state_factory, type) and issubclass(state_factory, AgentState):
+        return state_factory
+    if not callable(state_factory):
+        raise GraphStateError(f"a state factory is callable(mapping), not {state_factory!r}")
+    return lambda data: state_factory(private_copy(data))
 
 
 def _with_serializer(schema: StateSchema, serializer: StateSerializer) -> StateSchema:
@@ -206,6 +218,8 @@ _EMPTIES: Final[Mapping[Any, Callable[[], Any]]] = {
 
 
 def _empty_of(annotation: Any) -> Callable[[], Any] | None:
+    while typing.get_origin(annotation) in (typing.Required, typing.NotRequired):
+        annotation = typing.get_args(annotation)[0]
     origin = typing.get_origin(annotation) or annotation
     if origin in (typing.Union, types.UnionType):
         found = (_empty_of(arg) for arg in typing.get_args(annotation) if arg is not type(None))

@@ -39,8 +39,11 @@ class Changes:
             return Changes(self.base, dict(ops))
         mine = dict(self.ops)
         for key, op in ops.items():
-            # Growth upon growth is growth from the first length; growth upon a new value is that new value.
-            mine[key] = mine[key] if op >= 0 and key in mine else op
+            if op == REMOVED and key not in self.base:
+                mine.pop(key, None)  # it came and went
+            elif op < 0 or key not in mine:
+                mine[key] = op
+            # Else growth upon growth is growth from the first length; growth upon a new value is that new value.
         return Changes(self.base, mine)
 
 
@@ -146,6 +149,12 @@ class AgentState(JavaNames, Mapping[str, Any]):
 
     def __contains__(self, key: object) -> bool:
         return key in self._data
+
+    def __eq__(self, other: object) -> bool:
+        # Not by items(), get() and the like: a model may have fields of these names.
+        return dict(self) == dict(other) if isinstance(other, Mapping) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment] - as any mapping
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({dict(self._data)!r})"

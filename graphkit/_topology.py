@@ -8,6 +8,7 @@ from typing import Any, Final, final
 
 from graphkit._config import END, START
 from graphkit._schema import StateSchema
+from graphkit.errors import GraphStateError
 
 
 @final
@@ -39,7 +40,8 @@ class Node:
     def __init__(self, node_id: str, action: Callable[..., Any], metadata: Mapping[str, Any] | None = None) -> None:
         self.id = node_id
         self.action = Call(action)
-        self.asks: Callable[..., Any] | None = getattr(action, "interrupt", None)
+        asks = getattr(action, "interrupt", None)
+        self.asks = Call(asks) if callable(asks) else None
         self.metadata = dict(metadata or {})
 
 
@@ -79,7 +81,7 @@ class Topology:
         self.schema = schema
         self.fingerprint = _fingerprint(self)
         self.asynchronous = [
-            *(node.id for node in nodes.values() if node.action.is_async),
+            *(node.id for node in nodes.values() if node.action.is_async or (node.asks and node.asks.is_async)),
             *(source for source, edge in edges.items() if isinstance(edge, Condition) and edge.call.is_async),
         ]
         """The nodes, and the sources of edges, that a synchronous run cannot execute."""
@@ -87,6 +89,17 @@ class Topology:
     def has_target(self, node_id: str | None) -> bool:
         """Whether a run may go to this node."""
         return node_id == END or node_id in self.nodes
+
+
+def plain_id(node_id: Any, role: str) -> str:
+    """A node id as it is stored: a member of a StrEnum becomes its text.
+
+    Raises:
+        GraphStateError: it is no text, or empty.
+    """
+    if not isinstance(node_id, str) or not node_id:
+        raise GraphStateError(f"{role} is a non-empty str, not {node_id!r}")
+    return str.__str__(node_id)
 
 
 def problems_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -17,6 +17,8 @@ from graphkit._visit import CURRENT, Visit, held_locks
 from graphkit.errors import GraphRunnerError
 
 Steps = Generator[Request, Any, Any]
+_BOUNDARIES: Final = frozenset({Emit, RunNode})
+"""Where a cancelled run stops: everything before it is stored."""
 _SETTLED: Final = frozenset({dict, type(None)})
 """What most nodes return; spares the question whether it is to be awaited."""
 
@@ -39,6 +41,8 @@ class Driver:
         self.lock: AbstractContextManager[object] | None = None
         self.held = held_locks()
         self.result: Any = None
+        self.cancelled: BaseException | None = None
+        """A cancellation that came while something was to be waited for."""
         if saver is not None:
             key = saver.run_lock_key(config)
             place = (key, config.checkpoint_ns)
@@ -73,6 +77,8 @@ class Driver:
                         yield request.output  # type: ignore[attr-defined]
                     except GeneratorExit:
                         error = Stop()
+                    except BaseException as thrown:  # noqa: BLE001 - the caller's own, which comes back to it
+                        error = thrown
                 else:
                     try:
                         answer = self._answer(request)
@@ -138,7 +144,11 @@ class Driver:
 
     def _enter(self) -> None:
         if self.lock is not None:
-            self.lock.__enter__()
+            try:
+                self.lock.__enter__()
+            except BaseException:
+                self.lock = None  # it is not held, so nobody is to let it go
+                raise
 
     def _leave(self) -> None:
         lock, self.lock = self.lock, None
@@ -148,11 +158,18 @@ class Driver:
     # Asynchronous: the same, with awaits. What may block runs in a thread.
 
     async def adrive(self, steps: Steps) -> AsyncIterator[NodeOutput]:
-        """As `drive`. A cancelled task stops at this node boundary too."""
+        """As `drive`. A cancelled task stops at a node boundary too.
+
+        An asynchronous node is cancelled, and was then never run. What cannot be cancelled (a node in a thread, a put)
+        is waited for, for it must not go on once the lock is free; the cancellation comes after its step.
+        """
         answer: Any = None
         error: BaseException | None = None
-        await _in_thread(self._enter)
         try:
+            if self.lock is not None:
+                await self._to_its_end(_in_thread(self._enter))
+            if self.cancelled is not None:
+                return
             while True:
                 try:
                     request = steps.send(answer) if error is None else steps.throw(error)
@@ -162,11 +179,15 @@ class Driver:
                 except Stop:
                     return
                 answer = error = None
-                if request.__class__ is Emit:
+                if self.cancelled is not None and request.__class__ in _BOUNDARIES:
+                    error, self.cancelled = self.cancelled, None
+                elif request.__class__ is Emit:
                     try:
                         yield request.output  # type: ignore[attr-defined]
                     except GeneratorExit:
                         error = Stop()
+                    except BaseException as thrown:  # noqa: BLE001
+                        error = thrown
                 else:
                     try:
                         answer = await self._aanswer(request)
@@ -174,7 +195,9 @@ class Driver:
                         error = raised
         finally:
             del error
-            await _in_thread(self._leave)
+            await self._aleave()
+            if self.cancelled is not None:
+                raise self.cancelled
 
     async def _aanswer(self, request: Request) -> Any:
         kind = request.__class__
@@ -187,10 +210,10 @@ class Driver:
             if request.release and self.saver is not None:  # type: ignore[attr-defined]
                 token = CURRENT.set(self._as_holder())
                 try:
-                    await self.saver.arelease(self.config)
+                    await self._to_its_end(self.saver.arelease(self.config))
                 finally:
                     CURRENT.reset(token)
-            return await _in_thread(self._leave)
+            return await self._aleave()
         return await self._astore(request)
 
     async def _arun_node(self, request: RunNode) -> Any:
@@ -198,7 +221,10 @@ class Driver:
         arguments = (request.state, self.config) if call.takes_config else (request.state,)
         token = CURRENT.set(Visit(request.node.id, request.answers, self.held))
         try:
-            result = call.function(*arguments) if call.is_async else await _in_thread(call.function, *arguments)
+            if call.is_async:
+                result = call.function(*arguments)
+            else:
+                result = await self._to_its_end(_in_thread(call.function, *arguments))
             return await result if inspect.isawaitable(result) else result
         finally:
             CURRENT.reset(token)
@@ -209,14 +235,30 @@ class Driver:
         kind = request.__class__
         if kind is Save:
             checkpoint = _checkpoint(request)  # type: ignore[arg-type]
-            await saver.aput(self.config, checkpoint)
+            await self._to_its_end(saver.aput(self.config, checkpoint))
             return checkpoint
         if kind is Load:
             return await saver.aget(request.config)  # type: ignore[attr-defined]
         if kind is LoadWrites:
             return await saver.aget_writes(request.config)  # type: ignore[attr-defined]
         assert kind is Record
-        return await saver.aput_writes(request.config, request.writes)  # type: ignore[attr-defined]
+        return await self._to_its_end(saver.aput_writes(request.config, request.writes))  # type: ignore[attr-defined]
+
+    async def _to_its_end(self, doing: Coroutine[Any, Any, Any]) -> Any:
+        """Await what must not be left half done; a cancellation waits in `cancelled`."""
+        import asyncio
+
+        task = asyncio.ensure_future(doing)
+        while not task.done():
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError as cancelled:
+                self.cancelled = cancelled
+        return task.result()
+
+    async def _aleave(self) -> None:
+        if self.lock is not None:
+            await self._to_its_end(_in_thread(self._leave))
 
 
 def _checkpoint(save: Save) -> Checkpoint:
@@ -235,4 +277,15 @@ def _refuse_awaitable(result: Any, node_id: str | None) -> Any:
 async def _in_thread(call: Callable[..., Any], *arguments: Any) -> Any:
     import asyncio  # 25 ms to import, and only asynchronous runs need it
 
-    return await asyncio.to_thread(call, *arguments)
+    result, error = await asyncio.to_thread(_outcome, call, *arguments)
+    if error is not None:
+        raise error
+    return result
+
+
+def _outcome(call: Callable[..., Any], *arguments: Any) -> tuple[Any, BaseException | None]:
+    # A future takes any exception but StopIteration, over which it would wait for ever.
+    try:
+        return call(*arguments), None
+    except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
+        return None, error

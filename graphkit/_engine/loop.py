@@ -23,17 +23,18 @@ loop's own without the record and stops then: an approval cannot be lost to a cr
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
-from graphkit._abc import ANSWER, INTERRUPT, UPDATE
+from graphkit._abc import ANSWER, INTERRUPT, UPDATE, public_metadata
 from graphkit._checkpoint import Checkpoint, new_id
 from graphkit._compile_config import CompileConfig
 from graphkit._config import END, START, RunnableConfig, StreamMode
 from graphkit._engine.requests import Ask, Emit, Finish, Load, LoadWrites, Record, Request, RunNode, Save
-from graphkit._frozen import FrozenDict, freeze
+from graphkit._frozen import FrozenDict, freeze, private_copy
 from graphkit._output import ABSENT, Command, GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, When
 from graphkit._state import AgentState, Changes
-from graphkit._topology import Call, Condition, Node, Topology
+from graphkit._topology import Condition, Node, Topology
 from graphkit._visit import GraphInterrupt
 from graphkit.errors import (
     CheckpointerConfigurationError,
@@ -47,9 +48,13 @@ from graphkit.errors import (
 Steps = Generator[Request, Any, None]
 _EMPTY: Final = FrozenDict()
 _PATH_LENGTH: Final = 100
-_ENGINE_KEYS: Final = frozenset({"run_id", "step", "source", "graph"})
+KEEPS: Final = "keeps"
+"""In the metadata of an update: the id of the checkpoint whose record it took over."""
+_OF_ONE_CHECKPOINT: Final = frozenset({"step", "source", "graph", KEEPS})
+"""What the metadata of one checkpoint say about it alone; the rest belongs to the whole run."""
+_OF_NODES: Final = frozenset({"inside", "action"})
 OWN_SOURCES: Final = frozenset({"input", "loop"})
-"""Values of the metadata's `source` at which a resume still owes the declared stops; `update` and `fork` do not."""
+"""Values of the metadata's `source` at which a resume still owes the declared stops; update, fork and answer do not."""
 
 
 class Stop(BaseException):
@@ -103,9 +108,7 @@ class Walk:
     def _decide(self, source: str, edge: Condition) -> Generator[Request, Any, str]:
         try:
             result = yield Ask(edge.call, self.state(), self.config)
-        except GraphRunnerError:
-            raise
-        except Exception as error:
+        except (Exception, GraphInterrupt) as error:  # only nodes can wait for a human
             raise self.failure(NodeExecutionError, f"the edge of {source!r} failed: {_tell(error)}", source) from error
         if isinstance(result, Command):
             self.merge(source, result.update)
@@ -115,7 +118,7 @@ class Walk:
             raise self.failure(
                 GraphRunnerError, f"the edge of {source!r} leads to {target!r}, which is not a node of the graph", source
             )
-        return target
+        return str.__str__(target)  # of a StrEnum, too
 
     def _mapped(self, source: str, mappings: Mapping[Any, str], key: Any) -> str:
         try:
@@ -132,7 +135,21 @@ class Walk:
     def failure(self, kind: type[GraphRunnerError], reason: str, node_id: str | None = None) -> GraphRunnerError:
         """An error of this run."""
         thread_id = None if self.saver is None else self.config.thread
-        return kind(reason, node_id=node_id, thread_id=thread_id, state=self.data, path=self.path(), config=self.config)
+        state: Any = private_copy(self.data)  # the saver may hold the objects in it
+        return kind(reason, node_id=node_id, thread_id=thread_id, state=state, path=self.path(), config=self.config)
+
+    def recorded(self, base: Checkpoint) -> Generator[Request, Any, dict[str, Any]]:
+        """What is recorded beside a checkpoint; also if the process died before an update had taken it over."""
+        recorded = dict((yield LoadWrites(self.config.replace(checkpoint_id=base.id))))
+        kept = base.metadata.get(KEEPS)
+        if not recorded and kept is not None:
+            recorded = dict((yield LoadWrites(self.config.replace(checkpoint_id=kept))))
+        return recorded
+
+    def carried(self, base: Checkpoint) -> dict[str, Any]:
+        """The metadata that a run's next checkpoints share with this one: its run_id, and the caller's keys."""
+        metadata = public_metadata(base.metadata)
+        return {key: value for key, value in metadata.items() if key not in _OF_ONE_CHECKPOINT}
 
     def path(self) -> list[str]:
         """The nodes that were finished."""
@@ -194,26 +211,28 @@ class Run(Walk):
         snapshots = saver is not None and self.config.stream_mode is StreamMode.SNAPSHOTS
         stops = bool(options.interrupt_before or options.interrupt_after)
         state_of = self.schema.state_of
-        state = state_of(self.data)
         while True:
             stop = self._declared_stop() if stops and self.may_stop else None
             if stop is not None:
                 yield from self._record_stop(*stop)
             if self.has_arrived:
-                yield Emit(self._snapshot() if snapshots and self.is_saved else NodeOutput(self.at, state))
+                yield Emit(self._snapshot() if snapshots and self.is_saved else NodeOutput(self.at, state_of(self.data)))
             if stop is not None:
                 yield from self._hand_out_stops()
                 return
             self.may_stop = self.has_arrived = True
             if self.next == END:
+                if saver is not None and self._is_behind():
+                    yield from self._save("answer")
                 yield Finish(release=options.release_thread)
-                yield Emit(NodeOutput(END, state))
+                yield Emit(NodeOutput(END, state_of(self.data)))
                 return
             node = nodes[self.next]  # type: ignore[index]
-            if node.asks is not None and (yield from self._asks_to_stop(node, state)):
+            if node.asks is not None and (yield from self._asks_to_stop(node)):
                 return
             if self.step >= limit:
                 raise self._too_long(node.id)
+            state = state_of(self.data)  # the node's own: nobody else sees what it does to it
             try:
                 result = yield RunNode(node, state, self._answers() if self.writes else ())
             except GraphInterrupt as interrupt:
@@ -242,7 +261,6 @@ class Run(Walk):
                 self.writes = {}
             if saver is not None and (self.step % interval == 0 or following is None or following == END):
                 yield from self._save("loop")
-            state = state_of(self.data)
 
     # How a run begins
 
@@ -260,7 +278,7 @@ class Run(Walk):
             self.move_to(*self.schema.begin(self.data, given))
         except Exception as error:
             raise self.failure(GraphRunnerError, f"the input cannot be merged: {error}", START) from error
-        self.metadata = self._new_metadata({"run_id": new_id()})
+        self.metadata = self._new_metadata({"run_id": new_id()}, {})
         self.next = yield from self.follow(START)
         if self.saver is not None:
             yield from self._save("input")
@@ -277,22 +295,32 @@ class Run(Walk):
                 f"add it again, or choose another with update_state(config, {{}}, goto=...)",
                 self.next,
             )
-        recorded = dict((yield LoadWrites(self.config.replace(checkpoint_id=base.id))))
+        recorded = yield from self.recorded(base)
         if not self.is_latest:  # what waited here waits again, unanswered
             recorded = {key: value for key, value in recorded.items() if key.startswith(INTERRUPT)}
-        waiting = self._waiting(recorded)
         was_stopped = any(key.startswith(INTERRUPT) for key in recorded)
-        self.metadata = self._new_metadata({key: base.metadata[key] for key in base.metadata if key in _ENGINE_KEYS})
+        carried = self.carried(base)
+        self.metadata = self._new_metadata({"run_id": carried["run_id"]} if "run_id" in carried else {}, carried)
         self.step = 0 if was_stopped else base.metadata.get("step", 0)
         self.writes = recorded
-        given = self._given(resume, waiting)
+        given = self._given(resume, self._waiting(recorded))
         owes_stop = not was_stopped and base.metadata.get("source") in OWN_SOURCES
         self.may_stop, self.has_arrived = owes_stop, False
-        if given:
-            yield from self._record(given)
+        if not self.is_latest:
+            recorded = _asked_once(recorded, given)
+        self.writes = {**recorded, **given}
+        before = self.data, self.changes
         self._merge_recorded()
+        after = self.data, self.changes
+        # After an update all of it, in case the update died before it had taken over the record.
+        writes = self.writes if KEEPS in base.metadata else given
+        # A stop that is only passed by, on a line of its own, is nothing that anybody has to find.
+        if writes and (self.is_latest or resume.has_value or resume.update is not None):
+            self.data, self.changes = before  # what is recorded is merged again by every resume
+            yield from self._record(writes)
+            self.data, self.changes = after
         if self.next is None and not (owes_stop and self._declared_stop()):
-            yield from self._take_open_edge()
+            self.next = yield from self.follow(self.at)  # what interrupt_before_edge left open
 
     def _load_base(self) -> Generator[Request, Any, Checkpoint]:
         if self.saver is None:
@@ -318,24 +346,23 @@ class Run(Walk):
                     GraphRunnerError, "nothing waits for an answer here; give GraphResume(update={...}) to change the state"
                 )
             given = self._to_inside(resume.value, inside) if inside else self._to_declared(resume.value, declared)
-        given.update({ANSWER + key: None for key, stop in declared.items() if stop["when"] != "action" and ANSWER + key not in given})
+        passed = [key for key, stop in declared.items() if stop["when"] != "action" and ANSWER + key not in given]
+        given.update({ANSWER + key: None for key in passed})
         if resume.update is not None:
-            if self.next == END:
-                raise self.failure(GraphRunnerError, "the run is over: use update_state, or invoke with a new input")
             if not isinstance(resume.update, Mapping):
                 raise self.failure(GraphRunnerError, f"update= must be a mapping, not {type(resume.update).__name__}")
             given[f"{UPDATE}{sum(key.startswith(UPDATE) for key in self.writes)}"] = resume.update
-        return given
+        try:
+            return {key: freeze(value) for key, value in given.items()}
+        except ValueError as error:
+            raise self.failure(GraphRunnerError, f"what the resume brought cannot be kept: {error}") from error
 
     def _to_inside(self, value: Any, inside: Mapping[str, Any]) -> dict[str, Any]:
         by_id = isinstance(value, Mapping) and bool(value) and all(key in inside for key in value)
         if by_id:
             return {ANSWER + key: answer for key, answer in value.items()}
-        if len(inside) > 1:
-            raise self.failure(
-                GraphRunnerError, f"{len(inside)} interrupts wait: answer with a mapping of their ids ({', '.join(inside)})"
-            )
-        return {ANSWER + key: value for key in inside}
+        # A node asks one question after the other: the first is the one that waits.
+        return {ANSWER + next(iter(inside)): value}
 
     def _to_declared(self, value: Any, declared: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(value, Mapping):
@@ -361,12 +388,6 @@ class Run(Walk):
         except Exception as error:
             raise self.failure(GraphRunnerError, f"what the resume brought cannot be merged: {error}", self.next) from error
 
-    def _take_open_edge(self) -> Steps:
-        """Decide what `interrupt_before_edge` left open; the end must be stored, a node stores itself."""
-        self.next = yield from self.follow(self.at)
-        if self.next == END:
-            yield from self._save("loop")
-
     # Stops
 
     def _declared_stop(self) -> tuple[str, When, None] | None:
@@ -376,18 +397,20 @@ class Run(Walk):
             return self.next, "before", None  # type: ignore[return-value]
         return None
 
-    def _asks_to_stop(self, node: Node, state: AgentState) -> Generator[Request, Any, bool]:
+    def _asks_to_stop(self, node: Node) -> Generator[Request, Any, bool]:
         try:
-            answer = yield Ask(Call(node.asks), node.id, state, self.config)  # type: ignore[arg-type]
-        except Exception as error:
+            answer = yield Ask(node.asks, node.id, self.state(), self.config)  # type: ignore[arg-type]
+        except (Exception, GraphInterrupt) as error:
             reason = f"interrupt() of node {node.id!r} failed: {_tell(error)}"
             raise self.failure(NodeExecutionError, reason, node.id) from error
         if answer is None:
             return False
+        payload = None
         if isinstance(answer, InterruptionMetadata):
             answer, payload = answer.metadata, answer.payload
-        else:
-            payload = None
+        if not isinstance(answer, Mapping):
+            reason = f"interrupt() of node {node.id!r} returned {type(answer).__name__}: return metadata, a mapping or None"
+            raise self.failure(NodeExecutionError, reason, node.id)
         yield from self._record_stop(node.id, "action", payload, answer)
         yield from self._hand_out_stops()
         return True
@@ -396,8 +419,17 @@ class Run(Walk):
         """Store that the run waits here. A stop that waits already is asked again under its id."""
         waiting = self._waiting(self.writes)
         again = [key for key, stop in waiting.items() if (stop["node_id"], stop["when"]) == (node_id, when)]
-        stop = {"node_id": node_id, "when": when, "payload": payload, "metadata": dict(metadata)}
-        yield from self._record({INTERRUPT + (again[0] if again else new_id()): freeze(stop)})
+        since = waiting[again[0]]["created_at"] if again else datetime.now(UTC)
+        stop = {"node_id": node_id, "when": when, "payload": payload, "metadata": dict(metadata), "created_at": since}
+        if self.saver is not None and self.is_saved and when in _OF_NODES:
+            # The node may have updated, or released, the thread that runs it.
+            latest = yield Load(self.config)
+            self.is_latest = latest is not None and latest.id == self.base.id  # type: ignore[union-attr]
+        try:
+            frozen = freeze(stop)
+        except ValueError as error:
+            raise self.failure(NodeExecutionError, f"what {node_id!r} asks cannot be kept: {error}", node_id) from error
+        yield from self._record({INTERRUPT + (again[0] if again else new_id()): frozen})
 
     def _hand_out_stops(self) -> Steps:
         state = self.state()
@@ -451,8 +483,14 @@ class Run(Walk):
             yield Record(self.config.replace(checkpoint_id=self.base.id), writes)  # type: ignore[union-attr]
         self.writes.update(writes)
 
-    def _new_metadata(self, own: Mapping[str, Any]) -> FrozenDict:
-        return freeze({**self.config.metadata, **own, "graph": self.topology.fingerprint})  # type: ignore[return-value]
+    def _is_behind(self) -> bool:
+        """Whether what is stored is not the end yet: an answer was merged, or an open edge taken, just before it."""
+        assert self.base is not None
+        assert self.changes is not None
+        return self.base.next_node_id != END or bool(self.changes.ops)
+
+    def _new_metadata(self, own: Mapping[str, Any], carried: Mapping[str, Any]) -> FrozenDict:
+        return freeze({**carried, **self.config.metadata, **own, "graph": self.topology.fingerprint})  # type: ignore[return-value]
 
     # Small things
 
@@ -463,7 +501,7 @@ class Run(Walk):
         if not self.topology.has_target(goto):
             reason = f"the Command of {node_id!r} goes to {goto!r}, which is not a node of the graph"
             raise self.failure(GraphRunnerError, reason, node_id)
-        return goto
+        return str.__str__(goto)
 
     def _place(self) -> str:
         return f"{self.at!r} -> {self.next!r}"
@@ -480,6 +518,19 @@ class Run(Walk):
             f"the run has executed {self.limit} nodes, its max_iterations, and would go on with {node_id!r}",
             node_id,
         )
+
+
+def _asked_once(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What waits again where an old checkpoint is resumed: of the questions of a node, those up to the first open one."""
+    kept: dict[str, Any] = {}
+    asking: set[str] = set()
+    for key, stop in recorded.items():
+        if stop["when"] == "inside" and ANSWER + key.removeprefix(INTERRUPT) not in given:
+            if stop["node_id"] in asking:
+                continue
+            asking.add(stop["node_id"])
+        kept[key] = stop
+    return kept
 
 
 def _tell(error: BaseException) -> str:

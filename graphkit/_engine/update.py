@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any
 
+from graphkit._abc import INTERRUPT
 from graphkit._compile_config import CompileConfig
 from graphkit._config import RunnableConfig
-from graphkit._engine.loop import Walk
-from graphkit._engine.requests import Load, LoadWrites, Record, Request, Save
+from graphkit._engine.loop import KEEPS, Walk
+from graphkit._engine.requests import Load, Record, Request, Save
 from graphkit._frozen import freeze
 from graphkit._state import Changes
 from graphkit._topology import Topology
@@ -47,15 +48,23 @@ class Update(Walk):
             following = yield from self.follow(self.as_node)
         elif self.goto is not None:
             following = self.goto
-        metadata = freeze({**base.metadata, "source": "update"})
+        recorded = yield from self.recorded(base)
+        # Without a node of its own the run stands where it stood: what waits there, and what was answered, stays true.
+        stays = bool(recorded) and self.as_node is None and self.goto is None
+        was_stopped = any(key.startswith(INTERRUPT) for key in recorded)
+        own = {"step": 0 if was_stopped else base.metadata.get("step", 0), "source": "update"}
+        if stays:
+            own[KEEPS] = base.id  # so that a process that dies before it is recorded here loses no stop
+        graph = {"graph": self.topology.fingerprint}
+        metadata = freeze({**self.carried(base), **self._callers(), **graph, **own})
         child = yield Save(node_id, following, self.data, parent=base, metadata=metadata, changes=self.changes)  # type: ignore[arg-type]
         here = self.config.replace(checkpoint_id=child.id, next_node=following)
-        if self.as_node is None and self.goto is None:
-            # The run still stands where it stood: what waits there, and what was answered, is still true.
-            writes = yield LoadWrites(self.config.replace(checkpoint_id=base.id))
-            if writes:
-                yield Record(here, writes)
+        if stays:
+            yield Record(here, recorded)
         return here
+
+    def _callers(self) -> Mapping[str, Any]:
+        return {key: value for key, value in self.config.metadata.items() if key != "run_id"}
 
     def _check(self) -> None:
         if self.as_node is not None and self.goto is not None:

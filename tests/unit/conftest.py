@@ -1,0 +1,47 @@
+"""Savers for tests of the engine: the memory saver, and an independent one of the contract's four methods."""
+
+import pytest
+
+from graphkit import BaseCheckpointSaver, RunnableConfig, Tag
+from savers import MemorySaver
+
+
+class ListSaver(BaseCheckpointSaver):
+    """Four methods on plain lists, newest last; everything else is the contract's own."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def _of(self, config):
+        config = RunnableConfig.of(config)
+        return self.kept.setdefault((config.thread, config.checkpoint_ns), [])
+
+    def list(self, config=None):
+        return self._of(config)[::-1]
+
+    def get(self, config=None):
+        wanted = RunnableConfig.of(config).checkpoint_id
+        return next((one for one in self.list(config) if wanted in {None, one.id}), None)
+
+    def put(self, config, checkpoint):
+        config = RunnableConfig.of(config)
+        history = self._of(config)
+        if config.checkpoint_id is None:
+            history.append(checkpoint)
+            return config.with_check_point_id(checkpoint.id)
+        history[[one.id for one in history].index(config.checkpoint_id)] = checkpoint
+        return config
+
+    def release(self, config=None):
+        config = RunnableConfig.of(config)
+        return Tag(config.thread, tuple(self.kept.pop((config.thread, config.checkpoint_ns), [])[::-1]))
+
+
+@pytest.fixture(params=[MemorySaver, ListSaver], ids=["memory", "four-methods"])
+def saver(request):
+    return request.param()
+
+
+@pytest.fixture
+def list_saver():
+    return ListSaver()

@@ -1,0 +1,1034 @@
+"""How a graph runs: what happens in which order, what is stored, what a resume repeats."""
+
+import operator
+import pickle
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pytest
+
+from graphkit import (
+    END,
+    START,
+    Channels,
+    Checkpoint,
+    Command,
+    GraphResume,
+    InterruptionMetadata,
+    RunnableConfig,
+    StateGraph,
+    StateSnapshot,
+)
+from graphkit.errors import (
+    CheckpointerConfigurationError,
+    CheckpointNotFoundError,
+    CheckpointSerializationError,
+    GraphRunnerError,
+    MaxIterationsError,
+    NodeExecutionError,
+)
+from savers import MemorySaver
+
+CONFIG = RunnableConfig("t")
+LOG = {"log": Channels.appender_with_duplicate()}
+
+
+class Boom(Exception):
+    pass
+
+
+class Flaky:
+    """A node that logs its runs and fails when it is told to."""
+
+    def __init__(self, name):
+        self.name = name
+        self.runs = 0
+        self.fails = False
+
+    def __call__(self, state):
+        self.runs += 1
+        if self.fails:
+            raise Boom(self.name)
+        return {"log": self.name}
+
+
+def chain(*names, edges=(), schema=LOG):
+    """A graph START -> a -> b -> ... -> END of nodes that log their names; returns it and its nodes."""
+    nodes = {name: Flaky(name) for name in names}
+    graph = StateGraph(schema)
+    for name, node in nodes.items():
+        graph.add_node(name, node)
+    for source, target in zip([START, *names], [*names, END], strict=True):
+        if source not in edges:
+            graph.add_edge(source, target)
+    return graph, nodes
+
+
+def walked(outputs):
+    return [output.node for output in outputs]
+
+
+def stored(saver, config=CONFIG):
+    """(node, next) of what is stored, oldest first."""
+    return [(one.node_id, one.next_node_id) for one in reversed(saver.list(config))]
+
+
+def logs(saver, config=CONFIG):
+    return [list(one.state.get("log", [])) for one in reversed(saver.list(config))]
+
+
+# --- one step ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_runs_the_node_merges_takes_the_edge_saves_and_only_then_hands_out(saver):
+    events = []
+
+    def node(state):
+        events.append("node")
+        return {"log": "n"}
+
+    def edge(state):
+        events.append(f"edge {list(state['log'])}")
+        return Command("stop", {"log": "e"})
+
+    real_put = saver.put
+
+    def put(config, checkpoint):
+        events.append(f"put {checkpoint.node_id} {list(checkpoint.state['log'])}")
+        return real_put(config, checkpoint)
+
+    saver.put = put
+    graph = StateGraph(LOG).add_node("n", node).add_edge(START, "n").add_conditional_edges("n", edge, {"stop": END})
+    for output in graph.compile(checkpoint_saver=saver).stream({"log": "i"}, CONFIG):
+        events.append(f"out {output.node}")
+    assert events == [
+        "put __START__ ['i']",
+        "out __START__",
+        "node",
+        "edge ['i', 'n']",
+        "put n ['i', 'n', 'e']",
+        "out n",
+        "out __END__",
+    ]
+
+
+def test_k_nodes_store_k_plus_one_checkpoints_each_the_child_of_the_last(saver):
+    graph, _ = chain("a", "b", "c")
+    graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
+    assert stored(saver) == [(START, "a"), ("a", "b"), ("b", "c"), ("c", END)]
+    history = list(reversed(saver.list(CONFIG)))
+    assert [one.parent_id for one in history] == [None, *(one.id for one in history[:-1])]
+    assert logs(saver) == [[], ["a"], ["a", "b"], ["a", "b", "c"]]
+
+
+def test_a_graph_without_nodes_runs(saver):
+    graph = StateGraph({}).add_edge(START, END).compile(checkpoint_saver=saver)
+    assert walked(graph.stream({"x": 1}, CONFIG)) == [START, END]
+    assert stored(saver) == [(START, END)]
+
+
+def test_without_a_saver_nothing_is_kept_between_runs():
+    compiled = chain("a")[0].compile()
+    assert compiled.invoke({})["log"] == ["a"]
+    assert compiled.invoke({})["log"] == ["a"]
+
+
+@pytest.mark.parametrize("failing", ["node", "edge", "update", "command"])
+def test_a_step_that_fails_stores_nothing_and_a_resume_runs_it_again(saver, failing):
+    runs, broken = [], [True]
+
+    def b(state):
+        runs.append("b")
+        if broken and failing == "node":
+            raise Boom("no")
+        if broken and failing == "update":
+            return 17
+        if broken and failing == "command":
+            return Command("nowhere", {"log": "b"})
+        return {"log": "b"}
+
+    def after_b(state):
+        if broken and failing == "edge":
+            raise Boom("no")
+        return END
+
+    graph = StateGraph(LOG).add_node("a", lambda s: runs.append("a")).add_node("b", b)
+    compiled = graph.add_edge(START, "a").add_edge("a", "b").add_conditional_edges("b", after_b).compile(checkpoint_saver=saver)
+    with pytest.raises(GraphRunnerError) as failed:
+        compiled.invoke({"x": 1}, CONFIG)
+    assert failed.value.node_id == "b"
+    assert failed.value.thread_id == "t"
+    assert failed.value.path[:1] == ("a",)
+    assert isinstance(failed.value.__cause__, Boom) == (failing in {"node", "edge"})
+    assert stored(saver) == [(START, "a"), ("a", "b")]
+    before = saver.list(CONFIG)
+    broken.clear()
+    assert compiled.invoke(None, CONFIG)["log"] == ["b"]
+    assert runs == ["a", "b", "b"]
+    assert list(saver.list(CONFIG))[1:] == list(before)
+
+
+def test_a_failed_entry_edge_stores_nothing(saver):
+    def entry(state):
+        raise Boom("no")
+
+    graph = StateGraph({}).add_node("a", lambda s: None).add_conditional_edges(START, entry).add_edge("a", END)
+    with pytest.raises(NodeExecutionError, match="__START__"):
+        graph.compile(checkpoint_saver=saver).invoke({"x": 1}, CONFIG)
+    assert stored(saver) == []
+
+
+def test_what_a_node_may_return():
+    def run(result):
+        graph = StateGraph(LOG).add_node("a", lambda s: result).add_node("b", lambda s: {"log": "b"})
+        return graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END).compile().invoke({"log": "i"})["log"]
+
+    assert run(None) == ["i", "b"]
+    assert run({}) == ["i", "b"]
+    assert run({"log": "a"}) == ["i", "a", "b"]
+    assert run(Command(update={"log": "a"})) == ["i", "a", "b"]
+    assert run(Command(END, {"log": "a"})) == ["i", "a"]
+    assert run(Command(END)) == ["i"]
+
+
+def test_returning_the_state_itself_is_no_update():
+    graph = StateGraph(LOG).add_node("a", lambda s: s).add_edge(START, "a").add_edge("a", END)
+    assert graph.compile().invoke({"log": "i"})["log"] == ["i"]
+
+
+@pytest.mark.parametrize("result", [1, "x", ["log"], True])
+def test_another_result_is_an_error_that_names_the_node(result):
+    graph = StateGraph(LOG).add_node("odd", lambda s: result).add_edge(START, "odd").add_edge("odd", END)
+    with pytest.raises(NodeExecutionError, match="'odd' returned"):
+        graph.compile().invoke({})
+
+
+def test_an_update_with_a_key_that_is_no_string_is_an_error():
+    graph = StateGraph({}).add_node("odd", lambda s: {1: 2}).add_edge(START, "odd").add_edge("odd", END)
+    with pytest.raises(NodeExecutionError, match="'odd'"):
+        graph.compile().invoke({})
+
+
+def test_an_update_that_contains_itself_is_an_error():
+    loop = []
+    loop.append(loop)
+    graph = StateGraph({}).add_node("odd", lambda s: {"x": loop}).add_edge(START, "odd").add_edge("odd", END)
+    with pytest.raises(NodeExecutionError, match="contains itself"):
+        graph.compile().invoke({})
+
+
+def test_an_edge_command_is_looked_up_in_the_mappings_and_its_update_is_in_the_checkpoint(saver):
+    graph = StateGraph(LOG).add_node("a", lambda s: {"log": "a"}).add_edge(START, "a")
+    graph.add_conditional_edges("a", lambda s: Command("done", {"log": "edge"}), {"done": END})
+    graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
+    assert logs(saver) == [[], ["a", "edge"]]
+
+
+def test_an_entry_edge_may_decide_and_update(saver):
+    graph = StateGraph(LOG).add_node("a", lambda s: None).add_node("b", lambda s: None).add_edge("a", END).add_edge("b", END)
+    graph.add_conditional_edges(START, lambda s: Command("b", {"log": "e"}))
+    assert walked(graph.compile(checkpoint_saver=saver).stream({}, CONFIG)) == [START, "b", END]
+    assert logs(saver)[0] == ["e"]
+
+
+@pytest.mark.parametrize("result", ["nope", None, 3, ["list"], Command("nope"), Command()])
+@pytest.mark.parametrize("mappings", [{"yes": END}, None])
+def test_an_unmapped_condition_names_its_source(saver, result, mappings):
+    graph = StateGraph({}).add_node("a", lambda s: None).add_edge(START, "a")
+    graph.add_conditional_edges("a", lambda s: result, mappings)
+    with pytest.raises(GraphRunnerError, match="'a'"):
+        graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
+    assert stored(saver) == [(START, "a")]
+
+
+def test_conditions_may_return_any_key_of_the_mappings():
+    graph = StateGraph({}).add_node("a", lambda s: None).add_node("b", lambda s: None).add_edge(START, "a").add_edge("b", END)
+    graph.add_conditional_edges("a", lambda s: s["x"] > 1, {True: "b", False: END})
+    assert walked(graph.compile().stream({"x": 2})) == [START, "a", "b", END]
+    assert walked(graph.compile().stream({"x": 0})) == [START, "a", END]
+
+
+def test_a_node_without_an_outgoing_edge_fails_after_it_ran_and_stores_nothing(saver):
+    graph = StateGraph({}).add_node("a", lambda s: None).add_edge(START, "a")
+    with pytest.raises(GraphRunnerError, match="'a' has no outgoing edge"):
+        graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
+    assert stored(saver) == [(START, "a")]
+
+
+def test_node_ids_may_be_members_of_an_enum(saver):
+    class Step(StrEnum):
+        ONE = "one"
+        TWO = "two"
+
+    graph = StateGraph({}).add_node(Step.ONE, lambda s: Command(Step.TWO)).add_node(Step.TWO, lambda s: None)
+    graph.add_edge(START, Step.ONE).add_conditional_edges(Step.TWO, lambda s: Step.ONE if "x" not in s else END, [Step.ONE, END])
+    compiled = graph.compile(checkpoint_saver=saver, interrupt_before=[Step.TWO])
+    compiled.invoke({"x": 1}, CONFIG)
+    compiled.invoke(None, CONFIG)
+    assert stored(saver) == [(START, "one"), ("one", "two"), ("two", END)]
+    assert {type(one.next_node_id) for one in saver.list(CONFIG)} == {str}
+
+
+def test_nodes_and_edges_take_the_config_if_they_want_it():
+    seen = []
+
+    def node(state, config):
+        seen.append(config["configurable"]["thread_id"])
+
+    def edge(state, config):
+        seen.append(config.thread_id)
+        return END
+
+    def own_default(state, factor=2):
+        seen.append(factor)
+
+    graph = StateGraph({}).add_node("a", node).add_node("b", own_default)
+    graph.add_edge(START, "a").add_edge("a", "b").add_conditional_edges("b", edge).compile().invoke({}, CONFIG)
+    assert seen == ["t", 2, "t"]
+
+
+# --- beginning, resuming ----------------------------------------------------------------------------------------------
+
+
+def test_input_on_a_finished_thread_continues_from_its_state(saver):
+    compiled = chain("a")[0].compile(checkpoint_saver=saver)
+    compiled.invoke({"log": "1"}, CONFIG)
+    assert compiled.invoke({"log": "2"}, CONFIG)["log"] == ["1", "a", "2", "a"]
+    assert stored(saver) == [(START, "a"), ("a", END)] * 2
+
+
+def test_input_on_a_stopped_thread_starts_anew_and_nothing_waits_any_more(saver):
+    compiled = chain("a", "b")[0].compile(checkpoint_saver=saver, interrupt_before=["b"])
+    compiled.invoke({}, CONFIG)
+    assert len(saver.interrupts("t")) == 1
+    outputs = list(compiled.stream({"log": "again"}, CONFIG))
+    assert walked(outputs) == [START, "a", "b"]
+    assert outputs[-1].state["log"] == ["a", "again", "a"]
+    assert len(saver.interrupts("t")) == 1
+
+
+def test_input_with_a_checkpoint_id_starts_from_that_state(saver):
+    compiled = chain("a")[0].compile(checkpoint_saver=saver)
+    compiled.invoke({"log": "1"}, CONFIG)
+    first = saver.list(CONFIG)[-1]
+    before = list(saver.list(CONFIG))
+    final = compiled.invoke({"log": "2"}, CONFIG.with_check_point_id(first.id))
+    assert final["log"] == ["1", "2", "a"]
+    assert list(saver.list(CONFIG))[2:] == before
+    assert saver.list(CONFIG)[1].parent_id == first.id
+
+
+def test_input_with_an_unknown_checkpoint_id_stores_nothing(saver):
+    compiled = chain("a")[0].compile(checkpoint_saver=saver)
+    with pytest.raises(CheckpointNotFoundError):
+        compiled.invoke({}, RunnableConfig("t", "nope"))
+    assert stored(saver) == []
+
+
+def test_an_input_that_is_none_of_the_kinds_is_refused(saver):
+    with pytest.raises(GraphRunnerError):
+        chain("a")[0].compile(checkpoint_saver=saver).invoke(["x"], CONFIG)
+
+
+@pytest.mark.parametrize("options", [{}, {"checkpoint_interval": 0}])
+def test_a_resume_without_a_saver(options):
+    if options:
+        options["checkpoint_saver"] = MemorySaver()
+    compiled = chain("a")[0].compile(**options)
+    for given in (None, GraphResume(), GraphResume(1)):
+        with pytest.raises(CheckpointerConfigurationError):
+            compiled.invoke(given, CONFIG)
+
+
+@pytest.mark.parametrize("config", [CONFIG, RunnableConfig("t", "nope"), None])
+def test_a_resume_without_a_checkpoint(saver, config):
+    compiled = chain("a")[0].compile(checkpoint_saver=saver)
+    with pytest.raises(CheckpointNotFoundError):
+        compiled.invoke(None, config)
+
+
+def test_an_unknown_checkpoint_of_a_known_thread(saver):
+    compiled = chain("a")[0].compile(checkpoint_saver=saver)
+    compiled.invoke({}, CONFIG)
+    with pytest.raises(CheckpointNotFoundError):
+        compiled.invoke(None, RunnableConfig("t", "nope"))
+    assert len(saver.list(CONFIG)) == 2
+
+
+def test_resuming_a_finished_thread_emits_the_end_and_stores_nothing(saver):
+    compiled = chain("a")[0].compile(checkpoint_saver=saver)
+    compiled.invoke({}, CONFIG)
+    before = list(saver.list(CONFIG))
+    for _ in range(2):
+        (end,) = compiled.stream(None, CONFIG)
+        assert end.is_end
+        assert end.state["log"] == ["a"]
+    assert list(saver.list(CONFIG)) == before
+
+
+def test_resuming_a_past_checkpoint_appends_and_removes_nothing(saver):
+    graph, nodes = chain("a", "b", "c")
+    compiled = graph.compile(checkpoint_saver=saver)
+    compiled.invoke({}, CONFIG)
+    before = list(saver.list(CONFIG))
+    at_a = next(one for one in before if one.node_id == "a")
+    outputs = list(compiled.stream(None, CONFIG.with_check_point_id(at_a.id)))
+    assert walked(outputs) == ["b", "c", END]
+    assert outputs[-1].state["log"] == ["a", "b", "c"]
+    assert list(saver.list(CONFIG))[2:] == before
+    assert saver.list(CONFIG)[1].parent_id == at_a.id
+    assert (nodes["a"].runs, nodes["b"].runs) == (1, 2)
+
+
+def test_resume_takes_a_thread_id_or_a_config(saver):
+    graph, nodes = chain("a", "b")
+    compiled = graph.compile(checkpoint_saver=saver, interrupt_before=["b"])
+    for thread in ("t", RunnableConfig("t"), {"configurable": {"thread_id": "t"}}):
+        compiled.invoke({}, CONFIG)
+        compiled.resume(thread)
+    assert nodes["b"].runs == 3
+    compiled.resume("t", saver.list(CONFIG)[1].id)
+    assert nodes["b"].runs == 4
+
+
+def test_a_finished_node_never_runs_again(saver):
+    names = [f"n{i}" for i in range(6)]
+    graph, nodes = chain(*names)
+    compiled = graph.compile(checkpoint_saver=saver)
+    for name in names:
+        nodes[name].fails = True
+        with pytest.raises(NodeExecutionError):
+            compiled.invoke({} if name == "n0" else None, CONFIG)
+        nodes[name].fails = False
+    assert compiled.invoke(None, CONFIG)["log"] == names
+    assert {node.runs for node in nodes.values()} == {2}
+    assert len(saver.list(CONFIG)) == 7
+
+
+@pytest.mark.parametrize("given", [None, GraphResume(update={"x": 1})])
+def test_a_stored_next_node_that_is_gone(saver, given):
+    graph, nodes = chain("a", "b")
+    nodes["b"].fails = True
+    with pytest.raises(NodeExecutionError):
+        graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
+    other = chain("a", "c")[0].compile(checkpoint_saver=saver)
+    before = list(saver.list(CONFIG))
+    with pytest.raises(GraphRunnerError, match="'b'") as failed:
+        other.invoke(given, CONFIG)
+    assert not isinstance(failed.value, NodeExecutionError)
+    assert list(saver.list(CONFIG)) == before
+    other.invoke(None, other.update_state(CONFIG, {}, goto="c"))
+    assert logs(saver)[-1] == ["a", "c"]
+
+
+def test_a_checkpoint_made_by_hand_can_be_resumed(saver):
+    saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={"log": ["by hand"]}))
+    assert chain("a", "b")[0].compile(checkpoint_saver=saver).invoke(None, CONFIG)["log"] == ["by hand", "b"]
+
+
+# --- max_iterations ---------------------------------------------------------------------------------------------------
+
+
+def endless(**options):
+    graph = StateGraph({"n": Channels.base(operator.add, int)}).add_node("a", lambda s: {"n": 1})
+    return graph.add_edge(START, "a").add_edge("a", "a").compile(**options)
+
+
+def test_max_iterations_counts_nodes_and_is_checked_before_a_node_runs(saver):
+    compiled = chain("a", "b", "c")[0].compile(checkpoint_saver=saver, max_iterations=3)
+    assert compiled.invoke({}, CONFIG)["log"] == ["a", "b", "c"]
+    graph, nodes = chain("a", "b", "c")
+    with pytest.raises(MaxIterationsError) as failed:
+        graph.compile(checkpoint_saver=saver, max_iterations=2).invoke({}, RunnableConfig("u"))
+    assert nodes["c"].runs == 0
+    assert failed.value.node_id == "c"
+    assert stored(saver, RunnableConfig("u"))[-1] == ("b", "c")
+
+
+def test_a_higher_limit_lets_a_resume_go_on(saver):
+    compiled = endless(checkpoint_saver=saver, max_iterations=3)
+    with pytest.raises(MaxIterationsError):
+        compiled.invoke({}, CONFIG)
+    with pytest.raises(MaxIterationsError):  # it survives the resume: not one node more
+        compiled.invoke(None, CONFIG)
+    assert saver.get(CONFIG).state["n"] == 3
+    compiled.set_max_iterations(5)
+    with pytest.raises(MaxIterationsError):
+        compiled.invoke(None, CONFIG)
+    assert saver.get(CONFIG).state["n"] == 5
+    with pytest.raises(MaxIterationsError):
+        compiled.invoke(None, RunnableConfig("t", max_iterations=6))
+    assert saver.get(CONFIG).state["n"] == 6
+
+
+def test_max_iterations_survives_a_failure_and_starts_anew_with_new_input(saver):
+    graph, nodes = chain("a", "b", "c")
+    compiled = graph.compile(checkpoint_saver=saver, max_iterations=2)
+    nodes["b"].fails = True
+    with pytest.raises(NodeExecutionError):
+        compiled.invoke({}, CONFIG)
+    nodes["b"].fails = False
+    with pytest.raises(MaxIterationsError):
+        compiled.invoke(None, CONFIG)
+    with pytest.raises(MaxIterationsError):
+        compiled.invoke({}, CONFIG)
+    assert logs(saver)[-1] == ["a", "b", "a", "b"]
+
+
+def test_max_iterations_starts_anew_after_an_interrupt(saver):
+    compiled = endless(checkpoint_saver=saver, max_iterations=1, interrupt_after=["a"])
+    for n in range(1, 5):
+        assert compiled.invoke({} if n == 1 else None, CONFIG)["n"] == n
+
+
+def test_max_iterations_starts_anew_when_an_update_settles_the_interrupt(saver):
+    compiled = chain("a", "b", "c")[0].compile(checkpoint_saver=saver, max_iterations=2, interrupt_before=["c"])
+    compiled.invoke({}, CONFIG)
+    compiled.update_state(CONFIG, {}, goto="b")
+    assert compiled.invoke_final(None, CONFIG).when == "before"
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_below_one_is_refused(limit):
+    with pytest.raises(ValueError):
+        endless(max_iterations=limit)
+    with pytest.raises(ValueError):
+        endless().set_max_iterations(limit)
+    with pytest.raises(ValueError):
+        RunnableConfig(max_iterations=limit)
+
+
+# --- checkpoint_interval ----------------------------------------------------------------------------------------------
+
+
+def test_every_nth_node_is_saved_and_start_and_end_always(saver):
+    compiled = chain("a", "b", "c", "d", "e")[0].compile(checkpoint_saver=saver, checkpoint_interval=2)
+    compiled.invoke({}, CONFIG)
+    assert stored(saver) == [(START, "a"), ("b", "c"), ("d", "e"), ("e", END)]
+    assert logs(saver) == [[], ["a", "b"], ["a", "b", "c", "d"], ["a", "b", "c", "d", "e"]]
+    history = list(reversed(saver.list(CONFIG)))
+    assert [one.parent_id for one in history[1:]] == [one.id for one in history[:-1]]
+
+
+@pytest.mark.parametrize("failing", ["node", "edge"])
+def test_a_failure_saves_what_was_finished(saver, failing):
+    graph, nodes = chain("a", "b", "c", edges=["c"])
+
+    def edge(state):
+        if failing == "edge":
+            raise Boom("no")
+        return END
+
+    graph.add_conditional_edges("c", edge)
+    compiled = graph.compile(checkpoint_saver=saver, checkpoint_interval=10)
+    nodes["c"].fails = failing == "node"
+    with pytest.raises(NodeExecutionError):
+        compiled.invoke({}, CONFIG)
+    assert stored(saver) == [(START, "a"), ("b", "c")]
+    assert logs(saver) == [[], ["a", "b"]]
+    nodes["c"].fails, failing = False, ""
+    assert compiled.invoke(None, CONFIG)["log"] == ["a", "b", "c"]
+    assert (nodes["a"].runs, nodes["b"].runs) == (1, 1)
+
+
+def test_an_interrupt_saves_what_was_finished(saver):
+    compiled = chain("a", "b", "c")[0].compile(checkpoint_saver=saver, checkpoint_interval=10, interrupt_before=["c"])
+    compiled.invoke({}, CONFIG)
+    assert stored(saver) == [(START, "a"), ("b", "c")]
+    assert [one.node_id for one in saver.interrupts("t")] == ["c"]
+    assert compiled.invoke(None, CONFIG)["log"] == ["a", "b", "c"]
+
+
+def test_the_limit_saves_what_was_finished(saver):
+    with pytest.raises(MaxIterationsError):
+        endless(checkpoint_saver=saver, checkpoint_interval=10, max_iterations=3).invoke({}, CONFIG)
+    assert saver.get(CONFIG).state["n"] == 3
+
+
+def test_closing_a_stream_saves_what_was_finished(saver):
+    graph, nodes = chain("a", "b", "c")
+    compiled = graph.compile(checkpoint_saver=saver, checkpoint_interval=10)
+    stream = compiled.stream({}, CONFIG)
+    assert walked([next(stream), next(stream)]) == [START, "a"]
+    stream.close()
+    assert stored(saver) == [(START, "a"), ("a", "b")]
+    compiled.invoke(None, CONFIG)
+    assert nodes["a"].runs == 1
+
+
+def test_interval_zero_stores_nothing():
+    saver = MemorySaver()
+    chain("a")[0].compile(checkpoint_saver=saver, checkpoint_interval=0).invoke({}, CONFIG)
+    assert saver.threads() == ()
+
+
+def test_a_snapshot_is_handed_out_for_what_was_stored_only():
+    compiled = chain("a", "b")[0].compile(checkpoint_saver=MemorySaver(), checkpoint_interval=2)
+    kinds = [isinstance(output, StateSnapshot) for output in compiled.stream_snapshots({}, CONFIG)]
+    assert kinds == [True, False, True, False]
+
+
+# --- declared stops ---------------------------------------------------------------------------------------------------
+
+
+def stops(compiled, given=None, config=CONFIG):
+    """The ids walked, and (node, when) of the stop at the end if there was one."""
+    outputs = list(compiled.stream(given, config))
+    last = outputs[-1]
+    if isinstance(last, InterruptionMetadata):
+        return walked(outputs[:-1]), (last.node_id, last.when)
+    return walked(outputs), None
+
+
+def test_before_a_node(saver):
+    compiled = chain("a", "b")[0].compile(checkpoint_saver=saver, interrupt_before="b")
+    assert stops(compiled, {}) == ([START, "a"], ("b", "before"))
+    assert stored(saver) == [(START, "a"), ("a", "b")]
+    assert stops(compiled) == (["b", END], None)
+    assert saver.interrupts("t") == []
+
+
+def test_before_the_first_node(saver):
+    compiled = chain("a")[0].compile(checkpoint_saver=saver, interrupt_before=["a"])
+    assert stops(compiled, {}) == ([START], ("a", "before"))
+    assert stops(compiled) == (["a", END], None)
+
+
+def test_after_a_node(saver):
+    compiled = chain("a", "b")[0].compile(checkpoint_saver=saver, interrupt_after=["a"])
+    assert stops(compiled, {}) == ([START, "a"], ("a", "after"))
+    assert stops(compiled) == (["b", END], None)
+
+
+def test_after_the_last_node(saver):
+    compiled = chain("a", "b")[0].compile(checkpoint_saver=saver, interrupt_after=["b"])
+    assert stops(compiled, {}) == ([START, "a", "b"], ("b", "after"))
+    assert saver.history(CONFIG)[0].status == "interrupted"
+    assert stops(compiled) == ([END], None)
+    assert saver.history(CONFIG)[0].status == "finished"
+    assert stops(compiled) == ([END], None)
+
+
+@pytest.mark.parametrize("option", ["interrupt_before", "interrupt_after"])
+def test_on_a_self_loop_one_node_per_resume(saver, option):
+    compiled = endless(checkpoint_saver=saver, **{option: ["a"]})
+    first = compiled.invoke({}, CONFIG).value("n")
+    assert [compiled.invoke(None, CONFIG)["n"] for _ in range(3)] == [first + 1, first + 2, first + 3]
+
+
+def test_where_after_and_before_meet_there_is_one_stop(saver):
+    compiled = chain("a", "b")[0].compile(checkpoint_saver=saver, interrupt_after=["a"], interrupt_before=["b"])
+    assert stops(compiled, {}) == ([START, "a"], ("a", "after"))
+    assert stops(compiled) == (["b", END], None)
+
+
+def test_every_node_may_stop_both_ways(saver):
+    names = ["a", "b", "c"]
+    compiled = chain(*names)[0].compile(checkpoint_saver=saver, interrupt_after=names, interrupt_before=names)
+    assert stops(compiled, {}) == ([START], ("a", "before"))
+    assert [stops(compiled)[1] for _ in range(4)] == [("a", "after"), ("b", "after"), ("c", "after"), None]
+
+
+def test_without_a_saver_a_run_stops_too():
+    compiled = chain("a", "b")[0].compile(interrupt_before=["b"])
+    assert stops(compiled, {}) == ([START, "a"], ("b", "before"))
+
+
+def test_a_failed_node_after_a_passed_stop_is_not_stopped_at_again(saver):
+    graph, nodes = chain("a", "b")
+    compiled = graph.compile(checkpoint_saver=saver, interrupt_before=["b"])
+    compiled.invoke({}, CONFIG)
+    nodes["b"].fails = True
+    with pytest.raises(NodeExecutionError):
+        compiled.invoke(None, CONFIG)
+    assert saver.interrupts("t") == []
+    nodes["b"].fails = False
+    assert stops(compiled) == (["b", END], None)
+
+
+def test_an_answer_is_merged_and_found_again_after_a_failure(saver):
+    graph, nodes = chain("a", "b")
+    compiled = graph.compile(checkpoint_saver=saver, interrupt_before=["b"])
+    compiled.invoke({}, CONFIG)
+    nodes["b"].fails = True
+    with pytest.raises(NodeExecutionError):
+        compiled.invoke(GraphResume({"log": "ok"}), CONFIG)
+    nodes["b"].fails = False
+    assert compiled.invoke(None, CONFIG)["log"] == ["a", "ok", "b"]
+    assert logs(saver) == [[], ["a"], ["a", "ok", "b"]]
+
+
+def test_an_answer_after_the_last_node_is_stored(saver):
+    compiled = chain("a")[0].compile(checkpoint_saver=saver, interrupt_after=["a"])
+    compiled.invoke({}, CONFIG)
+    assert compiled.invoke(GraphResume({"log": "approved"}), CONFIG)["log"] == ["a", "approved"]
+    assert compiled.get_state(CONFIG).state["log"] == ["a", "approved"]
+    assert stops(compiled) == ([END], None)  # and is not asked for again
+    assert compiled.get_state(CONFIG).state["log"] == ["a", "approved"]
+
+
+def test_an_update_with_a_resume_is_always_merged(saver):
+    compiled = chain("a", "b")[0].compile(checkpoint_saver=saver, interrupt_before=["b"])
+    compiled.invoke({}, CONFIG)
+    final = compiled.invoke(GraphResume({"log": "value"}, update={"log": "update"}), CONFIG)
+    assert final["log"] == ["a", "value", "update", "b"]
+    assert compiled.invoke(GraphResume(update={"log": "late"}), CONFIG)["log"] == ["a", "value", "update", "b", "late"]
+    assert compiled.get_state(CONFIG).state["log"][-1] == "late"
+    assert compiled.invoke(None, CONFIG)["log"][-1] == "late"
+    assert compiled.get_state(CONFIG).state["log"].count("late") == 1
+
+
+@pytest.mark.parametrize("value", [1, "yes", None, ["log"], True])
+def test_at_a_declared_stop_a_value_that_is_no_mapping_is_refused(saver, value):
+    graph, nodes = chain("a", "b")
+    compiled = graph.compile(checkpoint_saver=saver, interrupt_before=["b"])
+    compiled.invoke({}, CONFIG)
+    before, waiting = list(saver.list(CONFIG)), saver.interrupts("t")
+    with pytest.raises(GraphRunnerError):
+        compiled.invoke(GraphResume(value), CONFIG)
+    assert (list(saver.list(CONFIG)), saver.interrupts("t")) == (before, waiting)
+    assert nodes["b"].runs == 0
+
+
+@pytest.mark.parametrize("update", [1, "yes", [1]])
+def test_an_update_that_is_no_mapping_is_refused(saver, update):
+    compiled = chain("a", "b")[0].compile(checkpoint_saver=saver, interrupt_before=["b"])
+    compiled.invoke({}, CONFIG)
+    before, waiting = list(saver.list(CONFIG)), saver.interrupts("t")
+    with pytest.raises(GraphRunnerError):
+        compiled.invoke(GraphResume(update=update), CONFIG)
+    assert (list(saver.list(CONFIG)), saver.interrupts("t")) == (before, waiting)
+
+
+def test_an_answer_that_cannot_be_merged_is_refused_before_it_is_stored(saver):
+    graph = StateGraph({"n": Channels.base(operator.add, int)}).add_node("a", lambda s: None)
+    compiled = graph.add_edge(START, "a").add_edge("a", END).compile(checkpoint_saver=saver, interrupt_before=["a"])
+    compiled.invoke({}, CONFIG)
+    for wrong in (GraphResume({"n": "one"}), GraphResume(update={"n": "one"})):
+        with pytest.raises(GraphRunnerError):
+            compiled.invoke(wrong, CONFIG)
+    assert len(saver.interrupts("t")) == 1
+    assert compiled.invoke(GraphResume({"n": 1}), CONFIG)["n"] == 1
+
+
+def test_an_answer_that_contains_itself_is_refused(saver):
+    compiled = chain("a")[0].compile(checkpoint_saver=saver, interrupt_before=["a"])
+    compiled.invoke({}, CONFIG)
+    loop = {}
+    loop["x"] = loop
+    with pytest.raises(GraphRunnerError, match="contains itself"):
+        compiled.invoke(GraphResume(loop), CONFIG)
+    assert len(saver.interrupts("t")) == 1
+
+
+def test_any_value_is_refused_when_nothing_waits(saver):
+    graph, nodes = chain("a", "b")
+    compiled = graph.compile(checkpoint_saver=saver)
+    nodes["b"].fails = True
+    with pytest.raises(NodeExecutionError):
+        compiled.invoke({}, CONFIG)
+    for value in ({"log": "x"}, 1, None):
+        with pytest.raises(GraphRunnerError, match="update="):
+            compiled.invoke(GraphResume(value), CONFIG)
+    nodes["b"].fails = False
+    assert compiled.invoke(GraphResume(update={"log": "x"}), CONFIG)["log"] == ["a", "x", "b"]
+
+
+def fails_once(saver, method):
+    """Make a method of a saver fail the next time it is called."""
+    real = getattr(saver, method)
+
+    def failing(*args):
+        setattr(saver, method, real)
+        raise KeyboardInterrupt
+
+    setattr(saver, method, failing)
+
+
+@pytest.mark.parametrize("option", ["interrupt_before", "interrupt_after"])
+def test_a_crash_between_the_checkpoint_and_the_record_of_the_stop_still_stops(saver, option):
+    node = "b" if option == "interrupt_before" else "a"
+    graph, nodes = chain("a", "b")
+    compiled = graph.compile(checkpoint_saver=saver, **{option: [node]})
+    fails_once(saver, "put_writes")
+    with pytest.raises(KeyboardInterrupt):
+        compiled.invoke({}, CONFIG)
+    assert stored(saver) == [(START, "a"), ("a", "b")]
+    assert saver.interrupts("t") == []
+    assert stops(compiled) == ([], (node, option.removeprefix("interrupt_")))
+    assert nodes["b"].runs == 0
+    assert len(saver.interrupts("t")) == 1
+    assert stops(compiled) == (["b", END], None)
+
+
+def test_a_crash_before_the_record_of_a_stop_under_before_edge_still_stops(saver):
+    compiled = steered(checkpoint_saver=saver, interrupt_after=["a"], interrupt_before_edge=True)
+    fails_once(saver, "put_writes")
+    with pytest.raises(KeyboardInterrupt):
+        compiled.invoke({}, CONFIG)
+    assert stops(compiled) == ([], ("a", "after"))
+    assert stops(compiled, GraphResume({"go": "b"})) == (["b", END], None)
+
+
+def test_a_resume_of_a_past_stop_goes_on_without_a_copy(saver):
+    compiled = chain("a", "b")[0].compile(checkpoint_saver=saver, interrupt_before=["b"])
+    compiled.invoke({}, CONFIG)
+    stop = saver.get(CONFIG)
+    compiled.invoke(None, CONFIG)
+    assert stops(compiled, None, CONFIG.with_check_point_id(stop.id)) == (["b", END], None)
+    assert stored(saver) == [(START, "a"), ("a", "b"), ("b", END), ("b", END)]
+
+
+def test_an_answer_to_a_past_stop_is_found_again_and_the_old_line_stays(saver):
+    graph, nodes = chain("a", "b")
+    compiled = graph.compile(checkpoint_saver=saver, interrupt_before=["b"])
+    compiled.invoke({}, CONFIG)
+    stop = saver.get(CONFIG)
+    compiled.invoke(GraphResume({"log": "old"}), CONFIG)
+    before, waiting = list(saver.list(CONFIG)), saver.get_writes(CONFIG.with_check_point_id(stop.id))
+    nodes["b"].fails = True
+    with pytest.raises(NodeExecutionError):
+        compiled.invoke(GraphResume({"log": "new"}), CONFIG.with_check_point_id(stop.id))
+    nodes["b"].fails = False
+    assert compiled.invoke(None, CONFIG)["log"] == ["a", "new", "b"]
+    assert list(saver.list(CONFIG))[-3:] == before
+    assert saver.get_writes(CONFIG.with_check_point_id(stop.id)) == waiting
+
+
+# --- interrupt_before_edge --------------------------------------------------------------------------------------------
+
+
+def steered(**options):
+    graph = StateGraph(LOG)
+    for name in ("a", "b", "c"):
+        graph.add_node(name, Flaky(name))
+    graph.add_edge(START, "a").add_edge("b", END).add_edge("c", END)
+    return graph.add_conditional_edges("a", lambda s: Command(s.value("go", "c"), {"log": "edge"})).compile(**options)
+
+
+@pytest.mark.parametrize(("go", "ends"), [("b", ["b", END]), ("c", ["c", END]), (END, [END])])
+def test_before_the_edge_the_answer_steers_it(saver, go, ends):
+    compiled = steered(checkpoint_saver=saver, interrupt_after=["a"], interrupt_before_edge=True)
+    assert stops(compiled, {}) == ([START, "a"], ("a", "after"))
+    assert compiled.get_state(CONFIG).next is None
+    assert stops(compiled, GraphResume({"go": go})) == (ends, None)
+    last = compiled.get_state(CONFIG)
+    assert last.next == END
+    assert last.state["log"] == ["a", "edge", *(ends[:-1])]
+    assert stops(compiled) == ([END], None)
+    assert compiled.get_state(CONFIG).checkpoint_id == last.checkpoint_id
+
+
+def test_an_open_edge_that_fails_is_taken_again(saver):
+    compiled = steered(checkpoint_saver=saver, interrupt_after=["a"], interrupt_before_edge=True)
+    compiled.invoke({}, CONFIG)
+    with pytest.raises(GraphRunnerError, match="nowhere"):
+        compiled.invoke(GraphResume({"go": "nowhere"}), CONFIG)
+    compiled.update_state(CONFIG, {"go": "nowhere"})
+    with pytest.raises(GraphRunnerError, match="nowhere"):
+        compiled.invoke(None, CONFIG)
+    assert compiled.invoke(GraphResume(update={"go": "b"}), CONFIG)["log"] == ["a", "edge", "b"]
+
+
+def test_an_open_edge_is_decided_by_as_node_too(saver):
+    compiled = steered(checkpoint_saver=saver, interrupt_after=["a"], interrupt_before_edge=True)
+    compiled.invoke({}, CONFIG)
+    config = compiled.update_state(CONFIG, {"go": "b"}, "a")
+    assert config.next_node == "b"
+    assert stops(compiled) == (["b", END], None)
+
+
+def test_a_graph_that_no_longer_stops_takes_an_open_edge(saver):
+    fails_once(saver, "put_writes")
+    with pytest.raises(KeyboardInterrupt):
+        steered(checkpoint_saver=saver, interrupt_after=["a"], interrupt_before_edge=True).invoke({"go": "b"}, CONFIG)
+    assert stops(steered(checkpoint_saver=saver)) == (["b", END], None)
+
+
+def test_a_command_leaves_no_edge_open(saver):
+    graph = StateGraph({}).add_node("a", lambda s: Command(END)).add_edge(START, "a")
+    compiled = graph.compile(checkpoint_saver=saver, interrupt_after=["a"], interrupt_before_edge=True)
+    assert stops(compiled, {}) == ([START, "a"], ("a", "after"))
+    assert stored(saver)[-1] == ("a", END)
+
+
+# --- what a node can do to its state ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Box:
+    content: list
+    n: int = 0
+
+
+def change(key, how):
+    def node(state):
+        how(state[key])
+
+    return node
+
+
+def augment(state):
+    state["list"] += [1]
+
+
+def assign(state):
+    state["list"] = []
+
+
+def delete(state):
+    del state["list"]
+
+
+MUTATIONS = {
+    "append": change("list", lambda x: x.append(1)),
+    "nested list": change("list", lambda x: x[0].append(1)),
+    "sort": change("list", lambda x: x.sort()),
+    "dict": change("dict", lambda x: x.update(y=1)),
+    "nested dict": change("dict", lambda x: x["deep"].pop("x")),
+    "set": change("set", lambda x: x.add(9)),
+    "augmented": augment,
+    "assign": assign,
+    "delete": delete,
+    "data": lambda s: s.data.update(x=1),
+    "data deep": lambda s: s.data["list"].clear(),
+    "dataclass": change("box", lambda x: setattr(x, "n", 5)),
+    "inside a dataclass": change("box", lambda x: x.content.append(5)),
+    "dataclass in a list": change("boxes", lambda x: setattr(x[0], "n", 5)),
+    "dataclass by data": lambda s: setattr(s.data["box"], "n", 5),
+}
+CLEAR_ERRORS = set(MUTATIONS) - {"dataclass", "inside a dataclass", "dataclass in a list", "dataclass by data"}
+
+
+def fresh():
+    return {"list": [[], [2]], "dict": {"deep": {"x": 1}}, "set": {1}, "box": Box([1]), "boxes": [Box([2])]}
+
+
+@pytest.mark.parametrize("kind", ["none", "memory", "four-methods"])
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_node_cannot_change_the_state_it_was_given(name, kind, list_saver):
+    saver = {"none": None, "memory": MemorySaver(), "four-methods": list_saver}[kind]
+    if kind == "memory":
+        saver.register_types(Box)
+    seen = []
+    graph = StateGraph({}).add_node("bad", MUTATIONS[name]).add_node("look", lambda s: seen.append(dict(s)))
+    compiled = graph.add_edge(START, "bad").add_edge("bad", "look").add_edge("look", END).compile(checkpoint_saver=saver)
+    given = fresh()
+    outputs = []
+    try:
+        outputs.extend(compiled.stream(given, CONFIG))
+    except NodeExecutionError as error:
+        assert name in CLEAR_ERRORS
+        assert isinstance(error.__cause__, TypeError)
+        assert "read-only" in str(error)
+    else:
+        assert name not in CLEAR_ERRORS
+        assert seen == [fresh()]
+    assert given == fresh()
+    for output in outputs:
+        assert dict(output.state) == fresh()
+    if saver is not None:
+        for checkpoint in saver.list(CONFIG):
+            assert dict(checkpoint.state) == fresh()
+
+
+@pytest.mark.parametrize("kind", ["none", "memory"])
+def test_what_is_done_to_an_output_or_an_update_afterwards_changes_nothing(kind):
+    saver = MemorySaver() if kind == "memory" else None
+    if saver:
+        saver.register_types(Box)
+    update = {"box": Box([7]), "list": [1]}
+    seen = []
+
+    def first(state):
+        return update
+
+    graph = StateGraph({}).add_node("first", first).add_node("look", lambda s: seen.append((s["box"], s["list"])))
+    compiled = graph.add_edge(START, "first").add_edge("first", "look").add_edge("look", END).compile(checkpoint_saver=saver)
+    for output in compiled.stream({}, CONFIG):
+        if output.node == "first":
+            output.state["box"].n = 99
+            update["box"].n = 98
+            update["list"].append(2)
+    assert seen == [(Box([7]), [1])]
+
+
+def test_the_state_of_an_error_is_a_copy():
+    saver = MemorySaver()
+    saver.register_types(Box)
+    graph, nodes = chain("a", "b")
+    nodes["b"].fails = True
+    compiled = graph.compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError) as failed:
+        compiled.invoke({"box": Box([1])}, CONFIG)
+    failed.value.state["box"].n = 99
+    assert saver.get(CONFIG).state["box"] == Box([1])
+
+
+def test_a_state_made_by_a_factory_is_private_too():
+    seen = []
+
+    def bad(state):
+        state["box"].n = 99
+
+    graph = StateGraph({}, dict).add_node("bad", bad).add_node("look", lambda s: seen.append(s["box"]))
+    graph.add_edge(START, "bad").add_edge("bad", "look").add_edge("look", END).compile().invoke({"box": Box([1])})
+    assert seen == [Box([1])]
+
+
+def test_an_unserialisable_value_names_its_place_and_harms_nothing():
+    saver = MemorySaver()
+    graph, nodes = chain("a")
+    nodes["a"].fails = True
+    compiled = graph.compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError):
+        compiled.invoke({}, CONFIG)
+    before = list(saver.list(CONFIG))
+    bad = StateGraph({}).add_node("a", lambda s: {"x": [{"deep": object()}]}).add_edge(START, "a").add_edge("a", END)
+    with pytest.raises(CheckpointSerializationError) as failed:
+        bad.compile(checkpoint_saver=saver).invoke(None, CONFIG)
+    assert failed.value.path == "x[0].deep"
+    assert list(saver.list(CONFIG)) == before
+    nodes["a"].fails = False
+    assert compiled.invoke(None, CONFIG)["log"] == ["a"]
+
+
+# --- metadata, errors -------------------------------------------------------------------------------------------------
+
+
+def test_each_checkpoint_says_where_it_comes_from(saver):
+    graph, nodes = chain("a", "b")
+    compiled = graph.compile(checkpoint_saver=saver)
+    nodes["b"].fails = True
+    with pytest.raises(NodeExecutionError):
+        compiled.invoke({}, RunnableConfig("t", metadata={"user": "ann", "run_id": "mine", "step": 99}))
+    nodes["b"].fails = False
+    compiled.invoke(None, RunnableConfig("t", metadata={"shift": "late"}))
+    compiled.invoke({}, CONFIG)
+    found = [one.metadata for one in reversed(saver.list(CONFIG))]
+    assert [one["source"] for one in found] == ["input", "loop", "loop", "input", "loop", "loop"]
+    assert [one["step"] for one in found] == [0, 1, 2, 0, 1, 2]
+    assert [one.get("user") for one in found] == ["ann"] * 3 + [None] * 3
+    assert [one.get("shift") for one in found] == [None, None, "late", None, None, None]
+    assert len({one["graph"] for one in found}) == 1
+    assert len({one["run_id"] for one in found[:3]}) == 1
+    assert len({one["run_id"] for one in found}) == 2
+    assert "mine" not in {one["run_id"] for one in found}
+
+
+def test_the_fingerprint_tells_graphs_apart(saver):
+    for number, names in enumerate((["a"], ["a", "b"], ["b", "a"])):
+        chain(*names)[0].compile(checkpoint_saver=saver).invoke({}, RunnableConfig(str(number)))
+    assert len({saver.get(RunnableConfig(str(number))).metadata["graph"] for number in range(3)}) == 3
+
+
+def test_a_failure_pickles():
+    graph, nodes = chain("a")
+    nodes["a"].fails = True
+    with pytest.raises(NodeExecutionError) as failed:
+        graph.compile(checkpoint_saver=MemorySaver()).invoke({"x": [1]}, RunnableConfig("t", metadata={"k": 1}))
+    copy = pickle.loads(pickle.dumps(failed.value))
+    assert type(copy) is NodeExecutionError
+    assert (str(copy), copy.node_id, copy.state, copy.config) == (
+        str(failed.value), "a", {"x": [1], "log": []}, failed.value.config
+    )  # fmt: skip

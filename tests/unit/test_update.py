@@ -1,0 +1,247 @@
+"""update_state: what it appends, what stays, what is refused."""
+
+import pytest
+
+from graphkit import END, START, Channels, Command, GraphResume, RunnableConfig, StateGraph, interrupt
+from graphkit.errors import (
+    CheckpointerConfigurationError,
+    CheckpointNotFoundError,
+    GraphRunnerError,
+    NodeExecutionError,
+    ThreadBusyError,
+)
+from savers import MemorySaver
+
+CONFIG = RunnableConfig("t")
+LOG = {"log": Channels.appender_with_duplicate()}
+
+
+def graph():
+    built = StateGraph(LOG)
+    for name in ("a", "b", "c"):
+        built.add_node(name, lambda s, name=name: {"log": name})
+    built.add_edge(START, "a").add_edge("b", "c").add_edge("c", END)
+    return built.add_conditional_edges("a", lambda s: Command("c" if s.value("skip") else "b", {"log": "edge"}))
+
+
+@pytest.fixture
+def compiled(saver):
+    return graph().compile(checkpoint_saver=saver, interrupt_before=["b"])
+
+
+def test_it_appends_a_child_and_keeps_node_next_and_what_waits(compiled, saver):
+    stop = compiled.invoke_final({}, CONFIG)
+    before = list(saver.list(CONFIG))
+    config = compiled.update_state(CONFIG, {"log": "u"})
+    latest, *rest = saver.list(CONFIG)
+    assert rest == before
+    assert config.checkpoint_id == latest.id
+    assert config.next_node == "b"
+    assert (latest.node_id, latest.next_node_id, latest.parent_id) == ("a", "b", before[0].id)
+    assert latest.state["log"] == ["a", "edge", "u"]
+    assert latest.metadata["source"] == "update"
+    assert [one.id for one in saver.interrupts("t")] == [stop.id]
+    assert compiled.invoke(GraphResume({"log": "answer"}), config)["log"] == ["a", "edge", "u", "answer", "b", "c"]
+
+
+def test_it_keeps_the_answers_already_given(saver):
+    def ask(state):
+        return {"log": [interrupt("q1"), interrupt("q2")]}
+
+    built = StateGraph(LOG).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END).compile(checkpoint_saver=saver)
+    built.invoke({}, CONFIG)
+    built.invoke(GraphResume("a1"), CONFIG)
+    built.update_state(CONFIG, {"log": "u"})
+    assert [one.payload for one in saver.interrupts("t")] == ["q2"]
+    assert built.invoke(GraphResume("a2"), CONFIG)["log"] == ["u", "a1", "a2"]
+
+
+def test_the_original_of_a_past_checkpoint_stays(compiled, saver):
+    compiled.invoke({}, CONFIG)
+    compiled.invoke(None, CONFIG)
+    before = list(saver.list(CONFIG))
+    past = before[-2]
+    config = compiled.update_state(CONFIG.with_check_point_id(past.id), {"log": "u"})
+    assert list(saver.list(CONFIG))[1:] == before
+    assert saver.get(CONFIG).parent_id == past.id
+    assert compiled.invoke(None, config)["log"] == ["a", "edge", "u", "b", "c"]
+
+
+def test_as_node_takes_its_edge_on_the_new_state_and_does_not_run(compiled, saver):
+    compiled.invoke({}, CONFIG)
+    config = compiled.update_state(CONFIG, {"log": "u", "skip": True}, "a")
+    latest = saver.get(CONFIG)
+    assert (latest.node_id, latest.next_node_id, config.next_node) == ("a", "c", "c")
+    assert latest.state["log"] == ["a", "edge", "u", "edge"]
+    assert saver.interrupts("t") == []
+    assert saver.get_writes(CONFIG) == {}
+    assert [output.node for output in compiled.stream(None, CONFIG)] == ["c", END]
+
+
+def test_as_node_may_be_another_node_or_the_start(compiled, saver):
+    compiled.invoke({}, CONFIG)
+    compiled.update_state(CONFIG, {}, "b")
+    assert (saver.get(CONFIG).node_id, saver.get(CONFIG).next_node_id) == ("b", "c")
+    compiled.update_state(CONFIG, {}, START)
+    assert (saver.get(CONFIG).node_id, saver.get(CONFIG).next_node_id) == (START, "a")
+
+
+@pytest.mark.parametrize("target", ["a", "b", "c", END])
+def test_goto_names_the_next_node_which_will_run(compiled, saver, target):
+    compiled.invoke({}, CONFIG)
+    compiled.update_state(CONFIG, {"log": "u"}, goto=target)
+    latest = saver.get(CONFIG)
+    assert (latest.node_id, latest.next_node_id) == ("a", target)
+    assert saver.interrupts("t") == []
+    assert next(compiled.stream(None, CONFIG)).node == target
+    with pytest.raises(GraphRunnerError, match="nothing waits"):
+        compiled.invoke(GraphResume(1), config=CONFIG.with_check_point_id(latest.id))
+
+
+@pytest.mark.parametrize(
+    ("as_node", "goto"), [("a", "b"), ("nope", None), ("", None), (END, None), (None, "nope"), (None, START), (None, "")]
+)
+def test_wrong_places_are_refused(compiled, saver, as_node, goto):
+    compiled.invoke({}, CONFIG)
+    before = list(saver.list(CONFIG))
+    with pytest.raises(GraphRunnerError):
+        compiled.update_state(CONFIG, {"log": "u"}, as_node, goto=goto)
+    assert list(saver.list(CONFIG)) == before
+
+
+def test_as_node_without_an_outgoing_edge_is_refused(saver):
+    built = StateGraph({}).add_node("a", lambda s: Command(END)).add_edge(START, "a").compile(checkpoint_saver=saver)
+    built.invoke({}, CONFIG)
+    with pytest.raises(GraphRunnerError, match="no outgoing edge"):
+        built.update_state(CONFIG, {}, "a")
+
+
+@pytest.mark.parametrize("config", [None, CONFIG, RunnableConfig("t", "nope")])
+def test_an_unknown_checkpoint(compiled, saver, config):
+    with pytest.raises(CheckpointNotFoundError):
+        compiled.update_state(config, {"log": "u"})
+    compiled.invoke({}, CONFIG)
+    with pytest.raises(CheckpointNotFoundError):
+        compiled.update_state(RunnableConfig("t", "nope"), {"log": "u"})
+    assert len(saver.list(CONFIG)) == 2
+
+
+def test_without_a_saver():
+    with pytest.raises(CheckpointerConfigurationError):
+        graph().compile().update_state(CONFIG, {})
+
+
+def test_without_values(compiled, saver):
+    compiled.invoke({}, CONFIG)
+    for values in (None, {}):
+        compiled.update_state(CONFIG, values)
+    assert {tuple(one.state["log"]) for one in saver.list(CONFIG)[:3]} == {("a", "edge")}
+
+
+def test_values_that_cannot_be_merged_store_nothing(compiled, saver):
+    compiled.invoke({}, CONFIG)
+    with pytest.raises(NodeExecutionError):
+        compiled.update_state(CONFIG, {1: 2})
+    assert len(saver.list(CONFIG)) == 2
+
+
+def test_metadata_of_the_run_the_caller_and_the_update(compiled, saver):
+    compiled.invoke({}, RunnableConfig("t", metadata={"user": "ann"}))
+    run_id = saver.get(CONFIG).metadata["run_id"]
+    compiled.update_state(RunnableConfig("t", metadata={"editor": "bob", "run_id": "x", "step": 7}), {"log": "u"})
+    found = saver.get(CONFIG).metadata
+    assert (found["run_id"], found["user"], found["editor"], found["source"]) == (run_id, "ann", "bob", "update")
+    assert found["step"] == 0
+
+
+@pytest.mark.parametrize("goto", [None, "b"])
+def test_a_process_that_dies_in_an_update_loses_no_stop(compiled, saver, goto):
+    stop = compiled.invoke_final({}, CONFIG)
+    real, saver.put_writes = saver.put_writes, None
+    try:
+        compiled.update_state(CONFIG, {"log": "u"}, goto=goto)
+    except TypeError:
+        assert goto is None
+    saver.put_writes = real
+    assert saver.get(CONFIG).state["log"] == ["a", "edge", "u"]
+    compiled.update_state(CONFIG, {"log": "v"})  # takes it over from where it was left
+    if goto is None:
+        assert [one.id for one in saver.interrupts("t")] == [stop.id]
+        assert compiled.invoke(GraphResume({"log": "ok"}), CONFIG)["log"] == ["a", "edge", "u", "v", "ok", "b", "c"]
+    else:
+        assert saver.interrupts("t") == []
+
+
+def test_an_answer_after_an_update_that_died_is_recorded_with_its_stop(saver):
+    fails = [True]
+
+    def ask(state):
+        answer = [interrupt("q1"), interrupt("q2")]
+        if fails:
+            raise KeyboardInterrupt
+        return {"log": answer}
+
+    built = StateGraph(LOG).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END).compile(checkpoint_saver=saver)
+    built.invoke({}, CONFIG)
+    built.invoke(GraphResume("a1"), CONFIG)
+    real, saver.put_writes = saver.put_writes, None
+    with pytest.raises(TypeError):
+        built.update_state(CONFIG, {"log": "u"})
+    saver.put_writes = real
+    with pytest.raises(KeyboardInterrupt):
+        built.invoke(GraphResume("a2"), CONFIG)
+    fails.clear()
+    assert built.invoke(None, CONFIG)["log"] == ["u", "a1", "a2"]
+
+
+def test_an_update_frees_no_stop_that_was_passed_but_not_left(saver):
+    runs = []
+
+    def b(state):
+        runs.append("b")
+        if len(runs) == 1:
+            raise KeyboardInterrupt
+
+    built = StateGraph(LOG).add_node("b", b).add_edge(START, "b").add_edge("b", END)
+    compiled = built.compile(checkpoint_saver=saver, interrupt_before=["b"])
+    compiled.invoke({}, CONFIG)
+    with pytest.raises(KeyboardInterrupt):
+        compiled.invoke(GraphResume({"log": "ok"}), CONFIG)
+    compiled.update_state(CONFIG, {"log": "u"})
+    assert saver.interrupts("t") == []
+    assert compiled.invoke_final(None, CONFIG).is_end
+
+
+def test_inside_a_node_of_the_own_run(saver):
+    def node(state):
+        compiled.update_state(CONFIG, {"log": "inside"})
+        return {"log": "node"}
+
+    built = StateGraph(LOG).add_node("n", node).add_edge(START, "n").add_edge("n", END)
+    compiled = built.compile(checkpoint_saver=saver)
+    assert compiled.invoke({}, CONFIG)["log"] == ["node"]
+    assert [one.metadata["source"] for one in saver.list(CONFIG)] == ["loop", "update", "input"]
+
+
+def test_a_running_thread_cannot_be_updated_from_outside():
+    saver = MemorySaver(lock_timeout=0)
+    compiled = graph().compile(checkpoint_saver=saver)
+    stream = compiled.stream({}, CONFIG)
+    next(stream)
+    with pytest.raises(ThreadBusyError):
+        compiled.update_state(CONFIG, {})
+    stream.close()
+    compiled.update_state(CONFIG, {})
+
+
+@pytest.mark.parametrize("end", ["stop", "finish"])
+def test_in_the_body_of_the_loop_at_the_last_item(end):
+    saver = MemorySaver(lock_timeout=0)
+    compiled = graph().compile(checkpoint_saver=saver, interrupt_before=["b"] if end == "stop" else [])
+    for output in compiled.stream({}, CONFIG):
+        pass_on = output.is_end if end == "finish" else hasattr(output, "when")
+        if pass_on:
+            compiled.update_state(CONFIG, {"log": "body"})
+            compiled.invoke(None, CONFIG)
+    assert "body" in saver.get(CONFIG).state["log"]
+    assert saver.get(CONFIG).next_node_id == END

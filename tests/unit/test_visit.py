@@ -1,0 +1,431 @@
+"""interrupt() inside a node: asking, answering, asking again."""
+
+import pickle
+
+import pytest
+
+from graphkit import (
+    END,
+    START,
+    Channels,
+    GraphInterrupt,
+    GraphResume,
+    InterruptableAction,
+    InterruptionMetadata,
+    RunnableConfig,
+    StateGraph,
+    interrupt,
+)
+from graphkit.errors import GraphRunnerError, NodeExecutionError
+from savers import MemorySaver
+
+CONFIG = RunnableConfig("t")
+LOG = {"log": Channels.appender_with_duplicate()}
+
+
+def asking(*questions, before=None, after=None):
+    """A graph a -> ask -> z; `ask` asks the questions in turn and logs the answers."""
+
+    def ask(state):
+        if before:
+            before()
+        answers = [interrupt(question) for question in questions]
+        if after:
+            after()
+        return {"log": answers}
+
+    graph = StateGraph(LOG).add_node("a", lambda s: {"log": "a"}).add_node("ask", ask).add_node("z", lambda s: {"log": "z"})
+    return graph.add_edge(START, "a").add_edge("a", "ask").add_edge("ask", "z").add_edge("z", END)
+
+
+def run(compiled, given=None, config=CONFIG):
+    return compiled.invoke_final(given, config)
+
+
+def test_a_question_stops_the_run_and_its_answer_is_returned(saver):
+    compiled = asking("ok?").compile(checkpoint_saver=saver)
+    stop = run(compiled, {})
+    assert (stop.node_id, stop.when, stop.payload, stop.reason()) == ("ask", "inside", "ok?", "ok?")
+    assert stop.state["log"] == ["a"]
+    assert list(stop.interrupts) == [stop]
+    assert len(saver.list(CONFIG)) == 2  # the stop itself stores no checkpoint
+    (waiting,) = saver.interrupts("t")
+    assert (waiting.node_id, waiting.when, waiting.payload, waiting.id) == ("ask", "inside", "ok?", stop.id)
+    assert waiting.checkpoint_id == saver.get(CONFIG).id
+    assert [one.id for one in compiled.get_state(CONFIG).interrupts] == [stop.id]
+    end = run(compiled, GraphResume("yes"))
+    assert end.is_end
+    assert end.state["log"] == ["a", "yes", "z"]
+    assert saver.interrupts("t") == []
+    assert len(saver.list(CONFIG)) == 4
+
+
+def test_several_questions_are_asked_in_turn_and_answers_replayed_in_order(saver):
+    started = []
+    compiled = asking("q1", "q2", "q3", before=lambda: started.append(1)).compile(checkpoint_saver=saver)
+    stop = run(compiled, {})
+    for number in (1, 2, 3):
+        assert stop.payload == f"q{number}"
+        assert [one.payload for one in saver.interrupts("t")] == [f"q{number}"]
+        stop = run(compiled, GraphResume(f"a{number}"))
+    assert stop.state["log"] == ["a", "a1", "a2", "a3", "z"]
+    assert len(started) == 4
+
+
+def test_a_resume_without_a_value_asks_again_under_the_same_id(saver):
+    payloads = iter(["first", "second", "third"])
+
+    def ask(state):
+        return {"answer": interrupt(next(payloads))}
+
+    graph = StateGraph({}).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+    compiled = graph.compile(checkpoint_saver=saver)
+    first = run(compiled, {})
+    since = saver.interrupts("t")[0].created_at
+    again = run(compiled, GraphResume())
+    assert (again.id, again.payload) == (first.id, "second")
+    (waiting,) = saver.interrupts("t")
+    assert (waiting.id, waiting.payload, waiting.created_at) == (first.id, "second", since)
+    assert run(compiled, GraphResume(1)).state["answer"] == 1
+
+
+@pytest.mark.parametrize("answer", [None, False, 0, "", {}, [], {"not": "an id"}, [1, {"x": 2}]])
+def test_any_value_is_an_answer(saver, answer):
+    seen = []
+
+    def ask(state):
+        seen.append(interrupt())
+
+    graph = StateGraph({}).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+    compiled = graph.compile(checkpoint_saver=saver)
+    run(compiled, {})
+    assert run(compiled, GraphResume(answer)).is_end
+    assert seen == [answer]
+
+
+def test_an_answer_by_id(saver):
+    compiled = asking("q").compile(checkpoint_saver=saver)
+    stop = run(compiled, {})
+    assert run(compiled, GraphResume({stop.id: "by id"})).state["log"] == ["a", "by id", "z"]
+
+
+def test_a_crash_after_an_answer_finds_the_answer_again(saver):
+    broken = [True]
+
+    def crash():
+        if broken:
+            raise KeyboardInterrupt
+
+    compiled = asking("q1", "q2", after=crash).compile(checkpoint_saver=saver)
+    run(compiled, {})
+    run(compiled, GraphResume("a1"))
+    with pytest.raises(KeyboardInterrupt):
+        run(compiled, GraphResume("a2"))
+    assert saver.interrupts("t") == []
+    broken.clear()
+    assert run(compiled).state["log"] == ["a", "a1", "a2", "z"]
+
+
+def test_an_answer_given_twice_is_refused(saver):
+    broken = [True]
+
+    def crash():
+        if broken:
+            raise KeyboardInterrupt
+
+    compiled = asking("q", after=crash).compile(checkpoint_saver=saver)
+    run(compiled, {})
+    with pytest.raises(KeyboardInterrupt):
+        run(compiled, GraphResume("one"))
+    with pytest.raises(GraphRunnerError, match="nothing waits"):
+        run(compiled, GraphResume("two"))
+    broken.clear()
+    assert run(compiled).state["log"] == ["a", "one", "z"]
+
+
+def test_an_answer_is_read_only_the_first_time_too(saver):
+    errors = []
+
+    def ask(state):
+        answer = interrupt("q")
+        try:
+            answer.append(1)
+        except TypeError as error:
+            errors.append(error)
+
+    graph = StateGraph({}).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+    compiled = graph.compile(checkpoint_saver=saver)
+    run(compiled, {})
+    mine = [0]
+    run(compiled, GraphResume(mine))
+    assert mine == [0]
+    assert len(errors) == 1
+
+
+def test_an_answer_with_an_update(saver):
+    compiled = asking("q").compile(checkpoint_saver=saver)
+    run(compiled, {})
+    assert run(compiled, GraphResume("yes", update={"log": "by hand"})).state["log"] == ["a", "by hand", "yes", "z"]
+
+
+def test_an_update_alone_asks_again_and_is_kept(saver):
+    compiled = asking("q").compile(checkpoint_saver=saver)
+    first = run(compiled, {})
+    again = run(compiled, GraphResume(update={"log": "u1"}))
+    assert (again.id, list(again.state["log"])) == (first.id, ["a", "u1"])
+    run(compiled, GraphResume(update={"log": "u2"}))
+    assert run(compiled, GraphResume("yes")).state["log"] == ["a", "u1", "u2", "yes", "z"]
+
+
+def test_time_travel_to_an_answered_question_asks_anew_and_leaves_the_old_line(saver):
+    compiled = asking("q1", "q2").compile(checkpoint_saver=saver)
+    run(compiled, {})
+    asked_at = CONFIG.with_check_point_id(saver.get(CONFIG).id)
+    run(compiled, GraphResume("old1"))
+    run(compiled, GraphResume("old2"))
+    before, record = list(saver.list(CONFIG)), saver.get_writes(asked_at)
+
+    stop = run(compiled, None, asked_at)
+    assert stop.payload == "q1"
+    assert [one.payload for one in stop.interrupts] == ["q1"]
+    assert [one.payload for one in saver.interrupts("t")] == ["q1"]
+    assert run(compiled, GraphResume("new1")).payload == "q2"
+    assert run(compiled, GraphResume("new2")).state["log"] == ["a", "new1", "new2", "z"]
+    assert list(saver.list(CONFIG))[-len(before) :] == before
+    assert saver.get_writes(asked_at) == record
+
+
+def test_time_travel_with_a_new_answer_takes_it(saver):
+    compiled = asking("q1", "q2").compile(checkpoint_saver=saver)
+    run(compiled, {})
+    asked_at = CONFIG.with_check_point_id(saver.get(CONFIG).id)
+    first = saver.interrupts("t")[0].id
+    run(compiled, GraphResume("old1"))
+    second = saver.interrupts("t")[0].id
+    run(compiled, GraphResume("old2"))
+    assert run(compiled, GraphResume("new1"), asked_at).payload == "q2"
+    assert run(compiled, GraphResume("new2")).state["log"] == ["a", "new1", "new2", "z"]
+    assert run(compiled, GraphResume({first: "x1", second: "x2"}), asked_at).state["log"] == ["a", "x1", "x2", "z"]
+
+
+def test_questions_without_a_saver_stop_the_run():
+    stop = run(asking("q").compile(), {})
+    assert (stop.payload, stop.state["log"]) == ("q", ["a"])
+
+
+def test_a_broad_except_lets_a_question_pass(saver):
+    def ask(state):
+        try:
+            return {"log": interrupt("q")}
+        except Exception:
+            return {"log": "swallowed"}
+
+    graph = StateGraph(LOG).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+    compiled = graph.compile(checkpoint_saver=saver)
+    assert run(compiled, {}).payload == "q"
+    assert run(compiled, GraphResume("yes")).state["log"] == ["yes"]
+
+
+def test_a_node_may_raise_the_interrupt_itself(saver):
+    def ask(state):
+        raise GraphInterrupt({"why": "by hand"})
+
+    graph = StateGraph({}).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+    assert run(graph.compile(checkpoint_saver=saver), {}).payload == {"why": "by hand"}
+
+
+def test_outside_a_node_there_is_nobody_to_ask():
+    with pytest.raises(GraphRunnerError, match="inside a node"):
+        interrupt("q")
+
+
+@pytest.mark.parametrize("raised", [GraphInterrupt("q"), None])
+def test_an_edge_cannot_ask(saver, raised):
+    def edge(state):
+        if raised:
+            raise raised
+        return interrupt("q")
+
+    graph = StateGraph({}).add_node("a", lambda s: None).add_edge(START, "a").add_conditional_edges("a", edge)
+    with pytest.raises(NodeExecutionError, match="edge of 'a'"):
+        graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
+
+
+def test_a_question_that_contains_itself_is_an_error(saver):
+    loop = []
+    loop.append(loop)
+    compiled = asking(loop).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError, match="contains itself"):
+        run(compiled, {})
+
+
+def test_a_run_inside_a_node_has_questions_of_its_own(saver):
+    inner = asking("inner").compile(checkpoint_saver=saver)
+
+    def outer(state):
+        first = interrupt("outer")
+        stop = inner.invoke_final({}, RunnableConfig("inner"))
+        return {"log": [first, stop.payload, interrupt("outer again")]}
+
+    graph = StateGraph(LOG).add_node("n", outer).add_edge(START, "n").add_edge("n", END)
+    compiled = graph.compile(checkpoint_saver=saver)
+    assert run(compiled, {}).payload == "outer"
+    assert run(compiled, GraphResume(1)).payload == "outer again"
+    assert run(compiled, GraphResume(2)).state["log"] == [1, "inner", 2]
+
+
+def test_a_question_after_the_node_updated_its_own_thread_is_found(saver):
+    done = []
+
+    def ask(state):
+        if not done:
+            done.append(compiled.update_state(CONFIG, {"log": "from inside"}))
+        return {"log": interrupt("q")}
+
+    graph = StateGraph(LOG).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+    compiled = graph.compile(checkpoint_saver=saver)
+    run(compiled, {})
+    assert [one.payload for one in saver.interrupts("t")] == ["q"]
+    assert run(compiled, GraphResume("yes")).is_end
+
+
+def test_a_question_after_the_node_released_its_own_thread_is_found():
+    saver = MemorySaver()
+    done = []
+
+    def ask(state):
+        if not done:
+            done.append(saver.release(CONFIG))
+        return {"log": interrupt("q")}
+
+    graph = StateGraph(LOG).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+    compiled = graph.compile(checkpoint_saver=saver)
+    run(compiled, {"x": 1})
+    end = run(compiled, GraphResume("yes"))
+    assert dict(end.state) == {"log": ["yes"], "x": 1}
+
+
+def test_a_stop_pickles_with_its_payload():
+    raised = GraphInterrupt({"q": 1})
+    assert pickle.loads(pickle.dumps(raised)).payload == {"q": 1}
+
+
+# --- InterruptableAction ----------------------------------------------------------------------------------------------
+
+
+class Gate(InterruptableAction):
+    """Stops until the state says `go`."""
+
+    def __init__(self, result=None):
+        self.asked = 0
+        self.runs = 0
+        self.result = {"reason": "no go yet"} if result is None else result
+
+    def interrupt(self, node_id, state, config):
+        assert (node_id, config.thread_id) == ("gate", "t")
+        self.asked += 1
+        return None if state.value("go") else self.result
+
+    def __call__(self, state, config):
+        self.runs += 1
+        return {"log": "gate"}
+
+
+def gated(gate, **options):
+    graph = StateGraph(LOG).add_node("gate", gate).add_edge(START, "gate").add_edge("gate", END)
+    return graph.compile(**options)
+
+
+def test_an_action_is_asked_each_time_after_a_resume_too(saver):
+    gate = Gate()
+    compiled = gated(gate, checkpoint_saver=saver)
+    stop = run(compiled, {})
+    assert (stop.node_id, stop.when, stop.metadata, stop.reason()) == ("gate", "action", {"reason": "no go yet"}, "no go yet")
+    again = run(compiled)
+    assert (again.id, gate.asked, gate.runs) == (stop.id, 2, 0)
+    assert len(saver.interrupts("t")) == 1
+    end = run(compiled, GraphResume({"go": True}))
+    assert end.is_end
+    assert (gate.asked, gate.runs) == (3, 1)
+    assert end.state["log"] == ["gate"]
+    assert len(saver.list(CONFIG)) == 2
+
+
+def test_an_answer_that_does_not_convince_is_followed_by_a_new_question(saver):
+    compiled = gated(Gate(), checkpoint_saver=saver)
+    first = run(compiled, {})
+    second = run(compiled, GraphResume({"note": "not yet"}))
+    assert second.id != first.id
+    assert second.state["note"] == "not yet"
+    assert [one.id for one in saver.interrupts("t")] == [second.id]
+    assert run(compiled, GraphResume(update={"go": 1})).state["note"] == "not yet"
+
+
+@pytest.mark.parametrize("value", [1, None, "go"])
+def test_at_an_action_a_value_that_is_no_mapping_is_refused(saver, value):
+    gate = Gate()
+    compiled = gated(gate, checkpoint_saver=saver)
+    run(compiled, {})
+    with pytest.raises(GraphRunnerError):
+        run(compiled, GraphResume(value))
+    assert gate.asked == 1
+    assert len(saver.interrupts("t")) == 1
+
+
+def test_an_action_may_return_whole_metadata(saver):
+    metadata = InterruptionMetadata.builder("gate", None).reason("because").addMetadata("k", 1).build()
+    stop = run(gated(Gate(metadata), checkpoint_saver=saver), {})
+    assert (stop.payload, stop.metadata, stop.node_id) == ("because", {"k": 1}, "gate")
+
+
+@pytest.mark.parametrize("result", [True, "stop", 3])
+def test_an_action_that_returns_something_else_is_an_error(saver, result):
+    with pytest.raises(NodeExecutionError, match="gate"):
+        run(gated(Gate(result), checkpoint_saver=saver), {})
+
+
+def test_an_action_that_fails_to_say_is_an_error(saver):
+    class Broken(Gate):
+        def interrupt(self, node_id, state, config):
+            raise OSError("no line")
+
+    gate = Broken()
+    with pytest.raises(NodeExecutionError, match="no line"):
+        run(gated(gate, checkpoint_saver=saver), {})
+    assert gate.runs == 0
+
+
+def test_an_asynchronous_question_needs_an_asynchronous_run(saver):
+    class Later(Gate):
+        async def interrupt(self, node_id, state, config):
+            return None
+
+    with pytest.raises(GraphRunnerError, match="astream"):
+        run(gated(Later(), checkpoint_saver=saver), {})
+    assert saver.get(CONFIG) is None
+
+
+def test_an_action_stops_after_a_declared_stop_too(saver):
+    compiled = gated(Gate(), checkpoint_saver=saver, interrupt_before=["gate"])
+    assert run(compiled, {}).when == "before"
+    assert run(compiled).when == "action"
+    assert run(compiled, GraphResume({"go": 1})).is_end
+
+
+def test_a_question_inside_after_a_declared_stop(saver):
+    compiled = asking("q").compile(checkpoint_saver=saver, interrupt_before=["ask"])
+    assert run(compiled, {}).when == "before"
+    assert run(compiled, GraphResume({"log": "b"})).when == "inside"
+    assert run(compiled, GraphResume("yes")).state["log"] == ["a", "b", "yes", "z"]
+
+
+def test_time_travel_through_a_declared_stop_to_a_question(saver):
+    compiled = asking("q").compile(checkpoint_saver=saver, interrupt_before=["ask"])
+    run(compiled, {})
+    at = CONFIG.with_check_point_id(saver.get(CONFIG).id)
+    run(compiled)
+    run(compiled, GraphResume("old"))
+    before = list(saver.list(CONFIG))
+    assert run(compiled, None, at).payload == "q"
+    assert run(compiled, GraphResume("new")).state["log"] == ["a", "new", "z"]
+    assert list(saver.list(CONFIG))[-len(before) :] == before

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from graphkit._abc import BaseCheckpointSaver, Retention, ThreadLike, status_of, thread_id_of
@@ -42,6 +42,8 @@ class MemorySaver(BaseCheckpointSaver):
         self.lock_timeout = lock_timeout
         self._lock = threading.RLock()
         self._codec = Codec()
+        self._holders: dict[str, int] = {}
+        """Per thread whose run lock is held, the operating system's thread that holds it."""
         self._threads: dict[str, dict[str, _History]] = {}
         """Per thread its namespaces; a thread or namespace that is there has a checkpoint."""
 
@@ -82,7 +84,7 @@ class MemorySaver(BaseCheckpointSaver):
             ThreadBusyError: a run holds the thread. Nothing was changed.
         """
         thread = RunnableConfig.of(config).thread
-        with self.run_lock(RunnableConfig(thread)), self._lock:
+        with self._exclusive(thread), self._lock:
             released = self._threads.pop(thread, None)
             if not released:
                 return Tag(thread, ())
@@ -148,7 +150,7 @@ class MemorySaver(BaseCheckpointSaver):
             ThreadBusyError: a run holds the thread. Nothing was changed.
         """
         thread_id = thread_id_of(thread)
-        with self.run_lock(RunnableConfig(thread_id)), self._lock:
+        with self._exclusive(thread_id), self._lock:
             return self._threads.pop(thread_id, None) is not None
 
     def copy(self, source: ThreadLike, target: ThreadLike) -> None:
@@ -163,7 +165,7 @@ class MemorySaver(BaseCheckpointSaver):
         with ExitStack() as held:
             # In one order, so that two copies in opposite directions do not wait for each other.
             for thread in sorted({origin, goal}):
-                held.enter_context(self.run_lock(RunnableConfig(thread)))
+                held.enter_context(self._exclusive(thread))
             held.enter_context(self._lock)
             if origin not in self._threads:
                 raise CheckpointNotFoundError(origin)
@@ -195,8 +197,19 @@ class MemorySaver(BaseCheckpointSaver):
     def register_types(self, *types: type) -> None:
         self._codec.register(*types)
 
-    def _run_lock(self, config: RunnableConfig, timeout: float | None) -> AbstractContextManager[object]:
-        return super()._run_lock(config, self.lock_timeout if timeout is None else timeout)
+    @contextmanager
+    def _run_lock(self, config: RunnableConfig, timeout: float | None) -> Iterator[None]:
+        with super()._run_lock(config, self.lock_timeout if timeout is None else timeout):
+            self._holders[config.thread] = threading.get_ident()
+            try:
+                yield
+            finally:
+                del self._holders[config.thread]
+
+    def _exclusive(self, thread: str) -> AbstractContextManager[object]:
+        """The run lock, unless the caller has taken it itself, or is a node of the run that holds it."""
+        is_mine = self._holders.get(thread) == threading.get_ident()
+        return nullcontext() if is_mine else self.run_lock(RunnableConfig(thread))
 
     # Refusing what could not be stored
 

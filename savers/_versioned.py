@@ -44,7 +44,7 @@ class VersionedMemorySaver(MemorySaver, HasVersions):
 
     def delete(self, thread: ThreadLike = None) -> bool:
         thread_id = thread_id_of(thread)
-        with self.run_lock(RunnableConfig(thread_id)), self._lock:
+        with self._exclusive(thread_id), self._lock:
             versions = self._versions.pop(thread_id, None)
             return self._threads.pop(thread_id, None) is not None or versions is not None
 

@@ -235,7 +235,9 @@ class VersionedSaverWrapper(SaverWrapper, HasVersions):
 
 @functools.cache
 def _with_versions(cls: type[Any]) -> type[Any]:
-    """The same class, with versions; it goes by the same name."""
+    """The same class, with versions; a subclass goes by the same name."""
+    if cls is SaverWrapper:
+        return VersionedSaverWrapper
     return type(cls.__name__, (cls, VersionedSaverWrapper), {"__module__": cls.__module__, "__doc__": cls.__doc__})
 
 

@@ -17,12 +17,12 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta, timezone
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeVar
 from unittest import SkipTest
 
-from graphkit._abc import ANSWER, INTERRUPT, BaseCheckpointSaver, HasVersions
+from graphkit._abc import ANSWER, INTERRUPT, BaseCheckpointSaver, HasVersions, ThreadLike
 from graphkit._checkpoint import Checkpoint, Tag
-from graphkit._config import END, START, RunnableConfig, StreamMode
+from graphkit._config import END, START, ConfigLike, RunnableConfig, StreamMode
 from graphkit._output import CheckpointInfo, WaitingInterrupt
 from graphkit._visit import CURRENT, Visit
 from graphkit.errors import (
@@ -40,7 +40,6 @@ from graphkit.testing._values import (
     application_types,
     at,
     derived,
-    difference,
     grow_list,
     made,
     same,
@@ -107,7 +106,7 @@ class SaverContract:
 
     # Tools
 
-    def skip(self, reason: str) -> None:
+    def skip(self, reason: str) -> NoReturn:
         """Leave a test out, under pytest and unittest."""
         raise SkipTest(reason)
 
@@ -235,7 +234,8 @@ class SaverContract:
         checkpoint = made({"x": 1})
         saver.put(None, checkpoint)
         assert saver.THREAD_ID_DEFAULT == "$default"
-        for config in (None, RunnableConfig(), {}, {"configurable": {}}, at("$default")):
+        ways: list[ConfigLike] = [None, RunnableConfig(), {}, {"configurable": {}}, at("$default")]
+        for config in ways:
             assert [one.id for one in saver.list(config)] == [checkpoint.id], config
             assert saver.get(config) is not None
         second = made({"x": 2})
@@ -515,9 +515,9 @@ class SaverContract:
             assert next(iterator).id == checkpoints[-1].id
             other = self.again(saver)
             checkpoints.append(made({"list": []}))
-            _within_patience(lambda other=other, last=checkpoints[-1]: other.put(at(), last))
+            _elsewhere(other.put, at(), checkpoints[-1])
             assert len([*iterator]) == len(checkpoints) - 2
-        _within_patience(lambda: self.again(saver).release(at()))
+        _elsewhere(self.again(saver).release, at())
 
     # Release
 
@@ -618,12 +618,13 @@ class SaverContract:
 
     def test_delete_removes_every_namespace(self) -> None:
         saver = self.open()
-        for thread in ("t", "u", "$default"):
-            grow_list(saver, at(thread), 3)
-            saver.put_writes(at(thread), {"w": 1})
+        for one in ("t", "u", "$default"):
+            grow_list(saver, at(one), 3)
+            saver.put_writes(at(one), {"w": 1})
         saver.put(at("t", None, "n"), made({"n": 1}))
         saver.put(at("only inside", None, "n"), made({"n": 1}))
-        for thread in ("t", at("only inside"), None):
+        named: list[ThreadLike] = ["t", at("only inside"), None]
+        for thread in named:
             assert saver.delete(thread) is True
             assert saver.delete(thread) is False
         assert [*self.again(saver).threads()] == ["u"]
@@ -906,7 +907,7 @@ class SaverContract:
         saver.add_tags(at("t", checkpoints[1].id), "other")
         saver.put_writes(at("t", checkpoints[2].id), {INTERRUPT + "i": stop()})
         saver.put_writes(at("t", checkpoints[3].id), {INTERRUPT + "i": stop(), ANSWER + "i": 1})
-        assert saver.prune("t", keep_last=1, keep_tags=["keep"]) == 3 - 0  # noqa: PLR2004
+        assert saver.prune("t", keep_last=1, keep_tags=["keep"]) == 3 - 0
         self.assert_history_ids(saver, [checkpoints[0], checkpoints[2], checkpoints[5]])
         assert saver.tags_of(at("t", checkpoints[0].id)) == ("keep",)
         same(saver.get_writes(at("t", checkpoints[2].id)), {INTERRUPT + "i": stop()})
@@ -961,7 +962,7 @@ class SaverContract:
         two = saver.size("t")
         assert two >= 10_000  # noqa: PLR2004
         saver.put(at("t", None, "n"), made({"text": "z" * 5_000}))
-        assert saver.size(at("t")) >= two + 5_000  # noqa: PLR2004
+        assert saver.size(at("t")) >= two + 5_000
         saver.put(at("u"), made({"text": "u" * 5_000}))
         assert saver.size() >= saver.size("t") + saver.size("u")
         saver.delete("t")
@@ -976,19 +977,19 @@ class SaverContract:
             config = at("t", None, namespace)
             with saver.run_lock(at("t")):
                 with self.raises(ThreadBusyError) as caught:
-                    _elsewhere(lambda config=config: _hold(other, config, 0.05))
+                    _elsewhere(_hold, other, config, 0.05)
                 assert isinstance(caught.error, TimeoutError)
                 assert caught.error.thread_id == "t"
                 assert caught.error.holder
                 assert caught.error.waited >= 0.04  # noqa: PLR2004 - clocks are coarse
-                _elsewhere(lambda: _hold(other, at("u"), 0))
-            _elsewhere(lambda config=config: _hold(other, config, 0))
+                _elsewhere(_hold, other, at("u"), 0)
+            _elsewhere(_hold, other, config, 0)
 
     def test_the_run_lock_is_let_go_on_failure(self) -> None:
         saver = self.open()
         with self.raises(KeyError), saver.run_lock(at()):
-            raise KeyError
-        _elsewhere(lambda: _hold(saver, at(), 0))
+            _fail()
+        _elsewhere(_hold, saver, at(), 0)
 
     def test_whoever_waits_for_the_run_lock_gets_it(self) -> None:
         saver = self.open()
@@ -1013,11 +1014,23 @@ class SaverContract:
             _hold(saver, at("t", None, "n"), 0)
             _hold(other, at(), 0)
             with self.raises(ThreadBusyError):
-                _elsewhere(lambda: _hold(other, at(), 0))
+                _elsewhere(_hold, other, at(), 0)
             assert len(saver.release(at()).checkpoints) == 1
             assert other.delete("t") is False or isinstance(saver, HasVersions)
             with self.raises(ThreadBusyError):
-                _elsewhere(lambda: _hold(other, at(), 0))
+                _elsewhere(_hold, other, at(), 0)
+
+    def test_whoever_holds_the_run_lock_may_release_copy_and_delete(self) -> None:
+        saver = self.open()
+        saver.put(at("t"), made({"n": 1}))
+        with saver.run_lock(at("t")):
+            saver.copy("t", "u")
+            assert len(saver.release(at("t")).checkpoints) == 1
+            saver.put(at("t"), made({"n": 2}))
+            assert saver.delete("t") is True
+            with self.raises(ThreadBusyError):
+                _elsewhere(_hold, saver, at("t"), 0)
+        assert [*saver.threads()] == ["u"]
 
     def test_the_key_of_the_run_lock_tells_threads_apart_not_objects(self) -> None:
         saver = self.open()
@@ -1195,7 +1208,6 @@ class SaverContract:
         states = self.peek(saver, at())
         if states is None:
             self.skip("there is no other way to read")
-            return
         assert [state["list"] for state in states] == [[0, 1, 2], [0, 1], [0]]
 
     # Versions
@@ -1323,7 +1335,11 @@ def _deface(*values: Any) -> None:
             else:
                 value["defaced"] = True
         except TypeError as error:
-            assert "read-only" in str(error)  # noqa: PT017 - no pytest here
+            assert "read-only" in str(error)
+
+
+def _fail() -> None:
+    raise KeyError
 
 
 def _hold(saver: BaseCheckpointSaver, config: RunnableConfig, timeout: float) -> None:
@@ -1344,14 +1360,10 @@ def _visit(saver: BaseCheckpointSaver, config: RunnableConfig) -> Iterator[None]
 R = TypeVar("R")
 
 
-def _elsewhere(call: Callable[[], R]) -> R:
+def _elsewhere(call: Callable[..., R], *args: Any) -> R:
     """Call in another thread, as code of nobody's run."""
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(call).result(PATIENCE)
-
-
-def _within_patience(call: Callable[[], object]) -> None:
-    _elsewhere(call)
+        return pool.submit(call, *args).result(PATIENCE)
 
 
 def _all_at_once(call: Callable[[int], R], count: int) -> list[R]:

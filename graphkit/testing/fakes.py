@@ -87,7 +87,7 @@ class ScriptedSaver(BaseCheckpointSaver):
 
     def __new__(cls, delegate: BaseCheckpointSaver, **_options: Any) -> Self:
         """Make one that has versions if the delegate has them."""
-        return super().__new__(_ScriptedVersions if isinstance(delegate, HasVersions) else cls)  # type: ignore[arg-type]
+        return super().__new__(_ScriptedVersions if isinstance(delegate, HasVersions) else cls)  # type: ignore[return-value]
 
     def __init__(self, delegate: BaseCheckpointSaver, *, sleep: Callable[[float], object] = time.sleep) -> None:
         """Wrap a saver.

@@ -1,17 +1,17 @@
 """SaverMachine: any saver against a dict of lists, by Hypothesis. The model shares no helper with what it tests.
 
-    class MyMachine(SaverMachine):
-        def make_saver(self):
-            return MySaver()
+class MyMachine(SaverMachine):
+def make_saver(self):
+return MySaver()
 
-    TestMyMachine = MyMachine.TestCase
+TestMyMachine = MyMachine.TestCase
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -134,7 +134,7 @@ class SaverMachine(RuleBasedStateMachine):
 
     def config(self, place: Place, row: Row | None = None) -> RunnableConfig:
         """The address of a history or of one of its checkpoints."""
-        return RunnableConfig(place[0], row and row.fields["id"], place[1])
+        return RunnableConfig(place[0], row.fields["id"] if row else None, place[1])
 
     def next_fields(self) -> dict[str, Any]:
         """Fields that differ from those of every other checkpoint."""
@@ -162,7 +162,7 @@ class SaverMachine(RuleBasedStateMachine):
         change(state)
         self.put_state(place, state)
 
-    # Rules: putting
+    # Rules of putting
 
     @rule(thread=threads, namespace=namespaces, state=states)
     def put_any(self, thread: str, namespace: str, state: dict[str, Any]) -> None:
@@ -234,7 +234,7 @@ class SaverMachine(RuleBasedStateMachine):
         checkpoint = derived(origin, update, GROWING, **copy.deepcopy(fields))
         self.append(place, checkpoint, Row({**fields, "parent_id": parent.fields["id"], "state": state}))
 
-    # Rules: replacing
+    # Rules of replacing
 
     @rule(thread=threads, namespace=namespaces, position=positions, state=states, is_new=st.booleans())
     def replace(self, thread: str, namespace: str, position: float, state: dict[str, Any], is_new: bool) -> None:
@@ -261,7 +261,7 @@ class SaverMachine(RuleBasedStateMachine):
             return
         raise AssertionError("a checkpoint that does not exist was replaced")
 
-    # Rules: beside checkpoints
+    # Rules of beside checkpoints
 
     @rule(thread=threads, namespace=namespaces, position=positions, new=writes, is_named=st.booleans())
     def put_writes(self, thread: str, namespace: str, position: float, new: dict[str, Any], is_named: bool) -> None:
@@ -286,7 +286,7 @@ class SaverMachine(RuleBasedStateMachine):
             self.saver.remove_tags(self.config(place, row), tag)
             row.tags = [one for one in row.tags if one != tag]
 
-    # Rules: threads
+    # Rules of threads
 
     @rule(thread=threads, namespace=namespaces)
     def release(self, thread: str, namespace: str) -> None:
@@ -319,7 +319,7 @@ class SaverMachine(RuleBasedStateMachine):
         try:
             self.saver.copy(source, goal)
         except (CheckpointNotFoundError, CheckpointConflictError) as caught:
-            assert type(caught) is error  # noqa: PT017 - no pytest here
+            assert type(caught) is error
             return
         assert error is None
         for name, rows in origin.items():

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from graphkit._abc import BaseCheckpointSaver, HasVersions
 from graphkit.testing.contract import SaverContract
@@ -130,5 +131,11 @@ class ReopeningMachine(SaverMachine):
         shutil.rmtree(self.root)
 
 
-TestFileSystemMachine = FileSystemMachine.TestCase
-TestReopeningMachine = ReopeningMachine.TestCase
+def fewer(machine, part):
+    """Files are slow, and reopening them at every step is slower."""
+    machine.TestCase.settings = settings(max_examples=settings.default.max_examples // part)
+    return machine.TestCase
+
+
+TestFileSystemMachine = fewer(FileSystemMachine, 2)
+TestReopeningMachine = fewer(ReopeningMachine, 8)

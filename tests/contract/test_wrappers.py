@@ -1,0 +1,21 @@
+from graphkit import HasVersions
+from graphkit.testing.contract import SaverContract
+from graphkit.testing.fakes import ScriptedSaver
+from savers import MemorySaver, SaverWrapper, VersionedMemorySaver
+
+
+class TestSaverWrapper(SaverContract):
+    def make_saver(self):
+        return SaverWrapper(MemorySaver())
+
+
+class TestSaverWrapperWithVersions(SaverContract):
+    def make_saver(self):
+        saver = SaverWrapper(SaverWrapper(VersionedMemorySaver()))
+        assert isinstance(saver, HasVersions)
+        return saver
+
+
+class TestScriptedSaver(SaverContract):
+    def make_saver(self):
+        return ScriptedSaver(VersionedMemorySaver())

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from time import monotonic
 from typing import Any, ClassVar, Final, ParamSpec, TypeVar
+from weakref import WeakValueDictionary
 
 from graphkit._checkpoint import Checkpoint, Tag
 from graphkit._config import END, THREAD_ID_DEFAULT, ConfigLike, RunnableConfig
@@ -537,7 +538,8 @@ def _nothing() -> Iterator[None]:
     yield
 
 
-_LOCKS: Final[dict[object, threading.Lock]] = {}
+_LOCKS: Final[WeakValueDictionary[object, threading.Lock]] = WeakValueDictionary()
+"""The run locks of this process that somebody holds or waits for."""
 _LOCKS_GUARD: Final = threading.Lock()
 
 

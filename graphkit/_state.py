@@ -58,6 +58,7 @@ def merge(
 
     Raises:
         TypeError: the update is not a mapping of strings.
+        ValueError: a reducer failed, or a value contains itself.
     """
     if not update:
         return data, {}
@@ -89,7 +90,10 @@ def merge(
 def _through(channel: Channel, key: str, old: Any, value: Any) -> Any:
     if value is REMOVE:
         return REMOVE
-    merged = channel.initial() if value is None or value is RESET else channel.update(key, old, value)
+    try:
+        merged = channel.initial() if value is None or value is RESET else channel.update(key, old, value)
+    except Exception as error:
+        raise ValueError(f"the channel of {key!r} cannot take it: {type(error).__name__}: {error}") from error
     return REMOVE if merged is None else merged
 
 
@@ -97,7 +101,9 @@ def _enter(old: Any, value: Any) -> tuple[Any, int]:
     """Freeze a value that enters the state, and see whether it is the old list grown."""
     if value.__class__ is FrozenList:
         base, value.base = value.base, None
-        return value, len(old) if base is old and base is not None else SET
+        if base is None or base is not old:
+            return value, SET
+        return (value, len(old)) if len(value) > len(old) else (old, SET)
     if value.__class__ is list and old.__class__ is FrozenList and old:
         frozen, appended = grown(old, value)
         return frozen, len(old) if appended else SET

@@ -1,0 +1,228 @@
+"""What a graph's schema may be: channels, a state class, a TypedDict, a factory, a serializer."""
+
+import json
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, NamedTuple, NotRequired, Optional, Required, TypedDict
+
+import pytest
+
+from graphkit import (
+    END,
+    START,
+    AgentState,
+    Channels,
+    MessagesStateGraph,
+    RunnableConfig,
+    StateGraph,
+    StateSerializer,
+)
+from graphkit._schema import StateSchema
+from graphkit.errors import GraphStateError
+from savers import MemorySaver
+
+CONFIG = RunnableConfig("t")
+
+
+def run(schema, given, *updates, state_factory=None, saver=None):
+    """The state after nodes that return these updates."""
+    graph = StateGraph(schema, state_factory)
+    names = [f"n{i}" for i in range(len(updates))]
+    for name, update in zip(names, updates, strict=True):
+        graph.add_node(name, lambda s, update=update: update)
+    for source, target in zip([START, *names], [*names, END], strict=True):
+        graph.add_edge(source, target)
+    return graph.compile(checkpoint_saver=saver).invoke(given, CONFIG)
+
+
+def last(old, new):
+    return new
+
+
+def test_a_dict_of_channels():
+    schema = {"log": Channels.appender(), "n": Channels.base(operator.add, lambda: 5)}
+    assert run(schema, {"x": 1}, {"log": "a"}, {"n": 1, "log": ["a", "b"]}) == {"log": ["a", "b"], "n": 6, "x": 1}
+
+
+def test_defaults_are_there_from_the_start():
+    assert run({"log": Channels.appender(lambda: ["d"]), "none": Channels.base(lambda: None)}, {}) == {"log": ["d"]}
+
+
+def test_defaults_are_made_anew_for_each_thread():
+    made = []
+
+    def default():
+        made.append([])
+        return made[-1]
+
+    schema = {"x": Channels.base(default)}
+    assert run(schema, {})["x"] == run(schema, {})["x"] == []
+    assert len(made) == 2
+
+
+class Counting(AgentState):
+    SCHEMA = {"n": Channels.base(operator.add, int)}
+
+    def double(self):
+        return self["n"] * 2
+
+
+def test_a_state_class():
+    final = run(Counting, {"n": 1}, {"n": 2})
+    assert type(final) is Counting
+    assert final.double() == 6
+
+
+def test_messages_state_graph():
+    graph = MessagesStateGraph().add_node("a", lambda s: {"messages": s.last_message() + "!"})
+    final = graph.add_edge(START, "a").add_edge("a", END).compile().invoke({"messages": "hi"})
+    assert final.messages() == ["hi", "hi!"]
+
+
+class Typed(TypedDict):
+    added: Annotated[list[str], operator.add]
+    total: Annotated[int, operator.add]
+    largest: Annotated[int, max]
+    maybe: Annotated[Optional[int], operator.add]
+    union: Annotated[None | str, operator.add]
+    absent: NotRequired[Annotated[list[int], operator.add]]
+    inside: Annotated[NotRequired[list[int]], operator.add]
+    needed: Required[Annotated[Sequence[int], operator.add]]
+    mapping: Annotated[Mapping[str, int], operator.or_]
+    anything: Annotated[Any, operator.add]
+    appended: Annotated[list[str], Channels.appender()]
+    documented: Annotated[int, "a note"]
+    last_of_two: Annotated[int, max, last]
+    plain: int
+
+
+@pytest.mark.parametrize(
+    ("key", "updates", "expected"),
+    [
+        ("added", (["a"], ["b"]), ["a", "b"]),
+        ("total", (1, 2), 3),
+        ("largest", (3, 2), 3),
+        ("largest", (-3, -2), 0),
+        ("maybe", (1, 2), 3),
+        ("union", ("a", "b"), "ab"),
+        ("absent", ([1], [2]), [1, 2]),
+        ("inside", ([1], [2]), [1, 2]),
+        ("needed", ([1], [2]), [1, 2]),
+        ("mapping", ({"a": 1}, {"b": 2}), {"a": 1, "b": 2}),
+        ("anything", ((1,), (2,)), (1, 2)),
+        ("appended", ("a", ["a", "b"]), ["a", "b"]),
+        ("documented", (1, 2), 2),
+        ("last_of_two", (2, 1), 1),
+        ("plain", (1, 2), 2),
+    ],
+)
+def test_a_typed_dict(key, updates, expected):
+    first, second = updates
+    assert run(Typed, {key: first}, {key: second})[key] == expected
+    assert run(Typed, {}, {key: first}, {key: second})[key] == expected
+
+
+def test_none_resets_a_typed_reducer():
+    assert "total" not in run(Typed, {"total": 1}, {"total": None})
+    assert run(Typed, {"total": 1}, {"total": None}, {"total": 2})["total"] == 2
+
+
+def test_a_node_may_read_before_anything_was_written():
+    assert run(Typed, {}) == {"appended": []}
+
+
+def test_a_reducer_that_does_not_take_two_values():
+    class Wrong(TypedDict):
+        x: Annotated[int, lambda only: only]
+
+    with pytest.raises(GraphStateError, match="'x'"):
+        StateGraph(Wrong)
+
+
+def test_an_annotation_that_cannot_be_read():
+    Broken = TypedDict("Broken", {"x": "Nowhere"})
+    with pytest.raises(GraphStateError, match="Broken"):
+        StateGraph(Broken)
+
+
+class Colour(Enum):
+    RED = 1
+
+
+@dataclass
+class Point:
+    x: int
+
+
+class Pair(NamedTuple):
+    left: int
+
+
+class Rich(TypedDict):
+    colour: Colour
+    points: list[Point]
+    pair: Annotated[Optional[Pair], last]
+    by_name: dict[str, tuple[Colour, ...]]
+
+
+def test_the_types_of_a_schema_come_back_from_a_saver():
+    saver = MemorySaver()
+    given = {"colour": Colour.RED, "points": [Point(1)], "pair": Pair(2), "by_name": {"x": (Colour.RED,)}}
+    run(Rich, given, saver=saver)
+    assert dict(saver.get(CONFIG).state) == given
+    assert set(StateSchema.of(Rich).types) == {Colour, Point, Pair}
+
+
+def test_a_state_factory_makes_what_nodes_see():
+    seen = []
+
+    class Mine(AgentState):
+        pass
+
+    graph = StateGraph({"n": Channels.base(operator.add, int)}, Mine).add_node("a", lambda s: seen.append(type(s)))
+    final = graph.add_edge(START, "a").add_edge("a", END).compile().invoke({"n": 1})
+    assert (seen, type(final)) == ([Mine], Mine)
+    assert graph.state_factory is graph.getStateFactory() is Mine
+
+
+def test_a_factory_alone():
+    made = run(lambda data: ("made", dict(data)), {"x": 1})
+    assert made == ("made", {"x": 1})
+    assert run(lambda data: dict(data), {"x": 1}, {"y": 2}) == {"x": 1, "y": 2}
+
+
+class Json(StateSerializer):
+    def dumps(self, data):
+        return json.dumps(data).encode()
+
+    def loads(self, data):
+        return json.loads(data)
+
+
+def test_a_serializer():
+    serializer = Json()
+    assert StateGraph(serializer).state_serializer is serializer
+    graph = StateGraph({"n": Channels.base(operator.add, int)}, serializer)
+    assert graph.getStateSerializer() is serializer
+    assert list(graph.getChannels()) == ["n"]
+    assert run(serializer, {"x": 1}, {"x": 2}) == {"x": 2}
+    assert StateGraph({}).state_serializer is None
+
+
+def test_a_schema_is_taken_as_it_is():
+    schema = StateSchema.of(Typed)
+    assert StateSchema.of(schema) is schema
+
+
+@pytest.mark.parametrize("schema", [None, 3, "x", int, dict, [1], {"x": list}, {"x": None, "y": 2}])
+def test_what_is_no_schema(schema):
+    with pytest.raises(GraphStateError) as failed:
+        StateGraph(schema)
+    assert len(failed.value.problems) == (2 if schema == {"x": None, "y": 2} else 1)
+
+
+def test_what_is_no_factory():
+    with pytest.raises(GraphStateError, match="factory"):
+        StateGraph({}, 3)

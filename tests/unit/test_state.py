@@ -1,0 +1,241 @@
+"""States, and how an update merges: what comes out, and what is said to have changed."""
+
+import copy
+import json
+import pickle
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, strategies as st
+
+from graphkit import REMOVE, RESET, AgentState, Channels, MessagesState, RemoveByHash, ReplaceAllWith
+from graphkit._frozen import FrozenDict, FrozenList, freeze
+from graphkit._state import REMOVED, SET, Changes, merge
+
+CHANNELS = {
+    "log": Channels.appender_with_duplicate(),
+    "unique": Channels.appender(),
+    "sum": Channels.base(lambda old, new: old + new, lambda: 10),
+    "bare": Channels.base(reducer=lambda old, new: new),
+    "list": Channels.base(lambda old, new: (old or []) + new),
+}
+
+
+def merged(data, update):
+    return dict(merge(freeze(data), update, CHANNELS)[0])
+
+
+@pytest.mark.parametrize(
+    ("data", "update", "expected"),
+    [
+        ({"a": 1}, {"b": 2}, {"a": 1, "b": 2}),
+        ({"a": 1}, {"a": None}, {"a": None}),
+        ({}, {"a": None}, {"a": None}),
+        ({"a": 1}, {"a": REMOVE}, {}),
+        ({"a": 1}, {"a": RESET}, {}),
+        ({}, {"a": REMOVE, "b": RESET}, {}),
+        ({"sum": 1}, {"sum": 2}, {"sum": 3}),
+        ({}, {"sum": 2}, {"sum": 12}),
+        ({"sum": 1}, {"sum": None}, {"sum": 10}),
+        ({"sum": 1}, {"sum": RESET}, {"sum": 10}),
+        ({"sum": 1}, {"sum": REMOVE}, {}),
+        ({"bare": 1}, {"bare": None}, {}),
+        ({"bare": 1}, {"bare": RESET}, {}),
+        ({"log": ["a"]}, {"log": None}, {"log": []}),
+        ({"log": ["a"]}, {"log": []}, {"log": ["a"]}),
+        ({"log": ["a"]}, {"log": ReplaceAllWith("b")}, {"log": ["b"]}),
+        ({"log": ["a", "b", "a"]}, {"log": RemoveByHash("a")}, {"log": ["b"]}),
+        ({"log": ["a"], "x": 1}, {}, {"log": ["a"], "x": 1}),
+        ({"log": ["a"]}, None, {"log": ["a"]}),
+    ],
+)
+def test_merging(data, update, expected):
+    assert merged(data, update) == expected
+
+
+def test_nothing_to_do_gives_the_state_itself():
+    data = freeze({"log": ["a"], "x": None, "y": 1})
+    for update in (None, {}, {"log": []}, {"x": None}, {"gone": REMOVE}):
+        assert merge(data, update, CHANNELS) == (data, {})
+        assert merge(data, update, CHANNELS)[0] is data
+
+
+def test_the_order_of_keys_is_that_of_their_first_setting():
+    data, _ = merge(freeze({"b": 1, "a": 2}), {"c": 3, "b": 4}, {})
+    assert list(data) == ["b", "a", "c"]
+
+
+def test_what_did_not_change_is_shared():
+    data = freeze({"big": [[1], [2]], "log": [[1]]})
+    new, ops = merge(data, {"log": [[2]], "x": 1}, CHANNELS)
+    assert new["big"] is data["big"]
+    assert new["log"][0] is data["log"][0]
+    assert ops == {"log": 1, "x": SET}
+
+
+@pytest.mark.parametrize(
+    ("update", "op"),
+    [
+        ({"list": ["new"]}, 2),
+        ({"log": ["new"]}, 2),
+        ({"list": []}, None),
+        ({"log": ReplaceAllWith(["other"])}, SET),
+        ({"log": RemoveByHash(0)}, SET),
+        ({"log": REMOVE}, REMOVED),
+    ],
+)
+def test_what_is_said_to_have_changed(update, op):
+    data = freeze({"list": [0, [1]], "log": [0, [1]]})
+    _, ops = merge(data, update, CHANNELS)
+    assert ops == ({} if op is None else {next(iter(update)): op})
+
+
+def test_a_list_that_a_node_grew_is_known_to_have_grown():
+    data = freeze({"plain": [[0], 1]})
+    assert merge(data, {"plain": data["plain"] + [2]}, {})[1] == {"plain": 2}
+    assert merge(data, {"plain": data["plain"] + [2] + [3]}, {})[1] == {"plain": 2}
+    assert merge(data, {"plain": [*data["plain"], 2]}, {})[1] == {"plain": 2}
+    assert merge(data, {"plain": [[0], 1, 2]}, {})[1] == {"plain": SET}
+    assert merge(data, {"other": data["plain"] + [2]}, {})[1] == {"other": SET}
+
+
+def replay(base, final, ops):
+    """What a saver makes of changes: an independent reading of their documentation."""
+    data = dict(base)
+    for key, op in ops.items():
+        if op == REMOVED:
+            del data[key]
+        elif op == SET:
+            data[key] = final[key]
+        else:
+            data[key] = [*data[key][:op], *final[key][op:]]
+            assert op == len(base[key])
+    return data
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab", max_size=2),
+    lambda deeper: st.lists(deeper, max_size=3) | st.dictionaries(st.text("xy", max_size=1), deeper, max_size=2),
+    max_leaves=6,
+)
+UPDATES = st.dictionaries(
+    st.sampled_from(["log", "unique", "bare", "plain", "other"]),
+    VALUES
+    | st.lists(VALUES, max_size=3)
+    | st.sampled_from([REMOVE, RESET])
+    | st.builds(RemoveByHash, VALUES)
+    | st.builds(ReplaceAllWith, st.lists(VALUES, max_size=2)),
+    max_size=4,
+).filter(lambda update: not any(isinstance(update.get(key), (RemoveByHash, ReplaceAllWith)) for key in ("bare", "plain", "other")))
+GROW = st.just("grow")
+
+
+@given(VALUES, st.lists(UPDATES | GROW, max_size=8))
+def test_changes_replayed_on_the_base_give_the_state(first, updates):
+    base, _ = merge(FrozenDict(), {"plain": [first, 1], "log": [first]}, CHANNELS)
+    data, changes = base, Changes(base, {})
+    for update in updates:
+        if update == "grow":
+            old = data.get("plain")
+            update = {"plain": old + [2] if isinstance(old, FrozenList) else [1]}  # noqa: PLW2901
+        data, ops = merge(data, update, CHANNELS)
+        changes = changes.then(ops)
+    assert json.dumps(replay(base, data, changes.ops), sort_keys=True) == json.dumps(data, sort_keys=True)
+    for key in {*base, *data} - set(changes.ops):
+        assert base[key] is data[key]
+
+
+# --- AgentState -------------------------------------------------------------------------------------------------------
+
+
+def test_a_state_is_a_read_only_mapping():
+    state = AgentState({"a": 1, "none": None})
+    assert (state["a"], state.get("b"), state.get("b", 2), len(state), list(state)) == (1, None, 2, 2, ["a", "none"])
+    assert "a" in state
+    assert "b" not in state
+    assert (state.value("a"), state.value("none", 3), state.value("b"), state.value("b", 4)) == (1, 3, None, 4)
+    assert state == {"a": 1, "none": None} == dict(state) == {**state}
+    assert state == AgentState(state.data)
+    assert state != {"a": 1}
+    assert state != 1
+    assert repr(state) == "AgentState({'a': 1, 'none': None})"
+    assert AgentState() == {}
+    with pytest.raises(KeyError):
+        state["b"]
+    with pytest.raises(TypeError, match="read-only"):
+        state["a"] = 2
+    with pytest.raises(TypeError, match="read-only"):
+        del state["a"]
+    with pytest.raises(TypeError):
+        hash(state)
+
+
+def test_the_caller_keeps_its_own():
+    given_ = {"list": [1]}
+    state = AgentState(given_)
+    given_["list"].append(2)
+    assert state["list"] == [1]
+
+
+def test_lists_and_dicts_inside_are_lists_and_dicts():
+    state = AgentState({"list": [1, [2]], "dict": {"k": [3]}})
+    assert isinstance(state["list"], list)
+    assert isinstance(state.data["dict"], dict)
+    assert json.loads(json.dumps(state.data)) == state
+    mine = list(state["list"])
+    mine.append(4)
+    assert dict(state["dict"]) == {"k": [3]}
+    assert state["list"] == [1, [2]]
+
+
+@dataclass
+class Box:
+    n: int
+
+
+def test_mutable_objects_are_private_copies():
+    data = freeze({"box": Box(1), "boxes": [Box(2)], "n": 1})
+    one, two = AgentState(data), AgentState(data)
+    one["box"].n = 9
+    one["boxes"][0].n = 9
+    assert one["box"].n == 9
+    assert two["box"].n == 1
+    assert two.data["boxes"] == [Box(2)]
+
+
+def test_states_pickle_and_copy():
+    state = MessagesState({"messages": ["a"], "box": Box(1)})
+    for twin in (pickle.loads(pickle.dumps(state)), copy.copy(state), copy.deepcopy(state)):
+        assert type(twin) is MessagesState
+        assert twin == state
+
+
+def test_update_state_merges_as_a_run_would():
+    state = AgentState({"log": ["a"]})
+    assert AgentState.update_state(state, {"log": "b", "x": 1}, CHANNELS) == {"log": ["a", "b"], "x": 1}
+    assert AgentState.update_state({"log": ["a"]}, None, CHANNELS) == {"log": ["a"]}
+    assert AgentState.updateState(state, {}, CHANNELS) is state.data
+
+
+def test_messages():
+    empty, state = MessagesState(), MessagesState({"messages": ["a", "b"]})
+    assert state.messages() == ["a", "b"]
+    assert (state.last_message(), state.lastMessage(), state.last_minus(1), state.lastMinus(0)) == ("b", "b", "a", "b")
+    assert (state.last_minus(2), state.last_minus(-1), empty.last_message()) == (None, None, None)
+    with pytest.raises(KeyError, match="messages not found"):
+        empty.messages()
+
+
+def test_a_reducer_that_fails_is_named():
+    with pytest.raises(ValueError, match="'sum'") as failed:
+        merge(freeze({"sum": 1}), {"sum": "x"}, CHANNELS)
+    assert isinstance(failed.value.__cause__, TypeError)
+
+
+def test_a_reducer_that_changes_the_old_value_is_told():
+    def bad(old, new):
+        old.append(new)
+        return old
+
+    with pytest.raises(ValueError, match="read-only"):
+        merge(freeze({"x": [1]}), {"x": 2}, {"x": Channels.base(bad)})

@@ -1,0 +1,472 @@
+"""The async twins: the same runs, with awaits; cancelled and closed at a boundary."""
+
+import asyncio
+import threading
+from contextlib import aclosing
+
+import pytest
+
+from graphkit import (
+    END,
+    START,
+    Channels,
+    Command,
+    GraphResume,
+    InterruptableAction,
+    InterruptionMetadata,
+    RunnableConfig,
+    StateGraph,
+    StateSnapshot,
+    interrupt,
+)
+from graphkit.errors import (
+    CheckpointNotFoundError,
+    GraphRunnerError,
+    MaxIterationsError,
+    NodeExecutionError,
+    ThreadBusyError,
+)
+from savers import MemorySaver
+
+CONFIG = RunnableConfig("t")
+LOG = {"log": Channels.appender_with_duplicate()}
+
+
+def chain(**actions):
+    graph = StateGraph(LOG)
+    for name, action in actions.items():
+        graph.add_node(name, action)
+    for source, target in zip([START, *actions], [*actions, END], strict=True):
+        graph.add_edge(source, target)
+    return graph
+
+
+def says(word):
+    async def node(state):
+        await asyncio.sleep(0)
+        return {"log": word}
+
+    return node
+
+
+def says_at_once(word):
+    return lambda state: {"log": word}
+
+
+def stored(saver):
+    return [(one.node_id, one.next_node_id) for one in reversed(saver.list(CONFIG))]
+
+
+async def outputs_of(stream):
+    return [output async for output in stream]
+
+
+def test_asynchronous_and_synchronous_nodes_in_one_run(saver):
+    threads = set()
+
+    def sync(state, config):
+        threads.add(threading.get_ident())
+        return {"log": config.thread_id}
+
+    class Callable:
+        async def __call__(self, state, config):
+            return Command(update={"log": "object"})
+
+    async def run():
+        compiled = chain(a=says("a"), b=sync, c=Callable(), d=lambda s: says("d")(s)).compile(checkpoint_saver=saver)
+        return await outputs_of(compiled.astream({"log": "i"}, CONFIG)), threading.get_ident()
+
+    outputs, loop_thread = asyncio.run(run())
+    assert [output.node for output in outputs] == [START, "a", "b", "c", "d", END]
+    assert outputs[-1].state["log"] == ["i", "a", "t", "object", "d"]
+    assert threads - {loop_thread} == threads
+    assert stored(saver) == [(START, "a"), ("a", "b"), ("b", "c"), ("c", "d"), ("d", END)]
+
+
+def test_asynchronous_edges():
+    async def edge(state, config):
+        return "b" if config.thread_id == "t" else END
+
+    graph = StateGraph(LOG).add_node("a", says("a")).add_node("b", says("b")).add_edge("b", END)
+    graph.add_conditional_edges(START, lambda s: "a").add_conditional_edges("a", edge)
+    assert asyncio.run(graph.compile().ainvoke({}, CONFIG))["log"] == ["a", "b"]
+
+
+@pytest.mark.parametrize("where", ["node", "edge", "object"])
+def test_a_synchronous_run_of_an_asynchronous_graph_is_refused_before_anything(saver, where):
+    class Later:
+        async def __call__(self, state):
+            return END
+
+    async def edge(state):
+        return END
+
+    graph = StateGraph({}).add_node("a", {"node": edge, "object": Later()}.get(where, lambda s: None)).add_edge(START, "a")
+    graph.add_conditional_edges("a", edge if where == "edge" else lambda s: END)
+    compiled = graph.compile(checkpoint_saver=saver)
+    for call in (compiled.invoke, compiled.invoke_final, compiled.stream, compiled.stream_snapshots):
+        with pytest.raises(GraphRunnerError, match="astream") as failed:
+            call({}, CONFIG)
+        assert "'a'" in str(failed.value)
+    assert saver.get(CONFIG) is None
+
+
+def test_an_awaitable_that_could_not_be_foreseen_is_refused_too():
+    compiled = chain(a=lambda s: says("a")(s)).compile()
+    with pytest.raises(GraphRunnerError, match="astream"):
+        compiled.invoke({})
+    graph = StateGraph({}).add_node("a", lambda s: None).add_edge(START, "a")
+    with pytest.raises(GraphRunnerError, match="astream"):
+        graph.add_conditional_edges("a", lambda s: says("a")(s)).compile().invoke({})
+
+    class Future:
+        def __await__(self):
+            yield
+
+    with pytest.raises(GraphRunnerError, match="astream"):
+        chain(a=lambda s: Future()).compile().invoke({})
+
+
+def test_the_twins_look_and_correct(saver):
+    async def run():
+        compiled = chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
+        assert await compiled.astate_of(CONFIG) is None
+        assert await compiled.alast_state_of(CONFIG) is None
+        assert await compiled.aget_state_history(CONFIG) == []
+        with pytest.raises(CheckpointNotFoundError):
+            await compiled.aget_state(CONFIG)
+        stop = await compiled.ainvoke_final({}, CONFIG)
+        assert isinstance(stop, InterruptionMetadata)
+        assert (await compiled.aget_state(CONFIG)).next == "b"
+        config = await compiled.aupdate_state(CONFIG, {"log": "u"})
+        assert (await compiled.astate_of(config)).state["log"] == ["a", "u"]
+        assert len(await compiled.aget_state_history(CONFIG)) == 3
+        first = (await compiled.aget_state_history(CONFIG))[-1].config
+        assert (await compiled.alast_state_of(first)).checkpoint_id == config.checkpoint_id
+        snapshots = await outputs_of(compiled.astream_snapshots(GraphResume({"log": "ok"}), CONFIG))
+        assert [isinstance(one, StateSnapshot) for one in snapshots] == [True, False]
+        await compiled.aupdate_state(CONFIG, {}, "a")
+        return await compiled.aresume("t")
+
+    assert asyncio.run(run())["log"] == ["a", "u", "ok", "b", "b"]
+
+
+def test_the_java_names_of_the_twins(saver):
+    async def run():
+        compiled = chain(a=says("a")).compile(checkpoint_saver=saver)
+        await compiled.ainvokeFinal({}, CONFIG)
+        assert len(await compiled.agetStateHistory(CONFIG)) == 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+def test_questions_and_answers(saver, kind):
+    async def ask(state):
+        return {"log": [interrupt("q1"), interrupt("q2")]}
+
+    def ask_at_once(state):
+        return {"log": [interrupt("q1"), interrupt("q2")]}
+
+    async def run():
+        compiled = chain(ask=ask if kind == "async" else ask_at_once).compile(checkpoint_saver=saver)
+        assert (await compiled.ainvoke_final({}, CONFIG)).payload == "q1"
+        assert (await compiled.ainvoke_final(GraphResume("a1"), CONFIG)).payload == "q2"
+        return await compiled.ainvoke(GraphResume("a2"), CONFIG)
+
+    assert asyncio.run(run())["log"] == ["a1", "a2"]
+
+
+def test_an_action_may_ask_asynchronously(saver):
+    class Gate(InterruptableAction):
+        async def interrupt(self, node_id, state, config):
+            return None if "go" in state else {"reason": "wait"}
+
+        async def __call__(self, state, config):
+            return {"log": "gate"}
+
+    async def run():
+        compiled = chain(gate=Gate()).compile(checkpoint_saver=saver)
+        assert (await compiled.ainvoke_final({}, CONFIG)).metadata == {"reason": "wait"}
+        return await compiled.ainvoke(GraphResume({"go": 1}), CONFIG)
+
+    assert asyncio.run(run())["log"] == ["gate"]
+
+
+@pytest.mark.parametrize("kind", ["async", "sync", "stop iteration"])
+def test_a_node_that_fails(saver, kind):
+    async def bad(state):
+        raise OSError("no")
+
+    def bad_at_once(state):
+        raise OSError("no")
+
+    def stops(state):
+        next(iter(()))
+
+    action = {"async": bad, "sync": bad_at_once, "stop iteration": stops}[kind]
+    compiled = chain(a=says("a"), bad=action).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError, match="bad"):
+        asyncio.run(compiled.ainvoke({}, CONFIG))
+    assert stored(saver) == [(START, "a"), ("a", "bad")]
+
+
+def test_a_node_that_stops_an_iteration_fails_in_a_synchronous_run_too():
+    with pytest.raises(NodeExecutionError, match="StopIteration"):
+        chain(a=lambda s: next(iter(()))).compile().invoke({})
+
+
+def test_max_iterations(saver):
+    graph = StateGraph(LOG).add_node("a", says("a")).add_edge(START, "a").add_edge("a", "a")
+    with pytest.raises(MaxIterationsError):
+        asyncio.run(graph.compile(checkpoint_saver=saver, max_iterations=3).ainvoke({}, CONFIG))
+    assert len(saver.list(CONFIG)) == 4
+
+
+def test_the_thread_is_released_at_the_end():
+    saver = MemorySaver(lock_timeout=0)
+
+    async def run():
+        return await chain(a=says("a")).compile(checkpoint_saver=saver, release_thread=True).ainvoke({}, CONFIG)
+
+    assert asyncio.run(run())["log"] == ["a"]
+    assert saver.threads() == ()
+
+
+def test_at_the_last_item_the_thread_is_free():
+    saver = MemorySaver(lock_timeout=0)
+
+    async def run():
+        compiled = chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
+        async for output in compiled.astream({}, CONFIG):
+            if isinstance(output, InterruptionMetadata):
+                await compiled.aupdate_state(CONFIG, {"log": "body"})
+                return await compiled.ainvoke(None, CONFIG)
+
+    assert asyncio.run(run())["log"] == ["a", "body", "b"]
+
+
+def test_a_second_run_of_a_thread_is_refused():
+    saver = MemorySaver(lock_timeout=0)
+
+    async def run():
+        compiled = chain(a=says("a")).compile(checkpoint_saver=saver)
+        async with aclosing(compiled.astream({}, CONFIG)) as stream:
+            await anext(stream)
+            with pytest.raises(ThreadBusyError):
+                await compiled.ainvoke({}, CONFIG)
+        return await compiled.ainvoke({}, CONFIG)
+
+    assert asyncio.run(run())["log"] == ["a"]
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+def test_a_node_that_runs_its_own_thread_is_refused_at_once(kind):
+    async def again(state):
+        return await compiled.ainvoke({}, CONFIG)
+
+    def again_at_once(state):
+        return asyncio.run(compiled.ainvoke({}, CONFIG))
+
+    compiled = chain(a=again if kind == "async" else again_at_once).compile(checkpoint_saver=MemorySaver())
+    with pytest.raises(GraphRunnerError, match="own thread"):
+        asyncio.run(compiled.ainvoke({}, CONFIG))
+
+
+def test_closing_a_stream_stops_at_the_boundary_and_saves(saver):
+    async def run():
+        compiled = chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, checkpoint_interval=10)
+        async with aclosing(compiled.astream({}, CONFIG)) as stream:
+            assert [(await anext(stream)).node, (await anext(stream)).node] == [START, "a"]
+        assert stored(saver) == [(START, "a"), ("a", "b")]
+        return await compiled.ainvoke(None, CONFIG)
+
+    assert asyncio.run(run())["log"] == ["a", "b"]
+
+
+def test_an_error_thrown_into_a_stream_saves_too(saver):
+    async def run():
+        compiled = chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, checkpoint_interval=10)
+        stream = compiled.astream({}, CONFIG)
+        await anext(stream)
+        await anext(stream)
+        with pytest.raises(KeyError):
+            await stream.athrow(KeyError("mine"))
+
+    asyncio.run(run())
+    assert stored(saver) == [(START, "a"), ("a", "b")]
+
+
+# --- cancelling -------------------------------------------------------------------------------------------------------
+
+
+async def cancelled(task):
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_cancelling_an_asynchronous_node_stops_before_it(saver):
+    runs = []
+
+    async def run():
+        started = asyncio.Event()
+
+        async def waits(state):
+            runs.append("b")
+            if len(runs) == 1:
+                started.set()
+                await asyncio.Event().wait()
+            return {"log": "b"}
+
+        compiled = chain(a=says("a"), b=waits).compile(checkpoint_saver=saver, checkpoint_interval=10)
+        task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
+        await started.wait()
+        await cancelled(task)
+        assert stored(saver) == [(START, "a"), ("a", "b")]
+        return await compiled.ainvoke(None, CONFIG)
+
+    assert asyncio.run(run())["log"] == ["a", "b"]
+    assert runs == ["b", "b"]
+
+
+def test_cancelling_a_node_in_a_thread_waits_for_it_and_stores_its_step():
+    saver = MemorySaver(lock_timeout=0)
+    started, go_on = threading.Event(), threading.Event()
+    runs = []
+
+    def waits(state):
+        runs.append("b")
+        started.set()
+        assert go_on.wait(30)
+        return {"log": "b"}
+
+    async def run():
+        compiled = chain(a=says("a"), b=waits, c=says("c")).compile(checkpoint_saver=saver, checkpoint_interval=10)
+        task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
+        await asyncio.to_thread(started.wait)
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0)
+        assert not task.done()
+        with pytest.raises(ThreadBusyError):  # the lock is held as long as the node runs
+            saver.run_lock(CONFIG).__enter__()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert stored(saver) == [(START, "a"), ("b", "c")]
+        return await compiled.ainvoke(None, CONFIG)
+
+    assert asyncio.run(run())["log"] == ["a", "b", "c"]
+    assert runs == ["b"]
+
+
+class Slow(MemorySaver):
+    """Its puts wait in the event loop until they may go on."""
+
+    def __init__(self):
+        super().__init__(lock_timeout=0)
+        self.started, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def aput(self, config, checkpoint):
+        if checkpoint.node_id == "a":
+            self.started.set()
+            await self.go_on.wait()
+        return self.put(config, checkpoint)
+
+
+def test_cancelling_a_put_waits_for_it_and_stores_once():
+    async def run():
+        saver = Slow()
+        compiled = chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver)
+        task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
+        await saver.started.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+        saver.go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert stored(saver) == [(START, "a"), ("a", "b")]
+        with saver.run_lock(CONFIG):
+            pass
+
+    asyncio.run(run())
+
+
+def test_cancelling_while_the_lock_is_awaited_leaves_it_free():
+    saver = MemorySaver(lock_timeout=30)
+
+    async def run():
+        compiled = chain(a=says("a")).compile(checkpoint_saver=saver)
+        with saver.run_lock(CONFIG):
+            task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.sleep(0)
+            assert not task.done()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert stored(saver) == []
+        with saver.run_lock(CONFIG, 0):
+            pass
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_last_step_is_finished():
+    saver = MemorySaver(lock_timeout=0)
+    started, go_on = threading.Event(), threading.Event()
+
+    def waits(state):
+        started.set()
+        assert go_on.wait(30)
+
+    async def run():
+        compiled = chain(a=waits).compile(checkpoint_saver=saver)
+        task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
+        await asyncio.to_thread(started.wait)
+        task.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert stored(saver) == [(START, "a"), ("a", END)]
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_node_may_finish_after_all(saver):
+    async def run():
+        started = asyncio.Event()
+
+        async def stubborn(state):
+            started.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return {"log": "a"}
+
+        task = asyncio.create_task(chain(a=stubborn).compile(checkpoint_saver=saver).ainvoke({}, CONFIG))
+        await started.wait()
+        task.cancel()
+        return await task
+
+    assert asyncio.run(run())["log"] == ["a"]
+
+
+def test_a_deadline_works():
+    saver = MemorySaver(lock_timeout=0)
+
+    async def waits(state):
+        await asyncio.Event().wait()
+
+    async def run():
+        compiled = chain(a=waits).compile(checkpoint_saver=saver)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await compiled.ainvoke({}, CONFIG)
+        with saver.run_lock(CONFIG):
+            pass
+
+    asyncio.run(run())

@@ -1,0 +1,85 @@
+"""CompiledGraph: looking at threads, and its small things."""
+
+import pytest
+
+from graphkit import END, START, Channels, CompileConfig, RunnableConfig, StateGraph
+from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
+from savers import MemorySaver
+
+CONFIG = RunnableConfig("t", metadata={"k": 1})
+LOG = {"log": Channels.appender_with_duplicate()}
+
+
+@pytest.fixture
+def graph():
+    built = StateGraph(LOG).add_node("a", lambda s: {"log": "a"}).add_node("b", lambda s: {"log": "b"})
+    return built.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
+
+
+def test_an_unknown_thread(graph, saver):
+    compiled = graph.compile(checkpoint_saver=saver)
+    assert compiled.state_of(CONFIG) is compiled.last_state_of(CONFIG) is None
+    assert list(compiled.get_state_history(CONFIG)) == []
+    with pytest.raises(CheckpointNotFoundError):
+        compiled.get_state(CONFIG)
+    with pytest.raises(CheckpointNotFoundError, match="nope"):
+        compiled.get_state(RunnableConfig("t", "nope"))
+
+
+@pytest.mark.parametrize("options", [{}, {"checkpoint_saver": MemorySaver(), "checkpoint_interval": 0}])
+def test_without_a_saver(graph, options):
+    compiled = graph.compile(**options)
+    for look in (compiled.state_of, compiled.get_state, compiled.get_state_history, compiled.last_state_of):
+        with pytest.raises(CheckpointerConfigurationError):
+            look(CONFIG)
+
+
+def test_history_is_newest_first_and_each_snapshot_addresses_itself(graph, saver):
+    compiled = graph.compile(checkpoint_saver=saver)
+    compiled.invoke({}, CONFIG)
+    history = compiled.get_state_history(CONFIG)
+    assert [(one.node, one.next) for one in history] == [("b", END), ("a", "b"), (START, "a")]
+    for snapshot, checkpoint in zip(history, saver.list(CONFIG), strict=True):
+        assert snapshot.config == CONFIG.replace(checkpoint_id=checkpoint.id, next_node=checkpoint.next_node_id)
+        assert compiled.get_state(snapshot.config).checkpoint_id == checkpoint.id
+        assert (snapshot.parent_id, snapshot.created_at) == (checkpoint.parent_id, checkpoint.created_at)
+        assert snapshot.metadata["k"] == 1
+    assert compiled.last_state_of(history[-1].config).checkpoint_id == history[0].checkpoint_id
+
+
+def test_every_method_takes_langgraphs_config(graph, saver):
+    compiled = graph.compile(checkpoint_saver=saver, interrupt_before=["b"])
+    config = {"configurable": {"thread_id": "t", "user": "ann"}}
+    compiled.invoke({}, config)
+    assert compiled.get_state(config).metadata["user"] == "ann"
+    new = compiled.update_state(config, {"log": "u"})
+    assert new["configurable"]["checkpoint_id"] == compiled.get_state(config).checkpoint_id
+    assert compiled.get_state({"configurable": {"thread_id": "t", "checkpoint_id": new.checkpoint_id}}).next == "b"
+    assert list(compiled.stream(None, config))[-1].is_end
+
+
+def test_an_empty_config_is_the_default_thread(graph, saver):
+    compiled = graph.compile(checkpoint_saver=saver)
+    for config in (None, {}, {"configurable": {}}, RunnableConfig()):
+        compiled.invoke({}, config)
+    assert len(saver.list(RunnableConfig("$default"))) == 12
+
+
+def test_invoke_final_tells_an_end_from_a_stop(graph, saver):
+    compiled = graph.compile(checkpoint_saver=saver, interrupt_before=["b"])
+    assert compiled.invoke_final({}, CONFIG).when == "before"
+    assert compiled.invoke_final(None, CONFIG).is_end
+
+
+def test_the_options_of_a_compiled_graph(graph):
+    compiled = graph.compile(CompileConfig(max_iterations=7), graph_id="g")
+    assert (compiled.compile_config.max_iterations, compiled.compileConfig().graph_id) == (7, "g")
+    compiled.setMaxIterations(9)
+    assert compiled.compile_config.max_iterations == 9
+
+
+def test_a_compiled_graph_does_not_change_with_its_builder(graph):
+    compiled = graph.compile()
+    graph.add_node("c", lambda s: None).add_edge("c", END)
+    assert [output.node for output in compiled.stream({})] == [START, "a", "b", END]
+    assert graph.compile()._topology.fingerprint != compiled._topology.fingerprint

@@ -130,6 +130,8 @@ class RunnableConfig(JavaNames):
     def with_check_point_id(self, checkpoint_id: str | None) -> RunnableConfig:
         """The same thread at another checkpoint; None is the latest."""
         # A saver does this at every put; the generated __init__ would cost as much as the write.
+        if checkpoint_id == self.checkpoint_id:
+            return self
         copy = object.__new__(RunnableConfig)
         copy.__dict__.update(self.__dict__, checkpoint_id=checkpoint_id)
         return copy
@@ -218,6 +220,8 @@ def _from_mapping(config: Mapping[str, Any]) -> RunnableConfig:
             f"unknown config key {unknown[0]!r}; write {{'configurable': {{'thread_id': ...}}}} or a RunnableConfig"
         )
     inner = config.get("configurable") or {}
+    if not isinstance(inner, Mapping):
+        raise CheckpointerConfigurationError(f"config['configurable'] is a mapping, not {type(inner).__name__}")
     thread_id = inner.get("thread_id")
     metadata = {key: value for key, value in inner.items() if key not in _OWN_CONFIGURABLE}
     return RunnableConfig(

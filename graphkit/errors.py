@@ -24,6 +24,8 @@ class GraphKitError(Exception):
 
 def _rebuild(cls: type[GraphKitError], args: tuple[object, ...], attributes: dict[str, object]) -> GraphKitError:
     error = cls.__new__(cls, *args)
+    if isinstance(error, OSError):
+        OSError.__init__(error, *args)  # which keeps errno elsewhere than in the attributes
     error.args = args
     error.__dict__.update(attributes)
     return error

@@ -1,0 +1,102 @@
+"""RunnableConfig and CompileConfig: frozen objects, builders, and LangGraph's mappings."""
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from graphkit import CompileConfig, RunnableConfig, StreamMode
+from graphkit.errors import CheckpointerConfigurationError
+from savers import MemorySaver
+
+
+def test_defaults():
+    config = RunnableConfig()
+    assert (config.thread_id, config.thread, config.checkpoint_id, config.checkpoint_ns) == (None, "$default", None, "")
+    assert (config.next_node, config.stream_mode, dict(config.metadata)) == (None, StreamMode.VALUES, {})
+    assert (config.max_iterations, config.executor) == (None, None)
+    assert RunnableConfig("$default").thread == config.thread
+
+
+def test_it_is_immutable():
+    mine = {"k": 1}
+    config = RunnableConfig("t", metadata=mine)
+    mine["k"] = 2
+    assert config.metadata == {"k": 1}
+    with pytest.raises(AttributeError):
+        config.thread_id = "u"
+    with pytest.raises(TypeError):
+        config.metadata["k"] = 2
+
+
+def test_it_reads_like_langgraphs():
+    config = RunnableConfig("t", "c", "ns", metadata={"user": "ann"}, max_iterations=3)
+    assert config["configurable"] == {"user": "ann", "thread_id": "t", "checkpoint_ns": "ns", "checkpoint_id": "c"}
+    assert (config["metadata"], config["recursion_limit"]) == ({"user": "ann"}, 3)
+    assert config.get("nothing", 1) == 1
+    assert RunnableConfig().get("recursion_limit") is None
+    with pytest.raises(KeyError):
+        config["nothing"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, RunnableConfig()),
+        ({}, RunnableConfig()),
+        ({"configurable": None}, RunnableConfig()),
+        ({"configurable": {}}, RunnableConfig()),
+        ({"configurable": {"thread_id": "t"}}, RunnableConfig("t")),
+        ({"configurable": {"thread_id": 7}}, RunnableConfig("7")),
+        ({"configurable": {"thread_id": ""}}, RunnableConfig("")),
+        ({"configurable": {"thread_id": "t", "checkpoint_id": "c", "checkpoint_ns": "n"}}, RunnableConfig("t", "c", "n")),
+        ({"configurable": {"user": "ann"}, "metadata": {"k": 1}}, RunnableConfig(metadata={"user": "ann", "k": 1})),
+        ({"recursion_limit": 5, "tags": ["x"], "callbacks": None}, RunnableConfig(max_iterations=5)),
+    ],
+)
+def test_what_a_config_may_be(given, expected):
+    assert RunnableConfig.of(given) == expected
+
+
+def test_a_config_is_taken_as_it_is():
+    config = RunnableConfig("t")
+    assert RunnableConfig.of(config) is config
+
+
+@pytest.mark.parametrize(
+    "wrong", ["t", 3, ["t"], {"thread_id": "t"}, {"configurable": {"thread_id": 1.5}}, {"configurable": "t"}]
+)
+def test_what_no_config_is(wrong):
+    with pytest.raises(CheckpointerConfigurationError):
+        RunnableConfig.of(wrong)
+    with pytest.raises(CheckpointerConfigurationError):
+        RunnableConfig(3)
+
+
+def test_with_methods_return_the_same_object_if_nothing_changes():
+    config = RunnableConfig("t", "c")
+    assert config.with_stream_mode(StreamMode.VALUES) is config
+    assert config.with_check_point_id("c") is config
+    other = config.withStreamMode("snapshots").withCheckPointId(None)
+    assert (other.stream_mode, other.checkpoint_id, other.thread_id) == (StreamMode.SNAPSHOTS, None, "t")
+    with pytest.raises(ValueError):
+        RunnableConfig(stream_mode="chunks")
+
+
+def test_the_builder():
+    with ThreadPoolExecutor() as executor:
+        config = (
+            RunnableConfig.builder().threadId("t").checkPointId("c").checkPointNs("n").nextNode("b")
+            .streamMode(StreamMode.SNAPSHOTS).maxIterations(4).executor(executor).metadata({"a": 1})
+            .addMetadata("b", 2).putMetadata("c", 3).build()
+        )  # fmt: skip
+    assert (config.threadId(), config.checkPointId(), config.checkpoint_ns, config.nextNode()) == ("t", "c", "n", "b")
+    assert (config.streamMode(), config.max_iterations, config.executor) == (StreamMode.SNAPSHOTS, 4, executor)
+    assert (config.get_metadata("a"), config.getMetadata("b"), config.getMetadata("c"), config.getMetadata("d")) == (1, 2, 3, None)
+    more = RunnableConfig.builder(config).addMetadata("a", 9).recursionLimit(5).build()
+    assert (more.thread_id, more.metadata["a"], config.metadata["a"], more.max_iterations) == ("t", 9, 1, 5)
+
+
+def test_it_pickles():
+    config = RunnableConfig("t", "c", metadata={"k": [1]}, stream_mode="snapshots")
+    assert pickle.loads(pickle.dumps(config)) == config

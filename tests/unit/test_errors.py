@@ -1,0 +1,112 @@
+"""Errors: decisions that a caller can take; their arguments are attributes, and every one pickles."""
+
+import inspect
+import pickle
+
+import pytest
+
+from graphkit import errors
+from graphkit.errors import (
+    AccessDeniedError,
+    CheckpointConflictError,
+    CheckpointCorruptionError,
+    CheckpointerConfigurationError,
+    CheckpointerError,
+    CheckpointFormatError,
+    CheckpointNotFoundError,
+    CheckpointSerializationError,
+    CheckpointStorageError,
+    GraphKitError,
+    GraphRunnerError,
+    GraphStateError,
+    MaxIterationsError,
+    MissingDependencyError,
+    NodeExecutionError,
+    ThreadBusyError,
+)
+
+EXAMPLES = [
+    GraphKitError("x"),
+    GraphStateError("one", "two"),
+    GraphRunnerError("x", node_id="n", thread_id="t", state={"k": 1}, path=["a"], config={"c": 1}),
+    NodeExecutionError("x", node_id="n"),
+    MaxIterationsError("x"),
+    CheckpointerError("x"),
+    CheckpointNotFoundError("t", "checkpoint 'c'", "look there"),
+    CheckpointCorruptionError("/p", 17, "bad"),
+    CheckpointFormatError("/p", "version 9"),
+    CheckpointSerializationError("m[3].when", "Foo", "do this", {"raw": 1}),
+    CheckpointStorageError("/p", "write", OSError(28, "No space left on device")),
+    CheckpointStorageError("/p", "write", "gone"),
+    CheckpointConflictError("t", "changed"),
+    ThreadBusyError("t", "process 1", 1.5),
+    CheckpointerConfigurationError("x"),
+    AccessDeniedError("x"),
+    MissingDependencyError("rich", "cli"),
+]
+
+
+def classes():
+    found = [one for one in vars(errors).values() if inspect.isclass(one) and issubclass(one, GraphKitError)]
+    return list(dict.fromkeys(found))  # the Java names are the same classes
+
+
+def test_every_error_has_an_example():
+    assert {type(one) for one in EXAMPLES} == set(classes())
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_it_pickles(error):
+    twin = pickle.loads(pickle.dumps(error))
+    assert type(twin) is type(error)
+    assert (str(twin), twin.args) == (str(error), error.args)
+    assert vars(twin) == vars(error)
+    assert getattr(twin, "errno", None) == getattr(error, "errno", None)
+
+
+@pytest.mark.parametrize(
+    ("cls", "base"),
+    [
+        (GraphStateError, ValueError),
+        (GraphRunnerError, RuntimeError),
+        (NodeExecutionError, GraphRunnerError),
+        (MaxIterationsError, GraphRunnerError),
+        (CheckpointNotFoundError, LookupError),
+        (CheckpointSerializationError, TypeError),
+        (CheckpointStorageError, OSError),
+        (ThreadBusyError, TimeoutError),
+        (CheckpointerConfigurationError, ValueError),
+        (AccessDeniedError, PermissionError),
+        (MissingDependencyError, ImportError),
+    ],
+)
+def test_it_is_caught_as_what_it_is(cls, base):
+    assert issubclass(cls, base)
+
+
+def test_savers_errors_have_one_root():
+    savers_own = [cls for cls in classes() if cls.__name__.startswith(("Checkpoint", "Thread", "Access"))]
+    assert all(issubclass(cls, CheckpointerError) for cls in savers_own)
+
+
+def test_java_names():
+    assert errors.GraphStateException is GraphStateError
+    assert errors.GraphRunnerException is GraphRunnerError
+
+
+def test_exit_codes_tell_kinds_apart():
+    codes = [cls.exit_code for cls in classes() if not issubclass(cls, GraphRunnerError)]
+    assert len(set(codes)) == len(codes)
+
+
+def test_messages_say_what_and_where():
+    assert str(GraphStateError("one", "two")) == "2 problems:\n  - one\n  - two"
+    assert "m[3].when (Foo): do this" in str(EXAMPLES[9])
+    assert str(EXAMPLES[10]) == "cannot write /p: No space left on device"
+    assert EXAMPLES[10].errno == 28
+    assert "pip install 'graphkit[cli]'" in str(EXAMPLES[-1])
+    assert str(EXAMPLES[6]) == "thread 't' has no checkpoint 'c'; look there"
+    assert str(CheckpointNotFoundError("t")) == "thread 't' has no checkpoint"
+    long = str(CheckpointConflictError("t" * 10_000, "x"))
+    assert len(long) < 200
+    assert "10000 characters" in long

@@ -42,7 +42,9 @@ def _forwarding(cls: type[Any]) -> type[Any]:
     """Give a class each public method of the contracts it derives from, noted and scripted."""
     for name, method in inspect.getmembers(cls, inspect.isfunction):
         if not name.startswith("_") and name not in vars(cls) and name not in _OWN:
-            setattr(cls, name, _async_method(name) if inspect.iscoroutinefunction(method) else _method(name))
+            # A Java name is an alias: the function knows its own.
+            make = _async_method if inspect.iscoroutinefunction(method) else _method
+            setattr(cls, name, make(method.__name__))
     return abc.update_abstractmethods(cls)
 
 

@@ -1,0 +1,258 @@
+"""Each promise broken once: the contract must notice."""
+
+import unittest
+from contextlib import nullcontext
+from unittest import SkipTest
+
+import pytest
+from hypothesis import Phase, settings
+
+from graphkit import Checkpoint, RunnableConfig, Tag
+from graphkit._frozen import FrozenDict
+from graphkit.testing import SaverContract, made
+from graphkit.testing.stateful import SaverMachine
+from savers import MemorySaver, VersionedMemorySaver
+from savers._memory import _History
+
+BROKEN = {}
+
+
+def breaks(*tests):
+    """Marks a saver that the named tests of the contract, at least, must refuse."""
+
+    def note(saver):
+        BROKEN[saver] = tests
+        return saver
+
+    return note
+
+
+@breaks("test_every_field_survives")
+class SwapsNodes(MemorySaver):
+    def put(self, config, checkpoint):
+        fields = {name: getattr(checkpoint, name) for name in ("id", "parent_id", "created_at", "metadata", "state")}
+        swapped = made(**fields, node_id=checkpoint.next_node_id or "", next_node_id=checkpoint.node_id)
+        return super().put(config, swapped)
+
+
+@breaks("test_the_order_is_that_of_writing_not_of_clocks_or_ids")
+class SortsByClock(MemorySaver):
+    def list(self, config=None):
+        return sorted(super().list(config), key=lambda one: one.created_at, reverse=True)
+
+
+@breaks("test_replacing_what_is_not_there_changes_nothing")
+class ReplacesAnything(MemorySaver):
+    def put(self, config, checkpoint):
+        if self.get(config) is None:
+            config = RunnableConfig.of(config).replace(checkpoint_id=None)
+        return super().put(config, checkpoint)
+
+
+@breaks("test_replacing_keeps_the_position", "test_replacing_may_change_the_id")
+class ReplacesAtTheEnd(MemorySaver):
+    def put(self, config, checkpoint):
+        config = RunnableConfig.of(config)
+        if config.checkpoint_id is not None:
+            super().put(config, checkpoint)
+            entries = self._history(config).entries
+            entries.append(entries.pop([one.checkpoint.id for one in entries].index(checkpoint.id)))
+            return config
+        return super().put(config, checkpoint)
+
+
+@breaks("test_what_was_returned_never_changes")
+class HandsOutALiveView(MemorySaver):
+    def list(self, config=None):
+        entries = self._history(RunnableConfig.of(config)).entries
+
+        class View(list):
+            def __iter__(self):
+                return iter([one.checkpoint for one in reversed(entries)])
+
+            def __len__(self):
+                return len(entries)
+
+        return View()
+
+
+@breaks("test_changing_what_was_read_changes_nothing")
+class SharesObjects(MemorySaver):
+    def get(self, config=None):
+        entry = self._find(config)
+        return entry and entry.checkpoint
+
+
+@breaks("test_changing_what_was_put_changes_nothing")
+class KeepsWhatItIsGiven(MemorySaver):
+    def put(self, config, checkpoint):
+        stored = super().put(config, checkpoint)
+        self._history(stored).find(checkpoint.id).checkpoint = checkpoint
+        return stored
+
+
+@breaks("test_every_type_comes_back_exactly")
+class KeepsAsJsonWould(MemorySaver):
+    def put(self, config, checkpoint):
+        state = {key: [*value] if type(value) is tuple else value for key, value in checkpoint.state.items()}
+        nested = [{"in": list(one["in"])} for one in state.get("nested", ()) if isinstance(one, dict) and "in" in one]
+        return super().put(config, Checkpoint.builder(checkpoint).state({**state, "nested": nested}).build())
+
+
+@breaks("test_what_changes_between_two_states_does_not_matter")
+class SortsKeys(MemorySaver):
+    def put(self, config, checkpoint):
+        state = dict(sorted(checkpoint.state.items()))
+        return super().put(config, Checkpoint.builder(checkpoint).state(state).build())
+
+
+@breaks("test_a_change_that_cannot_be_stored_is_refused_by_its_path")
+class TrustsChanges(MemorySaver):
+    def _refuse_unstorable(self, checkpoint, parent):
+        if checkpoint._changes is None:
+            super()._refuse_unstorable(checkpoint, parent)
+
+
+@breaks("test_a_refused_checkpoint_makes_no_thread")
+class MakesTheThreadFirst(MemorySaver):
+    def put(self, config, checkpoint):
+        config = RunnableConfig.of(config)
+        self._threads.setdefault(config.thread, {}).setdefault(config.checkpoint_ns, _History())
+        return super().put(config, checkpoint)
+
+
+@breaks("test_any_string_is_a_thread_id")
+class FoldsCase(MemorySaver):
+    def _history(self, config):
+        return super()._history(config.replace(thread_id=config.thread.lower()))
+
+
+@breaks("test_release_covers_every_namespace_and_returns_the_root")
+class ReleasesOneNamespace(MemorySaver):
+    def release(self, config=None):
+        config = RunnableConfig.of(config)
+        listed = self.list(config)
+        self._threads.get(config.thread, {}).pop(config.checkpoint_ns, None)
+        return Tag(config.thread, listed)
+
+
+@breaks("test_writes_belong_to_one_checkpoint")
+class RecordsBesideTheLatest(MemorySaver):
+    def put_writes(self, config, writes):
+        super().put_writes(RunnableConfig.of(config).replace(checkpoint_id=None), writes)
+
+
+@breaks("test_writes_are_merged_in_the_order_of_their_first_recording")
+class ForgetsEarlierWrites(MemorySaver):
+    def put_writes(self, config, writes):
+        self._entry(RunnableConfig.of(config)).writes = FrozenDict()
+        super().put_writes(config, writes)
+
+
+@breaks("test_copy_copies_all_of_the_active_history")
+class CopiesByReference(MemorySaver):
+    def copy(self, source, target):
+        super().copy(source, target)
+        self._threads["u"] = self._threads["t"]
+
+
+@breaks("test_prune_keeps_what_is_tagged_or_waits")
+class PrunesTheTagged(MemorySaver):
+    def prune(self, thread=None, **options):
+        return super().prune(thread, **{**options, "keep_tags": ()})
+
+
+@breaks("test_the_run_lock_excludes_other_runs", "test_the_nodes_of_a_run_may_enter_its_lock_again")
+class LocksNothing(MemorySaver):
+    def run_lock(self, config=None, timeout=None):
+        return nullcontext()
+
+
+@breaks("test_release_delete_and_copy_wait_for_a_run")
+class DeletesUnderARun(MemorySaver):
+    def _exclusive(self, thread):
+        return nullcontext()
+
+
+@breaks("test_async_twins_do_the_same")
+class AnswersLateOnly(MemorySaver):
+    async def aget(self, config=None):
+        return super().get(RunnableConfig.of(config).replace(checkpoint_id=None))
+
+
+@breaks("test_an_empty_release_makes_no_version")
+class CountsEmptyReleases(VersionedMemorySaver):
+    def release(self, config=None):
+        thread = RunnableConfig.of(config).thread
+        self._threads.setdefault(thread, {"": _History()})
+        return super().release(config)
+
+
+@breaks("test_an_unknown_version_is_an_error")
+class FallsBackToTheLast(VersionedMemorySaver):
+    def tag(self, config, version=None):
+        return super().tag(config, version if version in self.versions_by_thread_id(config) else None)
+
+
+@breaks("test_nothing_is_lost_when_many_write_one_thread")
+class LosesEveryTenth(MemorySaver):
+    def put(self, config, checkpoint):
+        stored = super().put(config, checkpoint)
+        entries = self._history(RunnableConfig.of(config)).entries
+        if len(entries) % 10 == 0:
+            entries.pop(0)
+        return stored
+
+
+@pytest.mark.parametrize("saver", list(BROKEN))
+def test_a_broken_promise_is_noticed(saver):
+    class Contract(SaverContract):
+        def make_saver(self):
+            return saver(lock_timeout=1)
+
+    assert {name: outcome(getattr(Contract(), name)) for name in BROKEN[saver]} == dict.fromkeys(
+        BROKEN[saver], "failed"
+    )
+
+
+def outcome(test):
+    try:
+        test()
+    except SkipTest:
+        return "skipped"
+    except Exception:  # noqa: BLE001 - a broken saver may raise anything
+        return "failed"
+    return "passed"
+
+
+@pytest.mark.parametrize("saver", [SwapsNodes, SortsByClock, ReplacesAtTheEnd, SortsKeys, LosesEveryTenth])
+def test_the_state_machine_notices_too(saver):
+    class Machine(SaverMachine):
+        def make_saver(self):
+            return saver()
+
+    Machine.TestCase.settings = settings(phases=[Phase.generate])
+    result = unittest.TestResult()
+    Machine.TestCase("runTest").run(result)
+    assert result.failures or result.errors
+
+
+def test_the_contract_runs_under_unittest():
+    class Contract(SaverContract, unittest.TestCase):
+        def make_saver(self):
+            return MemorySaver()
+
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(Contract).run(result)
+    assert result.wasSuccessful(), result.failures + result.errors
+    assert result.testsRun > 60
+    assert all("versions" in reason or "no other way" in reason for _, reason in result.skipped)
+
+
+def test_a_contract_without_a_saver_says_so():
+    with pytest.raises(NotImplementedError):
+        SaverContract().test_get_by_id()
+    with pytest.raises(AssertionError, match="ValueError was not raised"), SaverContract().raises(ValueError):
+        pass
+    with pytest.raises(NotImplementedError):
+        SaverMachine().start()

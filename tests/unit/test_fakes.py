@@ -1,0 +1,87 @@
+import asyncio
+
+import pytest
+
+from graphkit import HasVersions
+from graphkit.errors import CheckpointStorageError
+from graphkit.testing import Call, ScriptedSaver, made
+from savers import MemorySaver, VersionedMemorySaver
+
+FULL = CheckpointStorageError("/disk", "write to", "No space left on device")
+
+
+def test_calls_are_noted_in_order_under_one_name():
+    saver = ScriptedSaver(MemorySaver())
+    checkpoint = made({"n": 1})
+    saver.put(None, checkpoint)
+    saver.putWrites(None, {"w": 1})
+    asyncio.run(saver.aget(None))
+    saver.search({"k": 1}, limit=2)
+    assert saver.calls == [
+        Call("put", (None, checkpoint), {}),
+        Call("put_writes", (None, {"w": 1}), {}),
+        Call("get", (None,), {}),
+        Call("search", ({"k": 1},), {"limit": 2}),
+    ]
+    assert (saver.count("put"), saver.count("get"), saver.count("list")) == (1, 1, 0)
+
+
+def test_a_failure_comes_when_it_is_due():
+    saver = ScriptedSaver(MemorySaver()).fail("put", FULL, skip=1, times=2)
+    saver.put(None, made({"n": 1}))
+    for _ in range(2):
+        with pytest.raises(CheckpointStorageError):
+            saver.put(None, made({"n": 2}))
+    saver.put(None, made({"n": 3}))
+    assert [one.state["n"] for one in saver.list()] == [3, 1]
+    assert saver.count("put") == 4
+
+
+def test_a_late_failure_comes_after_the_deed():
+    saver = ScriptedSaver(MemorySaver()).fail("put", FULL, late=True)
+    with pytest.raises(CheckpointStorageError):
+        saver.put(None, made({"n": 1}))
+    assert len(saver.list()) == 1
+    saver.fail("put", FULL, late=True)
+    with pytest.raises(CheckpointStorageError):
+        asyncio.run(saver.aput(None, made({"n": 2})))
+    assert len(saver.list()) == 2
+
+
+def test_a_failure_without_end_holds_for_the_async_twin_too():
+    saver = ScriptedSaver(MemorySaver()).fail("get", FULL, times=None)
+    for _ in range(3):
+        with pytest.raises(CheckpointStorageError):
+            saver.get()
+        with pytest.raises(CheckpointStorageError):
+            asyncio.run(saver.aget())
+
+
+def test_latency():
+    waited = []
+    saver = ScriptedSaver(MemorySaver(), sleep=waited.append).slow("put", 0.5, skip=1)
+    for n in range(3):
+        saver.put(None, made({"n": n}))
+    assert waited == [0.5, 0.5]
+
+
+def test_things_happen_in_the_order_in_which_they_were_scripted():
+    seen = []
+    saver = ScriptedSaver(MemorySaver())
+    saver.on("put", lambda: seen.append("after"), late=True).on("put", lambda: seen.append(saver.get()))
+    saver.put(None, made({"n": 1}))
+    assert seen == [None, "after"]
+
+
+def test_a_method_that_does_not_exist_cannot_be_scripted():
+    with pytest.raises(ValueError, match="'putt'"):
+        ScriptedSaver(MemorySaver()).fail("putt", FULL)
+
+
+def test_versions_if_the_delegate_has_them():
+    assert not isinstance(ScriptedSaver(MemorySaver()), HasVersions)
+    saver = ScriptedSaver(VersionedMemorySaver()).fail("tag", FULL)
+    assert isinstance(saver, HasVersions)
+    with pytest.raises(CheckpointStorageError):
+        saver.tag(None)
+    assert saver.count("tag") == 1

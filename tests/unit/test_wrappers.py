@@ -1,0 +1,146 @@
+import asyncio
+import inspect
+
+import pytest
+
+from graphkit import BaseCheckpointSaver, HasVersions, RunnableConfig
+from graphkit.errors import CheckpointerConfigurationError
+from graphkit.testing import ScriptedSaver, made
+from savers import MemorySaver, SaverWrapper, ValidatingSaver, VersionedMemorySaver
+from savers._wrappers import VersionedSaverWrapper
+
+LOCAL = {"threadId"}  # tells a config's thread id, and asks no store
+
+
+def methods_of(contract):
+    found = inspect.getmembers(contract, inspect.isfunction)
+    return sorted(name for name, _ in found if not name.startswith("_") and name not in LOCAL)
+
+
+class Recorder:
+    """Stands for a saver: notes each call, and answers it with what it was asked."""
+
+    def __init__(self):
+        self.called = []
+
+    def __getattr__(self, name):
+        def call(*args, **kwargs):
+            self.called.append((name, args, kwargs))
+            return self.called[-1]
+
+        async def acall(*args, **kwargs):
+            return call(*args, **kwargs)
+
+        return acall if inspect.iscoroutinefunction(getattr(BaseCheckpointSaver, name, None)) else call
+
+
+def arguments_for(method):
+    """A value of its own for each parameter, in the way it has to be passed."""
+    args, kwargs = [], {}
+    for name, parameter in list(inspect.signature(method).parameters.items())[1:]:
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            kwargs[name] = f"the {name}"
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            args += [f"the {name}", f"more {name}"]
+        else:
+            args.append(f"the {name}")
+    return tuple(args), kwargs
+
+
+@pytest.mark.parametrize("name", methods_of(BaseCheckpointSaver))
+def test_every_method_of_the_contract_is_forwarded(name):
+    assert_forwarded(SaverWrapper(MemorySaver()), name, getattr(BaseCheckpointSaver, name))
+
+
+@pytest.mark.parametrize("name", methods_of(HasVersions))
+def test_every_method_about_versions_is_forwarded(name):
+    assert_forwarded(SaverWrapper(VersionedMemorySaver()), name, getattr(HasVersions, name))
+
+
+def assert_forwarded(wrapper, name, method):
+    args, kwargs = arguments_for(method)
+    wrapper.delegate = Recorder()
+    result = getattr(wrapper, name)(*args, **kwargs)
+    if inspect.iscoroutine(result):
+        result = asyncio.run(result)
+    snake = method.__name__  # a Java name is an alias, and is forwarded by the name of the method
+    assert wrapper.delegate.called == [(snake, args, kwargs)]
+    assert result == (None if method.__annotations__["return"] == "None" else wrapper.delegate.called[0])
+
+
+def test_a_wrapper_has_versions_if_its_delegate_has():
+    assert not isinstance(SaverWrapper(MemorySaver()), HasVersions)
+    wrapper = ValidatingSaver(SaverWrapper(VersionedMemorySaver()))
+    assert isinstance(wrapper, HasVersions)
+    assert isinstance(wrapper, ValidatingSaver)
+    assert type(wrapper).__name__ == "ValidatingSaver"
+    assert type(wrapper) is type(ValidatingSaver(VersionedMemorySaver()))
+    wrapper.put(None, made({"n": 1}))
+    assert wrapper.release(None).version == 1
+    assert wrapper.get_version(None) == wrapper.getVersion(None) == "1"
+
+
+def test_a_wrapper_of_versions_wants_versions():
+    with pytest.raises(CheckpointerConfigurationError, match="keeps no versions"):
+        VersionedSaverWrapper(MemorySaver())
+
+
+class Shouting(SaverWrapper):
+    """Overrides a method of each kind, in one spelling and without its async twin."""
+
+    def put(self, config, checkpoint):
+        return super().put(config, made({"text": checkpoint.state["text"].upper()}, id=checkpoint.id))
+
+    def getWrites(self, config):
+        return {**super().get_writes(config), "shouted": True}
+
+    async def atags_of(self, config):
+        return ("of my own",)
+
+    def tags_of(self, config):
+        return ("never",)
+
+
+def test_an_overridden_method_holds_for_its_twins_and_spellings():
+    saver = Shouting(MemorySaver())
+    saver.put(None, made({"text": "a"}))
+    assert saver.get().state == {"text": "A"}
+    asyncio.run(saver.aput(None, made({"text": "b"})))
+    assert saver.get().state == {"text": "B"}
+    assert saver.get_writes(None) == saver.getWrites(None) == {"shouted": True}
+    assert asyncio.run(saver.aget_writes(None)) == asyncio.run(saver.agetWrites(None)) == {"shouted": True}
+    assert asyncio.run(saver.atags_of(None)) == asyncio.run(saver.atagsOf(None)) == ("of my own",)
+
+
+def test_the_run_lock_is_entered_again_through_wrappers():
+    inner = MemorySaver(lock_timeout=0)
+    wrapper = ValidatingSaver(SaverWrapper(inner))
+    config = RunnableConfig("t")
+    wrapper.put(config, made({"n": 1}))
+    assert wrapper.run_lock_key(config) == inner.run_lock_key(config)
+    with wrapper.run_lock(config):
+        assert len(wrapper.release(config).checkpoints) == 1
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "reason"),
+    [(made({"n": 1}, node_id=""), "node_id is empty"), (made({}), "state is empty")],
+)
+def test_a_validating_saver_stores_nothing_that_says_nothing(checkpoint, reason):
+    inner = ScriptedSaver(MemorySaver())
+    saver = ValidatingSaver(inner)
+    with pytest.raises(CheckpointerConfigurationError, match=reason) as caught:
+        saver.put(None, checkpoint)
+    assert isinstance(caught.value, ValueError)
+    with pytest.raises(ValueError, match=reason):
+        asyncio.run(saver.aput(None, checkpoint))
+    assert inner.count("put") == 0
+    saver.put(None, made({"n": 1}))
+    assert saver.get().state == {"n": 1}
+
+
+def test_the_contract_knows_an_async_twin_of_everything_that_may_wait():
+    sync = [name for name in methods_of(BaseCheckpointSaver) if name == name.lower() and not name.startswith("a")]
+    sync += ["add_tags"]
+    without = {name for name in sync if not hasattr(BaseCheckpointSaver, f"a{name}")}
+    assert without == {"register_types", "run_lock", "run_lock_key"}

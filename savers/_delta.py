@@ -14,7 +14,9 @@ by one would otherwise change the first bytes of every list.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import add
 from typing import Any, Final
 from zlib import crc32
 
@@ -41,6 +43,7 @@ SPLICE_COST: Final = 24
 """About the bytes that a splice takes beside its new ones."""
 
 _PAIR: Final = 2
+_FEW: Final = 4
 _GAP: Final = 1 << 13
 
 Draft = dict[str, tuple[Any, ...]]
@@ -220,17 +223,21 @@ def emit(draft: Mapping[str, tuple[Any, ...]], names: Sequence[str]) -> tuple[li
     """A draft as the ops and the data of a record whose keys stand in this order before it."""
     ops: list[Any] = []
     data: list[bytes] = []
-    places = {name: place for place, name in enumerate(names)} if len(draft) > 1 else None
-    for name, (op, *arguments) in draft.items():
+    # A state has few keys, and fewer change: looking for one is faster than a mapping of them all.
+    places = {name: place for place, name in enumerate(names)} if len(draft) > _FEW else None
+    for name, op in draft.items():
         if places is None:
             key: int | str = names.index(name) if name in names else name
         else:
             key = places.get(name, name)
-        if op == DEL:
+        if op[0] == DEL:
             ops += (DEL, key)
             continue
-        ops += (op, key, *arguments[:-1], len(arguments[-1]))
-        data.append(arguments[-1])
+        *front, new = op
+        front.insert(1, key)
+        front.append(len(new))
+        ops += front
+        data.append(new)
     return ops, data[0] if len(data) == 1 else b"".join(data)
 
 
@@ -344,8 +351,6 @@ def _join(pieces: Sequence[int], chunks: Sequence[tuple[int, bytes]]) -> bytes:
     if len(chunks) == 1:
         first, data = chunks[0]
         return b"".join([data[start - first : start - first + n] for start, n in zip(starts, lengths, strict=True)])
-    from bisect import bisect_right
-
     firsts = [first for first, _ in chunks]
     parts: list[bytes] = []
     for start, n in zip(starts, lengths, strict=True):
@@ -354,11 +359,17 @@ def _join(pieces: Sequence[int], chunks: Sequence[tuple[int, bytes]]) -> bytes:
     return b"".join(parts)
 
 
-def _spans(values: Iterable[Value]) -> list[tuple[int, int]]:
+def _spans(values: Sequence[Value]) -> list[tuple[int, int]]:
     """The ranges to read: all pieces, those near to each other together."""
-    pieces = sorted(pair for value in values for pair in zip(value.pieces[::_PAIR], value.pieces[1::_PAIR], strict=True))
+    starts = [start for value in values for start in value.pieces[::_PAIR]]
+    if not starts:
+        return []
+    lengths = [length for value in values for length in value.pieces[1::_PAIR]]
+    first, last = min(starts), max(map(add, starts, lengths))
+    if last - first <= _PAIR * sum(lengths) + _GAP:
+        return [(first, last)]
     spans: list[tuple[int, int]] = []
-    for start, length in pieces:
+    for start, length in sorted(zip(starts, lengths, strict=True)):
         if spans and start - spans[-1][1] <= _GAP:
             spans[-1] = (spans[-1][0], max(spans[-1][1], start + length))
         else:

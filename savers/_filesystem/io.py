@@ -181,8 +181,7 @@ class FileIO:
             self._unlock(fd)
 
     def _named(self, error: OSError, fd: int) -> OSError:
-        if error.filename is None:
-            error.filename = self._names.get(fd)
+        error.filename = self._names.get(fd, error.filename)
         return error
 
 

@@ -179,8 +179,6 @@ class LiveHistory(History):
         distance = self.end - self.key_end
         if distance + self.depth * RECORD_COST > max(FLOOR, self.key_length) or distance > log.MAX_DISTANCE:
             return False
-        if len(draft) >= len(order) and all([op[0] == delta.SET for op in draft.values()]):
-            return False
         values = table.values
         for name, op in draft.items():
             if op[0] == delta.DEL or name not in values:

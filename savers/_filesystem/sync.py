@@ -61,7 +61,9 @@ def sync(store: Store, ticket: Ticket) -> None:
             store.io.fdatasync(fd)
             if not history.born_durably:
                 store.sync_place(history.thread_id, history.namespace)
-        except OSError:
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and not store.io.fstat(fd).st_nlink:
+                return  # Deleted meanwhile, and with it what there was to sync.
             history.suspect = True
             raise
         if history.fd == fd:

@@ -1,0 +1,122 @@
+"""Tools for looking behind the file saver's back."""
+
+import os
+import struct
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from graphkit import Checkpoint, RunnableConfig
+from savers import FileSystemSaver
+from savers._filesystem import layout, log
+from savers._filesystem.io import FileIO
+
+
+def step(n, **state):
+    return Checkpoint(node_id=f"n{n}", next_node_id=f"n{n + 1}", state={"n": n, **state}, metadata={"step": n})
+
+
+def log_of(root, thread="t", namespace=""):
+    return Path(root, layout.place_of(thread).name, layout.namespace_name(namespace), "log")
+
+
+def frames_of(path):
+    """All records of a log, read by the specification's own words rather than by the code under test."""
+    data = Path(path).read_bytes()
+    frames, at = [], 64
+    while at < len(data):
+        length = struct.unpack_from("<I", data, at + 4)[0]
+        type_, flags, depth, back, key, seq, fid = struct.unpack_from("<BBHIIII", data, at + 12)
+        frames.append(
+            SimpleNamespace(
+                offset=at, end=at + length + 40, type=type_, flags=flags, depth=depth, back=back, key=key, seq=seq, fid=fid,
+                payload=data[at + 36 : at + 36 + length],
+            )
+        )  # fmt: skip
+        at += length + 40
+    return frames
+
+
+class CountingIO(FileIO):
+    """The real file system, and how often and how much it was asked."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+        self.read = 0
+        self.written = 0
+
+    def reset(self):
+        self.calls, self.read, self.written = [], 0, 0
+
+    def read_at(self, fd, offset, length):
+        data = super().read_at(fd, offset, length)
+        self.calls.append("read")
+        self.read += len(data)
+        return data
+
+    def append(self, fd, data):
+        self.calls.append("append")
+        self.written += len(data)
+        return super().append(fd, data)
+
+    def fstat(self, fd):
+        self.calls.append("fstat")
+        return super().fstat(fd)
+
+    def stat(self, path):
+        self.calls.append("stat")
+        return super().stat(path)
+
+    def open(self, path, **options):
+        self.calls.append("open")
+        return super().open(path, **options)
+
+    def fdatasync(self, fd):
+        self.calls.append("fdatasync")
+        super().fdatasync(fd)
+
+    def fsync(self, fd):
+        self.calls.append("fsync")
+        super().fsync(fd)
+
+    def fsync_dir(self, path):
+        self.calls.append("fsync_dir")
+        super().fsync_dir(path)
+
+
+@pytest.fixture
+def disk():
+    """The tools, in one place."""
+    return SimpleNamespace(
+        step=step, log_of=log_of, frames_of=frames_of, CountingIO=CountingIO, header=log.HEADER_SIZE, layout=layout
+    )
+
+
+@pytest.fixture
+def config():
+    return RunnableConfig(thread_id="t")
+
+
+@pytest.fixture
+def opener(tmp_path):
+    """Opens savers on one store, and closes them all at the end."""
+    opened = []
+
+    def open_saver(path=None, **options):
+        options = {"fsync": "never", **options}
+        opened.append(FileSystemSaver(path or tmp_path / "store", **options))
+        return opened[-1]
+
+    yield open_saver
+    for saver in opened:
+        saver.close()
+
+
+@pytest.fixture
+def odd_umask():
+    """A umask that would leave nothing to the owner's group, nor to the owner."""
+    before = os.umask(0o777)
+    yield
+    os.umask(before)

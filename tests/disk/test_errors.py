@@ -1,0 +1,334 @@
+"""The file system refuses: what was there before stays, and the next put works (promise 4)."""
+
+import errno
+import gc
+import os
+import subprocess
+import sys
+
+import pytest
+
+from graphkit import CheckpointSerializationError, CheckpointStorageError
+from savers._filesystem.io import FileIO
+
+if os.name == "nt":
+    pytest.skip("POSIX errors", allow_module_level=True)
+
+
+class FaultyIO(FileIO):
+    """The real file system; calls of one kind fail when told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.plan = {}
+        self.log = []
+
+    def fail(self, call, *errors):
+        """Let the next calls of a kind fail with these errors; None lets one through."""
+        self.plan[call] = [*errors]
+
+    def _meet(self, call, place=None):
+        self.log.append(call)
+        errors = self.plan.get(call)
+        if errors and (error := errors.pop(0)):
+            raise OSError(error, os.strerror(error), self._names.get(place, place))
+
+    def append(self, fd, data):
+        errors = self.plan.get("append")
+        if errors and errors[0] == "short":
+            errors.pop(0)
+            self.log.append("short")
+            return super().append(fd, data[: len(data) // 2])
+        self._meet("append", fd)
+        return super().append(fd, data)
+
+    def truncate(self, fd, size):
+        self._meet("truncate", fd)
+        super().truncate(fd, size)
+
+    def fdatasync(self, fd):
+        self._meet("fdatasync", fd)
+        super().fdatasync(fd)
+
+    def fsync(self, fd):
+        self._meet("fsync", fd)
+        super().fsync(fd)
+
+    def fsync_dir(self, path):
+        self._meet("fsync_dir", path)
+        super().fsync_dir(path)
+
+    def rename(self, source, target):
+        self._meet("rename", source)
+        super().rename(source, target)
+
+    def read_at(self, fd, offset, length):
+        self._meet("read_at", fd)
+        return super().read_at(fd, offset, length)
+
+    def open(self, path, **options):
+        self._meet("open", path)
+        return super().open(path, **options)
+
+    def mkdir(self, path):
+        self._meet("mkdir", path)
+        return super().mkdir(path)
+
+
+def numbers(saver, config):
+    return [one.state["n"] for one in saver.list(config)]
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        [errno.EIO],
+        [errno.ENOSPC],
+        ["short", errno.ENOSPC],
+        ["short", "short", errno.EIO],
+    ],
+)
+@pytest.mark.parametrize("first", [False, True])
+def test_a_write_that_fails_changes_nothing(plan, first, opener, disk, config):
+    io = FaultyIO()
+    saver = opener(io=io, fsync="always")
+    if not first:
+        saver.put(config, disk.step(0))
+    before = disk.log_of(saver.base_directory).read_bytes() if not first else b""
+    io.fail("append", *plan)
+    with pytest.raises(CheckpointStorageError) as caught:
+        saver.put(config, disk.step(1))
+    assert caught.value.errno == plan[-1]
+    assert caught.value.operation == "write to"
+    assert isinstance(caught.value.__cause__, OSError)
+    if not first:
+        assert caught.value.path == str(disk.log_of(saver.base_directory))
+        assert disk.log_of(saver.base_directory).read_bytes() == before
+    expected = [] if first else [0]
+    assert numbers(saver, config) == numbers(opener(), config) == expected
+    saver.put(config, disk.step(2))
+    assert numbers(saver, config) == numbers(opener(), config) == [2, *expected]
+
+
+def test_a_short_write_is_carried_on(opener, disk, config):
+    io = FaultyIO()
+    saver = opener(io=io)
+    saver.put(config, disk.step(0))
+    io.fail("append", "short", "short")
+    saver.put(config, disk.step(1, text="x" * 500))
+    assert io.log.count("short") == 2
+    assert numbers(opener(), config) == [1, 0]
+
+
+def test_a_write_that_cannot_even_be_undone_is_set_aside_by_the_next_writer(opener, disk, config, caplog):
+    io = FaultyIO()
+    saver = opener(io=io)
+    saver.put(config, disk.step(0))
+    io.fail("append", "short", errno.EIO)
+    io.fail("truncate", errno.EIO)
+    with pytest.raises(CheckpointStorageError):
+        saver.put(config, disk.step(1))
+    assert numbers(saver, config) == numbers(opener(), config) == [0]
+    saver.put(config, disk.step(2))
+    assert numbers(saver, config) == numbers(opener(), config) == [2, 0]
+    assert len(list(disk.log_of(saver.base_directory).parent.glob("torn-*"))) == 1
+    assert "set aside" in caplog.text
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_failed_sync_is_an_error_and_the_log_is_written_anew(count, opener, disk, config):
+    io = FaultyIO()
+    saver = opener(io=io, fsync="always")
+    for n in range(count):
+        saver.put(config, disk.step(n))
+    saver.put_writes(config, {"k": 1})
+    saver.add_tags(config, "kept")
+    path = disk.log_of(saver.base_directory)
+    inode, fid = path.stat().st_ino, disk.frames_of(path)[0].fid
+    io.fail("fdatasync", errno.EIO)
+    with pytest.raises(CheckpointStorageError):
+        saver.put(config, disk.step(9))
+    assert path.stat().st_ino != inode, "in new blocks of the disk"
+    assert disk.frames_of(path)[0].fid != fid
+    assert path.read_bytes()[24] == 2, "the generation"
+    for reader in (saver, opener()):
+        assert numbers(reader, config) == [*range(count - 1, -1, -1)]
+        assert reader.get_writes(config) == {"k": 1}
+        assert reader.tags_of(config) == ("kept",)
+    assert "fsync" in io.log[io.log.index("fdatasync") :]
+    saver.put(config, disk.step(10))
+    assert numbers(opener(), config)[0] == 10
+    assert not list(path.parent.glob("tmp-*"))
+
+
+def test_after_a_failed_sync_nothing_is_accepted_until_the_log_could_be_written_anew(opener, disk, config):
+    io = FaultyIO()
+    saver = opener(io=io, fsync="always")
+    saver.put(config, disk.step(0))
+    io.fail("fdatasync", errno.EIO)
+    io.fail("fsync", errno.EIO, errno.EIO)
+    for n in (1, 2):
+        with pytest.raises(CheckpointStorageError):
+            saver.put(config, disk.step(n))
+    saver.put(config, disk.step(3))
+    assert numbers(opener(), config)[0] == 3
+    assert numbers(opener(), config)[-1] == 0
+
+
+def test_a_failed_sync_in_intervals_is_told_by_flush_and_heals(opener, disk, config):
+    io = FaultyIO()
+    saver = opener(io=io, fsync=3600)
+    saver.put(config, disk.step(0))
+    io.fail("fdatasync", errno.EIO)
+    with pytest.raises(CheckpointStorageError):
+        saver.flush()
+    saver.put(config, disk.step(1))
+    saver.flush()
+    assert numbers(opener(), config)[0] == 1
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename", "fsync_dir", "open", "append"])
+def test_a_prune_that_fails_changes_nothing(call, opener, disk, config):
+    io = FaultyIO()
+    saver = opener(io=io)
+    for n in range(5):
+        saver.put(config, disk.step(n))
+    io.fail(call, errno.EIO)
+    with pytest.raises(CheckpointStorageError):
+        saver.prune(config, keep_last=2)
+    io.plan.clear()
+    assert numbers(opener(), config) in ([4, 3, 2, 1, 0], [4, 3])
+    saver.put(config, disk.step(5))
+    assert numbers(saver, config)[0] == 5
+    assert not list(disk.log_of(saver.base_directory).parent.glob("tmp-*"))
+
+
+@pytest.mark.parametrize("call", ["append", "fsync", "rename", "fsync_dir"])
+@pytest.mark.parametrize("nth", [0, 1])
+def test_a_release_that_fails_is_finished_or_undone(call, nth, opener, disk, config):
+    io = FaultyIO()
+    saver = opener(io=io)
+    inner = config.replace(checkpoint_ns="inner")
+    for n in range(3):
+        saver.put(config, disk.step(n))
+        saver.put(inner, disk.step(n))
+    io.fail(call, *[None] * nth, errno.EIO)
+    with pytest.raises(CheckpointStorageError):
+        saver.release(config)
+    io.plan.clear()
+    held = numbers(opener(), config)
+    assert held in ([2, 1, 0], [])
+    if held:
+        assert saver.release(config).version == 1
+    opener().put(config, disk.step(7))
+    reader = opener()
+    assert numbers(reader, config) == [7]
+    assert numbers(reader, inner) == []
+    assert reader.versions_by_thread_id("t") == [1]
+    assert [one.state["n"] for one in reader.tag(config).checkpoints] == [2, 1, 0]
+    assert [one.state["n"] for one in reader.tag(inner).checkpoints] == [2, 1, 0]
+
+
+def test_reading_that_fails_is_a_storage_error(opener, disk, config):
+    io = FaultyIO()
+    saver = opener(io=io)
+    saver.put(config, disk.step(0))
+    saver.close()
+    io.fail("read_at", errno.EIO)
+    with pytest.raises(CheckpointStorageError, match="cannot read"):
+        saver.get(config)
+    assert saver.get(config).state["n"] == 0
+    saver.close()
+    io.fail("open", errno.EACCES, errno.EACCES)
+    with pytest.raises(CheckpointStorageError) as caught:
+        saver.list(config)
+    assert caught.value.errno == errno.EACCES
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may enter any directory")
+def test_a_directory_without_permission(opener, disk, config, tmp_path):
+    saver = opener()
+    saver.put(config, disk.step(0))
+    saver.close()
+    (tmp_path / "store").chmod(0)
+    try:
+        with pytest.raises(CheckpointStorageError):
+            opener().get(config)
+    finally:
+        (tmp_path / "store").chmod(0o700)
+
+
+def test_no_permission_to_make_anything(opener, disk, config):
+    io = FaultyIO()
+    saver = opener(io=io)
+    io.fail("mkdir", errno.EACCES)
+    with pytest.raises(CheckpointStorageError) as caught:
+        saver.put(config, disk.step(0))
+    assert isinstance(caught.value.__cause__, PermissionError)
+    io.fail("mkdir", None, errno.EROFS)
+    with pytest.raises(CheckpointStorageError):
+        saver.put(config, disk.step(0))
+    saver.put(config, disk.step(1))
+    assert numbers(saver, config) == [1]
+
+
+def test_a_value_that_cannot_be_stored_is_named_before_anything_is_written(opener, disk, config):
+    saver = opener()
+    saver.put(config, disk.step(0, items=[1]))
+    before = disk.log_of(saver.base_directory).read_bytes()
+    with pytest.raises(CheckpointSerializationError) as caught:
+        saver.put(config, disk.step(1, items=[1, {"deep": object()}]))
+    assert "items[1]" in caught.value.path
+    with pytest.raises(CheckpointSerializationError):
+        saver.put_writes(config, {"k": object()})
+    with pytest.raises(CheckpointSerializationError):
+        saver.put(config.replace(thread_id="new"), disk.step(1, bad=object()))
+    assert disk.log_of(saver.base_directory).read_bytes() == before
+    assert saver.threads() == ["t"]
+    saver.put(config, disk.step(2))
+    assert numbers(opener(), config) == [2, 0]
+
+
+def test_a_real_full_disk(tmp_path):
+    code = """
+import resource, signal, sys
+from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
+from savers import FileSystemSaver
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+saver = FileSystemSaver(sys.argv[1])
+config = RunnableConfig("t")
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+stored = 0
+while True:
+    try:
+        saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={"n": stored, "text": "x" * 777}))
+    except CheckpointStorageError as error:
+        print(stored, error.errno)
+        break
+    stored += 1
+assert [one.state["n"] for one in saver.list(config)] == [*range(stored - 1, -1, -1)]
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={"n": stored, "text": ""}))
+assert [one.state["n"] for one in FileSystemSaver(sys.argv[1]).list(config)] == [*range(stored, -1, -1)]
+"""
+    run = subprocess.run([sys.executable, "-c", code, tmp_path / "store"], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    stored, number = run.stdout.split()
+    assert int(stored) > 10
+    assert int(number) == errno.EFBIG
+
+
+def test_nothing_is_left_open(opener, disk, config):
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    saver = opener(fsync=0.01)
+    for n in range(5):
+        saver.put(config, disk.step(n))
+    saver.release(config)
+    saver.put(config, disk.step(5))
+    saver.copy("t", "u")
+    saver.tag(config)
+    saver.prune(keep_last=1)
+    saver.delete("t")
+    saver.close()
+    assert len(os.listdir("/proc/self/fd")) == before

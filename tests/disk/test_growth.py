@@ -1,0 +1,268 @@
+"""Bytes on disk are proportional to what changed, and a put costs the same however long the history is (promise 6)."""
+
+import random
+import threading
+from time import time_ns
+
+import pytest
+
+from graphkit import Checkpoint
+from graphkit._checkpoint import new_id
+from graphkit._frozen import FrozenDict, extended, freeze
+from graphkit._state import Changes
+from savers import FileSystemSaver
+from savers._filesystem import log as frames
+
+
+class Engine:
+    """Makes checkpoints as the engine does: each knows what changed since its parent."""
+
+    def __init__(self, **state):
+        self.state = freeze(state)
+        self.parent = None
+        self.step = 0
+
+    def grow(self, item, key="messages"):
+        old = self.state[key]
+        items = extended(old, [item])
+        items.base = None
+        new = FrozenDict(self.state)
+        new._put(key, items)
+        return self._checkpoint(new, {key: len(old)})
+
+    def set(self, key, value):
+        new = FrozenDict(self.state)
+        new._put(key, freeze(value))
+        return self._checkpoint(new, {key: -1})
+
+    def _checkpoint(self, new, ops):
+        changes = Changes(self.state, ops) if self.parent else None
+        metadata = freeze({"step": self.step, "run_id": "r" * 36})
+        made = Checkpoint._make(
+            new_id(), "agent", "agent", self.parent, time_ns() // 1000, metadata, new, changes, None
+        )
+        self.state, self.parent, self.step = new, made.id, self.step + 1
+        return made
+
+
+def noise(n):
+    """300 characters that share nothing with the ones before."""
+    return random.Random(n).randbytes(150).hex()
+
+
+@pytest.fixture
+def engine():
+    return Engine(messages=[], n=0)
+
+
+def test_3000_puts_of_a_growing_list_take_less_than_900_kB(opener, engine, config):
+    saver = opener()
+    for n in range(3000):
+        saver.put(config, engine.grow(f"{n:0200}"))
+    assert saver.size("t") <= 900_000
+    fresh = opener()
+    assert fresh.get(config).state == engine.state
+    listed = fresh.list(config)
+    assert len(listed) == 3000
+    for n in (0, 1, 13, 14, 500, 1499, 2998):
+        assert listed[2999 - n].state["messages"] == [f"{k:0200}" for k in range(n + 1)]
+
+
+def test_a_hint_is_not_needed_for_a_small_log(opener, config):
+    saver = opener()
+    items = []
+    for n in range(300):
+        items = [*items, {"role": "user", "content": f"{n:0180}"}]
+        saver.put(config, Checkpoint(node_id="a", next_node_id="a", state={"messages": items, "n": n}))
+    assert saver.size("t") <= 300 * 320
+    assert opener().get(config).state["messages"] == items
+
+
+def test_a_big_value_that_stays_is_stored_once(opener, config):
+    engine = Engine(blob=b"\xff" * 1_000_000, n=0)
+    saver = opener()
+    for n in range(2000):
+        saver.put(config, engine.set("n", n))
+    assert saver.size("t") <= 1_000_000 + 2000 * 110
+    assert opener().get(config).state == engine.state
+
+
+def test_a_small_change_deep_inside_is_a_small_record(opener, disk, config):
+    saver = opener()
+    nested = {f"key {k}": {"values": [*range(10)], "name": f"name {k}"} for k in range(200)}
+    for n in range(20):
+        nested = {**nested, "key 77": {"values": [n], "name": "changed"}}
+        saver.put(config, Checkpoint(node_id="a", next_node_id="a", state={"nested": nested, "n": 1}))
+    last = disk.frames_of(disk.log_of(saver.base_directory))[-1]
+    assert last.end - last.offset < 200
+    assert opener().get(config).state["nested"] == nested
+    assert list(opener().get(config).state["nested"]) == list(nested)
+
+
+def test_the_size_of_a_record_does_not_grow_with_the_history(opener, disk, engine, config):
+    saver = opener()
+    for n in range(1200):
+        saver.put(config, engine.grow(f"{n:0200}"))
+    changes = [frame for frame in disk.frames_of(disk.log_of(saver.base_directory)) if frame.type == 2 and not frame.flags & 1]
+    assert len(changes) > 1100
+    assert max(frame.end - frame.offset for frame in changes) <= min(frame.end - frame.offset for frame in changes) + 24
+
+
+def test_a_warm_put_is_one_fstat_and_one_write_however_long_the_history_is(disk, engine, config, tmp_path):
+    io = disk.CountingIO()
+    saver = FileSystemSaver(tmp_path, fsync="always", io=io)
+    costs = []
+    for n in range(1500):
+        checkpoint = engine.grow(f"{n:0200}")
+        io.reset()
+        saver.put(config, checkpoint)
+        costs.append((io.calls, io.read))
+    assert costs[0][0].count("fsync_dir") >= 2, "the first put of a thread brings its directories to the disk"
+    # A keyframe looks its bases up in the log, a few records of it; all other puts read nothing.
+    plain = [cost for cost in costs[1:] if cost == (["fstat", "append", "fdatasync"], 0)]
+    assert len(plain) >= len(costs) - 40
+    assert max(read for _, read in costs) < 200_000
+    saver.close()
+
+
+def test_a_cold_put_reads_the_end_of_the_log_only(disk, config, tmp_path):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    for n in range(3000):
+        saver.put(config, disk.step(n, text=noise(n)))
+    size = saver.size("t")
+    assert size > 1_000_000
+    saver.close()
+    io = disk.CountingIO()
+    fresh = FileSystemSaver(tmp_path, fsync="never", io=io)
+    io.reset()
+    fresh.put(config, disk.step(3000, text="x"))
+    assert io.read < 200_000
+    io.reset()
+    assert fresh.get(config).state["n"] == 3000
+    assert io.read == 0
+    fresh.close()
+
+
+def test_the_writes_after_the_last_checkpoint_are_seen_without_reading_the_rest(disk, config, tmp_path):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    for n in range(3000):
+        saver.put(config, disk.step(n, text=noise(n)))
+    saver.put_writes(config, {"a": 1})
+    saver.add_tags(config, "tag")
+    saver.put_writes(config, {"b": [2]})
+    saver.close()
+    io = disk.CountingIO()
+    fresh = FileSystemSaver(tmp_path, io=io)
+    assert fresh.get_writes(config) == {"a": 1, "b": [2]}
+    assert fresh.tags_of(config) == ("tag",)
+    assert io.read < 250_000
+    fresh.close()
+
+
+def test_a_scan_is_made_once_and_kept_up_to_date(disk, config, tmp_path):
+    io = disk.CountingIO()
+    saver, other = FileSystemSaver(tmp_path, fsync="never", io=io), FileSystemSaver(tmp_path, fsync="never")
+    for n in range(500):
+        saver.put(config, disk.step(n))
+    assert len(saver.history(config)) == 500
+    io.reset()
+    other.put(config, disk.step(500))
+    saver.put(config, disk.step(501))
+    assert [info.metadata["step"] for info in saver.history(config)] == [*range(501, -1, -1)]
+    assert io.read < 5000
+    saver.close()
+    other.close()
+
+
+def test_always_waits_for_the_disk_at_each_put_and_never_does_not(disk, config, tmp_path):
+    for policy, expected in (("always", 1), ("never", 0), (3600, 0)):
+        io = disk.CountingIO()
+        saver = FileSystemSaver(tmp_path / str(policy), fsync=policy, io=io)
+        saver.put(config, disk.step(0))
+        io.reset()
+        placed = saver.put(config, disk.step(1))
+        assert io.calls.count("fdatasync") == expected
+        saver.put_writes(placed, {"a": 1})
+        saver.add_tags(placed, "t")
+        assert io.calls.count("fdatasync") == expected * 3
+        saver.flush()
+        assert io.calls.count("fdatasync") == (1 if policy == 3600 else expected * 3)
+        saver.close()
+
+
+def test_a_second_process_makes_the_names_durable_too(disk, config, tmp_path):
+    FileSystemSaver(tmp_path, fsync="never").put(config, disk.step(0))
+    io = disk.CountingIO()
+    saver = FileSystemSaver(tmp_path, fsync="always", io=io)
+    saver.put(config, disk.step(1))
+    assert io.calls.count("fsync_dir") == 2
+    saver.put(config, disk.step(2))
+    assert io.calls.count("fsync_dir") == 2
+    saver.close()
+
+
+def test_one_sync_serves_all_who_wait_for_it(disk, config, tmp_path):
+    class SlowDisk(disk.CountingIO):
+        def fdatasync(self, fd):
+            entered.set()
+            go_on.wait()
+            super().fdatasync(fd)
+
+    entered, go_on = threading.Event(), threading.Event()
+    go_on.set()
+    io = SlowDisk()
+    saver = FileSystemSaver(tmp_path, io=io)
+    saver.put(config, disk.step(0))
+    entered.clear()
+    go_on.clear()
+    io.reset()
+    workers = [threading.Thread(target=saver.put, args=(config, disk.step(n))) for n in range(1, 9)]
+    workers[0].start()
+    entered.wait()
+    for worker in workers[1:]:
+        worker.start()
+    # While the first one waits for the disk, the others write.
+    while io.calls.count("append") < 8:
+        pass
+    go_on.set()
+    for worker in workers:
+        worker.join()
+    assert io.calls.count("fdatasync") <= 3
+    assert len(saver.list(config)) == 9
+    saver.close()
+
+
+def test_intervals_sync_behind_the_callers_back(disk, config, tmp_path):
+    synced = threading.Event()
+
+    class TellingIO(disk.CountingIO):
+        def fdatasync(self, fd):
+            super().fdatasync(fd)
+            synced.set()
+
+    saver = FileSystemSaver(tmp_path, fsync=0.01, io=TellingIO())
+    saver.put(config, disk.step(0))
+    assert synced.wait(30)
+    saver.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "graphkit-flush"]
+
+
+def test_keyframes_come_by_cost_and_name_what_is_there_already(opener, disk, engine, config):
+    saver = opener()
+    for n in range(2000):
+        saver.put(config, engine.grow(f"{n:0200}"))
+    records = [frame for frame in disk.frames_of(disk.log_of(saver.base_directory)) if frame.type == frames.CHECKPOINT]
+    keys = [number for number, frame in enumerate(records) if frame.flags & frames.KEY]
+    assert 10 < len(keys) < 40
+    gaps = [after - before for before, after in zip(keys, keys[1:], strict=False)]
+    assert gaps == sorted(gaps), "the longer the state, the rarer"
+    assert sum(records[number].end - records[number].offset for number in keys) < 60_000
+    for frame in records:
+        if frame.flags & frames.KEY:
+            assert (frame.back, frame.key, frame.depth) == (0, 0, 0)
+            key = frame
+        else:
+            assert frame.offset - frame.key == key.offset
+            assert frame.offset - frame.back == before.offset
+            assert frame.depth == before.depth + 1
+        before = frame

@@ -1,0 +1,214 @@
+"""Names, modes and places: any thread id has a directory of its own inside the root (promise 5)."""
+
+import os
+import stat
+
+import pytest
+
+from graphkit import CheckpointerConfigurationError, CheckpointFormatError, RunnableConfig
+from savers import FileSystemSaver
+
+HOSTILE = [
+    "", ".", "..", "../x", "/etc/passwd", "a/b", "a\\b", "a\0b", "a[", "*", "~", "con", "NUL.txt", "User", "user", "é", "e\u0301",
+    "\ud800", "x" * 10_000, "-" * 300, " ", "trailing.", "$default", "t-x", "log", "日本語", "v000001.log", "\n",
+]  # fmt: skip
+
+
+def files_below(root):
+    return [os.path.join(directory, name) for directory, _, names in os.walk(root) for name in names]
+
+
+def test_any_string_is_a_thread_and_comes_back(opener, disk, tmp_path):
+    saver = opener()
+    for number, thread in enumerate(HOSTILE):
+        saver.put(RunnableConfig(thread), disk.step(number))
+    reader = opener()
+    assert sorted(reader.threads()) == sorted(HOSTILE)
+    for number, thread in enumerate(HOSTILE):
+        assert reader.get(RunnableConfig(thread)).state["n"] == number
+        assert len(reader.list(RunnableConfig(thread))) == 1
+    assert os.listdir(tmp_path) == ["store"], "nothing leaves the root"
+    names = [name for name in os.listdir(tmp_path / "store") if name.startswith("t-")]
+    assert len(names) == len({name.lower() for name in names}) == len(HOSTILE)
+    assert max(map(len, names)) <= 67
+    assert all(name.isascii() and name.islower() for name in names)
+    for thread in HOSTILE:
+        assert reader.delete(thread)
+    assert reader.threads() == []
+
+
+def test_any_string_is_a_namespace_and_comes_back(opener, disk):
+    saver = opener()
+    for number, namespace in enumerate(HOSTILE):
+        saver.put(RunnableConfig("t", checkpoint_ns=namespace), disk.step(number))
+    reader = opener()
+    assert sorted(reader.namespaces("t")) == sorted(HOSTILE)
+    assert [reader.get(RunnableConfig("t", checkpoint_ns=one)).state["n"] for one in HOSTILE] == [*range(len(HOSTILE))]
+
+
+def test_the_directory_is_laid_out_as_specified(opener, disk, tmp_path, config):
+    saver = opener()
+    saver.put(config, disk.step(0))
+    saver.put(config.replace(checkpoint_ns="inner/Graph"), disk.step(0))
+    saver.release(config)
+    saver.put(config, disk.step(1))
+    thread = disk.layout.place_of("t").name
+    inner = disk.layout.namespace_name("inner/Graph")
+    assert thread.startswith("t-t-")
+    assert inner.startswith("n-inner-graph-")
+    found = {os.path.relpath(path, tmp_path / "store") for path in files_below(tmp_path / "store")}
+    assert found == {
+        "graphkit.store",
+        f"locks/{disk.layout.place_of('t').stripe:02x}",
+        f"{thread}/run.lock",
+        f"{thread}/log",
+        f"{thread}/v000001.log",
+        f"{thread}/{inner}/v000001.log",
+    }
+
+
+def test_the_header_is_as_specified(opener, disk, config):
+    import struct
+    from hashlib import blake2b
+    from zlib import crc32
+
+    saver = opener()
+    saver.put(config, disk.step(0))
+    data = disk.log_of(saver.base_directory).read_bytes()
+    magic, major, minor, flags, fid, zero, generation, created, digest, zero2, check = struct.unpack_from("<8sHHIIIQQ16sII", data)
+    assert (magic, major, minor, flags, zero, zero2, generation) == (b"\x89GKL\r\n\x1a\n", 1, 0, 0, 0, 0, 1)
+    assert digest == blake2b(b"t").digest()[:16]
+    assert check == crc32(data[:60])
+    assert created > 0
+    first, second = disk.frames_of(disk.log_of(saver.base_directory))
+    assert [(frame.type, frame.seq, frame.fid) for frame in (first, second)] == [(1, 0, fid), (2, 1, fid)]
+    assert data[64:68] == b"\xc1\xf5\x47\x4b"
+    head = data[second.offset : second.offset + 32]
+    assert struct.unpack_from("<I", data, second.offset + 32)[0] == crc32(head + struct.pack("<Q", second.offset))
+    assert struct.unpack_from("<I", data, second.end - 4)[0] == second.end - second.offset
+
+
+def test_modes_do_not_depend_on_the_umask(odd_umask, opener, disk, config, tmp_path):
+    saver = opener(tmp_path / "deep" / "store")
+    saver.put(config, disk.step(0))
+    saver.put(config.replace(checkpoint_ns="inner"), disk.step(0))
+    saver.release(config)
+    saver.put(config, disk.step(0))
+    path = disk.log_of(saver.base_directory)
+    path.write_bytes(path.read_bytes() + b"torn")
+    opener(tmp_path / "deep" / "store").put(config, disk.step(1))
+    saver.prune(config, keep_last=1)
+    modes = {stat.S_IMODE(os.stat(path).st_mode) for path in files_below(tmp_path)}
+    assert modes == {0o600}
+    directories = [directory for directory, _, _ in os.walk(tmp_path / "deep")]
+    assert {stat.S_IMODE(os.stat(directory).st_mode) for directory in directories} == {0o700}
+
+
+def test_missing_directories_are_made_and_what_exists_is_left_as_it_is(disk, config, tmp_path):
+    saver = FileSystemSaver(str(tmp_path / "a" / "b"))
+    assert (tmp_path / "a" / "b").is_dir()
+    assert saver.get(config) is None
+    assert saver.list(config) == []
+    assert saver.threads() == []
+    assert not saver.delete("t")
+    assert saver.release(config).checkpoints == []
+    (tmp_path / "own").mkdir(mode=0o755)
+    (tmp_path / "own").chmod(0o755)
+    FileSystemSaver(tmp_path / "own").put(config, disk.step(0))
+    assert stat.S_IMODE((tmp_path / "own").stat().st_mode) == 0o755
+
+
+def test_reading_an_empty_place_creates_nothing(opener, config, tmp_path):
+    saver = opener()
+    saver.get(config), saver.list(config), saver.history(config), saver.tags_of(config), saver.get_writes(config)
+    saver.threads(), saver.interrupts(), saver.size(), saver.versions_by_thread_id("t"), saver.namespaces("t")
+    assert files_below(tmp_path) == []
+    assert os.listdir(tmp_path / "store") == []
+
+
+@pytest.mark.parametrize("below", [(), ("sub",), ("sub", "dir")])
+def test_a_path_that_is_a_file_is_a_clear_error(below, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(CheckpointerConfigurationError, match="is a file"):
+        FileSystemSaver(tmp_path.joinpath("file", *below))
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"fsync": "sometimes"}, {"fsync": 0}, {"fsync": -1.0}, {"fsync": True}, {"lock_timeout": -1}, {"lock_timeout": "x"},
+     {"state_serializer": dict}],
+)  # fmt: skip
+def test_options_that_make_no_sense_are_refused_before_anything_is_made(options, tmp_path):
+    with pytest.raises(CheckpointerConfigurationError):
+        FileSystemSaver(tmp_path / "store", **options)
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("path", ["", b"bytes", 3, None])
+def test_a_path_that_is_none_is_refused(path):
+    with pytest.raises(CheckpointerConfigurationError):
+        FileSystemSaver(path)
+
+
+def test_no_link_is_followed_out_of_the_store(opener, disk, config, tmp_path):
+    saver = opener()
+    saver.put(config, disk.step(0))
+    saver.close()
+    path = disk.log_of(saver.base_directory)
+    outside = tmp_path / "outside"
+    path.rename(outside)
+    path.symlink_to(outside)
+    before = outside.read_bytes()
+    for use in (lambda: opener().put(config, disk.step(1)), lambda: opener().get(config)):
+        with pytest.raises(OSError, match="symbolic link|levels"):
+            use()
+    assert outside.read_bytes() == before
+    thread = path.parent
+    thread.rename(tmp_path / "moved")
+    thread.symlink_to(tmp_path / "moved", target_is_directory=True)
+    with pytest.raises(CheckpointFormatError, match="symbolic link"):
+        opener().put(config, disk.step(1))
+    assert not opener().delete("never")
+
+
+def test_deleting_does_not_follow_links(opener, disk, config, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("mine")
+    saver = opener()
+    saver.put(config, disk.step(0))
+    thread = disk.log_of(saver.base_directory).parent
+    (thread / "n-x-aaaaaaaaaaaaaaaaaaaaaaaa").symlink_to(outside, target_is_directory=True)
+    assert saver.delete("t")
+    assert (outside / "precious").read_text() == "mine"
+    assert not thread.exists()
+
+
+def test_on_a_file_system_that_ignores_case_ids_stay_apart(fs, disk):
+    fs.is_case_sensitive = False
+    saver = FileSystemSaver("/store", fsync="never")
+    for number, thread in enumerate(["User", "user", "USER"]):
+        saver.put(RunnableConfig(thread), disk.step(number))
+    saver.close()
+    reader = FileSystemSaver("/store")
+    assert [reader.get(RunnableConfig(thread)).state["n"] for thread in ["User", "user", "USER"]] == [0, 1, 2]
+    assert sorted(reader.threads()) == ["USER", "User", "user"]
+    reader.close()
+
+
+def test_a_full_disk_is_a_storage_error_with_its_place(fs, disk, config):
+    from graphkit import CheckpointStorageError
+
+    saver = FileSystemSaver("/store", fsync="never")
+    saver.put(config, disk.step(0))
+    used = fs.get_disk_usage("/").used
+    fs.set_disk_usage(used + 300)
+    with pytest.raises(CheckpointStorageError) as caught:
+        saver.put(config, disk.step(1, text="x" * 1000))
+    assert caught.value.errno == 28
+    assert caught.value.path.endswith("/log")
+    assert isinstance(caught.value.__cause__, OSError)
+    # What follows is for a real full disk (test_errors.py): the fake one writes later what it has refused.
+    fs.set_disk_usage(used + 100_000)
+    saver.close()

@@ -1,0 +1,241 @@
+"""A log whose end is missing, and a log whose bytes are wrong (promises 2 and 3)."""
+
+import logging
+
+import pytest
+
+from graphkit import CheckpointCorruptionError, CheckpointFormatError
+from savers._filesystem import log as frames
+
+
+def ids(history):
+    return [checkpoint.id for checkpoint in history]
+
+
+@pytest.fixture
+def three(opener, disk, config):
+    """Three checkpoints, the last one long enough to span several sectors."""
+    saver = opener()
+    for n, text in enumerate(["a", "b", "c" * 1500]):
+        saver.put(config, disk.step(n, text=text))
+    saver.close()
+    return disk.log_of(saver.base_directory)
+
+
+def test_a_last_record_cut_anywhere_is_not_there_for_readers_and_set_aside_by_the_next_writer(
+    three, opener, disk, config, caplog
+):
+    whole = three.read_bytes()
+    last = disk.frames_of(three)[-1]
+    expected = ids(opener().list(config))
+    for cut in range(last.offset, last.end):
+        three.write_bytes(whole[:cut])
+        reader = opener()
+        assert ids(reader.list(config)) == expected[1:]
+        assert [checkpoint.state["n"] for checkpoint in reader.list(config)] == [1, 0]
+        assert reader.get(config).state["n"] == 1
+        assert three.read_bytes() == whole[:cut], "readers never repair"
+        writer = opener()
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "graphkit"):
+            writer.put(config, disk.step(9))
+        assert ids(opener().list(config))[1:] == expected[1:]
+        torn = list(three.parent.glob("torn-*.bin"))
+        if cut == last.offset:
+            assert not torn
+            assert not caplog.records
+        else:
+            assert [path.read_bytes() for path in torn] == [whole[last.offset : cut]]
+            assert torn[0].name == f"torn-1-{last.offset}.bin"
+            assert "set aside" in caplog.text
+            torn[0].unlink()
+        reader.close()
+        writer.close()
+
+
+def test_a_reader_that_has_the_log_open_sees_a_torn_record_only_when_it_is_whole(three, opener, config):
+    reader = opener()
+    assert reader.get(config).state["n"] == 2
+    three_bytes = three.read_bytes()
+    other = opener()
+    other.put(config, reader.get(config))
+    whole = three.read_bytes()
+    for size in (len(three_bytes) + 1, len(whole) - 1):
+        three.write_bytes(whole[:size])
+        assert len(reader.list(config)) == 3
+    three.write_bytes(whole)
+    assert len(reader.list(config)) == 4
+
+
+def test_a_tail_whose_size_reached_the_disk_before_its_bytes_is_torn(three, opener, disk, config):
+    whole = three.read_bytes()
+    last = disk.frames_of(three)[-1]
+    for zero_from in (last.offset, last.offset + 36, -(-last.offset // 512) * 512):
+        three.write_bytes(whole[:zero_from] + bytes(len(whole) - zero_from))
+        assert [checkpoint.state["n"] for checkpoint in opener().list(config)] == [1, 0]
+        opener().put(config, disk.step(7))
+        assert [checkpoint.state["n"] for checkpoint in opener().list(config)] == [7, 1, 0]
+
+
+def test_a_log_whose_creation_never_finished_is_made_anew(opener, disk, config):
+    saver = opener()
+    saver.put(config, disk.step(0))
+    saver.close()
+    path = disk.log_of(saver.base_directory)
+    whole = path.read_bytes()
+    beginning = disk.frames_of(path)[0].end
+    for left in (b"", whole[:1], whole[:63], whole[:64], whole[: beginning - 1], bytes(beginning), bytes(4096)):
+        path.write_bytes(left)
+        assert opener().list(config) == []
+        opener().put(config, disk.step(5))
+        assert [checkpoint.state["n"] for checkpoint in opener().list(config)] == [5]
+
+
+def everything(saver, config):
+    return [(one.id, one.node_id, one.next_node_id, one.parent_id, dict(one.metadata), dict(one.state)) for one in saver.list(config)]
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
+def test_no_flipped_byte_goes_unnoticed_or_costs_another_thread_anything(mask, opener, disk, config):
+    saver = opener()
+    for n in range(4):
+        saver.put(config, disk.step(n, items=["x" * n] * n))
+    saver.put_writes(config, {"k": "v"})
+    saver.put(config.replace(thread_id="other"), disk.step(0))
+    saver.close()
+    path = disk.log_of(saver.base_directory)
+    whole = path.read_bytes()
+    expected = everything(opener(), config)
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= mask
+        path.write_bytes(damaged)
+        for put_first in (False, True):
+            reader = opener()
+            try:
+                if put_first:
+                    reader.put(config, disk.step(9))
+                found = everything(reader, config)
+                writes = reader.get_writes(config)
+            except (CheckpointCorruptionError, CheckpointFormatError) as error:
+                assert error.path == str(path)
+                if isinstance(error, CheckpointCorruptionError):
+                    assert 0 <= error.offset <= len(whole)
+                    assert error.reason
+            else:
+                # A damaged record that still looks complete may not pass; a state may be read without a record that
+                # it does not need.
+                assert found[put_first:] == expected, place
+                assert writes == ({} if put_first else {"k": "v"}), place
+            reader.close()
+            path.write_bytes(damaged)
+    assert len(opener().list(config.replace(thread_id="other"))) == 1
+
+
+def test_damage_in_the_middle_names_the_file_the_place_and_the_reason(three, opener, disk, config):
+    middle = disk.frames_of(three)[2]
+    whole = bytearray(three.read_bytes())
+    whole[middle.offset + 40] ^= 1
+    three.write_bytes(whole)
+    with pytest.raises(CheckpointCorruptionError) as caught:
+        opener().list(config)
+    assert caught.value.path == str(three)
+    assert caught.value.offset == middle.offset
+    assert "checksum" in caught.value.reason
+    assert three.read_bytes() == whole, "nothing is repaired by reading"
+    assert not list(three.parent.glob("torn-*"))
+
+
+def test_records_that_were_moved_within_a_log_or_from_another_one_are_damage(three, opener, disk, config):
+    whole = three.read_bytes()
+    meta, first, second, last = disk.frames_of(three)
+    swapped = whole[: first.offset] + whole[second.offset : second.end] + whole[first.offset : first.end] + whole[last.offset :]
+    doubled = whole + whole[last.offset :]
+    dropped = whole[: second.offset] + whole[last.offset :]
+    other = opener()
+    other.put(config.replace(thread_id="u"), disk.step(0))
+    foreign = whole + disk.log_of(other.base_directory, "u").read_bytes()[disk.header :]
+    for bad in (swapped, doubled, dropped, foreign):
+        three.write_bytes(bad)
+        with pytest.raises(CheckpointCorruptionError):
+            opener().list(config)
+        with pytest.raises(CheckpointCorruptionError):
+            saver = opener()
+            saver.put(config, disk.step(9))
+            saver.list(config)
+
+
+def test_a_log_within_a_message_is_not_mistaken_for_records(opener, disk, config):
+    saver = opener()
+    saver.put(config, disk.step(0))
+    inner = disk.log_of(saver.base_directory).read_bytes()
+    saver.put(config, disk.step(1, attachment=inner * 3))
+    path = disk.log_of(saver.base_directory)
+    path.write_bytes(path.read_bytes()[:-7])
+    assert [checkpoint.state["n"] for checkpoint in opener().list(config)] == [0]
+
+
+def test_a_newer_major_version_is_refused_and_left_alone(three, opener, config):
+    import struct
+    from zlib import crc32
+
+    whole = bytearray(three.read_bytes())
+    struct.pack_into("<H", whole, 8, 2)
+    struct.pack_into("<I", whole, 60, crc32(whole[:60]))
+    three.write_bytes(whole)
+    for use in (lambda saver: saver.get(config), lambda saver: saver.put(config, saver.get(config.replace(thread_id="x")))):
+        with pytest.raises(CheckpointFormatError, match="format 2"):
+            use(opener())
+    assert three.read_bytes() == whole
+
+
+def appended(path, disk, type_, payload, flags=0):
+    last = disk.frames_of(path)[-1]
+    with path.open("ab") as file:
+        file.write(frames.pack_frame(last.end, last.fid, last.seq + 1, type_, payload, flags))
+
+
+def test_an_unknown_record_is_refused_unless_it_may_be_skipped(three, opener, disk, config):
+    appended(three, disk, 0x85, b"\xc0")
+    assert len(opener().list(config)) == 3
+    opener().put(config, disk.step(3))
+    assert opener().get(config).state["n"] == 3
+    appended(three, disk, 9, b"\xc0")
+    for read in (lambda saver: saver.get(config), lambda saver: saver.list(config), lambda saver: saver.put(config, disk.step(4))):
+        with pytest.raises(CheckpointFormatError, match="newer"):
+            read(opener())
+
+
+def test_unknown_flags_are_refused(three, opener, disk, config):
+    appended(three, disk, frames.CHECKPOINT, b"\x90", flags=0x40)
+    with pytest.raises(CheckpointFormatError):
+        opener().list(config)
+
+
+def test_a_file_that_is_no_log_and_a_store_of_a_newer_version_are_refused(opener, disk, config, tmp_path):
+    saver = opener()
+    saver.put(config, disk.step(0))
+    disk.log_of(saver.base_directory).write_text("x" * 200)
+    with pytest.raises(CheckpointFormatError):
+        opener().list(config)
+    (tmp_path / "store" / "graphkit.store").write_text('{"format": 2}')
+    with pytest.raises(CheckpointFormatError, match="format 2"):
+        opener()
+
+
+def test_a_log_in_another_threads_directory_is_refused(opener, disk, config):
+    saver = opener()
+    saver.put(config, disk.step(0))
+    saver.put(config.replace(thread_id="u"), disk.step(1))
+    disk.log_of(saver.base_directory, "u").write_bytes(disk.log_of(saver.base_directory).read_bytes())
+    with pytest.raises(CheckpointFormatError, match="another thread"):
+        opener().get(config.replace(thread_id="u"))
+
+
+def test_a_payload_that_makes_no_sense_is_damage_even_if_its_checksum_is_right(three, opener, disk, config):
+    whole = three.read_bytes()
+    for payload in (b"", b"\xc0", b"\x90", b"\x95\x00\x00\x00\x00\x00", b"\xc1", b"\x96\xa1i\xa1a\xa1b\x00\x93\x09\x00\x01\xc4\x01x"):
+        three.write_bytes(whole)
+        appended(three, disk, frames.CHECKPOINT, payload)
+        with pytest.raises(CheckpointCorruptionError):
+            opener().list(config)

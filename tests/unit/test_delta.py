@@ -1,0 +1,227 @@
+"""Keyframes and changes without files: whatever is written is read back, byte for byte."""
+
+import random
+from zlib import crc32
+
+import msgpack
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from savers import _delta as delta
+
+
+class Tape:
+    """A log without frames: bytes at positions, and per record what leads to its table."""
+
+    def __init__(self, *, opaque=False, key_every=5):
+        self.opaque, self.key_every = opaque, key_every
+        self.data = b""
+        self.records = []
+        self.table = None
+        self.before = {}
+        self.keyframes = {}
+
+    def read(self, start, length):
+        return self.data[start : start + length]
+
+    def put(self, packed):
+        """Store a state: {key: packed value}."""
+        order = list(packed)
+        old = self.table
+        draft = {}
+        for name, value in packed.items():
+            if old is None or name not in old.values:
+                draft[name] = (delta.SET, value)
+                continue
+            body = delta.bodies([old.values[name]], self.read)[0]
+            op = delta.difference(old.values[name], body, value, opaque=self.opaque)
+            if op is not None:
+                draft[name] = op
+        gone = [name for name in self.before if name not in packed]
+        kept = [name for name in self.before if name in packed]
+        fits = old is not None and len(self.records) % self.key_every and kept + [n for n in order if n not in kept] == order
+        if fits:
+            draft |= {name: (delta.DEL,) for name in gone}
+            ops, data = delta.emit(draft, old.names)
+            self.records.append((len(self.data), None, ops, data))
+        else:
+            position = len(self.data)
+            listed = []
+            for name in order:
+                if name in draft and draft[name][0] == delta.SET:
+                    listed += (name, None)
+                elif delta.to_inline(old.values[name]):
+                    draft[name] = (delta.SET, packed[name])
+                    listed += (name, None)
+                else:
+                    listed += (name, delta.entry_of(old.values[name], position))
+            ops, data = delta.emit(draft, order)
+            self.records.append((position, listed, ops, data))
+        self.data += data + b"##"
+        self.before = dict(packed)
+        self.table = self.load(len(self.records) - 1)
+
+    def load(self, number):
+        """The table of a record, from nothing but what was stored."""
+        first = max(n for n in range(number + 1) if self.records[n][1] is not None)
+        table = self.keyframe(first)
+        for position, _, ops, data in self.records[first + 1 : number + 1]:
+            table.apply(ops, data, position)
+        return table
+
+    def keyframe(self, number):
+        position, listed, ops, data = self.records[number]
+        table = delta.Table(opaque=self.opaque)
+        table.names = listed[::2]
+        depths = {}
+        for name, entry in zip(listed[::2], listed[1::2], strict=True):
+            if entry is None:
+                value = delta.Value(delta.OPAQUE, 0, 0, 0, [])
+            else:
+                assert all(isinstance(part, int) for part in entry)
+                value = delta.value_of(entry, position, lambda at, name=name: self.at(at).values[name])
+            depths[name] = value.depth
+            table.values[name] = value
+        table.apply(ops, data, position)
+        for name, value in table.values.items():
+            assert depths[name] <= delta.MAX_DEPTH
+            if value.base is None:
+                value.named_by(position, depths[name])
+        return table
+
+    def at(self, position):
+        if position not in self.keyframes:
+            numbers = [n for n, record in enumerate(self.records) if record[0] == position and record[1] is not None]
+            self.keyframes[position] = self.keyframe(numbers[-1])
+        return self.keyframes[position]
+
+    def state(self, number):
+        table = self.load(number)
+        bodies = delta.bodies(table.values.values(), self.read)
+        return {
+            name: delta.header(value.kind, value.count) + body
+            for (name, value), body in zip(table.values.items(), bodies, strict=True)
+        }
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-1000, 1000) | st.text(max_size=80) | st.binary(max_size=200),
+    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(max_size=3), inner, max_size=20),
+    max_leaves=30,
+)
+states = st.dictionaries(st.sampled_from("abcdef"), values, max_size=5)
+
+
+@settings(max_examples=150)
+@given(st.lists(states, max_size=12), st.integers(1, 6))
+def test_any_states_come_back_in_their_order(history, key_every):
+    tape = Tape(key_every=key_every)
+    packed = [{key: msgpack.packb(value) for key, value in state.items()} for state in history]
+    for state in packed:
+        tape.put(state)
+    for number, state in enumerate(packed):
+        found = tape.state(number)
+        assert found == state
+        assert list(found) == list(state)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.binary(max_size=300), max_size=12), st.integers(1, 4))
+def test_opaque_values_come_back(history, key_every):
+    tape = Tape(opaque=True, key_every=key_every)
+    for value in history:
+        tape.put({"": value})
+    assert [tape.state(number)[""] for number in range(len(history))] == history
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_long_histories_of_edits_come_back(seed):
+    dice = random.Random(seed)
+    tape = Tape(key_every=dice.choice([2, 3, 7]))
+    items, table, counter = [], {}, 0
+    expected = []
+    for _ in range(150):
+        what = dice.random()
+        if what < 0.6:
+            items = [*items, "x" * dice.randrange(120)]
+        elif what < 0.7 and items:
+            place = dice.randrange(len(items))
+            items = [*items[:place], "edited", *items[place + dice.randrange(2) :]]
+        elif what < 0.8:
+            table = {**table, f"k{dice.randrange(30)}": [dice.randrange(9)] * dice.randrange(30)}
+        elif what < 0.85:
+            items = items[: dice.randrange(len(items) + 1)]
+        else:
+            counter += 1
+        state = {"items": items, "n": counter, "table": table}
+        if what > 0.97:
+            del state["n"]
+        expected.append({key: msgpack.packb(value) for key, value in state.items()})
+        tape.put(expected[-1])
+    for number, state in enumerate(expected):
+        assert tape.state(number) == state
+
+
+def test_growth_costs_what_it_grows_by_in_keyframes_too():
+    tape = Tape(key_every=20)
+    items = []
+    for n in range(400):
+        items = [*items, f"{n:0100}"]
+        tape.put({"items": msgpack.packb(items)})
+    assert len(tape.data) < 400 * 106
+    named = sum(len(record[1][1] or ()) for record in tape.records if record[1] is not None)
+    assert named < 3 * 400 * 2, "and so do the pieces that they name"
+
+
+@pytest.mark.parametrize("value", [[], [0] * 15, [0] * 16, [0] * 65536, {}, {n: n for n in range(15)}, {n: n for n in range(16)}, {n: n for n in range(65536)}, 5, "x", b"", None])
+def test_the_header_of_a_value_is_left_out_and_put_back(value):
+    packed = msgpack.packb(value)
+    kind, count, skip = delta.split(packed, 0)
+    assert (kind != delta.OPAQUE) == isinstance(value, (list, dict))
+    assert count == (len(value) if kind else 0)
+    assert delta.header(kind, count) + packed[skip:] == packed
+
+
+def table_of(**values):
+    table = delta.Table(opaque=False)
+    data = b"".join(values.values())
+    table.apply([part for name, value in values.items() for part in (delta.SET, name, len(value))], data, 100)
+    return table
+
+
+def test_ops_that_make_no_sense_are_refused():
+    nonsense = [
+        ([9, 0, 1], b"x"),
+        ([delta.SET, 7, 1], b"x"),
+        ([delta.SET, 0, 2], b"x"),
+        ([delta.SET, 0, 1], b"xx"),
+        ([delta.APPEND, "new", 1, 1], b"x"),
+        ([delta.DEL, "new"], b""),
+        ([delta.SET, 0], b""),
+        ([delta.APPEND, 0, None, 1], b"x"),
+        (5, b""),
+    ]
+    for ops, data in nonsense:
+        with pytest.raises((IndexError, KeyError, ValueError, TypeError)):
+            table_of(a=b"\x01").apply(ops, data, 0)
+
+
+def test_bytes_that_are_not_those_stored_are_noticed():
+    table = table_of(a=b"\x92\x01\x02")
+    assert delta.bodies(table.values.values(), lambda start, length: b"\x01\x02"[start - 101 :][:length]) == [b"\x01\x02"]
+    for wrong in (b"\x01\x03", b"\x01", b""):
+        with pytest.raises(delta.Mismatch):
+            delta.bodies(table.values.values(), lambda start, length, wrong=wrong: wrong[start - 101 :][:length])
+
+
+def test_far_pieces_are_read_apart_and_near_ones_together():
+    value = delta.Value(delta.OPAQUE, 0, 30, crc32(b"a" * 10 + b"b" * 10 + b"c" * 10), [0, 10, 50, 10, 10_000_000, 10])
+    disk = {0: b"a" * 10 + b"." * 40 + b"b" * 10, 10_000_000: b"c" * 10}
+    asked = []
+
+    def read(start, length):
+        asked.append((start, length))
+        return disk[start][:length]
+
+    assert delta.bodies([value], read) == [b"a" * 10 + b"b" * 10 + b"c" * 10]
+    assert asked == [(0, 60), (10_000_000, 10)]

@@ -11,7 +11,7 @@ from graphkit._compile_config import CompileConfig
 from graphkit._compiled import CompiledGraph
 from graphkit._config import END, START
 from graphkit._names import JavaNames
-from graphkit._schema import StateSchema
+from graphkit._schema_forms import schema_of
 from graphkit._state import AgentState, MessagesState
 from graphkit._topology import Condition, Edge, Node, Topology, plain_id, problems_of
 from graphkit.errors import GraphStateError
@@ -35,7 +35,7 @@ class StateGraph(JavaNames):
         Raises:
             GraphStateError: the schema is none of these.
         """
-        self._schema = StateSchema.of(schema, state_factory)
+        self._schema = schema_of(schema, state_factory)
         self._nodes: dict[str, Node] = {}
         self._edges: dict[str, list[str] | Condition] = {}
 

@@ -1,4 +1,4 @@
-"""StateSchema: what a graph's schema argument says, whichever form it has: channels, a state class, types, validation."""
+"""StateSchema: the rules of a graph's state: its channels, its state class, the application types in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 from graphkit._abc import StateSerializer
 from graphkit._channels import Channel
-from graphkit._frozen import FrozenDict, private_copy
+from graphkit._frozen import FrozenDict
 from graphkit._state import AgentState, merge
 from graphkit.errors import GraphStateError
 
@@ -57,20 +57,6 @@ class StateSchema:
         """Merge a node's update; see `graphkit._state.merge`."""
         return merge(data, update, self.channels)
 
-    @staticmethod
-    def of(schema: Any, state_factory: Any = None) -> StateSchema:
-        """Read a schema argument: channels, a state class, a TypedDict, a pydantic model, a factory or a serializer.
-
-        Raises:
-            GraphStateError: it is none of these, or an annotation's reducer does not take two values.
-        """
-        if isinstance(state_factory, StateSerializer):
-            return _with_serializer(StateSchema.of(schema), state_factory)
-        found = _read(schema)
-        if state_factory is not None:
-            found.state_of = _factory(state_factory)
-        return found
-
 
 class TypedChannel(Channel):
     """A reducer from an annotation: its first old value is the empty value of the type, if that has one."""
@@ -102,61 +88,6 @@ def application_types(annotations: Iterable[Any]) -> Iterator[type]:
                 yield annotation
         else:
             yield from application_types(typing.get_args(annotation))
-
-
-def _read(schema: Any) -> StateSchema:
-    if isinstance(schema, StateSchema):
-        return schema
-    if isinstance(schema, StateSerializer):
-        return StateSchema({}, serializer=schema)
-    if isinstance(schema, Mapping):
-        return _of_channels(schema)
-    if isinstance(schema, type):
-        return _of_class(schema)
-    if callable(schema):
-        return StateSchema({}, _factory(schema))
-    raise GraphStateError(
-        f"a schema is a dict of channels, an AgentState class, a TypedDict or a pydantic model, not {schema!r}"
-    )
-
-
-def _of_channels(schema: Mapping[str, Channel]) -> StateSchema:
-    wrong = [key for key, channel in schema.items() if not isinstance(channel, Channel)]
-    if wrong:
-        raise GraphStateError(*(f"the schema's {key!r} is {schema[key]!r}, which is not a Channel" for key in wrong))
-    return StateSchema(schema)
-
-
-def _of_class(schema: type) -> StateSchema:
-    if issubclass(schema, AgentState):
-        return StateSchema(schema.SCHEMA, schema)
-    if typing.is_typeddict(schema):
-        try:
-            hints = typing.get_type_hints(schema, include_extras=True)
-        except NameError as error:
-            raise GraphStateError(f"an annotation of {schema.__name__} cannot be read: {error}") from error
-        return StateSchema(channels_of(hints), keys=hints, types=application_types(hints.values()))
-    if is_pydantic_model(schema):
-        from graphkit._pydantic import PydanticSchema
-
-        return PydanticSchema(schema)
-    raise GraphStateError(
-        f"{schema.__name__} cannot be a schema: use an AgentState class with a SCHEMA, a TypedDict or a pydantic model"
-    )
-
-
-def _factory(state_factory: Any) -> Callable[[Any], AgentState]:
-    """A factory that is handed nothing it could change: an AgentState sees to that itself."""
-    if isinstance(state_factory, type) and issubclass(state_factory, AgentState):
-        return state_factory
-    if not callable(state_factory):
-        raise GraphStateError(f"a state factory is callable(mapping), not {state_factory!r}")
-    return lambda data: state_factory(private_copy(data))
-
-
-def _with_serializer(schema: StateSchema, serializer: StateSerializer) -> StateSchema:
-    schema.serializer = serializer
-    return schema
 
 
 def is_pydantic_model(cls: type) -> bool:

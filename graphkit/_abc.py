@@ -130,7 +130,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
         """The values recorded beside a checkpoint, in the order of their first recording."""
         checkpoint = self.get(config)
-        return {} if checkpoint is None else checkpoint.metadata.get(_WRITES, {})  # type: ignore[no-any-return]
+        return {} if checkpoint is None else checkpoint.metadata.get(_WRITES, {})
 
     def add_tags(self, config: ConfigLike, *tags: str) -> None:
         """Tag the checkpoint that the config names, or the latest.
@@ -501,7 +501,7 @@ def status_of(next_node_id: str | None, writes: Mapping[str, Any]) -> str:
 def public_metadata(metadata: FrozenDict) -> Mapping[str, Any]:
     """Metadata without what the default implementations keep in it."""
     if _WRITES in metadata or _TAGS in metadata:
-        return freeze({key: value for key, value in metadata.items() if key not in (_WRITES, _TAGS)})  # type: ignore[return-value]
+        return FrozenDict({key: value for key, value in metadata.items() if key not in (_WRITES, _TAGS)})
     return metadata
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any, final
+from typing import Any, cast, final
 
 from graphkit._abc import BaseCheckpointSaver, waiting_interrupts
 from graphkit._checkpoint import Checkpoint
@@ -249,11 +249,11 @@ class CompiledGraph(JavaNames):
         return self.compile_config
 
 
-def _given(given: Input) -> Mapping[str, Any] | GraphResume:
+def _given(given: Any) -> Mapping[str, Any] | GraphResume:
     if given is None:
         return GraphResume()
     if isinstance(given, (Mapping, GraphResume)) or hasattr(given, "model_fields_set"):
-        return given
+        return cast("Mapping[str, Any] | GraphResume", given)
     raise GraphRunnerError(f"a run starts with a mapping or resumes with a GraphResume or None, not with {type(given).__name__}")
 
 

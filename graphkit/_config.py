@@ -87,7 +87,7 @@ class RunnableConfig(JavaNames):
             CheckpointerConfigurationError: the mapping is not of LangGraph's form, or an id is no string.
         """
         if config.__class__ is RunnableConfig:
-            return config  # type: ignore[return-value]
+            return config
         if config is None:
             return _DEFAULT
         if isinstance(config, Mapping):

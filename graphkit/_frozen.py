@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from operator import attrgetter, is_
 from types import NoneType
-from typing import Any, ClassVar, Final, Never, final
+from typing import Any, ClassVar, Final, Never, final, overload
 
 PLAIN: Final = 0
 VALUE: Final = 1
@@ -163,6 +163,12 @@ _KEYED: Final = frozenset({FrozenList, FrozenDict})
 _kind_slot: Final[Callable[[Any], int]] = attrgetter("kind")
 
 
+@overload
+def freeze(value: dict[Any, Any]) -> FrozenDict: ...
+@overload
+def freeze(value: list[Any]) -> FrozenList: ...
+@overload
+def freeze(value: object) -> Any: ...
 def freeze(value: object) -> object:
     """The immutable form of a value; O(1) for what is frozen already, O(size) for what is not.
 

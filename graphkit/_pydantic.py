@@ -97,7 +97,8 @@ class PydanticSchema(StateSchema):
     def _piece(self, name: str, value: Any) -> tuple[bool, Any]:
         """An update of a field with a reducer, held to the field's type: itself, or as one element of a list."""
         if name not in self._adapters:
-            self._adapters[name] = TypeAdapter(self.model.model_fields[name].annotation)
+            annotation: Any = self.model.model_fields[name].annotation
+            self._adapters[name] = TypeAdapter(annotation)
         for candidate in (value, [value]) if isinstance(self.channels[name], AppenderChannel) else (value,):
             try:
                 return True, self._adapters[name].validate_python(candidate)

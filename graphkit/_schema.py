@@ -7,13 +7,16 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeGuard
 
 from graphkit._abc import StateSerializer
 from graphkit._channels import Channel
 from graphkit._frozen import FrozenDict
 from graphkit._state import AgentState, merge
 from graphkit.errors import GraphStateError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 _EMPTY: Final = FrozenDict()
 
@@ -90,7 +93,7 @@ def application_types(annotations: Iterable[Any]) -> Iterator[type]:
             yield from application_types(typing.get_args(annotation))
 
 
-def is_pydantic_model(cls: type) -> bool:
+def is_pydantic_model(cls: type) -> TypeGuard[type[BaseModel]]:
     """Whether a class is a pydantic model, without importing pydantic to find out."""
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and issubclass(cls, pydantic.BaseModel)

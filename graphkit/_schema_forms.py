@@ -44,7 +44,7 @@ def _read(schema: Any) -> StateSchema:
     )
 
 
-def _of_channels(schema: Mapping[str, Channel]) -> StateSchema:
+def _of_channels(schema: Mapping[str, Any]) -> StateSchema:
     wrong = [key for key, channel in schema.items() if not isinstance(channel, Channel)]
     if wrong:
         raise GraphStateError(*(f"the schema's {key!r} is {schema[key]!r}, which is not a Channel" for key in wrong))

@@ -10,7 +10,7 @@ from enum import Enum, Flag
 from types import MappingProxyType
 from typing import Any, Final, Literal, NoReturn, TypeAlias, final
 
-from msgpack import ExtType, packb, unpackb  # type: ignore[import-untyped]
+from msgpack import ExtType, packb, unpackb
 
 from graphkit._frozen import LEAVES, PLAIN, FrozenDict, FrozenList, FrozenSet, kind_of
 from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError

@@ -122,12 +122,12 @@ class AgentState(JavaNames, Mapping[str, Any]):
 
     def __init__(self, data: Mapping[str, Any] | None = None) -> None:
         """Make a state of a mapping, which is frozen: O(size) unless it is frozen already."""
-        self._data: FrozenDict = data if data.__class__ is FrozenDict else freeze(dict(data or {}))  # type: ignore[assignment]
+        self._data: FrozenDict = data if data.__class__ is FrozenDict else freeze(dict(data or {}))
 
     @property
     def data(self) -> FrozenDict:
         """The plain, read-only mapping."""
-        return private_copy(self._data) if self._data.kind == PRIVATE else self._data  # type: ignore[return-value]
+        return private_copy(self._data) if self._data.kind == PRIVATE else self._data
 
     def value(self, key: str, default: Any = None) -> Any:
         """The value of a key, or the default if it is absent or None."""
@@ -160,7 +160,7 @@ class AgentState(JavaNames, Mapping[str, Any]):
         # Not by items(), get() and the like: a model may have fields of these names.
         return dict(self) == dict(other) if isinstance(other, Mapping) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment] - as any mapping
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({dict(self._data)!r})"
@@ -183,7 +183,7 @@ class AgentState(JavaNames, Mapping[str, Any]):
     ) -> Mapping[str, Any]:
         """The state's mapping with an update merged in, as a run would; the state itself if there is nothing to do."""
         data = state._data if isinstance(state, AgentState) else freeze(dict(state))
-        return merge(data, partial, channels)[0]  # type: ignore[arg-type]
+        return merge(data, partial, channels)[0]
 
     # Java names
     updateState = update_state

@@ -74,7 +74,7 @@ class Driver:
                 answer = error = None
                 if request.__class__ is Emit:
                     try:
-                        yield request.output  # type: ignore[attr-defined]
+                        yield request.output
                     except GeneratorExit:
                         error = Stop()
                     except BaseException as thrown:  # noqa: BLE001 - the caller's own, which comes back to it
@@ -168,7 +168,7 @@ class Driver:
         try:
             if self.lock is not None:
                 await self._to_its_end(_in_thread(self._enter))
-            if self.cancelled is not None:
+            if self._is_cancelled():
                 return
             while True:
                 try:
@@ -179,11 +179,11 @@ class Driver:
                 except Stop:
                     return
                 answer = error = None
-                if self.cancelled is not None and request.__class__ in _BOUNDARIES:
+                if self._is_cancelled() and request.__class__ in _BOUNDARIES:
                     error, self.cancelled = self.cancelled, None
                 elif request.__class__ is Emit:
                     try:
-                        yield request.output  # type: ignore[attr-defined]
+                        yield request.output
                     except GeneratorExit:
                         error = Stop()
                     except BaseException as thrown:  # noqa: BLE001
@@ -255,6 +255,9 @@ class Driver:
             except asyncio.CancelledError as cancelled:
                 self.cancelled = cancelled
         return task.result()
+
+    def _is_cancelled(self) -> bool:
+        return self.cancelled is not None
 
     async def _aleave(self) -> None:
         if self.lock is not None:

@@ -100,7 +100,7 @@ class Walk:
         """Take the outgoing edge of a node; returns the next node's id."""
         edge = self.topology.edges.get(source)
         if edge.__class__ is str:
-            return edge  # type: ignore[return-value]
+            return edge
         if edge is None:
             raise self.failure(GraphRunnerError, f"{source!r} has no outgoing edge; add_edge({source!r}, ...)", source)
         return (yield from self._decide(source, edge))  # type: ignore[arg-type]
@@ -253,7 +253,7 @@ class Run(Walk):
                 following = None
             else:
                 edge = edges.get(node.id)
-                following = edge if edge.__class__ is str else (yield from self.follow(node.id))  # type: ignore[assignment]
+                following = edge if edge.__class__ is str else (yield from self.follow(node.id))
             self.at, self.next, self.is_saved = node.id, following, False
             self.stand = self.data, self.changes
             self.finished.append(node.id)
@@ -490,7 +490,8 @@ class Run(Walk):
         return self.base.next_node_id != END or bool(self.changes.ops)
 
     def _new_metadata(self, own: Mapping[str, Any], carried: Mapping[str, Any]) -> FrozenDict:
-        return freeze({**carried, **self.config.metadata, **own, "graph": self.topology.fingerprint})  # type: ignore[return-value]
+        metadata: FrozenDict = freeze({**carried, **self.config.metadata, **own, "graph": self.topology.fingerprint})
+        return metadata
 
     # Small things
 

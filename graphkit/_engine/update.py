@@ -57,7 +57,7 @@ class Update(Walk):
             own[KEEPS] = base.id  # so that a process that dies before it is recorded here loses no stop
         graph = {"graph": self.topology.fingerprint}
         metadata = freeze({**self.carried(base), **self._callers(), **graph, **own})
-        child = yield Save(node_id, following, self.data, parent=base, metadata=metadata, changes=self.changes)  # type: ignore[arg-type]
+        child = yield Save(node_id, following, self.data, parent=base, metadata=metadata, changes=self.changes)
         here = self.config.replace(checkpoint_id=child.id, next_node=following)
         if stays:
             yield Record(here, recorded)

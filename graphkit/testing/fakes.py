@@ -56,7 +56,7 @@ def _method(name: str) -> Callable[..., Any]:
             act()
         return result
 
-    call.__doc__ = f"As the delegate's `{name}`."
+    call.__name__, call.__doc__ = name, f"As the delegate's `{name}`."
     return call
 
 
@@ -68,7 +68,7 @@ def _async_method(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
             act()
         return result
 
-    call.__doc__ = f"As the delegate's `{name}`."
+    call.__name__, call.__doc__ = name, f"As the delegate's `{name}`."
     return call
 
 

@@ -1,3 +1,5 @@
+from hypothesis import settings
+
 from graphkit.testing.contract import SaverContract
 from graphkit.testing.stateful import SaverMachine
 from savers import MemorySaver
@@ -26,3 +28,5 @@ class MemoryMachine(SaverMachine):
 
 
 TestMemoryMachine = MemoryMachine.TestCase
+# VersionedMemorySaver, which is this one and more, is searched in full.
+TestMemoryMachine.settings = settings(max_examples=settings.default.max_examples // 4)

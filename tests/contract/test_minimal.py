@@ -2,8 +2,11 @@
 
 import threading
 
+import pytest
+
 from graphkit import BaseCheckpointSaver, RunnableConfig, Tag
-from graphkit.errors import CheckpointNotFoundError
+from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
+from graphkit.testing._values import made, stop
 from graphkit.testing.contract import SaverContract
 
 
@@ -82,3 +85,24 @@ class TestFourMethods(SaverContract):
 
     # Its release takes no run lock.
     test_release_delete_and_copy_wait_for_a_run = None
+
+
+def test_what_the_four_cannot_tell_is_an_error_that_says_so():
+    saver = FourMethods()
+    saver.put(None, made({"n": 1}))
+    for ask in (saver.threads, saver.size, saver.interrupts, lambda: saver.prune(keep_last=1)):
+        with pytest.raises(CheckpointerConfigurationError, match="FourMethods cannot"):
+            ask()
+
+
+def test_four_methods_copy_search_and_find_what_waits_in_the_root():
+    saver = FourMethods()
+    saver.put(None, made({"n": 1}, metadata={"k": 1}))
+    saver.put_writes(None, {"interrupt:i": stop("x"), "w": 1})
+    saver.add_tags(None, "tag")
+    saver.copy(None, "u")
+    assert [info.metadata for info in saver.search({"k": 1}, thread_id="u")] == [{"k": 1}]
+    assert [waiting.node_id for waiting in saver.interrupts("u")] == ["x"]
+    assert saver.tags_of(RunnableConfig("u")) == ("tag",)
+    assert saver.delete("u") is True
+    assert saver.delete("u") is False

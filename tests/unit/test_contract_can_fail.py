@@ -225,7 +225,9 @@ def outcome(test):
     return "passed"
 
 
-@pytest.mark.parametrize("saver", [SwapsNodes, SortsByClock, ReplacesAtTheEnd, SortsKeys, LosesEveryTenth])
+@pytest.mark.parametrize(
+    "saver", [SwapsNodes, SortsByClock, ReplacesAnything, ReplacesAtTheEnd, SortsKeys, LosesEveryTenth]
+)
 def test_the_state_machine_notices_too(saver):
     class Machine(SaverMachine):
         def make_saver(self):

@@ -108,10 +108,10 @@ class CompileConfigBuilder:
     def interruptsAfter(self, node_ids: Iterable[str]) -> Self:
         return self._with(interrupt_after=tuple(node_ids))
 
-    def interruptBeforeEdge(self, stop: bool) -> Self:  # noqa: FBT001 - Java's signature
+    def interruptBeforeEdge(self, stop: bool) -> Self:
         return self._with(interrupt_before_edge=stop)
 
-    def releaseThread(self, release: bool) -> Self:  # noqa: FBT001 - Java's signature
+    def releaseThread(self, release: bool) -> Self:
         return self._with(release_thread=release)
 
     def checkpointInterval(self, interval: int) -> Self:

@@ -38,7 +38,7 @@ class CompiledGraph(JavaNames):
 
     # Running
 
-    def invoke(self, input: Input, config: ConfigLike = None) -> AgentState | None:  # noqa: A002 - Java's name
+    def invoke(self, input: Input, config: ConfigLike = None) -> AgentState | None:
         """Run to the end or the next stop; returns the state there.
 
         Args:
@@ -49,14 +49,14 @@ class CompiledGraph(JavaNames):
         final = self.invoke_final(input, config)
         return None if final is None else final.state
 
-    def invoke_final(self, input: Input, config: ConfigLike = None) -> NodeOutput | InterruptionMetadata | None:  # noqa: A002
+    def invoke_final(self, input: Input, config: ConfigLike = None) -> NodeOutput | InterruptionMetadata | None:
         """As `invoke`, but returns the last output: InterruptionMetadata if the run stopped for a human."""
         last = None
         for last in self.stream(input, config):  # noqa: B007 - the last one is wanted
             pass
         return last
 
-    def stream(self, input: Input, config: ConfigLike = None) -> Iterator[NodeOutput]:  # noqa: A002
+    def stream(self, input: Input, config: ConfigLike = None) -> Iterator[NodeOutput]:
         """Run, handing out START, each node and END as they are reached; InterruptionMetadata last if the run stopped.
 
         Nothing runs before the first item is asked for. Closing the iterator stops at the node boundary, with
@@ -67,7 +67,7 @@ class CompiledGraph(JavaNames):
         run = Run(self._topology, self.compile_config, at, _given(input))
         return Driver(run.config, run.saver).drive(run.steps())
 
-    def stream_snapshots(self, input: Input, config: ConfigLike = None) -> Iterator[NodeOutput]:  # noqa: A002
+    def stream_snapshots(self, input: Input, config: ConfigLike = None) -> Iterator[NodeOutput]:
         """As `stream`, with a StateSnapshot for every checkpoint that was stored."""
         return self.stream(input, RunnableConfig.of(config).with_stream_mode(StreamMode.SNAPSHOTS))
 
@@ -143,24 +143,24 @@ class CompiledGraph(JavaNames):
 
     # Async twins
 
-    async def ainvoke(self, input: Input, config: ConfigLike = None) -> AgentState | None:  # noqa: A002
+    async def ainvoke(self, input: Input, config: ConfigLike = None) -> AgentState | None:
         """As `invoke`. Synchronous nodes run in a thread."""
         final = await self.ainvoke_final(input, config)
         return None if final is None else final.state
 
-    async def ainvoke_final(self, input: Input, config: ConfigLike = None) -> NodeOutput | InterruptionMetadata | None:  # noqa: A002
+    async def ainvoke_final(self, input: Input, config: ConfigLike = None) -> NodeOutput | InterruptionMetadata | None:
         """As `invoke_final`."""
         last = None
         async for last in self.astream(input, config):  # noqa: B007
             pass
         return last
 
-    def astream(self, input: Input, config: ConfigLike = None) -> AsyncIterator[NodeOutput]:  # noqa: A002
+    def astream(self, input: Input, config: ConfigLike = None) -> AsyncIterator[NodeOutput]:
         """As `stream`."""
         run = Run(self._topology, self.compile_config, RunnableConfig.of(config), _given(input))
         return Driver(run.config, run.saver).adrive(run.steps())
 
-    def astream_snapshots(self, input: Input, config: ConfigLike = None) -> AsyncIterator[NodeOutput]:  # noqa: A002
+    def astream_snapshots(self, input: Input, config: ConfigLike = None) -> AsyncIterator[NodeOutput]:
         """As `stream_snapshots`."""
         return self.astream(input, RunnableConfig.of(config).with_stream_mode(StreamMode.SNAPSHOTS))
 
@@ -226,7 +226,9 @@ class CompiledGraph(JavaNames):
     def _refuse_async(self) -> None:
         if self._topology.asynchronous:
             names = ", ".join(map(repr, self._topology.asynchronous))
-            raise GraphRunnerError(f"the graph has asynchronous nodes or edges ({names}): run it with astream or ainvoke")
+            raise GraphRunnerError(
+                f"the graph has asynchronous nodes or edges ({names}): run it with astream or ainvoke"
+            )
 
     # Java names
     invokeFinal = invoke_final
@@ -254,7 +256,9 @@ def _given(given: Any) -> Mapping[str, Any] | GraphResume:
         return GraphResume()
     if isinstance(given, (Mapping, GraphResume)) or hasattr(given, "model_fields_set"):
         return cast("Mapping[str, Any] | GraphResume", given)
-    raise GraphRunnerError(f"a run starts with a mapping or resumes with a GraphResume or None, not with {type(given).__name__}")
+    raise GraphRunnerError(
+        f"a run starts with a mapping or resumes with a GraphResume or None, not with {type(given).__name__}"
+    )
 
 
 def _address(thread: str | ConfigLike, checkpoint_id: str | None) -> RunnableConfig:

@@ -39,7 +39,7 @@ class StateGraph(JavaNames):
         self._nodes: dict[str, Node] = {}
         self._edges: dict[str, list[str] | Condition] = {}
 
-    def add_node(self, id: str, action: Any, *, metadata: Mapping[str, Any] | None = None) -> Self:  # noqa: A002
+    def add_node(self, id: str, action: Any, *, metadata: Mapping[str, Any] | None = None) -> Self:
         """Add a node.
 
         Args:
@@ -99,7 +99,7 @@ class StateGraph(JavaNames):
         if source in self._edges:
             raise GraphStateError(f"{source!r} has an edge already; it cannot have a conditional one too")
         if mappings is not None and not mappings:
-            raise GraphStateError(f"the conditional edge of {source!r} has no mappings; leave them out to return node ids")
+            raise GraphStateError(f"the mappings of {source!r} are empty; leave them out to return node ids")
         if not callable(condition):
             raise GraphStateError(f"the condition of {source!r} cannot be called: {condition!r}")
         if mappings is not None:

@@ -154,7 +154,7 @@ class InterruptionMetadata(NodeOutput):
         state: AgentState,
         *,
         when: When = "action",
-        id: str | None = None,  # noqa: A002 - the name of the field
+        id: str | None = None,
         payload: Any = None,
         metadata: Mapping[str, Any] | None = None,
         interrupts: Sequence[InterruptionMetadata] | None = None,

@@ -82,14 +82,14 @@ class PydanticSchema(StateSchema):
         return _after(ops, *merge(new, {**changed, **gone}, {}))
 
     def _unmarked(self, name: str, value: Any) -> Any:
-        """What RESET means for a field that has a default; refuses what would leave a required field without a value."""
+        """What RESET means for a field with a default; refuses what would leave a required field without a value."""
         field = self.model.model_fields.get(name)
         if field is None or not (isinstance(value, Marker) or (value is None and name in self.channels)):
             return value
         channel = self.channels.get(name)
         has_default = value is not REMOVE and channel is not None and channel.default is not None
         if field.is_required() and not has_default:
-            raise ValueError(f"{name!r} is a required field of {self.model.__name__}; it cannot be left without a value")
+            raise ValueError(f"{name!r} is a required field of {self.model.__name__}; it needs a value")
         if channel is None and value is RESET:
             return field.get_default(call_default_factory=True)
         return RESET if value is None else value

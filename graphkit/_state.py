@@ -70,10 +70,8 @@ def merge(
             raise TypeError(f"a state's keys are strings, not {key!r}")
         channel = channels.get(key)
         old = data.get(key)
-        if channel is None:
-            merged = REMOVE if value is RESET else value
-        else:
-            merged = _through(channel, key, old, value)
+        plain = REMOVE if value is RESET else value
+        merged = plain if channel is None else _through(channel, key, old, value)
         if merged is REMOVE:
             if key in new:
                 dict.__delitem__(new, key)
@@ -182,7 +180,7 @@ class AgentState(JavaNames, Mapping[str, Any]):
         channels: Mapping[str, Channel],
     ) -> Mapping[str, Any]:
         """The state's mapping with an update merged in, as a run would; the state itself if there is nothing to do."""
-        data = state._data if isinstance(state, AgentState) else freeze(dict(state))
+        data = state._data if isinstance(state, AgentState) else freeze(dict(state))  # noqa: SLF001 - its own class
         return merge(data, partial, channels)[0]
 
     # Java names

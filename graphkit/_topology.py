@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, final
+from typing import Any, final
 
 from graphkit._config import END, START
 from graphkit._schema import StateSchema
@@ -118,8 +118,12 @@ def problems_of(
     for source, edge in edges.items():
         if source != START and source not in nodes:
             problems.append(f"an edge leaves {source!r}, which is not a node of the graph")
-        problems += _of_condition(source, edge, nodes) if isinstance(edge, Condition) else _of_targets(source, edge, nodes)
-    problems += [f"{option} names {node_id!r}, which is not a node of the graph" for option, node_id in stops if node_id not in nodes]
+        if isinstance(edge, Condition):
+            problems += _of_condition(source, edge, nodes)
+        else:
+            problems += _of_targets(source, edge, nodes)
+    unknown = [(option, node_id) for option, node_id in stops if node_id not in nodes]
+    problems += [f"{option} names {node_id!r}, which is not a node of the graph" for option, node_id in unknown]
     return problems
 
 
@@ -142,7 +146,8 @@ def _of_targets(source: str, targets: list[str], nodes: Mapping[str, Node]) -> l
         problems.append(f"the edges of {source!r} lead to {', '.join(map(repr, twice))} more than once")
     elif len(targets) > 1:
         problems.append(
-            f"{source!r} has several edges, to {', '.join(map(repr, targets))}: parallel branches are not in this version"
+            f"{source!r} has several edges, to {', '.join(map(repr, targets))}: "
+            f"parallel branches are not in this version"
         )
     return problems
 
@@ -170,5 +175,6 @@ def _fingerprint(topology: Topology) -> str:
         source: edge if isinstance(edge, str) else sorted(map(repr, (edge.mappings or {}).items()))
         for source, edge in topology.edges.items()
     }
-    picture = repr((sorted(topology.nodes), sorted(edges.items(), key=lambda item: item[0]), sorted(topology.schema.keys)))
+    by_source = sorted(edges.items(), key=lambda item: item[0])
+    picture = repr((sorted(topology.nodes), by_source, sorted(topology.schema.keys)))
     return blake2b(picture.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

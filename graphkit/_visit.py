@@ -8,7 +8,7 @@ from typing import Any, Final
 from graphkit.errors import GraphRunnerError
 
 
-class GraphInterrupt(BaseException):  # noqa: N818 - not an error: the run stops and is resumed
+class GraphInterrupt(BaseException):
     """What `interrupt()` raises: the run stops here and is resumed by running the node again.
 
     A BaseException, so that a node's `except Exception` lets it pass. A node may raise it itself.

@@ -63,14 +63,7 @@ class Driver:
         error: BaseException | None = None
         self._enter()
         try:
-            while True:
-                try:
-                    request = steps.send(answer) if error is None else steps.throw(error)
-                except StopIteration as end:
-                    self.result = end.value
-                    return
-                except Stop:
-                    return
+            while (request := self._ask(steps, answer, error)) is not None:
                 answer = error = None
                 if request.__class__ is Emit:
                     try:
@@ -87,6 +80,16 @@ class Driver:
         finally:
             del error  # its traceback refers to this frame
             self._leave()
+
+    def _ask(self, steps: Steps, answer: Any, error: BaseException | None) -> Request | None:
+        """What the loop asks for next; None once it has ended."""
+        try:
+            return steps.send(answer) if error is None else steps.throw(error)
+        except StopIteration as end:
+            self.result = end.value
+        except Stop:
+            pass
+        return None
 
     def _answer(self, request: Request) -> Any:
         kind = request.__class__
@@ -129,7 +132,7 @@ class Driver:
         assert kind is Record
         return saver.put_writes(request.config, request.writes)  # type: ignore[attr-defined]
 
-    def _finish(self, release: bool) -> None:  # noqa: FBT001 - one caller
+    def _finish(self, release: bool) -> None:
         if release and self.saver is not None:
             token = CURRENT.set(self._as_holder())
             try:
@@ -168,20 +171,14 @@ class Driver:
         try:
             if self.lock is not None:
                 await self._to_its_end(_in_thread(self._enter))
-            if self._is_cancelled():
-                return
-            while True:
-                try:
-                    request = steps.send(answer) if error is None else steps.throw(error)
-                except StopIteration as end:
-                    self.result = end.value
-                    return
-                except Stop:
-                    return
-                answer = error = None
-                if self._is_cancelled() and request.__class__ in _BOUNDARIES:
-                    error, self.cancelled = self.cancelled, None
-                elif request.__class__ is Emit:
+            error = self._cancellation()
+            if error is not None:
+                raise error
+            while (request := self._ask(steps, answer, error)) is not None:
+                answer, error = None, self._cancellation() if request.__class__ in _BOUNDARIES else None
+                if error is not None:
+                    continue
+                if request.__class__ is Emit:
                     try:
                         yield request.output
                     except GeneratorExit:
@@ -196,8 +193,9 @@ class Driver:
         finally:
             del error
             await self._aleave()
-            if self.cancelled is not None:
-                raise self.cancelled
+            late = self._cancellation()
+            if late is not None:
+                raise late
 
     async def _aanswer(self, request: Request) -> Any:
         kind = request.__class__
@@ -256,8 +254,10 @@ class Driver:
                 self.cancelled = cancelled
         return task.result()
 
-    def _is_cancelled(self) -> bool:
-        return self.cancelled is not None
+    def _cancellation(self) -> BaseException | None:
+        """The cancellation that waits, once."""
+        cancelled, self.cancelled = self.cancelled, None
+        return cancelled
 
     async def _aleave(self) -> None:
         if self.lock is not None:
@@ -265,7 +265,9 @@ class Driver:
 
 
 def _checkpoint(save: Save) -> Checkpoint:
-    return Checkpoint._next(save.node_id, save.next_node_id, save.parent_id, save.metadata, save.data, save.changes)
+    return Checkpoint._next(  # noqa: SLF001 - made of parts that are known to be right
+        save.node_id, save.next_node_id, save.parent_id, save.metadata, save.data, save.changes
+    )
 
 
 def _refuse_awaitable(result: Any, node_id: str | None) -> Any:

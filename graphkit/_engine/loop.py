@@ -87,7 +87,8 @@ class Walk:
         try:
             data, ops = self.schema.merge(self.data, update)
         except Exception as error:
-            raise self.failure(NodeExecutionError, f"the update of {node_id!r} cannot be merged: {error}", node_id) from error
+            reason = f"the update of {node_id!r} cannot be merged: {error}"
+            raise self.failure(NodeExecutionError, reason, node_id) from error
         self.move_to(data, ops)
 
     def move_to(self, data: FrozenDict, ops: dict[str, int]) -> None:
@@ -116,7 +117,9 @@ class Walk:
         target = result if edge.mappings is None else self._mapped(source, edge.mappings, result)
         if not isinstance(target, str) or not self.topology.has_target(target):
             raise self.failure(
-                GraphRunnerError, f"the edge of {source!r} leads to {target!r}, which is not a node of the graph", source
+                GraphRunnerError,
+                f"the edge of {source!r} leads to {target!r}, which is not a node of the graph",
+                source,
             )
         return str.__str__(target)  # of a StrEnum, too
 
@@ -216,7 +219,8 @@ class Run(Walk):
             if stop is not None:
                 yield from self._record_stop(*stop)
             if self.has_arrived:
-                yield Emit(self._snapshot() if snapshots and self.is_saved else NodeOutput(self.at, state_of(self.data)))
+                is_new = snapshots and self.is_saved
+                yield Emit(self._snapshot() if is_new else NodeOutput(self.at, state_of(self.data)))
             if stop is not None:
                 yield from self._hand_out_stops()
                 return
@@ -343,7 +347,8 @@ class Run(Walk):
         if resume.has_value:
             if not waiting:
                 raise self.failure(
-                    GraphRunnerError, "nothing waits for an answer here; give GraphResume(update={...}) to change the state"
+                    GraphRunnerError,
+                    "nothing waits for an answer here; give GraphResume(update={...}) to change the state",
                 )
             given = self._to_inside(resume.value, inside) if inside else self._to_declared(resume.value, declared)
         passed = [key for key, stop in declared.items() if stop["when"] != "action" and ANSWER + key not in given]
@@ -377,16 +382,16 @@ class Run(Walk):
         """Merge the answers to declared stops and the updates that came with resumes, in the order they came."""
         stops = {key.removeprefix(INTERRUPT): stop for key, stop in self.writes.items() if key.startswith(INTERRUPT)}
         for key, value in self.writes.items():
-            if key.startswith(UPDATE):
-                self._merge_given(value)
-            elif key.startswith(ANSWER) and value is not None and stops[key.removeprefix(ANSWER)]["when"] != "inside":
+            answered = stops.get(key.removeprefix(ANSWER)) if key.startswith(ANSWER) and value is not None else None
+            if key.startswith(UPDATE) or (answered is not None and answered["when"] != "inside"):
                 self._merge_given(value)
 
     def _merge_given(self, value: Mapping[str, Any]) -> None:
         try:
             self.move_to(*self.schema.merge(self.data, value))
         except Exception as error:
-            raise self.failure(GraphRunnerError, f"what the resume brought cannot be merged: {error}", self.next) from error
+            reason = f"what the resume brought cannot be merged: {error}"
+            raise self.failure(GraphRunnerError, reason, self.next) from error
 
     # Stops
 
@@ -409,7 +414,8 @@ class Run(Walk):
         if isinstance(answer, InterruptionMetadata):
             answer, payload = answer.metadata, answer.payload
         if not isinstance(answer, Mapping):
-            reason = f"interrupt() of node {node.id!r} returned {type(answer).__name__}: return metadata, a mapping or None"
+            returned = type(answer).__name__
+            reason = f"interrupt() of node {node.id!r} returned {returned}: return metadata, a mapping or None"
             raise self.failure(NodeExecutionError, reason, node.id)
         yield from self._record_stop(node.id, "action", payload, answer)
         yield from self._hand_out_stops()
@@ -453,8 +459,8 @@ class Run(Walk):
 
     def _answers(self) -> tuple[Any, ...]:
         """The answers to `interrupt()` calls of this visit, in the order of the calls."""
-        asked = (key.removeprefix(INTERRUPT) for key, stop in self.writes.items() if key.startswith(INTERRUPT) and stop["when"] == "inside")
-        found = [self.writes.get(ANSWER + key, ABSENT) for key in asked]
+        asked = [key for key, stop in self.writes.items() if key.startswith(INTERRUPT) and stop["when"] == "inside"]
+        found = [self.writes.get(ANSWER + key.removeprefix(INTERRUPT), ABSENT) for key in asked]
         return tuple(found[: found.index(ABSENT)] if ABSENT in found else found)
 
     # Storing
@@ -465,12 +471,17 @@ class Run(Walk):
             self.next,
             self.data,
             parent=self.base,
-            metadata=FrozenDict({**self.metadata, "step": self.step, "source": source}),
+            metadata=self._stamped(source),
             changes=self.changes,
         )
         self.changes = Changes(self.data, {})
         self.stand = self.data, self.changes
         self.is_saved = self.is_latest = True
+
+    def _stamped(self, source: str) -> FrozenDict:
+        stamped = FrozenDict({**self.metadata, "step": self.step, "source": source})
+        stamped.kind = self.metadata.kind  # a str and an int do not change it; found out anew it would cost O(keys)
+        return stamped
 
     def _record(self, writes: Mapping[str, Any]) -> Steps:
         """Put values beside where the run stands; without a saver they live as long as the run."""
@@ -522,7 +533,7 @@ class Run(Walk):
 
 
 def _asked_once(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What waits again where an old checkpoint is resumed: of the questions of a node, those up to the first open one."""
+    """What waits again where an old checkpoint is resumed: a node's questions up to its first open one."""
     kept: dict[str, Any] = {}
     asking: set[str] = set()
     for key, stop in recorded.items():

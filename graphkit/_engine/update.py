@@ -39,7 +39,8 @@ class Update(Walk):
         base = yield Load(self.config)
         if base is None:
             wanted = self.config.checkpoint_id
-            raise CheckpointNotFoundError(self.config.thread, "a checkpoint" if wanted is None else f"checkpoint {wanted!r}")
+            what = "a checkpoint" if wanted is None else f"checkpoint {wanted!r}"
+            raise CheckpointNotFoundError(self.config.thread, what)
         self.data, self.changes = base.state, Changes(base.state, {})
         node_id = self.as_node or base.node_id
         self.merge(node_id, self.values)

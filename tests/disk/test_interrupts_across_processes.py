@@ -1,0 +1,162 @@
+"""What waits for a human is found, answered and gone on with by other processes, killed ones in between."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from graphkit import GraphResume, RunnableConfig
+from graphkit.errors import GraphRunnerError
+from savers import FileSystemSaver
+
+CONFIG = RunnableConfig("t")
+
+PROGRAM = """
+import json, os, signal, sys
+from pathlib import Path
+from graphkit import END, START, Channels, GraphResume, RunnableConfig, StateGraph, interrupt
+from savers import FileSystemSaver
+
+store, work, given, kill = sys.argv[1:]
+CONFIG = RunnableConfig("t")
+
+
+def note(word):
+    with open(work, "a") as file:
+        file.write(word + "\\n")
+
+
+def die(place):
+    if kill == place:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def read(state):
+    note("read")
+    return {"log": "read"}
+
+
+def ask(state):
+    note("ask")
+    first = interrupt({"question": "first?", "so far": list(state["log"])})
+    second = interrupt("second?")
+    die("answered")
+    return {"log": [first, second]}
+
+
+def write(state):
+    die("write")
+    note("write")
+    return {"log": "write"}
+
+
+graph = StateGraph({"log": Channels.appender_with_duplicate()})
+graph.add_node("read", read).add_node("ask", ask).add_node("write", write)
+graph.add_edge(START, "read").add_edge("read", "ask").add_edge("ask", "write").add_edge("write", END)
+compiled = graph.compile(checkpoint_saver=FileSystemSaver(store, fsync="never"), interrupt_before=["write"])
+
+if __name__ == "__main__":
+    given = json.loads(given)
+    if "answer" in given:
+        given = GraphResume(given["answer"])
+    elif "resume" in given:
+        given = GraphResume()
+    last = compiled.invoke_final(given, CONFIG)
+    payload = getattr(last, "payload", None)
+    payload = dict(payload) if isinstance(payload, dict) else payload
+    print(json.dumps({"when": getattr(last, "when", "end"), "payload": payload, "log": list(last.state["log"])}))
+"""
+
+
+@pytest.fixture
+def process(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    (tmp_path / "work").touch()
+
+    def run(given, kill=""):
+        command = [
+            sys.executable,
+            "-W",
+            "error",
+            program,
+            tmp_path / "store",
+            tmp_path / "work",
+            json.dumps(given),
+            kill,
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        if kill:
+            assert done.returncode == -9, done.stderr
+            return None
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    run.work = lambda: (tmp_path / "work").read_text().split()
+    run.saver = lambda: FileSystemSaver(tmp_path / "store", fsync="never")
+    return run
+
+
+def contents(store):
+    found = {path: path.read_bytes() for path in store.rglob("log")}
+    assert found
+    return found
+
+
+def test_each_step_in_a_process_of_its_own(process):
+    assert process({}) == {"when": "inside", "payload": {"question": "first?", "so far": ["read"]}, "log": ["read"]}
+    (waiting,) = process.saver().interrupts()
+    assert (waiting.thread_id, waiting.node_id, waiting.when) == ("t", "ask", "inside")
+    assert waiting.payload == {"question": "first?", "so far": ["read"]}
+    assert process({"answer": "one"})["payload"] == "second?"
+    assert process({"answer": None})["when"] == "before"
+    assert [one.when for one in process.saver().interrupts()] == ["before"]
+    assert process({"answer": {"log": "approved"}})["log"] == ["read", "one", None, "approved", "write"]
+    assert process.saver().interrupts() == []
+    assert process.work() == ["read", "ask", "ask", "ask", "write"]
+
+
+def test_a_killed_answer_is_found_again(process):
+    process({})
+    process({"answer": "one"})
+    process({"answer": "two"}, kill="answered")
+    assert process.saver().interrupts() == []  # the answer is stored, nobody has to give it again
+    assert process({"resume": True}) == {"when": "before", "payload": None, "log": ["read", "one", "two"]}
+    process({"answer": {"log": "ok"}}, kill="write")
+    assert process({"resume": True})["log"] == ["read", "one", "two", "ok", "write"]
+    assert process.work().count("read") == 1
+    assert process.work().count("write") == 1
+
+
+def test_a_second_process_sees_what_waits_while_the_first_still_lives(process, tmp_path):
+    alive = tmp_path / "alive.py"
+    alive.write_text(
+        "import program, sys\nprogram.compiled.invoke({}, program.CONFIG)\nprint('waits', flush=True)\nsys.stdin.read()\n"
+    )
+    command = [sys.executable, "-W", "error", alive, tmp_path / "store", tmp_path / "work", "{}", ""]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout.readline() == "waits\n"
+        (waiting,) = process.saver().interrupts("t")
+        assert first.poll() is None
+        assert process({"answer": {waiting.id: "from outside"}})["payload"] == "second?"
+        assert first.poll() is None
+        first.stdin.close()
+    assert first.returncode == 0
+
+
+def test_a_wrong_answer_leaves_no_trace_on_disk(process, tmp_path, monkeypatch):
+    process({})
+    process({"answer": 1})
+    process({"answer": 2})
+    before = contents(tmp_path / "store")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["", str(tmp_path / "store"), str(tmp_path / "work"), "{}", ""])
+    import program
+
+    for wrong in ("yes", None, 3):
+        with pytest.raises(GraphRunnerError):
+            program.compiled.invoke(GraphResume(wrong), CONFIG)
+    monkeypatch.delitem(sys.modules, "program")
+    assert contents(tmp_path / "store") == before
+    assert len(process.saver().interrupts("t")) == 1

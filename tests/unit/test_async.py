@@ -1,6 +1,7 @@
 """The async twins: the same runs, with awaits; cancelled and closed at a boundary."""
 
 import asyncio
+import functools
 import threading
 from contextlib import aclosing
 
@@ -49,8 +50,8 @@ def says(word):
     return node
 
 
-def says_at_once(word):
-    return lambda state: {"log": word}
+def call(function, state):
+    return function(state)
 
 
 def stored(saver):
@@ -73,7 +74,9 @@ def test_asynchronous_and_synchronous_nodes_in_one_run(saver):
             return Command(update={"log": "object"})
 
     async def run():
-        compiled = chain(a=says("a"), b=sync, c=Callable(), d=lambda s: says("d")(s)).compile(checkpoint_saver=saver)
+        compiled = chain(a=says("a"), b=sync, c=Callable(), d=functools.partial(call, says("d"))).compile(
+            checkpoint_saver=saver
+        )
         return await outputs_of(compiled.astream({"log": "i"}, CONFIG)), threading.get_ident()
 
     outputs, loop_thread = asyncio.run(run())
@@ -101,7 +104,9 @@ def test_a_synchronous_run_of_an_asynchronous_graph_is_refused_before_anything(s
     async def edge(state):
         return END
 
-    graph = StateGraph({}).add_node("a", {"node": edge, "object": Later()}.get(where, lambda s: None)).add_edge(START, "a")
+    graph = (
+        StateGraph({}).add_node("a", {"node": edge, "object": Later()}.get(where, lambda s: None)).add_edge(START, "a")
+    )
     graph.add_conditional_edges("a", edge if where == "edge" else lambda s: END)
     compiled = graph.compile(checkpoint_saver=saver)
     for call in (compiled.invoke, compiled.invoke_final, compiled.stream, compiled.stream_snapshots):
@@ -112,12 +117,12 @@ def test_a_synchronous_run_of_an_asynchronous_graph_is_refused_before_anything(s
 
 
 def test_an_awaitable_that_could_not_be_foreseen_is_refused_too():
-    compiled = chain(a=lambda s: says("a")(s)).compile()
+    compiled = chain(a=functools.partial(call, says("a"))).compile()
     with pytest.raises(GraphRunnerError, match="astream"):
         compiled.invoke({})
     graph = StateGraph({}).add_node("a", lambda s: None).add_edge(START, "a")
     with pytest.raises(GraphRunnerError, match="astream"):
-        graph.add_conditional_edges("a", lambda s: says("a")(s)).compile().invoke({})
+        graph.add_conditional_edges("a", functools.partial(call, says("a"))).compile().invoke({})
 
     class Future:
         def __await__(self):
@@ -241,7 +246,8 @@ def test_at_the_last_item_the_thread_is_free():
         async for output in compiled.astream({}, CONFIG):
             if isinstance(output, InterruptionMetadata):
                 await compiled.aupdate_state(CONFIG, {"log": "body"})
-                return await compiled.ainvoke(None, CONFIG)
+                final = await compiled.ainvoke(None, CONFIG)
+        return final
 
     assert asyncio.run(run())["log"] == ["a", "body", "b"]
 

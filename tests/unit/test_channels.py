@@ -19,7 +19,10 @@ def test_base_takes_a_reducer_a_default_or_both():
     assert Channels.base(lambda: 3).initial() == 3
     both = Channels.base(operator.add, lambda: 3)
     assert (both.getReducer(), both.getDefault()()) == (operator.add, 3)
-    assert (Channels.base(reducer=operator.add, default=int).reducer, Channels.base(default=int).initial()) == (operator.add, 0)
+    assert (Channels.base(reducer=operator.add, default=int).reducer, Channels.base(default=int).initial()) == (
+        operator.add,
+        0,
+    )
     assert Channels.base(operator.add, default=int).default is int
     assert Channels.base(int, reducer=operator.add).reducer is operator.add
     assert Channels.base().reducer is None

@@ -29,9 +29,7 @@ def test_a_time_of_another_zone_is_the_same_moment():
     assert made(created_at=naive).created_at == naive.astimezone()
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"node_id": None}, {"next_node_id": 3}, {"state": None}, {"state": [1]}, {"id": 5}]
-)
+@pytest.mark.parametrize("wrong", [{"node_id": None}, {"next_node_id": 3}, {"state": None}, {"state": [1]}, {"id": 5}])
 def test_fields_of_the_wrong_type(wrong):
     with pytest.raises(TypeError):
         made(**wrong)

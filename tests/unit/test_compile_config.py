@@ -42,7 +42,11 @@ def test_the_builder():
         CompileConfig.builder().checkpointSaver(saver).interruptBefore("a", "b").interruptAfter("c")
         .interruptBeforeEdge(True).releaseThread(True).checkpointInterval(3).recursionLimit(9).graphId("g").build()
     )  # fmt: skip
-    assert (config.checkpointSaver(), config.interruptsBefore(), config.interruptsAfter()) == (saver, ("a", "b"), ("c",))
+    assert (config.checkpointSaver(), config.interruptsBefore(), config.interruptsAfter()) == (
+        saver,
+        ("a", "b"),
+        ("c",),
+    )
     assert (config.interruptBeforeEdge(), config.releaseThread(), config.checkpoint_interval) == (True, True, 3)
     assert (config.recursionLimit(), config.graphId()) == (9, "g")
     other = CompileConfig.builder(config).interruptsBefore({"x"}).interruptsAfter(iter(["y"])).maxIterations(2).build()

@@ -5,9 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graphkit import CompileConfig, RunnableConfig, StreamMode
+from graphkit import RunnableConfig, StreamMode
 from graphkit.errors import CheckpointerConfigurationError
-from savers import MemorySaver
 
 
 def test_defaults():
@@ -49,7 +48,10 @@ def test_it_reads_like_langgraphs():
         ({"configurable": {"thread_id": "t"}}, RunnableConfig("t")),
         ({"configurable": {"thread_id": 7}}, RunnableConfig("7")),
         ({"configurable": {"thread_id": ""}}, RunnableConfig("")),
-        ({"configurable": {"thread_id": "t", "checkpoint_id": "c", "checkpoint_ns": "n"}}, RunnableConfig("t", "c", "n")),
+        (
+            {"configurable": {"thread_id": "t", "checkpoint_id": "c", "checkpoint_ns": "n"}},
+            RunnableConfig("t", "c", "n"),
+        ),
         ({"configurable": {"user": "ann"}, "metadata": {"k": 1}}, RunnableConfig(metadata={"user": "ann", "k": 1})),
         ({"recursion_limit": 5, "tags": ["x"], "callbacks": None}, RunnableConfig(max_iterations=5)),
     ],
@@ -92,7 +94,12 @@ def test_the_builder():
         )  # fmt: skip
     assert (config.threadId(), config.checkPointId(), config.checkpoint_ns, config.nextNode()) == ("t", "c", "n", "b")
     assert (config.streamMode(), config.max_iterations, config.executor) == (StreamMode.SNAPSHOTS, 4, executor)
-    assert (config.get_metadata("a"), config.getMetadata("b"), config.getMetadata("c"), config.getMetadata("d")) == (1, 2, 3, None)
+    assert (config.get_metadata("a"), config.getMetadata("b"), config.getMetadata("c"), config.getMetadata("d")) == (
+        1,
+        2,
+        3,
+        None,
+    )
     more = RunnableConfig.builder(config).addMetadata("a", 9).recursionLimit(5).build()
     assert (more.thread_id, more.metadata["a"], config.metadata["a"], more.max_iterations) == ("t", 9, 1, 5)
 

@@ -136,7 +136,12 @@ def test_a_node_may_run_another_thread_or_namespace(saver):
     inner = chain(a=says("inner")).compile(checkpoint_saver=saver)
 
     def start(state):
-        return {"log": [*inner.invoke({}, RunnableConfig("other"))["log"], *inner.invoke({}, CONFIG.replace(checkpoint_ns="n"))["log"]]}
+        return {
+            "log": [
+                *inner.invoke({}, RunnableConfig("other"))["log"],
+                *inner.invoke({}, CONFIG.replace(checkpoint_ns="n"))["log"],
+            ]
+        }
 
     assert chain(a=start).compile(checkpoint_saver=saver).invoke({}, CONFIG)["log"] == ["inner", "inner"]
 
@@ -161,9 +166,7 @@ def test_a_run_may_be_carried_on_in_another_thread(saver):
 
 def test_many_threads_at_once(saver):
     compiled = chain(a=lambda s: {"log": s["me"]}, b=lambda s: {"log": s["me"]}).compile(checkpoint_saver=saver)
-    workers = [
-        threading.Thread(target=compiled.invoke, args=({"me": i}, RunnableConfig(str(i)))) for i in range(20)
-    ]
+    workers = [threading.Thread(target=compiled.invoke, args=({"me": i}, RunnableConfig(str(i)))) for i in range(20)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -176,7 +179,9 @@ def test_many_threads_at_once(saver):
 
 def test_the_thread_is_released_before_the_end_is_handed_out():
     saver = VersionedMemorySaver(lock_timeout=0)
-    compiled = chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, release_thread=True, interrupt_before=["b"])
+    compiled = chain(a=says("a"), b=says("b")).compile(
+        checkpoint_saver=saver, release_thread=True, interrupt_before=["b"]
+    )
     compiled.invoke({}, CONFIG)
     assert saver.versions_by_thread_id("t") == range(1, 1)  # not at a stop
     for output in compiled.stream(None, CONFIG):

@@ -36,7 +36,8 @@ def test_subgraphs_are_refused_for_now(graph):
 
 
 @pytest.mark.parametrize(
-    ("source", "target"), [(END, "a"), ("a", START), ("", "a"), (None, "a"), (["a"], "a"), ("a", None), ("a", ""), ("a", ["b"])]
+    ("source", "target"),
+    [(END, "a"), ("a", START), ("", "a"), (None, "a"), (["a"], "a"), ("a", None), ("a", ""), ("a", ["b"])],
 )
 def test_edges_that_are_refused(graph, source, target):
     with pytest.raises(GraphStateError):
@@ -72,7 +73,9 @@ def test_plain_and_conditional_edges_exclude_each_other(graph):
 
 def test_all_problems_are_reported_at_once():
     graph = StateGraph({}).add_node("a", node).add_node("b", node).add_node("c", node).add_node("d", node)
-    graph.add_edge("a", "gone").add_edge("ghost", "a").add_edge("b", "a").add_edge("b", "a").add_edge("d", "a").add_edge("d", "b")
+    graph.add_edge("a", "gone").add_edge("ghost", "a").add_edge("b", "a").add_edge("b", "a").add_edge(
+        "d", "a"
+    ).add_edge("d", "b")
     graph.add_conditional_edges("c", node, {"k": "lost", "start": START})
     with pytest.raises(GraphStateError) as failed:
         graph.compile(interrupt_before=["x", "a"], interrupt_after=["y"])

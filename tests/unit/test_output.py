@@ -86,4 +86,4 @@ def test_a_snapshot():
     assert asked == [snapshot.config]
     assert repr(snapshot) == f"StateSnapshot('a' -> 'b', id={checkpoint.id!r})"
     with pytest.raises(AttributeError):
-        snapshot.nothing
+        snapshot.nothing  # noqa: B018

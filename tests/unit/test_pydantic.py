@@ -108,7 +108,9 @@ def test_a_bad_update_names_node_and_field_and_is_not_stored(update, field):
 
 
 def test_updates_are_coerced():
-    final = run(Model, {"name": "n", "count": "1"}, {"count": "2", "tags": "3"}, {"tags": ["4", 3], "inner": {"n": "5"}})
+    final = run(
+        Model, {"name": "n", "count": "1"}, {"count": "2", "tags": "3"}, {"tags": ["4", 3], "inner": {"n": "5"}}
+    )
     assert (final.count, final.tags, final.inner) == (2, [3, 4], Inner(n=5))
     assert type(final.count) is int
 
@@ -140,7 +142,9 @@ def test_a_required_field_with_a_reducer():
 
 
 def test_removals_pass_the_validation():
-    assert run(Model, {"name": "n", "tags": [1, 2]}, {"tags": RemoveByHash(1)}, {"tags": [RemoveByHash(2), 3]}).tags == [3]
+    assert run(
+        Model, {"name": "n", "tags": [1, 2]}, {"tags": RemoveByHash(1)}, {"tags": [RemoveByHash(2), 3]}
+    ).tags == [3]
 
 
 def test_constraints_hold_for_the_merged_value():
@@ -261,9 +265,9 @@ def test_a_state_reads_like_the_model():
     final = run(Model, {"name": "n"}, lambda s: seen.append((s.name, s["count"], s.loud(), s.total)))
     assert seen == [("n", 0, "N", 1)]
     with pytest.raises(AttributeError):
-        final.nothing
+        final.nothing  # noqa: B018
     with pytest.raises(AttributeError):
-        final._nothing
+        final._nothing  # noqa: B018
     assert type(final).__name__ == "ModelState"
     twin = pickle.loads(pickle.dumps(final))
     assert twin == final

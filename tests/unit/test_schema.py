@@ -5,7 +5,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, NamedTuple, NotRequired, Optional, Required, TypedDict
+from typing import Annotated, Any, NamedTuple, NotRequired, Required, TypedDict
 
 import pytest
 
@@ -85,8 +85,8 @@ class Typed(TypedDict):
     added: Annotated[list[str], operator.add]
     total: Annotated[int, operator.add]
     largest: Annotated[int, max]
-    maybe: Annotated[Optional[int], operator.add]
-    union: Annotated[None | str, operator.add]
+    maybe: Annotated[int | None, operator.add]
+    union: Annotated[None | str, operator.add]  # noqa: RUF036
     absent: NotRequired[Annotated[list[int], operator.add]]
     inside: Annotated[NotRequired[list[int]], operator.add]
     needed: Required[Annotated[Sequence[int], operator.add]]
@@ -142,7 +142,7 @@ def test_a_reducer_that_does_not_take_two_values():
 
 
 def test_an_annotation_that_cannot_be_read():
-    Broken = TypedDict("Broken", {"x": "Nowhere"})
+    Broken = TypedDict("Broken", {"x": "Nowhere"})  # noqa: UP013, F821
     with pytest.raises(GraphStateError, match="Broken"):
         StateGraph(Broken)
 
@@ -163,7 +163,7 @@ class Pair(NamedTuple):
 class Rich(TypedDict):
     colour: Colour
     points: list[Point]
-    pair: Annotated[Optional[Pair], last]
+    pair: Annotated[Pair | None, last]
     by_name: dict[str, tuple[Colour, ...]]
 
 
@@ -187,10 +187,14 @@ def test_a_state_factory_makes_what_nodes_see():
     assert graph.state_factory is graph.getStateFactory() is Mine
 
 
+def dict_of(data):
+    return dict(data)
+
+
 def test_a_factory_alone():
     made = run(lambda data: ("made", dict(data)), {"x": 1})
     assert made == ("made", {"x": 1})
-    assert run(lambda data: dict(data), {"x": 1}, {"y": 2}) == {"x": 1, "y": 2}
+    assert run(dict_of, {"x": 1}, {"y": 2}) == {"x": 1, "y": 2}
 
 
 class Json(StateSerializer):

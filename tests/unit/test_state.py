@@ -126,7 +126,11 @@ UPDATES = st.dictionaries(
     | st.builds(RemoveByHash, VALUES)
     | st.builds(ReplaceAllWith, st.lists(VALUES, max_size=2)),
     max_size=4,
-).filter(lambda update: not any(isinstance(update.get(key), (RemoveByHash, ReplaceAllWith)) for key in ("bare", "plain", "other")))
+).filter(
+    lambda update: (
+        not any(isinstance(update.get(key), (RemoveByHash, ReplaceAllWith)) for key in ("bare", "plain", "other"))
+    )
+)
 GROW = st.just("grow")
 
 
@@ -137,7 +141,7 @@ def test_changes_replayed_on_the_base_give_the_state(first, updates):
     for update in updates:
         if update == "grow":
             old = data.get("plain")
-            update = {"plain": old + [2] if isinstance(old, FrozenList) else [1]}  # noqa: PLW2901
+            update = {"plain": old + [2] if isinstance(old, FrozenList) else [1]}  # noqa: PLW2901, RUF005
         data, ops = merge(data, update, CHANNELS)
         changes = changes.then(ops)
     assert json.dumps(replay(base, data, changes.ops), sort_keys=True) == json.dumps(data, sort_keys=True)

@@ -48,7 +48,9 @@ def test_it_keeps_the_answers_already_given(saver):
     def ask(state):
         return {"log": [interrupt("q1"), interrupt("q2")]}
 
-    built = StateGraph(LOG).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END).compile(checkpoint_saver=saver)
+    built = (
+        StateGraph(LOG).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END).compile(checkpoint_saver=saver)
+    )
     built.invoke({}, CONFIG)
     built.invoke(GraphResume("a1"), CONFIG)
     built.update_state(CONFIG, {"log": "u"})
@@ -99,7 +101,8 @@ def test_goto_names_the_next_node_which_will_run(compiled, saver, target):
 
 
 @pytest.mark.parametrize(
-    ("as_node", "goto"), [("a", "b"), ("nope", None), ("", None), (END, None), (None, "nope"), (None, START), (None, "")]
+    ("as_node", "goto"),
+    [("a", "b"), ("nope", None), ("", None), (END, None), (None, "nope"), (None, START), (None, "")],
 )
 def test_wrong_places_are_refused(compiled, saver, as_node, goto):
     compiled.invoke({}, CONFIG)
@@ -181,7 +184,9 @@ def test_an_answer_after_an_update_that_died_is_recorded_with_its_stop(saver):
             raise KeyboardInterrupt
         return {"log": answer}
 
-    built = StateGraph(LOG).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END).compile(checkpoint_saver=saver)
+    built = (
+        StateGraph(LOG).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END).compile(checkpoint_saver=saver)
+    )
     built.invoke({}, CONFIG)
     built.invoke(GraphResume("a1"), CONFIG)
     real, saver.put_writes = saver.put_writes, None

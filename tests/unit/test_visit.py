@@ -34,7 +34,9 @@ def asking(*questions, before=None, after=None):
             after()
         return {"log": answers}
 
-    graph = StateGraph(LOG).add_node("a", lambda s: {"log": "a"}).add_node("ask", ask).add_node("z", lambda s: {"log": "z"})
+    graph = (
+        StateGraph(LOG).add_node("a", lambda s: {"log": "a"}).add_node("ask", ask).add_node("z", lambda s: {"log": "z"})
+    )
     return graph.add_edge(START, "a").add_edge("a", "ask").add_edge("ask", "z").add_edge("z", END)
 
 
@@ -217,7 +219,7 @@ def test_a_broad_except_lets_a_question_pass(saver):
     def ask(state):
         try:
             return {"log": interrupt("q")}
-        except Exception:
+        except Exception:  # noqa: BLE001 - as careless users write it
             return {"log": "swallowed"}
 
     graph = StateGraph(LOG).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
@@ -340,7 +342,12 @@ def test_an_action_is_asked_each_time_after_a_resume_too(saver):
     gate = Gate()
     compiled = gated(gate, checkpoint_saver=saver)
     stop = run(compiled, {})
-    assert (stop.node_id, stop.when, stop.metadata, stop.reason()) == ("gate", "action", {"reason": "no go yet"}, "no go yet")
+    assert (stop.node_id, stop.when, stop.metadata, stop.reason()) == (
+        "gate",
+        "action",
+        {"reason": "no go yet"},
+        "no go yet",
+    )
     again = run(compiled)
     assert (again.id, gate.asked, gate.runs) == (stop.id, 2, 0)
     assert len(saver.interrupts("t")) == 1

@@ -46,8 +46,11 @@ _PAIR: Final = 2
 _FEW: Final = 4
 _GAP: Final = 1 << 13
 
+NONSENSE: Final = (IndexError, KeyError, ValueError, TypeError, AttributeError, struct.error)
+"""What reading ops and entries that make no sense may raise."""
+
 Draft = dict[str, tuple[Any, ...]]
-"""What changed, per key: (op, its arguments but the key ..., bytes); None as the op means that the key is gone."""
+"""What changed, per key: (op, its arguments but the key ..., its bytes), or (DEL,)."""
 
 
 class Mismatch(Exception):  # noqa: N818 - for the caller to turn into an error that knows the file

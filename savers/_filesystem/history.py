@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from graphkit._abc import StateSerializer
@@ -61,7 +62,13 @@ class History:
     """Whether a log that ends in RELEASE is what we are looking for."""
 
     def __init__(
-        self, io: FileIO, path: str, owner: tuple[str, str], digest: bytes, codec: Codec, serializer: StateSerializer | None
+        self,
+        io: FileIO,
+        path: str,
+        owner: tuple[str, str],
+        digest: bytes,
+        codec: Codec,
+        serializer: StateSerializer | None,
     ) -> None:
         self.io, self.path = io, path
         self.thread_id, self.namespace = owner
@@ -108,6 +115,13 @@ class History:
                 self.io.close(self.fd)
             self.fd = -1
         self._forget()
+
+    def __del__(self) -> None:
+        # A saver that was dropped without being closed must not keep descriptors.
+        with suppress(Exception):
+            for fd in (self.fd, *self._doomed):
+                if fd >= 0:
+                    self.io.close(fd)
 
     def unpin(self) -> None:
         """A caller has finished syncing."""
@@ -290,7 +304,7 @@ class History:
     def checkpoint(self, entry: Entry, state: FrozenDict | None, load: Callable[[], FrozenDict] | None) -> Checkpoint:
         """An entry as a Checkpoint, with its state or the way to load it."""
         fields = (entry.id, entry.node, entry.next, entry.parent, entry.created, private_copy(entry.metadata))
-        return Checkpoint._make(*fields, state, None, load)  # noqa: SLF001 - made for savers
+        return Checkpoint._make(*fields, state, None, load)
 
     # Looking things up
 
@@ -347,7 +361,7 @@ class History:
 
     def _decode(self, table: delta.Table, bodies: Sequence[bytes]) -> FrozenDict:
         if self._serializer is not None:
-            return freeze(dict(self._serializer.loads(bodies[0])))  # type: ignore[return-value]
+            return FrozenDict(freeze(dict(self._serializer.loads(bodies[0]))))
         unpack, state = self._codec.unpack, FrozenDict()
         for (name, value), body in zip(table.values.items(), bodies, strict=True):
             dict.__setitem__(state, name, unpack(delta.header(value.kind, value.count) + body, name))
@@ -403,8 +417,9 @@ class History:
     def _apply(self, table: delta.Table, decoded: record.Decoded) -> None:
         try:
             table.apply(decoded.ops, decoded.data, decoded.start)
-        except (IndexError, KeyError, ValueError, TypeError, AttributeError, delta.struct.error) as error:
-            raise CheckpointCorruptionError(self.path, decoded.entry.offset, f"the change makes no sense: {error}") from error
+        except delta.NONSENSE as error:
+            reason = f"the change makes no sense: {error}"
+            raise CheckpointCorruptionError(self.path, decoded.entry.offset, reason) from error
 
     def _table_of(self, decoded: record.Decoded) -> delta.Table:
         """The table that a keyframe carries, with the keyframe's own changes."""
@@ -420,7 +435,7 @@ class History:
                     value = delta.value_of(entry, position, lambda at, name=name: self._earlier(at, name, seen))  # type: ignore[misc]
                 depths[name] = value.depth
                 table.values[name] = value
-        except (IndexError, ValueError, TypeError, RecursionError) as error:
+        except (*delta.NONSENSE, RecursionError) as error:
             raise CheckpointCorruptionError(self.path, position, f"the keyframe makes no sense: {error}") from error
         self._apply(table, decoded)
         for name, value in table.values.items():

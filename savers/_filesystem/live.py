@@ -1,4 +1,4 @@
-"""The live history of a namespace: what can be appended to it. The caller holds its mutex and the thread's short lock."""
+"""The live history of a namespace: what can be appended to it, under its mutex and the thread's short lock."""
 
 from __future__ import annotations
 
@@ -58,7 +58,12 @@ class LiveHistory(History):
         self.state = state
 
     def store(
-        self, entry: Entry, draft: delta.Draft, order: list[str], packed: Callable[[str], bytes], target: str | None = None
+        self,
+        entry: Entry,
+        draft: delta.Draft,
+        order: list[str],
+        packed: Callable[[str], bytes],
+        target: str | None = None,
     ) -> None:
         """Append a checkpoint of which the changes are known; fills in the entry's place.
 
@@ -117,7 +122,7 @@ class LiveHistory(History):
         return self.table
 
     def _told(self, changes: Changes, state: FrozenDict, table: delta.Table) -> delta.Draft:
-        codec, draft = self._codec, {}
+        codec, draft = self._codec, delta.Draft()
         for name, op in changes.ops.items():
             if name not in state:
                 if name in table.values:
@@ -132,7 +137,7 @@ class LiveHistory(History):
 
     def _found(self, state: FrozenDict, table: delta.Table | None) -> delta.Draft:
         """Compare key by key: identical values are unchanged, for they are immutable; others are packed."""
-        codec, draft = self._codec, {}
+        codec, draft = self._codec, delta.Draft()
         if table is None:
             return {name: (delta.SET, codec.pack(value, _checked(name))) for name, value in state.items()}
         old_state: Mapping[str, Any] = self.state if self.state is not None else {}
@@ -198,7 +203,7 @@ class LiveHistory(History):
             old = self.table.values.get(name) if self.table is not None else None
             op = draft.get(name)
             if op is None or op[0] != delta.SET:
-                assert old is not None  # noqa: S101 - a key that is new is set
+                assert old is not None
                 if not delta.to_inline(old):
                     listed += (name, delta.entry_of(old, self.end))
                     continue
@@ -336,10 +341,10 @@ def write_file(io: Any, path: str, data: bytes) -> None:
         io.close(fd)
 
 
-def _checked(name: object) -> str:
+def _checked(name: Any) -> str:
     if name.__class__ is not str:
         raise CheckpointSerializationError(str(name), type(name).__name__, "the keys of a state are strings")
-    return name  # type: ignore[return-value]
+    return str(name)
 
 
 def _continues(old: Any, new: FrozenList) -> bool:

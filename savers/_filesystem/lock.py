@@ -11,6 +11,7 @@ import errno
 import os
 import socket
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
@@ -65,6 +66,11 @@ class ShortLock:
             sleep(pause)
             pause = min(pause * 1.5, _LONGEST_WAIT)
 
+    def __del__(self) -> None:
+        with suppress(Exception):
+            if self._fd >= 0:
+                self._io.close(self._fd)
+
     def revive(self) -> None:
         """Lock the file anew if somebody has removed it; the caller holds the lock."""
         if not self._io.fstat(self._fd).st_nlink:
@@ -97,7 +103,7 @@ _HELD: _Held = _Held()
 
 
 def _after_fork() -> None:
-    global _HELD  # noqa: PLW0603 - the parent's locks are not the child's
+    global _HELD  # The parent's locks are not the child's.
     inherited, _HELD = _HELD, _Held()
     for lock in inherited.owners.values():
         lock.forget()
@@ -115,24 +121,25 @@ class RunLock:
         self._make_place, self._timeout = make_place, timeout
         self._key = os.path.realpath(path)
         self._fd = -1
-        self._ident = 0
-        self._me = ""
+        self.ident = 0
+        self.me = ""
 
     @property
     def is_mine(self) -> bool:
         """Whether the calling thread of execution holds this lock already."""
         owner = _HELD.owners.get(self._key)
-        return owner is not None and owner._ident == threading.get_ident()
+        return owner is not None and owner.ident == threading.get_ident()
 
     def __enter__(self) -> None:
         started = monotonic()
-        self._me = f'process {os.getpid()} on host "{socket.gethostname()}" since {datetime.now(UTC):%Y-%m-%dT%H:%M:%S+00:00}'
+        since = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S+00:00}"
+        self.me = f'process {os.getpid()} on host "{socket.gethostname()}" since {since}'
         held = _HELD
         with held.changed:
             free = held.changed.wait_for(lambda: self._key not in held.owners, timeout=self._timeout)
             if not free:
-                raise ThreadBusyError(self._thread_id, held.owners[self._key]._me, round(monotonic() - started, 1))
-            self._ident = threading.get_ident()
+                raise ThreadBusyError(self._thread_id, held.owners[self._key].me, round(monotonic() - started, 1))
+            self.ident = threading.get_ident()
             held.owners[self._key] = self
         try:
             self._lock(started)
@@ -172,7 +179,7 @@ class RunLock:
 
     def _sign(self) -> None:
         self._io.truncate(self._fd, 0)
-        self._io.write_at(self._fd, 0, self._me.encode())
+        self._io.write_at(self._fd, 0, self.me.encode())
 
     def forget(self) -> None:
         """In the child of a fork: close the descriptor, which shares the parent's lock, without unlocking it."""

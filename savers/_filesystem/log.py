@@ -114,7 +114,15 @@ def read_header(path: str, data: bytes) -> Header:
 
 
 def pack_frame(
-    offset: int, fid: int, seq: int, type: int, payload: bytes, flags: int = 0, depth: int = 0, back: int = 0, key: int = 0
+    offset: int,
+    fid: int,
+    seq: int,
+    type: int,
+    payload: bytes,
+    flags: int = 0,
+    depth: int = 0,
+    back: int = 0,
+    key: int = 0,
 ) -> bytes:
     """The bytes of a record that is to stand at an offset."""
     length = len(payload)
@@ -123,7 +131,7 @@ def pack_frame(
     return b"".join((head, _U32.pack(check), payload, _U32.pack(length + OVERHEAD)))
 
 
-def parse_frame(data: bytes, at: int, offset: int, fid: int) -> Frame | str:
+def parse_frame(data: bytes, at: int, offset: int, fid: int) -> Frame | str:  # noqa: PLR0911 - one check a line
     """The record at `data[at:]`, which stands at `offset` in the file; or why it is none ("" if it is incomplete)."""
     room = len(data) - at
     if room < FRAME_SIZE:

@@ -1,4 +1,4 @@
-"""The payloads of a log's records: checkpoints, values beside them, tags, the end of a log. docs/format.md has the tables.
+"""The payloads of a log's records: checkpoints, values beside them, tags. docs/format.md has the tables.
 
 A checkpoint's node, parent, time and metadata are stored relative to the checkpoint record before it, exactly as its
 state is; a keyframe has them in full.
@@ -32,7 +32,8 @@ _HEX_LENGTH: Final = 32
 
 def packb(value: object) -> bytes:
     """Pack a record's own structure: plain msgpack, lone surrogates kept."""
-    return Packer(unicode_errors="surrogatepass", buf_size=1024).pack(value)
+    packed: bytes = Packer(unicode_errors="surrogatepass", buf_size=1024).pack(value)
+    return packed
 
 
 def unpack_payload(path: str, frame: Frame) -> Any:
@@ -65,12 +66,12 @@ def id_bytes(id: str) -> bytes | str:
     return id
 
 
-def id_text(id: bytes | str) -> str:
+def id_text(id: Any) -> str:
     """Back again."""
     if id.__class__ is bytes:
-        text = id.hex()  # type: ignore[union-attr]
+        text = id.hex()
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-    return id  # type: ignore[return-value]
+    return str(id)
 
 
 class Entry:
@@ -168,13 +169,14 @@ def _relative_next(base: Entry, next: str | None) -> str | bool | None:
 
 
 def _metadata_change(old: FrozenDict, new: FrozenDict, pack: Pack) -> Any:
-    """What turns one metadata into the other: nil, the packed new keys, or a list of these and the keys to drop first."""
-    changed = {key: value for key, value in new.items() if key not in old or not _same(old[key], value, pack)}
-    if old.keys() == new.keys():
-        if list(old) == list(new):
-            return pack(FrozenDict(changed), "metadata") if changed else None
-    elif list(new) == [*old, *(key for key in changed if key not in old)]:
-        return pack(FrozenDict(changed), "metadata")
+    """What turns one metadata into the other: nil, the new keys packed, or these and the keys to drop first."""
+    changed = {
+        key: value
+        for key, value in new.items()
+        if key not in old or (old[key] is not value and not _same(old[key], value, pack))
+    }
+    if list(new)[: len(old)] == list(old):
+        return pack(FrozenDict(changed), "metadata") if changed else None
     return [pack(new, "metadata"), *old]
 
 
@@ -197,7 +199,7 @@ def decode_checkpoint(path: str, frame: Frame, base: Entry | None, unpack: Unpac
         base = None
     try:
         fixed = _FIXED + 1 if is_key else _FIXED
-        id, node, next, created, ops, *rest = parts
+        own_id, node, then, created, ops, *rest = parts
         data = rest.pop()
         table = rest.pop(0) if is_key else None
         parent, metadata, target = (*rest, None, None, None)[:3]
@@ -207,8 +209,8 @@ def decode_checkpoint(path: str, frame: Frame, base: Entry | None, unpack: Unpac
             frame.offset,
             len(frame.payload) + OVERHEAD,
             frame.offset - frame.key,
-            id_text(id),
-            *_nodes(base, node, next),
+            id_text(own_id),
+            *_nodes(base, node, then),
             created if is_key else base.created + created,  # type: ignore[union-attr]
             base.id if parent is None and base is not None else None if not parent else id_text(parent),
             _metadata(base, metadata, unpack),
@@ -220,7 +222,7 @@ def decode_checkpoint(path: str, frame: Frame, base: Entry | None, unpack: Unpac
         raise nonsense(path, frame, error) from error
 
 
-def _nodes(base: Entry | None, node: Any, next: Any) -> tuple[str, str | None]:
+def _nodes(base: Entry | None, node: Any, next: Any) -> tuple[Any, Any]:
     if base is None:
         return node, None if next is _NONE else next
     own = base.next if node is None else base.node if node is _SAME_BASE_NODE else node

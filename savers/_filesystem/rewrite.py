@@ -210,6 +210,7 @@ class _NewLog:
 
     def __init__(self, store: Store, directory: str, header: log.Header, beginning: bytes) -> None:
         self._store, self._directory, self.header = store, directory, header
+        store.remove_leftovers(directory)
         self.path = layout.join(directory, f"{layout.TEMPORARY}{header.fid:08x}")
         self._fd = store.io.open(self.path, write=True, create=True, append=True)
         self.end = 0
@@ -232,7 +233,15 @@ class _NewLog:
         """Take over a record as it is: distances stay true, because records move as a block."""
         self._add(
             log.pack_frame(
-                self.end, self.header.fid, frame.seq, frame.type, frame.payload, frame.flags, frame.depth, frame.back, frame.key
+                self.end,
+                self.header.fid,
+                frame.seq,
+                frame.type,
+                frame.payload,
+                frame.flags,
+                frame.depth,
+                frame.back,
+                frame.key,
             )
         )
 
@@ -303,6 +312,7 @@ def keep(store: Store, history: LiveHistory, entries: Sequence[Entry]) -> None:
     beginning = header.pack() + history.meta_frame(header.fid)
     path = layout.join(directory, f"{layout.TEMPORARY}{header.fid:08x}")
     new = store.fresh(history.thread_id, history.namespace, path)
+    store.remove_leftovers(directory)
     try:
         new.begin(header, beginning)
         before = delta.Table(opaque=False)

@@ -107,14 +107,17 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             CheckpointFormatError: a newer graphkit made the store.
             CheckpointStorageError: the file system refused.
         """
-        if not isinstance(base_directory, (str, os.PathLike)) or not os.fspath(base_directory):
+        given: Any = base_directory
+        if not isinstance(given, (str, os.PathLike)) or not os.fspath(given):
             raise CheckpointerConfigurationError(f"base_directory must be a path, not {base_directory!r}")
-        if state_serializer is not None and not isinstance(state_serializer, StateSerializer):
+        serializer: Any = state_serializer
+        if serializer is not None and not isinstance(serializer, StateSerializer):
             raise CheckpointerConfigurationError(
                 f"state_serializer must be a StateSerializer, not {type(state_serializer).__name__}"
             )
         self._fsync = _checked_fsync(fsync)
-        if not isinstance(lock_timeout, (int, float)) or not lock_timeout >= 0:
+        seconds: Any = lock_timeout
+        if not isinstance(seconds, (int, float)) or not seconds >= 0:
             raise CheckpointerConfigurationError(f"lock_timeout must be seconds, not {lock_timeout!r}")
         self._codec = Codec(types)
         root = os.path.abspath(os.fspath(base_directory))
@@ -414,7 +417,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     @_at_the_edge("read")
     def _load(self, thread_id: str, namespace: str, fid: int, entry: Entry) -> FrozenDict:
-        """The state of a checkpoint that was listed some time ago: its log may have been released or rewritten since."""
+        """The state of a checkpoint that was listed some time ago: its log may have moved or changed since."""
         live = self._store.live(thread_id, namespace)
         with live.mutex:
             if live.refresh():
@@ -482,7 +485,7 @@ def _info(history: History, entry: Entry) -> CheckpointInfo:
 
 def _checked_fsync(fsync: object) -> Fsync:
     if fsync in {"always", "never"}:
-        return fsync  # type: ignore[return-value]
+        return "always" if fsync == "always" else "never"
     if isinstance(fsync, (int, float)) and not isinstance(fsync, bool) and fsync > 0:
         return float(fsync)
     raise CheckpointerConfigurationError(f'fsync must be "always", "never" or seconds above zero, not {fsync!r}')

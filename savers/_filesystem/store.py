@@ -78,7 +78,9 @@ class Store:
             for directory in reversed(missing):
                 self.io.mkdir(directory)
         except (FileExistsError, NotADirectoryError) as error:
-            raise CheckpointerConfigurationError(f"{error.filename} is a file; name a directory for the checkpoints") from error
+            raise CheckpointerConfigurationError(
+                f"{error.filename} is a file; name a directory for the checkpoints"
+            ) from error
         for directory in missing:
             self.io.fsync_dir(os.path.dirname(directory))
 
@@ -96,7 +98,9 @@ class Store:
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointFormatError(path, "this is not a graphkit store") from error
         if major > log.MAJOR:
-            raise CheckpointFormatError(path, f"written in format {major}; this graphkit reads up to {log.MAJOR}: update it")
+            raise CheckpointFormatError(
+                path, f"written in format {major}; this graphkit reads up to {log.MAJOR}: update it"
+            )
         return True
 
     def _make_locks(self) -> None:
@@ -124,9 +128,13 @@ class Store:
         self.io.mkdir(directory)
         if namespace:
             self.io.mkdir(self.directory(thread_id, namespace))
-        for name in self.io.listdir(self.directory(thread_id, namespace)):
+        self.remove_leftovers(self.directory(thread_id, namespace))
+
+    def remove_leftovers(self, directory: str) -> None:
+        """Remove logs that somebody began to write anew and did not live to finish; under the short lock."""
+        for name in self.io.listdir(directory):
             if name.startswith(layout.TEMPORARY):
-                self.io.unlink(layout.join(self.directory(thread_id, namespace), name))
+                self.io.unlink(layout.join(directory, name))
 
     def sync_place(self, thread_id: str, namespace: str) -> None:
         """Bring the names that lead to a log to the disk."""
@@ -210,8 +218,8 @@ class Store:
         self._open[key] = history
         if len(self._open) > OPEN_LOGS:
             for old in list(self._open)[: len(self._open) - OPEN_LOGS]:
-                # One that is in use stays open until there is another chance.
-                if self._open[old].mutex.acquire(blocking=False):
+                # One that is in use, or has to be written anew first, stays until there is another chance.
+                if not self._open[old].suspect and self._open[old].mutex.acquire(blocking=False):
                     gone = self._open.pop(old)
                     gone.close()
                     gone.mutex.release()

@@ -5,12 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import weakref
 from collections.abc import Callable
 from logging import getLogger
 from typing import TYPE_CHECKING, Final, NamedTuple
-
-from graphkit.errors import CheckpointerError
 
 if TYPE_CHECKING:
     from savers._filesystem.live import LiveHistory
@@ -71,7 +68,7 @@ def sync(store: Store, ticket: Ticket) -> None:
 
 
 class Flusher:
-    """Syncs what was put every so many seconds, in a daemon thread that lives while there is something to do."""
+    """Syncs what was put every so many seconds, in a daemon thread that ends when there is nothing to do."""
 
     def __init__(self, seconds: float | None, settle: Callable[[Ticket], None]) -> None:
         self._seconds, self._settle = seconds, settle
@@ -93,7 +90,7 @@ class Flusher:
             if self._thread is None:
                 self._stop = threading.Event()
                 self._thread = threading.Thread(
-                    target=_run, args=(weakref.ref(self), self._stop, self._seconds), name="graphkit-flush", daemon=True
+                    target=self._run, args=(self._stop, self._seconds), name="graphkit-flush", daemon=True
                 )
                 self._thread.start()
         if earlier is not None:
@@ -124,15 +121,15 @@ class Flusher:
         if thread is not None and thread is not threading.current_thread() and thread.is_alive():
             thread.join()
 
-
-def _run(flusher: weakref.ref[Flusher], stop: threading.Event, seconds: float) -> None:
-    while not stop.wait(seconds):
-        alive = flusher()
-        if alive is None:
-            return
-        try:
-            alive.flush()
-        except (OSError, CheckpointerError):
-            # The log is marked: the next put on it is refused until it is rewritten.
-            _LOGGER.exception("checkpoints could not be brought to the disk")
-        del alive
+    def _run(self, stop: threading.Event, seconds: float) -> None:
+        while not stop.wait(seconds):
+            try:
+                self.flush()
+            except OSError:
+                # The log is marked: it is written anew before anything else is accepted.
+                _LOGGER.exception("checkpoints could not be brought to the disk")
+            with self._mutex:
+                if not self._tickets:
+                    if self._thread is threading.current_thread():
+                        self._thread = None
+                    return

@@ -1,5 +1,6 @@
 """Several savers, threads and processes on one store; processes that die (promises 1 and 2)."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import threading
 import pytest
 
 from graphkit import RunnableConfig, ThreadBusyError
+from savers import FileSystemSaver
 
 PRELUDE = """
 import os, sys
@@ -249,11 +251,25 @@ def test_a_holder_may_release_and_delete_its_own_thread(opener, disk, config):
 
 def test_descriptors_are_bounded(opener, disk):
     saver = opener()
+    before = len(os.listdir("/proc/self/fd"))
     for number in range(400):
         saver.put(RunnableConfig(f"thread {number}"), disk.step(number))
-    assert len(os.listdir("/proc/self/fd")) < 256 + 64 + 40
+    assert len(os.listdir("/proc/self/fd")) <= before + 256 + 64 + 2
     assert len(saver.threads()) == 400
     assert all(saver.get(RunnableConfig(f"thread {number}")).state["n"] == number for number in range(0, 400, 37))
     saver.close()
     saver.put(RunnableConfig("thread 7"), disk.step(7))
     assert len(saver.list(RunnableConfig("thread 7"))) == 2
+
+
+def test_a_saver_that_was_dropped_keeps_no_descriptor(disk, tmp_path):
+    def use():
+        saver = FileSystemSaver(tmp_path, fsync="never")
+        for number in range(10):
+            saver.put(RunnableConfig(f"thread {number}"), disk.step(number))
+
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    use()
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before

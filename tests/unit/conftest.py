@@ -1,9 +1,9 @@
-"""Savers for tests of the engine: the memory saver, and an independent one of the contract's four methods."""
+"""Savers for tests of the engine: memory, files, and an independent one of the contract's four methods."""
 
 import pytest
 
 from graphkit import BaseCheckpointSaver, RunnableConfig, Tag
-from savers import MemorySaver
+from savers import FileSystemSaver, MemorySaver
 
 
 class ListSaver(BaseCheckpointSaver):
@@ -37,9 +37,11 @@ class ListSaver(BaseCheckpointSaver):
         return Tag(config.thread, tuple(self.kept.pop((config.thread, config.checkpoint_ns), [])[::-1]))
 
 
-@pytest.fixture(params=[MemorySaver, ListSaver], ids=["memory", "four-methods"])
-def saver(request):
-    return request.param()
+@pytest.fixture(params=["memory", "four-methods", "file"])
+def saver(request, tmp_path):
+    if request.param == "file":
+        return FileSystemSaver(tmp_path / "store", fsync="never", lock_timeout=0)
+    return MemorySaver() if request.param == "memory" else ListSaver()
 
 
 @pytest.fixture

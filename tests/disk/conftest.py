@@ -86,11 +86,16 @@ class CountingIO(FileIO):
         super().fsync_dir(path)
 
 
+def open_files():
+    """How many descriptors this process has."""
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
 @pytest.fixture
 def disk():
     """The tools, in one place."""
     return SimpleNamespace(
-        step=step, log_of=log_of, frames_of=frames_of, CountingIO=CountingIO, header=log.HEADER_SIZE, layout=layout
+        step=step, log_of=log_of, open_files=open_files, frames_of=frames_of, CountingIO=CountingIO, header=log.HEADER_SIZE, layout=layout
     )
 
 

@@ -1,5 +1,6 @@
 """Bytes on disk are proportional to what changed, and a put costs the same however long the history is (promise 6)."""
 
+import itertools
 import random
 import threading
 from time import time_ns
@@ -254,9 +255,10 @@ def test_keyframes_come_by_cost_and_name_what_is_there_already(opener, disk, eng
     records = [frame for frame in disk.frames_of(disk.log_of(saver.base_directory)) if frame.type == frames.CHECKPOINT]
     keys = [number for number, frame in enumerate(records) if frame.flags & frames.KEY]
     assert 10 < len(keys) < 40
-    gaps = [after - before for before, after in zip(keys, keys[1:], strict=False)]
+    gaps = [after - before for before, after in itertools.pairwise(keys)]
     assert gaps == sorted(gaps), "the longer the state, the rarer"
     assert sum(records[number].end - records[number].offset for number in keys) < 60_000
+    before = key = records[0]
     for frame in records:
         if frame.flags & frames.KEY:
             assert (frame.back, frame.key, frame.depth) == (0, 0, 0)

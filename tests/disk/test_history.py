@@ -1,7 +1,5 @@
 """What a log does over its life: replace, release, versions, delete, prune, copy; in one log and from others' hands."""
 
-import os
-
 import pytest
 
 from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError, RunnableConfig, StateSerializer
@@ -145,7 +143,7 @@ def test_deleting_frees_the_disk_and_shows_to_all_who_have_it_open(opener, disk,
     assert not other.delete("t")
     other.put(config, disk.step(9))
     assert numbers(saver, config) == [9]
-    assert sorted(os.listdir(saver.base_directory)) == ["graphkit.store", "locks", directory.name]
+    assert sorted(path.name for path in directory.parent.iterdir()) == ["graphkit.store", "locks", directory.name]
 
 
 def test_a_delete_that_died_half_way_left_nothing_that_shows(opener, disk, config):

@@ -206,7 +206,7 @@ def test_a_dead_holders_run_lock_is_free_at_once(opener, config, tmp_path):
 
 
 def test_two_savers_of_one_process_exclude_each_other(opener, config, tmp_path):
-    first, second = opener(), opener(os.path.join(tmp_path, "store", ".", ""))
+    first, second = opener(), opener(f"{tmp_path}/store/./")
     with first.run_lock(config):
         with pytest.raises(ThreadBusyError, match=f"process {os.getpid()}"), second.run_lock(config, timeout=0):
             pass
@@ -251,10 +251,10 @@ def test_a_holder_may_release_and_delete_its_own_thread(opener, disk, config):
 
 def test_descriptors_are_bounded(opener, disk):
     saver = opener()
-    before = len(os.listdir("/proc/self/fd"))
+    before = disk.open_files()
     for number in range(400):
         saver.put(RunnableConfig(f"thread {number}"), disk.step(number))
-    assert len(os.listdir("/proc/self/fd")) <= before + 256 + 64 + 2
+    assert disk.open_files() <= before + 256 + 64 + 2
     assert len(saver.threads()) == 400
     assert all(saver.get(RunnableConfig(f"thread {number}")).state["n"] == number for number in range(0, 400, 37))
     saver.close()
@@ -269,7 +269,7 @@ def test_a_saver_that_was_dropped_keeps_no_descriptor(disk, tmp_path):
             saver.put(RunnableConfig(f"thread {number}"), disk.step(number))
 
     gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
+    before = disk.open_files()
     use()
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert disk.open_files() == before

@@ -41,7 +41,7 @@ class Tape:
         kept = [name for name in self.before if name in packed]
         fits = old is not None and len(self.records) % self.key_every and kept + [n for n in order if n not in kept] == order
         if fits:
-            draft |= {name: (delta.DEL,) for name in gone}
+            draft |= dict.fromkeys(gone, (delta.DEL,))
             ops, data = delta.emit(draft, old.names)
             self.records.append((len(self.data), None, ops, data))
         else:

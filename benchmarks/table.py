@@ -43,7 +43,9 @@ def timed(call: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def run(title: str, rows: list[Row], *, rounds: int, unit: str = "us", scale: float = 1e6, base: str | None = None) -> None:
+def run(
+    title: str, rows: list[Row], *, rounds: int, unit: str = "us", scale: float = 1e6, base: str | None = None
+) -> None:
     """Measure all rows, a round of each in turn, and print the table; `base` names the row that ratios refer to."""
     for _ in range(rounds):
         for row in rows:

@@ -1,4 +1,4 @@
-"""The contracts: BaseCheckpointSaver, HasVersions, StateSerializer, InterruptableAction. Ports langgraph4j's of those names."""
+"""The contracts: BaseCheckpointSaver, HasVersions, StateSerializer, InterruptableAction; langgraph4j's, ported."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         if checkpoint is None:
             raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id or 'at all'}")
         metadata = freeze({**checkpoint.metadata, key: change(checkpoint.metadata.get(key))})
-        self.put(config.replace(checkpoint_id=checkpoint.id), checkpoint._with_metadata(metadata))
+        self.put(config.replace(checkpoint_id=checkpoint.id), checkpoint._with_metadata(metadata))  # noqa: SLF001 - made for savers
 
     def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
         """What waits for a human at the latest checkpoints: of one thread, or of all (None)."""
@@ -174,7 +174,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
                     found += waiting_interrupts(at, self.get_writes(at))
         return found
 
-    def threads(self, *, released: bool = False) -> Sequence[str]:
+    def threads(self, *, released: bool = False) -> Sequence[str]:  # noqa: ARG002 - for those that can
         """The ids of the threads that hold checkpoints; with `released`, of those too that hold versions only.
 
         Raises:
@@ -243,7 +243,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
                 self.put(config, checkpoint)
         return len(going)
 
-    def size(self, thread: ThreadLike = None) -> int:
+    def size(self, thread: ThreadLike = None) -> int:  # noqa: ARG002 - for those that can
         """The bytes that a thread, or the whole store (None), takes.
 
         Raises:
@@ -450,7 +450,7 @@ class Retention:
     """Which checkpoints of a history may go; see `BaseCheckpointSaver.prune`."""
 
     def __init__(
-        self, keep_last: int | None, older_than: datetime | None, keep_tags: Sequence[str], keep_interrupted: bool  # noqa: FBT001
+        self, keep_last: int | None, older_than: datetime | None, keep_tags: Sequence[str], keep_interrupted: bool
     ) -> None:
         if keep_last is None and older_than is None:
             raise ValueError("say what to prune: keep_last=, older_than= or both")
@@ -507,8 +507,6 @@ def public_metadata(metadata: FrozenDict) -> Mapping[str, Any]:
 
 def copy_thread(source: BaseCheckpointSaver, thread: str, target: BaseCheckpointSaver, new_thread: str) -> None:
     """Copy a thread's active history between savers, checkpoint by checkpoint; see `BaseCheckpointSaver.copy`."""
-
-
     namespaces = source.namespaces(thread)
     if not namespaces:
         raise CheckpointNotFoundError(thread)
@@ -519,7 +517,7 @@ def copy_thread(source: BaseCheckpointSaver, thread: str, target: BaseCheckpoint
         goal = RunnableConfig(new_thread, checkpoint_ns=namespace)
         for checkpoint in reversed(source.list(origin)):
             at = origin.replace(checkpoint_id=checkpoint.id)
-            plain = checkpoint._with_metadata(public_metadata(checkpoint.metadata))  # type: ignore[arg-type]
+            plain = checkpoint._with_metadata(public_metadata(checkpoint.metadata))  # type: ignore[arg-type]  # noqa: SLF001 - made for savers
             here = target.put(goal, plain)
             if writes := source.get_writes(at):
                 target.put_writes(here, writes)

@@ -213,9 +213,7 @@ def _unseen(old: Sequence[Any], items: Iterable[Any]) -> list[Any]:
 
 def _without(old: Sequence[Any], removals: Sequence[RemoveIdentifier]) -> list[Any]:
     return [
-        item
-        for index, item in enumerate(old)
-        if not any(removal.compare_to(item, index) == 0 for removal in removals)
+        item for index, item in enumerate(old) if not any(removal.compare_to(item, index) == 0 for removal in removals)
     ]
 
 

@@ -22,12 +22,13 @@ _EMPTY: Final = FrozenDict()
 
 
 def new_id() -> str:
-    """A new id in the layout of UUID version 7: milliseconds, then 76 random bits.
+    """A new id in the layout of UUID version 7: milliseconds, then 72 random bits.
 
     Ids of one machine sort roughly by time, which helps a reader of logs; no order is ever derived from them.
     """
-    text = f"{time_ns() // 1_000_000:012x}{urandom(10).hex()}"
-    return f"{text[:8]}-{text[8:12]}-7{text[12:15]}-8{text[15:18]}-{text[18:30]}"
+    time = f"{time_ns() // 1_000_000:012x}"
+    chance = urandom(9).hex()
+    return f"{time[:8]}-{time[8:]}-7{chance[:3]}-8{chance[3:6]}-{chance[6:]}"
 
 
 @final
@@ -58,7 +59,7 @@ class Checkpoint(JavaNames):
         node_id: str,
         next_node_id: str | None,
         state: Mapping[str, Any],
-        id: str | None = None,  # noqa: A002 - the name of the field
+        id: str | None = None,
         parent_id: str | None = None,
         created_at: datetime | None = None,
         metadata: Mapping[str, Any] = _EMPTY,
@@ -78,7 +79,7 @@ class Checkpoint(JavaNames):
 
     def _fill(
         self,
-        id: str,  # noqa: A002
+        id: str,
         node_id: str,
         next_node_id: str | None,
         parent_id: str | None,
@@ -105,7 +106,7 @@ class Checkpoint(JavaNames):
     def _make(cls, *fields: Any) -> Checkpoint:
         """Make one from parts that are known to be right, in the order of `_fill`; savers and the engine only."""
         checkpoint = cls.__new__(cls)
-        checkpoint._fill(*fields)
+        checkpoint._fill(*fields)  # noqa: SLF001 - it is one of ours
         return checkpoint
 
     @classmethod
@@ -119,9 +120,7 @@ class Checkpoint(JavaNames):
         changes: Changes | None,
     ) -> Checkpoint:
         """A new checkpoint of a run, from frozen parts; the engine only."""
-        return cls._make(
-            new_id(), node_id, next_node_id, parent_id, time_ns() // 1000, metadata, state, changes, None
-        )
+        return cls._make(new_id(), node_id, next_node_id, parent_id, time_ns() // 1000, metadata, state, changes, None)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Checkpoint is immutable; make another one instead of setting {name!r}")
@@ -211,7 +210,7 @@ class CheckpointBuilder:
         self._fields[name] = value
         return self
 
-    def id(self, id: str) -> Self:  # noqa: A002
+    def id(self, id: str) -> Self:
         return self._with("id", id)
 
     def nodeId(self, node_id: str) -> Self:
@@ -267,7 +266,7 @@ def _rebuild(*key: Any) -> Checkpoint:
 def _frozen_state(state: Mapping[str, Any]) -> FrozenDict:
     if isinstance(state, FrozenDict):
         return state
-    return state._data if isinstance(state, AgentState) else freeze(dict(state))
+    return state._data if isinstance(state, AgentState) else freeze(dict(state))  # noqa: SLF001 - private values are not copied twice
 
 
 def _aware(when: datetime) -> datetime:

@@ -190,7 +190,7 @@ def extended(old: FrozenList, items: Iterable[Any]) -> FrozenList:
         ValueError: an item contains itself, or is nested too deeply.
     """
     tail = freeze(list(items))
-    assert type(tail) is FrozenList  # noqa: S101 - tells mypy
+    assert type(tail) is FrozenList
     new = FrozenList(old)
     list.extend(new, tail)
     new.kind = max(old.kind, tail.kind)
@@ -213,7 +213,7 @@ def grown(old: FrozenList, new: list[Any]) -> tuple[FrozenList, bool]:
     size = len(old)
     if len(new) < size or not all(map(is_, old, new)):
         frozen = freeze(list(new))
-        assert type(frozen) is FrozenList  # noqa: S101 - tells mypy
+        assert type(frozen) is FrozenList
         return frozen, False
     if len(new) == size:
         return old, True

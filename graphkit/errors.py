@@ -38,8 +38,10 @@ class GraphStateError(GraphKitError, ValueError):
 
     def __init__(self, *problems: str) -> None:
         self.problems = problems
-        text = problems[0] if len(problems) == 1 else f"{len(problems)} problems:\n" + "\n".join(
-            f"  - {problem}" for problem in problems
+        text = (
+            problems[0]
+            if len(problems) == 1
+            else f"{len(problems)} problems:\n" + "\n".join(f"  - {problem}" for problem in problems)
         )
         super().__init__(text)
 

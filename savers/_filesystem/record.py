@@ -24,6 +24,7 @@ _SAME_BASE_NODE: Final = True
 _NONE: Final = False
 _COMPARABLE: Final = frozenset({str, int, bool, bytes, NoneType})
 _EMPTY: Final = FrozenDict()
+_PLAIN: Final = 6
 _FIXED: Final = 5
 """Elements that every checkpoint record has in front: id, node, next, created, ops."""
 _UUID_LENGTH: Final = 36
@@ -199,10 +200,14 @@ def decode_checkpoint(path: str, frame: Frame, base: Entry | None, unpack: Unpac
         base = None
     try:
         fixed = _FIXED + 1 if is_key else _FIXED
-        own_id, node, then, created, ops, *rest = parts
-        data = rest.pop()
-        table = rest.pop(0) if is_key else None
-        parent, metadata, target = (*rest, None, None, None)[:3]
+        table = parent = metadata = target = None
+        if len(parts) == _PLAIN and not is_key:
+            own_id, node, then, created, ops, data = parts
+        else:
+            own_id, node, then, created, ops, *rest = parts
+            data = rest.pop()
+            table = rest.pop(0) if is_key else None
+            parent, metadata, target = (*rest, None, None, None)[:3]
         if len(parts) > fixed + 4 or data.__class__ is not bytes:
             raise ValueError("it has another number of parts")  # noqa: TRY301
         entry = Entry(

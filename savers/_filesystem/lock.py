@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 import threading
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -131,9 +130,11 @@ class RunLock:
         return owner is not None and owner.ident == threading.get_ident()
 
     def __enter__(self) -> None:
+        import platform  # 2 ms, and only runs need it
+
         started = monotonic()
         since = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S+00:00}"
-        self.me = f'process {os.getpid()} on host "{socket.gethostname()}" since {since}'
+        self.me = f'process {os.getpid()} on host "{platform.node()}" since {since}'
         held = _HELD
         with held.changed:
             free = held.changed.wait_for(lambda: self._key not in held.owners, timeout=self._timeout)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import uuid
 import weakref
 from collections import OrderedDict
 from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
+from graphkit._checkpoint import new_id
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError
 from savers._filesystem import layout, log
 from savers._filesystem.history import History
@@ -88,6 +87,8 @@ class Store:
         path = layout.join(self.root, layout.MARKER)
         if self.io.stat(path) is None:
             return False
+        import json  # 3 ms, and a process may never need it
+
         fd = self.io.open(path)
         try:
             text = self.io.read_at(fd, 0, 1 << 16)
@@ -109,8 +110,8 @@ class Store:
             self._make_root()
         self.io.mkdir(layout.join(self.root, layout.LOCKS))
         if not self._read_marker():
-            marker = json.dumps({"format": log.MAJOR, "store": str(uuid.uuid4())}) + "\n"
-            beside = layout.join(self.root, f"{layout.TEMPORARY}{uuid.uuid4().hex}")
+            marker = f'{{"format": {log.MAJOR}, "store": "{new_id()}"}}\n'
+            beside = layout.join(self.root, f"{layout.TEMPORARY}{new_id()}")
             write_file(self.io, beside, marker.encode())
             self.io.rename(beside, layout.join(self.root, layout.MARKER))
             self.io.fsync_dir(self.root)

@@ -59,8 +59,8 @@ def sync(store: Store, ticket: Ticket) -> None:
             if not history.born_durably:
                 store.sync_place(history.thread_id, history.namespace)
         except OSError as error:
-            if isinstance(error, FileNotFoundError) and not store.io.fstat(fd).st_nlink:
-                return  # Deleted meanwhile, and with it what there was to sync.
+            if isinstance(error, FileNotFoundError) and store.io.stat(history.path) is None:
+                return  # Deleted meanwhile, and with it what there was to sync; or released, which syncs.
             history.suspect = True
             raise
         if history.fd == fd:

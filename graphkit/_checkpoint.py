@@ -120,7 +120,10 @@ class Checkpoint(JavaNames):
         changes: Changes | None,
     ) -> Checkpoint:
         """A new checkpoint of a run, from frozen parts; the engine only."""
-        return cls._make(new_id(), node_id, next_node_id, parent_id, time_ns() // 1000, metadata, state, changes, None)
+        checkpoint = cls.__new__(cls)
+        now = time_ns() // 1000
+        checkpoint._fill(new_id(), node_id, next_node_id, parent_id, now, metadata, state, changes, None)  # noqa: SLF001
+        return checkpoint
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Checkpoint is immutable; make another one instead of setting {name!r}")

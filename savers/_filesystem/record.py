@@ -6,6 +6,7 @@ state is; a keyframe has them in full.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
 from typing import Any, Final, NamedTuple
@@ -24,6 +25,7 @@ _SAME_BASE_NODE: Final = True
 _NONE: Final = False
 _COMPARABLE: Final = frozenset({str, int, bool, bytes, NoneType})
 _EMPTY: Final = FrozenDict()
+_INT64: Final = 1 << 63
 _PLAIN: Final = 6
 _FIXED: Final = 5
 """Elements that every checkpoint record has in front: id, node, next, created, ops."""
@@ -31,9 +33,19 @@ _UUID_LENGTH: Final = 36
 _HEX_LENGTH: Final = 32
 
 
+class _PerThread(threading.local):
+    """A packer of each thread's own: making one takes longer than what it then does."""
+
+    def __init__(self) -> None:
+        self.packer = Packer(unicode_errors="surrogatepass", buf_size=1024)
+
+
+_PER_THREAD: Final = _PerThread()
+
+
 def packb(value: object) -> bytes:
     """Pack a record's own structure: plain msgpack, lone surrogates kept."""
-    packed: bytes = Packer(unicode_errors="surrogatepass", buf_size=1024).pack(value)
+    packed: bytes = _PER_THREAD.packer.pack(value)
     return packed
 
 
@@ -177,8 +189,15 @@ def _metadata_change(old: FrozenDict, new: FrozenDict, pack: Pack) -> Any:
         if key not in old or (old[key] is not value and not _same(old[key], value, pack))
     }
     if list(new)[: len(old)] == list(old):
-        return pack(FrozenDict(changed), "metadata") if changed else None
+        return _packed(changed, pack) if changed else None
     return [pack(new, "metadata"), *old]
+
+
+def _packed(changed: dict[str, Any], pack: Pack) -> bytes:
+    # What a run notes at each step is a number: not worth the codec's look at what kind of values these are.
+    if all(value.__class__ is int and -_INT64 <= value < _INT64 for value in changed.values()):
+        return packb(changed)
+    return pack(FrozenDict(changed), "metadata")
 
 
 def _same(old: Any, new: Any, pack: Pack) -> bool:

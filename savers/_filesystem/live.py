@@ -182,7 +182,9 @@ class LiveHistory(History):
     def _fits(self, table: delta.Table, draft: delta.Draft, order: list[str]) -> bool:
         """Whether the draft can and should be stored as a change."""
         distance = self.end - self.key_end
-        if distance + self.depth * RECORD_COST > max(FLOOR, self.key_length) or distance > log.MAX_DISTANCE:
+        if distance + self.depth * RECORD_COST > max(FLOOR, self.key_length):
+            return False
+        if distance > log.MAX_DISTANCE or self.depth >= _MAX_DEPTH:
             return False
         values = table.values
         for name, op in draft.items():

@@ -171,6 +171,8 @@ class History:
     def _read_birth(self, size: int) -> int:
         """Check the header and the META record; returns where the records begin."""
         data = self.io.read_at(self.fd, 0, min(size, 1 << 14))
+        if len(data) < size and log.is_headless(data):
+            data = self.io.read_at(self.fd, 0, size)
         self.header = log.read_header(self.path, data)
         self.fid = self.header.fid
         meta = log.parse_frame(data, log.HEADER_SIZE, log.HEADER_SIZE, self.fid)
@@ -181,9 +183,9 @@ class History:
             raise log.Unborn
         if isinstance(meta, str) or meta.type != log.META or meta.seq:
             reason = meta if isinstance(meta, str) else "the first record is not the log's description"
-            if log.find_frame(data, 0, self.fid, log.HEADER_SIZE + 1) is None and log.is_torn(
-                data[log.HEADER_SIZE :], log.HEADER_SIZE, self.fid
-            ):
+            later = log.find_frame(data, 0, self.fid, log.HEADER_SIZE + 1)
+            # The first checkpoint is of the same write; its sectors may have reached the disk alone.
+            if (later is None or later.seq == 1) and log.is_torn(data[log.HEADER_SIZE :], log.HEADER_SIZE, self.fid):
                 raise log.Unborn
             raise CheckpointCorruptionError(self.path, log.HEADER_SIZE, reason)
         self._check_owner(record.unpack_payload(self.path, meta))

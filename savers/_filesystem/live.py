@@ -278,7 +278,10 @@ class LiveHistory(History):
         """Make the file of a log that does not exist yet; returns what it begins with."""
         self.make_place()
         self.fd = self.io.open(self.path, write=True, create=True, append=True)
-        if self.io.fstat(self.fd).st_size:
+        if size := self.io.fstat(self.fd).st_size:
+            left = self.io.read_at(self.fd, 0, size)
+            if left.strip(b"\0"):
+                write_file(self.io, layout.join(os.path.dirname(self.path), f"{layout.TORN}0-0.bin"), left)
             self.io.truncate(self.fd, 0)
         self.header = new_header(self._digest, 1)
         self.fid, self.seq, self.end = self.header.fid, 1, 0

@@ -101,6 +101,11 @@ def read_header(path: str, data: bytes) -> Header:
     """
     if len(data) < HEADER_SIZE or not data.strip(b"\0"):
         raise Unborn
+    if is_headless(data):
+        later = _any_frame(data)
+        if later is None or later.seq <= 1:
+            raise Unborn
+        raise CheckpointCorruptionError(path, 0, "the file header is gone")
     magic, major, _, _, fid, _, generation, created_ns, digest, _ = _HEADER.unpack_from(data)
     if magic != MAGIC:
         if data.find(SYNC) >= 0:
@@ -111,6 +116,23 @@ def read_header(path: str, data: bytes) -> Header:
     if major > MAJOR:
         raise CheckpointFormatError(path, f"written in format {major}; this graphkit reads up to {MAJOR}: update it")
     return Header(fid, generation, created_ns, digest)
+
+
+def is_headless(data: bytes) -> bool:
+    """Whether the first sector of a file never reached the disk; then all of the file is needed to `read_header`."""
+    return not data[:_SECTOR].strip(b"\0")
+
+
+def _any_frame(data: bytes) -> Frame | None:
+    """The last good record in a file whose id is lost."""
+    at = data.rfind(SYNC)
+    while at >= 0:
+        if len(data) - at >= FRAME_SIZE:
+            frame = parse_frame(data, at, at, _unpack_u32(data, at + FRAME_SIZE - 8)[0])
+            if isinstance(frame, Frame):
+                return frame
+        at = data.rfind(SYNC, 0, at)
+    return None
 
 
 def pack_frame(

@@ -178,19 +178,24 @@ def _end_log(store: Store, thread_id: str, namespace: str, version: int) -> None
 def delete(store: Store, thread_id: str) -> bool:
     """Remove a thread; whether it held anything.
 
-    A TOMBSTONE at the end of each live log tells those who have it open. The directory goes in one rename, so that a
-    thread is there or not; what it held is removed afterwards.
+    A TOMBSTONE at the end of each live log tells those who have it open. The root's decides, so it is on the disk
+    before any other: a namespace's without it would later take a thread along that had gone on. The directory goes in
+    one rename, so that a thread is there or not; what it held is removed afterwards.
     """
     directory = store.directory(thread_id)
     found = bool(_logs_of_thread(store, directory, released=True))
-    for namespace in namespaces(store, thread_id):
+    names = namespaces(store, thread_id)
+    for namespace in names if "" in names else names[: len(names) == 1]:
         history = store.fresh(thread_id, namespace)
         try:
             if history.refresh_to_write():
                 history.finish(log.TOMBSTONE, 0)
+            if history.fd >= 0 and not namespace and len(names) > 1:
+                store.io.fsync(history.fd)
         except (OSError, CheckpointerError):
             # A full disk or a damaged log must not keep anybody from deleting it.
             _LOGGER.info("%s is deleted without a last record", history.path)
+            break
         finally:
             history.close()
     away = layout.join(store.root, layout.TEMPORARY + os.path.basename(directory))

@@ -1,0 +1,457 @@
+"""The crash harness: workloads, every state that a power loss may leave behind them, and what must be true of each.
+
+A workload runs once, on a simulated file system and on an oracle in memory. Its operations are then replayed, and
+after each of them the legal states of the disk (all where they are few, a seeded sample where they are many) are opened
+by a new saver:
+
+- it opens, and every history of every thread reads as it did at a moment between the last acknowledged change and the
+  last one begun, type for type and in order;
+- the next put on every history works, and what is there then is one of those moments as a whole, and that put;
+- it survives a second crash, at any operation of that recovery.
+
+What differs from run to run otherwise (ids, clocks, random file ids) is fixed, so that a failure is replayed by its
+seed. `Lost` is raised with all of it.
+"""
+
+import itertools
+import logging
+import os
+import random
+import threading
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from unittest import mock
+
+from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
+from savers import FileSystemSaver, VersionedMemorySaver
+from savers._filesystem import live, rewrite
+from tests.disk.simfs import Disk, SimFS
+
+PLACE = "/store"
+THREADS = ("t", "u")
+NAMESPACES = ("", "inner")
+WHEN = datetime(2026, 5, 1, tzinfo=UTC)
+SEED = os.environ.get("GRAPHKIT_CRASH_SEED", "1")
+
+
+class Lost(AssertionError):
+    """A state of the disk that breaks a promise."""
+
+
+def config_of(thread="t", namespace=""):
+    return RunnableConfig(thread_id=thread, checkpoint_ns=namespace)
+
+
+def made(number, id=None, **state):
+    return Checkpoint(
+        id=id or f"00000000-0000-7000-8000-{number:012x}",
+        node_id=f"n{number}",
+        next_node_id=f"n{number + 1}",
+        state={"n": number, **state},
+        created_at=WHEN,
+        metadata={"step": number},
+    )
+
+
+def told(saver, config, checkpoint):
+    """All of a checkpoint, so that any difference in type or order shows."""
+    fields = (checkpoint.id, checkpoint.node_id, checkpoint.next_node_id, checkpoint.parent_id, checkpoint.created_at)
+    beside = ()
+    if saver is not None:
+        at = config.with_check_point_id(checkpoint.id)
+        beside = (dict(saver.get_writes(at)), saver.tags_of(at))
+    return repr((*fields, dict(checkpoint.metadata), dict(checkpoint.state), *beside))
+
+
+def view(saver, threads=THREADS, namespaces=NAMESPACES):
+    """Everything that a saver holds: {thread: {(namespace, version or None): history, newest first}}."""
+    found = {}
+    for thread in threads:
+        histories = found[thread] = {}
+        for namespace in namespaces:
+            config = config_of(thread, namespace)
+            if listed := saver.list(config):
+                histories[namespace, None] = tuple(told(saver, config, one) for one in listed)
+        for version in saver.versions_by_thread_id(thread):
+            for namespace in namespaces:
+                if listed := saver.tag(config_of(thread, namespace), version).checkpoints:
+                    histories[namespace, version] = tuple(told(None, None, one) for one in listed)
+    return found
+
+
+def grown(before, thread, namespace, number):
+    """A view after one more put."""
+    histories = dict(before.get(thread, {}))
+    one = made(number)
+    fields = (one.id, one.node_id, one.next_node_id, one.parent_id, one.created_at)
+    line = repr((*fields, dict(one.metadata), dict(one.state), {}, ()))
+    histories[namespace, None] = (line, *histories.get((namespace, None), ()))
+    return {**before, thread: histories}
+
+
+@contextmanager
+def fixed(seed):
+    """Nothing differs from run to run: random bytes and the clock of the files."""
+    rng = random.Random(seed)
+    clock = itertools.count(1_800_000_000_000_000_000, 1_000_000)
+    with (
+        mock.patch("os.urandom", rng.randbytes),
+        mock.patch.object(live, "time_ns", lambda: next(clock)),
+        quiet(),
+    ):
+        yield
+
+
+@contextmanager
+def quiet():
+    """What is set aside is told in the log, thousands of times here."""
+    logger = logging.getLogger("graphkit")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+class Run:
+    """A workload on its way."""
+
+    def __init__(self, fsync="always", hook=None):
+        self.fs = SimFS(hook=hook)
+        self.oracle = VersionedMemorySaver()
+        self.views = [view(self.oracle)]
+        self.fsync = fsync
+        self.saver = self.open()
+
+    def open(self):
+        return FileSystemSaver(PLACE, fsync=self.fsync, lock_timeout=0, io=self.fs)
+
+    def do(self, change, saver=None, half=None):
+        """Let both do something; between `begin` and `ack` it may be there or not, or half of it where that is said."""
+        before = self.views[-1]
+        change(self.oracle)
+        after = view(self.oracle)
+        self.views += [after] if half is None else [half(before, after), after]
+        step = len(self.views) - 1
+        self.fs.note("begin", step)
+        try:
+            change(saver or self.saver)
+        except CheckpointStorageError:
+            # Allowed only where a workload injects it: it was not acknowledged, and the oracle forgets it.
+            self.fs.note("failed", step)
+            raise
+        self.fs.note("ack", step)
+
+    def forget(self):
+        """Take back the last change, which failed: the oracle begins anew with what there was before."""
+        before, self.oracle = self.views[-2], VersionedMemorySaver()
+        assert view(self.saver) == before
+        for one in reversed(self.saver.list(config_of())):
+            self.oracle.put(config_of(), one)
+            self.oracle.add_tags(config_of(), *self.saver.tags_of(config_of().with_check_point_id(one.id)))
+        self.views.append(view(self.oracle))
+        assert self.views[-1] == before
+        self.fs.note("begin", len(self.views) - 1)
+        self.fs.note("ack", len(self.views) - 1)
+
+    def put(self, number, thread="t", namespace="", saver=None, id=None, **state):
+        config = config_of(thread, namespace)
+        if id is not None:
+            config = config.with_check_point_id(id)
+        checkpoint = made(number, **state)
+        self.do(lambda saver: saver.put(config, checkpoint), saver)
+        return checkpoint.id
+
+
+# The workloads
+
+
+def first_put(run):
+    """The first put of a thread and of a store."""
+    run.put(0, text="a" * 700)
+
+
+def puts(run):
+    """A history that grows, small and large, over a keyframe."""
+    for number in range(4):
+        run.put(number, items=[*range(number)], text="x" * (number * 900))
+    for number in range(4, 10):
+        run.put(number, items=[*range(number)], text=f"{number}" * 4500)
+
+
+def growing_lists(run):
+    """Messages that are appended, with values of many types."""
+    messages = []
+    for number in range(8):
+        messages = [*messages, {"role": "user", "content": "m" * 90, "n": (number, True, 1.0, b"\xc1\xf5GK", None)}]
+        run.put(number, messages=messages)
+
+
+def replaces(run):
+    """Checkpoints replaced in place, keeping their id and changing it."""
+    first = run.put(0, text="first" * 50)
+    second = run.put(1, text="second" * 200)
+    run.put(2, id=first, text="instead of the first")
+    run.put(3)
+    run.put(4, id=second, items=[1])
+    run.put(5)
+
+
+def beside(run):
+    """Writes and tags beside checkpoints."""
+    first = run.put(0)
+    run.do(lambda saver: saver.put_writes(config_of(), {"branch:a": [1, 2], "b": "x" * 600}))
+    run.put(1)
+    run.do(lambda saver: saver.put_writes(config_of().with_check_point_id(first), {"branch:a": (1, 2), "c": None}))
+    run.do(lambda saver: saver.add_tags(config_of(), "good", "kept"))
+    run.do(lambda saver: saver.remove_tags(config_of(), "good"))
+    run.put(2)
+
+
+def release(run):
+    """Histories released with their namespaces, twice."""
+    for number in range(2):
+        run.put(number)
+        run.put(number + 10, namespace="inner", text="i" * 600)
+    run.do(lambda saver: saver.release(config_of()))
+    run.put(2)
+    run.do(lambda saver: saver.release(config_of()))
+    run.put(3, namespace="inner")
+
+
+def prune(run):
+    """A log written anew with fewer checkpoints (compaction), then used."""
+    for number in range(6):
+        run.put(number, items=[*range(number)], text=f"{number}" * 800)
+    run.do(lambda saver: saver.add_tags(config_of(), "kept"))
+    run.do(lambda saver: saver.prune("t", keep_last=3))
+    run.put(6, items=[1])
+    run.do(lambda saver: saver.prune("t", keep_last=1, keep_tags=["kept"]))
+    run.put(7)
+
+
+def delete(run):
+    """A thread removed with namespaces and versions, and made again."""
+    run.put(0)
+    run.put(1, thread="u")
+    run.put(2, namespace="inner")
+    run.do(lambda saver: saver.release(config_of()))
+    run.put(3, text="d" * 700)
+    run.put(4, namespace="inner")
+    run.do(lambda saver: saver.delete("t"))
+    run.put(5)
+    run.do(lambda saver: saver.delete("t"))
+    run.put(6, namespace="inner")
+
+
+def copy(run):
+    """A thread copied to another, which then goes its own way."""
+    for number in range(3):
+        run.put(number, items=["x"] * number)
+    run.put(3, namespace="inner", text="y" * 600)
+    # Interrupted, some of the copy's namespaces may be there; its root history never is before they all are.
+    half = lambda _, after: {**after, "u": {key: one for key, one in after["u"].items() if key[0]}}  # noqa: E731
+    run.do(lambda saver: saver.copy("t", "u"), half=half)
+    run.put(4, thread="u", items=["x"] * 4)
+    run.put(5)
+    run.put(6, thread="u", namespace="inner")
+
+
+def several_threads(run):
+    """Two threads and a namespace, interleaved."""
+    for number in range(3):
+        run.put(number, thread="t", text="t" * 300)
+        run.put(number + 10, thread="u", items=[number])
+        run.put(number + 20, thread="t", namespace="inner")
+
+
+def two_savers(run):
+    """A second saver appends, and is acknowledged, while the first one waits for the disk."""
+    other = run.open()
+    run.put(0)
+    pending = [1, 3, 5]
+
+    def meanwhile(kind, _, place):
+        if kind == "fdatasync" and place.endswith("/log") and pending:
+            number = pending.pop(0)
+            run.fs.hook = None
+            run.put(number + 1, saver=other, text="b" * 700)
+            run.fs.hook = meanwhile
+
+    for number in (1, 3, 5):
+        run.fs.hook = meanwhile
+        run.put(number, text="a" * 500)
+        run.fs.hook = None
+    run.put(7)
+
+
+def two_workers(run):
+    """A second thread of execution appends through the same saver while the first one waits for the disk."""
+    run.put(0)
+    for number in (1, 3, 5):
+        appended = threading.Event()
+        worker = threading.Thread(target=run.put, args=(number + 1,), kwargs={"text": "b" * 700})
+
+        def meanwhile(kind, _, place, worker=worker, appended=appended):
+            if kind == "fdatasync" and not worker.ident:
+                worker.start()
+                appended.wait()
+            elif kind == "lock" and threading.current_thread() is worker:
+                run.fs.note("the second appends")
+            elif kind == "unlock" and threading.current_thread() is worker:
+                appended.set()
+
+        run.fs.hook = meanwhile
+        run.put(number, text="a" * 500)
+        worker.join()
+        run.fs.hook = None
+    run.put(7)
+
+
+def failed_sync(run):
+    """An fsync fails: the log is written anew, and goes on."""
+    run.put(0, text="a" * 700)
+    run.put(1, text="b" * 700)
+    run.do(lambda saver: saver.add_tags(config_of(), "kept"))
+    failing = [True]
+
+    def fail_once(kind, _, place):
+        if kind == "fdatasync" and failing and place.endswith("/log"):
+            failing.clear()
+            raise OSError(5, "injected", place)
+
+    run.fs.hook = fail_once
+    with suppress(CheckpointStorageError):
+        run.put(2, text="c" * 700)
+    run.fs.hook = None
+    run.forget()
+    run.put(3, text="d" * 700)
+    run.put(4)
+
+
+WORKLOADS = (
+    first_put, puts, growing_lists, replaces, beside, release, prune, delete, copy, several_threads, two_savers, two_workers, failed_sync,
+)  # fmt: skip
+
+
+# The states behind a workload
+
+
+class Crashes:
+    """Goes through the crash states of workloads, and counts them."""
+
+    def __init__(self, seed=SEED, fsync="always"):
+        self.seed, self.fsync = seed, fsync
+        self.states = self.nested = 0
+
+    def explore(self, workload, limit, per_point=None):
+        """Check about `limit` states of a workload.
+
+        Raises:
+            Lost: one of them breaks a promise.
+        """
+        with fixed(f"{self.seed} {workload.__name__}"):
+            run = Run(self.fsync)
+            workload(run)
+            run.saver.close()
+            rng = random.Random(f"{self.seed} {workload.__name__} states")
+            changes = sum(op[0] != "note" for op in run.fs.ops)
+            share = per_point or max(3, -(-limit // changes))
+            disk, low, high, seen = Disk(), 0, 0, set()
+            for point, op in enumerate(run.fs.ops):
+                if op[0] == "note":
+                    low = max(low, op[2]) if op[1] == "ack" else low
+                    high = max(high, op[2]) if op[1] == "begin" else high
+                    # A state that was legal before an acknowledgement must hold more after it.
+                    if op[1] != "ack":
+                        continue
+                else:
+                    disk.apply(op)
+                for what, tree in disk.states(rng, share):
+                    key = hash((repr(tree), low, high))
+                    if key not in seen:
+                        seen.add(key)
+                        self.states += 1
+                        deep = self.states % 4 == 0
+                        self._examine(
+                            run, point, what, tree, run.views[low : high + 1], rng, deep=deep, name=workload.__name__
+                        )
+
+    def _examine(self, run, point, what, tree, views, rng, *, deep, name):
+        try:
+            self.check(tree, views, rng, deep=deep)
+        except Exception as error:
+            ops = "\n".join(f"  {number:4} {shortened(op)}" for number, op in enumerate(run.fs.ops[: point + 1]))
+            raise Lost(
+                f"{name}, seed {self.seed!r}, state {self.states}, after operation {point}: {what}\n"
+                f"{type(error).__name__}: {error}\n{ops}"
+            ) from error
+
+    def check(self, tree, views, rng, *, deep):
+        fs = SimFS(tree)
+        saver = FileSystemSaver(PLACE, fsync="always", lock_timeout=0, io=fs)
+        expect_each(view(saver), views)
+        steps = [views]
+        for number, (thread, namespace) in enumerate(itertools.product(THREADS, NAMESPACES), 900):
+            steps.append([grown(one, thread, namespace, number) for one in steps[-1]])
+            fs.note("begin", len(steps) - 1)
+            saver.put(config_of(thread, namespace), made(number))
+            fs.note("ack", len(steps) - 1)
+        expect_whole(view(saver), steps[-1])
+        self._second_crash(tree, fs, steps, rng, deep=deep)
+
+    def _second_crash(self, tree, fs, steps, rng, *, deep):
+        disk, low, high = Disk(tree), 0, 0
+        chosen = rng.sample(range(len(fs.ops)), min(2, len(fs.ops))) if deep else ()
+        for point, op in enumerate(fs.ops):
+            if op[0] == "note":
+                low = op[2] if op[1] == "ack" else low
+                high = op[2] if op[1] == "begin" else high
+            else:
+                disk.apply(op)
+            if point in chosen:
+                allowed = [one for step in steps[low : high + 1] for one in step]
+                for what, state in disk.states(rng, 2, many=3):
+                    self.nested += 1
+                    try:
+                        again = FileSystemSaver(PLACE, fsync="always", lock_timeout=0, io=SimFS(state, record=False))
+                        expect_each(view(again), allowed)
+                        again.put(config_of(), made(990))
+                        expect_each(view(again), [grown(one, "t", "", 990) for one in allowed])
+                    except Exception as error:
+                        raise Lost(
+                            f"in a second crash, after operation {point} of the recovery: {what}\n{error}\n"
+                            + "\n".join(f"  {n:4} {shortened(one)}" for n, one in enumerate(fs.ops[: point + 1]))
+                        ) from error
+        self.nested += 1
+        expect_whole(view(FileSystemSaver(PLACE, fsync="always", io=SimFS(disk.durable(), record=False))), steps[-1])
+
+
+def expect_each(found, views):
+    """Each history is as it was at one of these moments."""
+    for thread, histories in found.items():
+        for key in {*histories, *(key for one in views for key in one.get(thread, {}))}:
+            here = histories.get(key, ())
+            if not any(one.get(thread, {}).get(key, ()) == here for one in views):
+                raise Lost(
+                    f"thread {thread}, history {key}: {brief(here)}; may be {[brief(one[thread].get(key, ())) for one in views]}"
+                )
+
+
+def expect_whole(found, views):
+    """Each thread as a whole is as it was at one of these moments."""
+    for thread, histories in found.items():
+        if not any(one[thread] == histories for one in views):
+            raise Lost(
+                f"thread {thread}: { {key: brief(one) for key, one in histories.items()} }; may be "
+                f"{[{key: brief(some) for key, some in one[thread].items()} for one in views]}"
+            )
+
+
+def brief(history):
+    return [one[:400] if len(history) == 1 else one[26:37] + "..." + one[-60:] for one in history]
+
+
+def shortened(op):
+    return " ".join(repr(part) if len(repr(part)) < 60 else f"{repr(part)[:40]}...[{len(part)}]" for part in op)

@@ -1,0 +1,489 @@
+"""A simulated file system: the methods of FileIO, and what a power loss may leave of what was done through them.
+
+`SimFS` is what the saver runs on. It records every change as an operation; `Disk` replays those operations and says, at
+any point between two of them, which contents the disk may legally have:
+
+- of a file, the changes since its last fsync: none, all, any prefix with a tear at any byte, the size without the
+  bytes (zeros), or each 512-byte sector (or 4096-byte block) as it was at any moment since that fsync;
+- of a directory, the names since its last fsync: none, all, an ordered prefix, or any subset.
+
+An fsync that failed proves nothing: what was written before it may never reach the disk, whatever later ones say.
+"""
+
+import errno
+import itertools
+import os
+import stat
+import threading
+from types import SimpleNamespace
+
+SECTOR, BLOCK = 512, 4096
+ROOT = 1
+
+
+class Fault(Exception):
+    """The process dies here."""
+
+
+class SimFS:
+    """The simulated file system, for any number of savers at once.
+
+    Args:
+        tree: what is there already and durable: {name: bytes | dict}.
+        hook: called as hook(kind, number, place) before every call; raises to let it fail, or returns a number of
+            bytes for a short write. Numbers count per kind, from 0.
+        record: whether to keep the operations for `Disk`.
+    """
+
+    def __init__(self, tree=None, hook=None, *, record=True):
+        self.hook, self.record = hook, record
+        self.ops, self.calls, self.counts = [], [], {}
+        self._guard = threading.RLock()
+        self._numbers = itertools.count(ROOT)
+        self._files, self._dirs, self._links, self._locks, self._fds = {}, {}, {}, {}, {}
+        self._poisoned = {}
+        self.root = self._plant({} if tree is None else tree)
+
+    def _plant(self, tree):
+        number = next(self._numbers)
+        self._links[number] = 1
+        if isinstance(tree, dict):
+            self._dirs[number] = {name: self._plant(below) for name, below in tree.items()}
+        else:
+            self._files[number] = bytearray(tree)
+        return number
+
+    def note(self, *what):
+        """Put a remark between the operations."""
+        self._done("note", *what)
+
+    def _done(self, *op):
+        if self.record:
+            self.ops.append(op)
+
+    def _meet(self, kind, place):
+        number = self.counts.get(kind, 0)
+        self.counts[kind] = number + 1
+        self.calls.append(kind)
+        return self.hook(kind, number, place) if self.hook is not None else None
+
+    def tree(self, number=None):
+        """What a process sees."""
+        number = self.root if number is None else number
+        if number in self._files:
+            return bytes(self._files[number])
+        return {name: self.tree(below) for name, below in self._dirs[number].items()}
+
+    # Paths
+
+    def _find(self, path):
+        number = self.root
+        for part in path.split("/"):
+            if part:
+                if number not in self._dirs:
+                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+                number = self._dirs[number].get(part)
+                if number is None:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return number
+
+    def _parent(self, path):
+        directory, _, name = path.rpartition("/")
+        number = self._find(directory)
+        if number not in self._dirs:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        return number, name
+
+    def _status(self, number):
+        mode = stat.S_IFREG | 0o600 if number in self._files else stat.S_IFDIR | 0o700
+        return SimpleNamespace(
+            st_mode=mode, st_ino=number, st_nlink=self._links[number], st_size=len(self._files.get(number, b""))
+        )
+
+    # Files
+
+    def open(self, path, *, write=False, create=False, append=False):
+        with self._guard:
+            self._meet("open", path)
+            parent, name = self._parent(path)
+            number = self._dirs[parent].get(name)
+            if number is None:
+                if not create:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+                number = self._plant(b"")
+                self._dirs[parent][name] = number
+                self._done("create", number, parent, name)
+            elif number in self._dirs and write:
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            # The lowest free number, as a kernel gives it: descriptors are reused.
+            fd = next(fd for fd in itertools.count(3) if fd not in self._fds)
+            self._fds[fd] = SimpleNamespace(
+                number=number, path=path, write=write, poisoned=self._poisoned.get(number, 0)
+            )
+            return fd
+
+    @property
+    def descriptors(self):
+        return len(self._fds)
+
+    def _handle(self, kind, fd):
+        handle = self._fds.get(fd)
+        if handle is None:
+            raise AssertionError(f"{kind} on descriptor {fd}, which is not open")
+        return handle, self._meet(kind, handle.path)
+
+    def close(self, fd):
+        with self._guard:
+            handle = self._fds.pop(fd, None)
+            if handle is None:
+                raise AssertionError(f"close of descriptor {fd}, which is not open")
+            self._locks = {number: holder for number, holder in self._locks.items() if holder != fd}
+
+    def read_at(self, fd, offset, length):
+        with self._guard:
+            handle, _ = self._handle("read_at", fd)
+            return bytes(self._files[handle.number][offset : offset + length])
+
+    def append(self, fd, data):
+        with self._guard:
+            handle, short = self._handle("append", fd)
+            return self._write(handle, len(self._files[handle.number]), data, short)
+
+    def write_at(self, fd, offset, data):
+        with self._guard:
+            handle, short = self._handle("write_at", fd)
+            return self._write(handle, offset, data, short)
+
+    def _write(self, handle, offset, data, short):
+        assert handle.write
+        data = bytes(data if short is None else data[:short])
+        content = self._files[handle.number]
+        content.extend(bytes(max(0, offset - len(content))))
+        content[offset : offset + len(data)] = data
+        self._done("write", handle.number, offset, data)
+        return len(data)
+
+    def truncate(self, fd, size):
+        with self._guard:
+            handle, _ = self._handle("truncate", fd)
+            content = self._files[handle.number]
+            if len(content) != size:
+                del content[size:]
+                content.extend(bytes(size - len(content)))
+                self._done("truncate", handle.number, size)
+
+    def fstat(self, fd):
+        with self._guard:
+            handle, _ = self._handle("fstat", fd)
+            return self._status(handle.number)
+
+    def fsync(self, fd):
+        self._sync("fsync", fd)
+
+    def fdatasync(self, fd):
+        self._sync("fdatasync", fd)
+
+    def _sync(self, kind, fd):
+        with self._guard:
+            handle = self._fds.get(fd)
+        try:
+            # Outside the guard: a hook may let another thread go on meanwhile.
+            handle, _ = self._handle(kind, fd)
+        except OSError:
+            with self._guard:
+                # As on Linux: every descriptor open now is told once, and what was dirty counts as clean.
+                if handle is not None:
+                    self._poisoned[handle.number] = handle.poisoned = self._poisoned.get(handle.number, 0) + 1
+                    self._done("sync failed", handle.number)
+            raise
+        with self._guard:
+            if handle.poisoned != self._poisoned.get(handle.number, 0):
+                handle.poisoned = self._poisoned[handle.number]
+                raise OSError(errno.EIO, os.strerror(errno.EIO), handle.path)
+            self._done("sync", handle.number)
+
+    # Directories
+
+    def stat(self, path):
+        with self._guard:
+            self._meet("stat", path)
+            try:
+                return self._status(self._find(path))
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def is_dir(self, path):
+        found = self.stat(path)
+        return found is not None and stat.S_ISDIR(found.st_mode)
+
+    def is_link(self, path):
+        self.stat(path)
+        return False
+
+    def listdir(self, path):
+        with self._guard:
+            self._meet("listdir", path)
+            try:
+                return list(self._dirs[self._find(path)])
+            except FileNotFoundError:
+                return []
+
+    def mkdir(self, path):
+        with self._guard:
+            self._meet("mkdir", path)
+            parent, name = self._parent(path)
+            if name in self._dirs[parent]:
+                if self._dirs[parent][name] not in self._dirs:
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+                return False
+            number = self._plant({})
+            self._dirs[parent][name] = number
+            self._done("mkdir", number, parent, name)
+            return True
+
+    def fsync_dir(self, path):
+        with self._guard:
+            self._meet("fsync_dir", path)
+            self._done("sync dir", self._find(path))
+
+    def rename(self, source, target):
+        with self._guard:
+            self._meet("rename", source)
+            (parent, name), (other, new) = self._parent(source), self._parent(target)
+            if name not in self._dirs[parent]:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
+            assert parent == other, "the saver moves nothing between directories"
+            number, old = self._dirs[parent].pop(name), self._dirs[parent].get(new)
+            if old is not None:
+                if self._dirs.get(old):
+                    raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
+                self._links[old] = 0
+            self._dirs[parent][new] = number
+            self._done("rename", number, parent, name, new)
+
+    def unlink(self, path):
+        self._remove("unlink", path)
+
+    def rmdir(self, path):
+        self._remove("rmdir", path)
+
+    def _remove(self, kind, path):
+        with self._guard:
+            self._meet(kind, path)
+            parent, name = self._parent(path)
+            number = self._find(path)
+            if self._dirs.get(number):
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+            assert (number in self._dirs) is (kind == "rmdir")
+            del self._dirs[parent][name]
+            self._links[number] = 0
+            self._done("unlink", number, parent, name)
+
+    # Locks
+
+    def lock(self, fd):
+        with self._guard:
+            handle, _ = self._handle("lock", fd)
+            return self._locks.setdefault(handle.number, fd) == fd
+
+    def unlock(self, fd):
+        with self._guard:
+            handle, _ = self._handle("unlock", fd)
+            if self._locks.get(handle.number) == fd:
+                del self._locks[handle.number]
+
+
+# What a power loss leaves
+
+
+class _File:
+    def __init__(self, durable=b""):
+        self.moments = [durable]
+        """The content at the last fsync, and after each change since."""
+        self.changes = []
+        self.lost = []
+        """Ranges that a failed fsync has left to chance, with what the disk had there before."""
+
+    def write(self, offset, data):
+        old = self.moments[-1]
+        self.changes.append((offset, data))
+        self.moments.append(old[:offset].ljust(offset, b"\0") + data + old[offset + len(data) :])
+        self.lost = [one for one in self.lost if not (offset <= one[0] and one[0] + len(one[1]) <= offset + len(data))]
+
+    def truncate(self, size):
+        self.changes.append((size, None))
+        self.moments.append(self.moments[-1][:size].ljust(size, b"\0"))
+        self.lost = [(at, old) for at, old in self.lost if at < size]
+
+    def sync(self):
+        now = bytearray(self.moments[-1])
+        for at, old in self.lost:
+            to = min(len(now), at + len(old))
+            now[at:to] = old[: to - at]
+        self.moments, self.changes, self.lost = [bytes(now)], [], []
+
+    def sync_failed(self):
+        before = self.moments[0]
+        for offset, data in self.changes:
+            if data:
+                self.lost.append((offset, before[offset : offset + len(data)].ljust(len(data), b"\0")))
+
+    def variants(self, rng, many):
+        """Contents that the disk may have, as (description, content); all simple ones, some of the others."""
+        last = len(self.moments) - 1
+        yield "none", self.moments[0]
+        if not last:
+            return
+        yield "all", self.moments[last]
+        for k in range(1, last):
+            yield f"first {k}", self.moments[k]
+        for k, (offset, data) in enumerate(self.changes):
+            if data:
+                old = self.moments[k]
+                tears = range(1, len(data))
+                for cut in tears if len(tears) <= many else rng.sample(tears, many):
+                    torn = old[:offset].ljust(offset, b"\0") + data[:cut] + old[offset + cut :]
+                    yield f"first {k} and {cut} bytes of {len(data)}", torn
+        for k in range(1, last + 1):
+            yield from self._scattered(k, rng, many)
+
+    def _scattered(self, k, rng, many):
+        """The size as after change k; each sector as at any moment since its block was last freed."""
+        now, old = self.moments[k], self.moments[0]
+        if not now:
+            return
+        for unit in (SECTOR, BLOCK):
+            units = range(-(-len(now) // unit))
+            dirty = [n for n in units if self._at(now, n, unit, k) != self._at(now, n, unit, self._floor(n * unit, k))]
+            if not dirty:
+                continue
+            yield f"size of {k}, nothing else", self._mixed(now, unit, k, {})
+            patterns = [dict.fromkeys(dirty[:n], k) for n in range(1, len(dirty))]
+            patterns += [{n: k for n in dirty if n != one} for one in dirty]
+            for _ in range(many):
+                patterns.append({n: rng.randint(self._floor(n * unit, k), k) for n in dirty})
+            if len(patterns) > many:
+                patterns = rng.sample(patterns, many)
+            for kept in patterns:
+                yield f"size of {k}, {unit}-byte sectors {kept}", self._mixed(now, unit, k, kept)
+        # The size reaches the disk within the last block only.
+        edge = len(now) // BLOCK * BLOCK
+        if len(old) < edge < len(now):
+            yield f"size of {k}, last block zero", now[:edge] + bytes(len(now) - edge)
+
+    def _floor(self, position, k):
+        """The first moment from which bytes at a position may be: blocks beyond a truncation are new."""
+        block = position // BLOCK * BLOCK
+        return max(
+            (n + 1 for n, (size, data) in enumerate(self.changes[:k]) if data is None and size <= block), default=0
+        )
+
+    def _at(self, now, n, unit, moment):
+        size = min(unit, len(now) - n * unit)
+        return self.moments[moment][n * unit : n * unit + size].ljust(size, b"\0")
+
+    def _mixed(self, now, unit, k, kept):
+        return b"".join(
+            self._at(now, n, unit, kept.get(n, self._floor(n * unit, k))) for n in range(-(-len(now) // unit))
+        )
+
+
+class _Directory:
+    def __init__(self):
+        self.durable = {}
+        self.changes = []
+
+    def after(self, changes):
+        names = dict(self.durable)
+        for kind, name, number, new in changes:
+            if kind == "link":
+                names[name] = number
+            else:
+                if names.get(name) == number:
+                    del names[name]
+                if kind == "rename":
+                    names[new] = number
+        return names
+
+    def sync(self):
+        self.durable, self.changes = self.after(self.changes), []
+
+    def variants(self, rng, many):
+        yield "none", self.durable
+        count = len(self.changes)
+        if not count:
+            return
+        yield "all", self.after(self.changes)
+        for k in range(1, count):
+            yield f"first {k}", self.after(self.changes[:k])
+        subsets = range(1, 2**count - 1)
+        for bits in subsets if len(subsets) <= many else rng.sample(subsets, many):
+            yield f"changes {bits:b}", self.after([one for n, one in enumerate(self.changes) if bits >> n & 1])
+
+
+class Disk:
+    """What operations have left, and may have left, on the disk."""
+
+    def __init__(self, tree=None):
+        self._things = {}
+        self._numbers = itertools.count(ROOT)
+        self._plant({} if tree is None else tree)
+
+    def _plant(self, tree):
+        # In the order in which SimFS numbers the same tree.
+        number = next(self._numbers)
+        if isinstance(tree, dict):
+            thing = self._things[number] = _Directory()
+            thing.durable = {name: self._plant(below) for name, below in tree.items()}
+        else:
+            self._things[number] = _File(tree)
+        return number
+
+    def apply(self, op):
+        """Take in the next operation."""
+        kind, number, *rest = op
+        if kind in {"create", "mkdir"}:
+            self._things[number] = _File() if kind == "create" else _Directory()
+            self._things[rest[0]].changes.append(("link", rest[1], number, None))
+        elif kind == "unlink":
+            self._things[rest[0]].changes.append(("unlink", rest[1], number, None))
+        elif kind == "rename":
+            self._things[rest[0]].changes.append(("rename", rest[1], number, rest[2]))
+        elif kind in {"write", "truncate"}:
+            getattr(self._things[number], kind)(*rest)
+        elif kind in {"sync", "sync dir"}:
+            self._things[number].sync()
+        elif kind == "sync failed":
+            self._things[number].sync_failed()
+        else:
+            assert kind == "note", op
+
+    def _tree(self, choices, number=ROOT):
+        thing = self._things[number]
+        if isinstance(thing, _File):
+            return choices[number][1] if number in choices else thing.moments[0]
+        names = choices[number][1] if number in choices else thing.durable
+        return {name: self._tree(choices, below) for name, below in names.items()}
+
+    def durable(self):
+        """What is certainly there."""
+        return self._tree({})
+
+    def states(self, rng, limit, many=12):
+        """Legal contents of the disk as (description, tree): all if they are few, at most `limit` otherwise."""
+        dirty = {number: list(thing.variants(rng, many)) for number, thing in self._things.items() if thing.changes}
+        total = 1
+        for variants in dirty.values():
+            total *= len(variants)
+        if total <= limit:
+            picks = itertools.product(*dirty.values())
+        else:
+            extremes = [
+                tuple(variants[0] for variants in dirty.values()),
+                tuple(variants[1] for variants in dirty.values()),
+            ]
+            drawn = (tuple(rng.choice(variants) for variants in dirty.values()) for _ in range(limit - 2))
+            picks = itertools.chain(extremes, drawn)
+        for pick in picks:
+            choices = dict(zip(dirty, pick, strict=True))
+            yield {number: choice[0] for number, choice in choices.items()}, self._tree(choices)

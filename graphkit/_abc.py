@@ -76,7 +76,8 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         """Store a checkpoint.
 
         Without a checkpoint id in the config it becomes the newest; returns the config with its id. With one, it takes
-        the place of that checkpoint (and may have another id); returns the config unchanged. Once this returns, the
+        the place of that checkpoint (and may have another id); returns the config unchanged. An id that the history has
+        already may be put again; `get` then finds the newest. Once this returns, the
         checkpoint survives whatever the saver promises to survive.
 
         Raises:
@@ -183,7 +184,10 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         raise CheckpointerConfigurationError(f"{type(self).__name__} cannot list its threads")
 
     def delete(self, thread: ThreadLike = None) -> bool:
-        """Remove a thread with all its namespaces and versions; whether there was anything."""
+        """Remove a thread with all its namespaces and versions; whether there was anything.
+
+        On the four methods alone: what `release` ends. A saver that keeps versions overrides this.
+        """
         return bool(self.release(RunnableConfig(thread_id_of(thread))).checkpoints)
 
     def copy(self, source: ThreadLike, target: ThreadLike) -> None:
@@ -411,10 +415,29 @@ class HasVersions(JavaNames, abc.ABC):
         version = self.last_version_by_thread_id(config)
         return None if version is None else str(version)
 
+    async def aversions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
+        """As `versions_by_thread_id`."""
+        return await _in_thread(self.versions_by_thread_id, thread)
+
+    async def atag(self, config: ConfigLike, version: int | None = None) -> Tag:
+        """As `tag`."""
+        return await _in_thread(self.tag, config, version)
+
+    async def alast_version_by_thread_id(self, thread: ThreadLike = None) -> int | None:
+        """As `last_version_by_thread_id`."""
+        return await _in_thread(self.last_version_by_thread_id, thread)
+
+    async def aget_version(self, config: ConfigLike = None) -> str | None:
+        """As `get_version`."""
+        return await _in_thread(self.get_version, config)
+
     # Java names
     versionsByThreadId = versions_by_thread_id
     lastVersionByThreadId = last_version_by_thread_id
     getVersion = get_version
+    aversionsByThreadId = aversions_by_thread_id
+    alastVersionByThreadId = alast_version_by_thread_id
+    agetVersion = aget_version
 
 
 class StateSerializer(abc.ABC):
@@ -493,7 +516,7 @@ def waiting_interrupts(config: RunnableConfig, writes: Mapping[str, Any]) -> lis
 
 def status_of(next_node_id: str | None, writes: Mapping[str, Any]) -> str:
     """The status of a run whose latest checkpoint this is."""
-    if any(key.startswith(INTERRUPT) and ANSWER + key.removeprefix(INTERRUPT) not in writes for key in writes):
+    if writes and any(key.startswith(INTERRUPT) and ANSWER + key.removeprefix(INTERRUPT) not in writes for key in writes):
         return "interrupted"
     return "finished" if next_node_id == END else "running"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, final
 
 from graphkit._checkpoint import Checkpoint, new_id
 from graphkit._config import END, START, RunnableConfig
@@ -306,8 +306,7 @@ class StateSnapshot(NodeOutput):
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True)
-class CheckpointInfo:
+class CheckpointInfo(NamedTuple):
     """What is known of a checkpoint without decoding its state."""
 
     thread_id: str

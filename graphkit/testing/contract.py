@@ -11,7 +11,6 @@ A promise that a saver cannot keep is struck out by name (`test_size_... = None`
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -74,7 +73,7 @@ def recorded(saver: BaseCheckpointSaver, config: RunnableConfig) -> Recorded:
     ids = [checkpoint.id for checkpoint in listed]
     writes = [saver.get_writes(config.replace(checkpoint_id=one)) for one in ids]
     # Sizes may tell where a checkpoint lies, which is not what it is.
-    return Recorded(listed, [dataclasses.replace(info, size=0) for info in saver.history(config)], writes)
+    return Recorded(listed, [info._replace(size=0) for info in saver.history(config)], writes)
 
 
 # --- the contract -----------------------------------------------------------------------------------------------------

@@ -261,7 +261,9 @@ def _metadata(base: Entry | None, change: Any, unpack: Unpack) -> FrozenDict:
     if change.__class__ is list:
         new = FrozenDict({key: value for key, value in old.items() if key not in change[1:]} | unpack(change[0]))
     else:
-        new = FrozenDict(old | unpack(change)) if old else unpack(change)
+        added: FrozenDict = unpack(change)
+        new = FrozenDict(old | added)
+        new.kind = max(old.kind, added.kind)  # found out anew it would cost O(keys), at every record of a scan
     return new
 
 

@@ -35,9 +35,16 @@ class Store:
     """One directory of threads. May be used by several threads and processes at once."""
 
     def __init__(
-        self, root: str, io: FileIO, codec: Codec, serializer: StateSerializer | None, lock_timeout: float
+        self,
+        root: str,
+        io: FileIO,
+        codec: Codec,
+        serializer: StateSerializer | None,
+        lock_timeout: float,
+        *,
+        careful: bool = False,
     ) -> None:
-        self.root, self.io = root, io
+        self.root, self.io, self._careful = root, io, careful
         self._codec, self._serializer, self._lock_timeout = codec, serializer, lock_timeout
         self._open: OrderedDict[tuple[str, str, int], History] = OrderedDict()
         self._guard = Lock()
@@ -62,7 +69,8 @@ class Store:
             CheckpointFormatError: a newer graphkit made it.
         """
         if not self.io.is_dir(self.root):
-            if self.io.stat(self.root) is not None:
+            # Looked at twice: another process may be making it at this moment.
+            if self.io.stat(self.root) is not None and not self.io.is_dir(self.root):
                 raise CheckpointerConfigurationError(f"{self.root} is a file; name a directory for the checkpoints")
             self._make_root()
         self._read_marker()
@@ -202,6 +210,7 @@ class Store:
         directory = self.directory(thread_id, namespace)
         self._refuse_link(directory)
         history = LiveHistory(*self._arguments(path or layout.join(directory, layout.LOG), thread_id, namespace))
+        history.careful = self._careful
         history.make_place = lambda: self._make_place(thread_id, namespace)
         return history
 

@@ -58,6 +58,8 @@ class Index:
 class History:
     """An open log. Not for several threads at once: hold `mutex`."""
 
+    careful = False
+    """Whether each record tells what was not on the disk when it was written: those who wait for it know."""
     released = False
     """Whether a log that ends in RELEASE is what we are looking for."""
 
@@ -183,9 +185,9 @@ class History:
             raise log.Unborn
         if isinstance(meta, str) or meta.type != log.META or meta.seq:
             reason = meta if isinstance(meta, str) else "the first record is not the log's description"
-            later = log.find_frame(data, 0, self.fid, log.HEADER_SIZE + 1)
-            # The first checkpoint is of the same write; its sectors may have reached the disk alone.
-            if (later is None or later.seq == 1) and log.is_torn(data[log.HEADER_SIZE :], log.HEADER_SIZE, self.fid):
+            # Of what the same write held, and those that did not wait for it, later sectors may be there alone.
+            rest = data[log.HEADER_SIZE :] if len(data) == size else self._read(log.HEADER_SIZE, size)
+            if not log.vouched(rest, log.HEADER_SIZE, self.fid) and log.is_torn(rest, log.HEADER_SIZE, self.fid):
                 raise log.Unborn
             raise CheckpointCorruptionError(self.path, log.HEADER_SIZE, reason)
         self._check_owner(record.unpack_payload(self.path, meta))
@@ -207,10 +209,16 @@ class History:
         while (frame := tail.step()) is not None:
             log.check_known(self.path, frame)
             after.append(frame)
+            self.synced = max(self.synced, frame.vouched)
             if frame.type in {log.CHECKPOINT, log.META}:
                 break
         else:
             return False
+        # What the disk had not yet confirmed must be whole too: a power loss may have kept the end and lost some of it.
+        while frame.offset > self.synced and frame.type != log.META:
+            if (frame := tail.step()) is None:
+                return False
+            self.synced = max(self.synced, frame.vouched)
         self.seq, self.end = after[0].seq + 1, size
         last = after.pop()
         if last.type == log.CHECKPOINT:
@@ -248,7 +256,7 @@ class History:
         """Take in what stands behind the known end."""
         for frame in log.scan(self.io, self.fd, self.path, self.fid, self.end, size, self.seq):
             self._take(frame)
-            self.seq, self.end = frame.seq + 1, frame.end
+            self.seq, self.end, self.synced = frame.seq + 1, frame.end, max(self.synced, frame.vouched)
 
     def _take(self, frame: log.Frame, *, tracked: bool = True) -> None:
         if frame.type != log.CHECKPOINT:

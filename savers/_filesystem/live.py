@@ -241,12 +241,12 @@ class LiveHistory(History):
 
     # Writing
 
-    def _write(
-        self, type: int, payload: bytes, flags: int = 0, depth: int = 0, back: int = 0, key: int = 0
-    ) -> int:
+    def _write(self, type: int, payload: bytes, flags: int = 0, depth: int = 0, back: int = 0, key: int = 0) -> int:
         """Append a record in one write and return where it stands; on an error the file is as it was."""
         birth = self._conceive() if self.fd < 0 else b""
         offset = self.end or len(birth)
+        if self.careful and self.synced < offset and not birth:
+            flags |= self._loose()
         frame = log.pack_frame(offset, self.fid, self.seq, type, payload, flags, depth, back, key)
         try:
             self._append(birth + frame if birth else frame)
@@ -257,6 +257,17 @@ class LiveHistory(History):
         self.end = offset + len(frame)
         self.seq += 1
         return offset
+
+    def _loose(self) -> int:
+        """The flags that tell how much of the file may not be on the disk yet; if it is too much, bring it there."""
+        if self.end - self.synced > log.LOOSE_LIMIT:
+            try:
+                self.io.fdatasync(self.fd)
+            except OSError:
+                self.suspect = True
+                raise
+            self.synced = self.end
+        return log.loose_flags(self.end - self.synced)
 
     def _append(self, data: bytes) -> None:
         start = self.end

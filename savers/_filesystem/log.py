@@ -35,7 +35,13 @@ ANCILLARY: Final = 0x80
 
 KEY: Final = 1
 REPLACE: Final = 2
-_KNOWN_FLAGS: Final = KEY | REPLACE
+LOOSE: Final = 0x30
+"""Two bits: of what stands before the record, up to so many bytes were not yet known to be on the disk when it was
+written. So a power loss may have kept the record and lost something of those."""
+_LOOSE_SHIFT: Final = 4
+_LOOSE_LENGTHS: Final = (0, 1 << 10, 1 << 13, 1 << 16)
+LOOSE_LIMIT: Final = _LOOSE_LENGTHS[-1]
+_KNOWN_FLAGS: Final = KEY | REPLACE | LOOSE
 
 _HEADER: Final = struct.Struct("<8sHHIIIQQ16sI")
 HEADER_SIZE: Final = 64
@@ -86,6 +92,13 @@ class Frame(NamedTuple):
         """Where the next one begins."""
         return self.offset + len(self.payload) + OVERHEAD
 
+    @property
+    def vouched(self) -> int:
+        """Everything before this position was on the disk when the record was written."""
+        if self.seq <= 1:
+            return 0  # The file began with this write.
+        return self.offset - _LOOSE_LENGTHS[(self.flags & LOOSE) >> _LOOSE_SHIFT]
+
 
 class Unborn(Exception):  # noqa: N818 - not an error: a log whose creation was cut short is made anew
     """A file too short for a log's beginning, or all zero: its creation never finished."""
@@ -102,8 +115,7 @@ def read_header(path: str, data: bytes) -> Header:
     if len(data) < HEADER_SIZE or not data.strip(b"\0"):
         raise Unborn
     if is_headless(data):
-        later = _any_frame(data)
-        if later is None or later.seq <= 1:
+        if vouched(data, 0, None) <= 0:
             raise Unborn
         raise CheckpointCorruptionError(path, 0, "the file header is gone")
     magic, major, _, _, fid, _, generation, created_ns, digest, _ = _HEADER.unpack_from(data)
@@ -123,16 +135,23 @@ def is_headless(data: bytes) -> bool:
     return not data[:_SECTOR].strip(b"\0")
 
 
-def _any_frame(data: bytes) -> Frame | None:
-    """The last good record in a file whose id is lost."""
-    at = data.rfind(SYNC)
+def loose_flags(length: int) -> int:
+    """The flags of a record before which so many bytes, at most LOOSE_LIMIT, are not known to be on the disk."""
+    return sum(length > one for one in _LOOSE_LENGTHS) << _LOOSE_SHIFT
+
+
+def vouched(data: bytes, offset: int, fid: int | None) -> int:
+    """Up to where the good records in `data`, which stands at `offset`, vouch that all was on the disk; else 0."""
+    vouched, at = 0, data.find(SYNC)
     while at >= 0:
         if len(data) - at >= FRAME_SIZE:
-            frame = parse_frame(data, at, at, _unpack_u32(data, at + FRAME_SIZE - 8)[0])
+            own = _unpack_u32(data, at + FRAME_SIZE - 8)[0] if fid is None else fid
+            frame = parse_frame(data, at, offset + at, own)
             if isinstance(frame, Frame):
-                return frame
-        at = data.rfind(SYNC, 0, at)
-    return None
+                vouched = max(vouched, frame.vouched)
+                at = frame.end - offset - 1
+        at = data.find(SYNC, at + 1)
+    return vouched
 
 
 def pack_frame(
@@ -227,17 +246,20 @@ def judge(io: FileIO, fd: int, path: str, fid: int, offset: int, end: int, reaso
 
     Returns if they are a tail that was cut short: its write has not finished, or never will. Such a tail is short
     inside its last frame, or one of its 512-byte sectors is all zero (its size reached the disk, its data did not).
+    Good records may follow if none of them was written after these bytes were on the disk: they were lost with them.
 
     Raises:
         CheckpointCorruptionError: they are damage.
     """
     data = io.read_at(fd, offset, end - offset)
     found = find_frame(data, offset, fid, 1)
-    if found is not None:
+    if found is not None and (
+        vouched(data[1:], offset + 1, fid) > offset or not is_torn(data[: found.offset - offset], offset, fid)
+    ):
         raise CheckpointCorruptionError(
             path, offset, f"{reason or 'the record is cut short'}, and a good record follows at byte {found.offset}"
         )
-    if is_torn(data, offset, fid):
+    if found is not None or is_torn(data, offset, fid):
         return
     raise CheckpointCorruptionError(path, offset, reason or "the record is cut short")
 

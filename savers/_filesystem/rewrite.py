@@ -156,7 +156,7 @@ def finish_release(store: Store, thread_id: str, version: int) -> None:
     names = namespaces(store, thread_id)
     if "" in names:
         _end_log(store, thread_id, "", version)
-    for namespace in [name for name in names if name] + names[:1 if "" in names else 0]:
+    for namespace in [name for name in names if name] + names[: 1 if "" in names else 0]:
         if namespace:
             _end_log(store, thread_id, namespace, version)
         directory = store.directory(thread_id, namespace)
@@ -243,7 +243,7 @@ class _NewLog:
                 frame.seq,
                 frame.type,
                 frame.payload,
-                frame.flags,
+                frame.flags & ~log.LOOSE,  # all of it is on the disk before it takes its place
                 frame.depth,
                 frame.back,
                 frame.key,
@@ -317,6 +317,7 @@ def keep(store: Store, history: LiveHistory, entries: Sequence[Entry]) -> None:
     beginning = header.pack() + history.meta_frame(header.fid)
     path = layout.join(directory, f"{layout.TEMPORARY}{header.fid:08x}")
     new = store.fresh(history.thread_id, history.namespace, path)
+    new.careful = False  # All of it is on the disk before it takes its place.
     store.remove_leftovers(directory)
     try:
         new.begin(header, beginning)

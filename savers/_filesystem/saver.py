@@ -121,7 +121,8 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             raise CheckpointerConfigurationError(f"lock_timeout must be seconds, not {lock_timeout!r}")
         self._codec = Codec(types)
         root = os.path.abspath(os.fspath(base_directory))
-        self._store = Store(root, io or FileIO(), self._codec, state_serializer, lock_timeout)
+        careful = self._fsync == "always"
+        self._store = Store(root, io or FileIO(), self._codec, state_serializer, lock_timeout, careful=careful)
         self._flusher = Flusher(self._fsync if isinstance(self._fsync, float) else None, self._sync)
         self._open()
 

@@ -63,8 +63,9 @@ def sync(store: Store, ticket: Ticket) -> None:
                 return  # Deleted meanwhile, and with it what there was to sync; or released, which syncs.
             history.suspect = True
             raise
-        if history.fd == fd:
-            history.synced, history.born_durably = mark, True
+        with history.mutex:
+            if history.fd == fd:
+                history.synced, history.born_durably = max(history.synced, mark), True
 
 
 class Flusher:

@@ -4,10 +4,8 @@ import pytest
 
 from tests.disk import crashes
 
-SPLIT = [one for one in crashes.WORKLOADS if one is not crashes.two_workers]
 
-
-@pytest.mark.parametrize("workload", SPLIT, ids=lambda workload: workload.__name__)
+@pytest.mark.parametrize("workload", crashes.WORKLOADS, ids=lambda workload: workload.__name__)
 def test_every_state_holds_what_was_acknowledged(workload):
     found = crashes.Crashes()
     found.explore(workload, 600)

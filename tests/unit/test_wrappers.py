@@ -54,7 +54,10 @@ def test_every_method_of_the_contract_is_forwarded(name):
 
 @pytest.mark.parametrize("name", methods_of(HasVersions))
 def test_every_method_about_versions_is_forwarded(name):
-    assert_forwarded(SaverWrapper(VersionedMemorySaver()), name, getattr(HasVersions, name))
+    method = getattr(HasVersions, name)
+    if inspect.iscoroutinefunction(method):  # runs the wrapper's own method in a thread, and that one is forwarded
+        method, name = getattr(HasVersions, method.__name__.removeprefix("a")), method.__name__
+    assert_forwarded(SaverWrapper(VersionedMemorySaver()), name, method)
 
 
 def assert_forwarded(wrapper, name, method):

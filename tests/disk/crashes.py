@@ -22,9 +22,9 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from unittest import mock
 
-from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
+from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver, VersionedMemorySaver
-from savers._filesystem import live, rewrite
+from savers._filesystem import live
 from tests.disk.simfs import Disk, SimFS
 
 PLACE = "/store"
@@ -96,7 +96,7 @@ def fixed(seed):
     clock = itertools.count(1_800_000_000_000_000_000, 1_000_000)
     with (
         mock.patch("os.urandom", rng.randbytes),
-        mock.patch.object(live, "time_ns", lambda: next(clock)),
+        mock.patch.object(live, "time_ns", clock.__next__),
         quiet(),
     ):
         yield
@@ -123,6 +123,11 @@ class Run:
         self.views = [view(self.oracle)]
         self.fsync = fsync
         self.saver = self.open()
+
+    def flush(self):
+        """With fsync=seconds: what follows cannot lose what was before."""
+        self.saver.flush()
+        self.fs.note("flushed")
 
     def open(self):
         return FileSystemSaver(PLACE, fsync=self.fsync, lock_timeout=0, io=self.fs)
@@ -330,6 +335,14 @@ def failed_sync(run):
     run.put(4)
 
 
+def flushes(run):
+    """Puts with a flush now and then."""
+    for number in range(9):
+        run.put(number, items=[*range(number)], text="f" * number * 200)
+        if number % 3 == 2:
+            run.flush()
+
+
 WORKLOADS = (
     first_put, puts, growing_lists, replaces, beside, release, prune, delete, copy, several_threads, two_savers, two_workers, failed_sync,
 )  # fmt: skip
@@ -343,9 +356,9 @@ class Crashes:
 
     def __init__(self, seed=SEED, fsync="always"):
         self.seed, self.fsync = seed, fsync
-        self.states = self.nested = 0
+        self.states = self.nested = self.told = 0
 
-    def explore(self, workload, limit, per_point=None):
+    def explore(self, workload, limit, many=12):
         """Check about `limit` states of a workload.
 
         Raises:
@@ -355,9 +368,10 @@ class Crashes:
             run = Run(self.fsync)
             workload(run)
             run.saver.close()
+            self._look_at(run.views)
             rng = random.Random(f"{self.seed} {workload.__name__} states")
             changes = sum(op[0] != "note" for op in run.fs.ops)
-            share = per_point or max(3, -(-limit // changes))
+            share = max(3, -(-limit // changes))
             disk, low, high, seen = Disk(), 0, 0, set()
             for point, op in enumerate(run.fs.ops):
                 if op[0] == "note":
@@ -368,7 +382,7 @@ class Crashes:
                         continue
                 else:
                     disk.apply(op)
-                for what, tree in disk.states(rng, share):
+                for what, tree in disk.states(rng, share, many):
                     key = hash((repr(tree), low, high))
                     if key not in seen:
                         seen.add(key)
@@ -388,17 +402,81 @@ class Crashes:
                 f"{type(error).__name__}: {error}\n{ops}"
             ) from error
 
+    def explore_without_waiting(self, workload, fsync, limit):
+        """The same for a saver that does not wait for the disk (fsync="never" or seconds).
+
+        The death of the process loses nothing that was acknowledged. A power loss leaves each history as it was at some
+        moment since the last flush, or says that it is damaged.
+        """
+        with fixed(f"{self.seed} {workload.__name__} {fsync}"):
+            run = Run(fsync)
+            workload(run)
+            run.saver.close()
+            self._look_at(run.views)
+            rng = random.Random(f"{self.seed} {workload.__name__} {fsync} states")
+            changes = sum(op[0] != "note" for op in run.fs.ops)
+            disk, low, high, flushed, seen = Disk(), 0, 0, 0, set()
+            for point, op in enumerate(run.fs.ops):
+                if op[0] == "note":
+                    low = max(low, op[2]) if op[1] == "ack" else low
+                    high = max(high, op[2]) if op[1] == "begin" else high
+                    flushed = low if op[1] == "flushed" else flushed
+                    continue
+                deaths = [("within", cut) for cut in cuts(op, rng, 4)] + [("after", None)]
+                for what, cut in deaths:
+                    if cut is not None:
+                        tree = disk.current({op[1]: op[3][:cut]})
+                    else:
+                        disk.apply(op)
+                        tree = disk.current()
+                    self.states += 1
+                    self._examine(
+                        run,
+                        point,
+                        (what, cut),
+                        tree,
+                        run.views[low : high + 1],
+                        rng,
+                        deep=False,
+                        name=workload.__name__,
+                    )
+                for what, tree in disk.states(rng, max(3, limit // changes)):
+                    if (key := hash(repr(tree))) not in seen:
+                        seen.add(key)
+                        self.states += 1
+                        self._look(tree, run.views[flushed : high + 1], what)
+
+    def _look(self, tree, views, what):
+        saver = FileSystemSaver(PLACE, fsync="never", lock_timeout=0, io=SimFS(tree, record=False))
+        for thread in self.threads:
+            for namespace in self.namespaces:
+                try:
+                    found = view(saver, [thread], [namespace])
+                except CheckpointCorruptionError:
+                    self.told += 1
+                else:
+                    expect_each(
+                        found, [{thread: {k: h for k, h in one[thread].items() if k[0] == namespace}} for one in views]
+                    )
+
+    def _look_at(self, views):
+        self.threads = [one for one in THREADS if any(view.get(one) for view in views)]
+        self.namespaces = sorted({"", *(key[0] for view in views for one in view.values() for key in one)})
+
+    def _view(self, saver):
+        return view(saver, self.threads, self.namespaces)
+
     def check(self, tree, views, rng, *, deep):
         fs = SimFS(tree)
         saver = FileSystemSaver(PLACE, fsync="always", lock_timeout=0, io=fs)
-        expect_each(view(saver), views)
+        expect_each(self._view(saver), views)
         steps = [views]
-        for number, (thread, namespace) in enumerate(itertools.product(THREADS, NAMESPACES), 900):
+        for number, (thread, namespace) in enumerate(itertools.product(self.threads, self.namespaces), 900):
             steps.append([grown(one, thread, namespace, number) for one in steps[-1]])
             fs.note("begin", len(steps) - 1)
             saver.put(config_of(thread, namespace), made(number))
             fs.note("ack", len(steps) - 1)
-        expect_whole(view(saver), steps[-1])
+        expect_whole(self._view(saver), steps[-1])
         self._second_crash(tree, fs, steps, rng, deep=deep)
 
     def _second_crash(self, tree, fs, steps, rng, *, deep):
@@ -416,16 +494,25 @@ class Crashes:
                     self.nested += 1
                     try:
                         again = FileSystemSaver(PLACE, fsync="always", lock_timeout=0, io=SimFS(state, record=False))
-                        expect_each(view(again), allowed)
+                        expect_each(self._view(again), allowed)
                         again.put(config_of(), made(990))
-                        expect_each(view(again), [grown(one, "t", "", 990) for one in allowed])
+                        expect_each(self._view(again), [grown(one, "t", "", 990) for one in allowed])
                     except Exception as error:
                         raise Lost(
                             f"in a second crash, after operation {point} of the recovery: {what}\n{error}\n"
                             + "\n".join(f"  {n:4} {shortened(one)}" for n, one in enumerate(fs.ops[: point + 1]))
                         ) from error
         self.nested += 1
-        expect_whole(view(FileSystemSaver(PLACE, fsync="always", io=SimFS(disk.durable(), record=False))), steps[-1])
+        after = FileSystemSaver(PLACE, fsync="always", io=SimFS(disk.durable(), record=False))
+        expect_whole(self._view(after), steps[-1])
+
+
+def cuts(op, rng, many):
+    """Where a write may be cut by the death of the process."""
+    if op[0] != "write":
+        return []
+    lengths = range(1, len(op[3]))
+    return lengths if len(lengths) <= many else rng.sample(lengths, many)
 
 
 def expect_each(found, views):

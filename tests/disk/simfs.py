@@ -421,6 +421,14 @@ class _Directory:
             yield f"changes {bits:b}", self.after([one for n, one in enumerate(self.changes) if bits >> n & 1])
 
 
+def distinct(variants):
+    """Each content once, with its first description."""
+    found = {}
+    for what, content in variants:
+        found.setdefault(content if isinstance(content, bytes) else frozenset(content.items()), (what, content))
+    return list(found.values())
+
+
 class Disk:
     """What operations have left, and may have left, on the disk."""
 
@@ -465,13 +473,23 @@ class Disk:
         names = choices[number][1] if number in choices else thing.durable
         return {name: self._tree(choices, below) for name, below in names.items()}
 
+    def current(self, cut=None):
+        """What a process sees; `cut` has, per file, the bytes of a write that its writer's death cut short."""
+        choices = {}
+        for number, thing in self._things.items():
+            if isinstance(thing, _File):
+                choices[number] = "all", thing.moments[-1] + (cut or {}).get(number, b"")
+            else:
+                choices[number] = "all", thing.after(thing.changes)
+        return self._tree(choices)
+
     def durable(self):
         """What is certainly there."""
         return self._tree({})
 
     def states(self, rng, limit, many=12):
         """Legal contents of the disk as (description, tree): all if they are few, at most `limit` otherwise."""
-        dirty = {number: list(thing.variants(rng, many)) for number, thing in self._things.items() if thing.changes}
+        dirty = {number: distinct(thing.variants(rng, many)) for number, thing in self._things.items() if thing.changes}
         total = 1
         for variants in dirty.values():
             total *= len(variants)
@@ -480,7 +498,7 @@ class Disk:
         else:
             extremes = [
                 tuple(variants[0] for variants in dirty.values()),
-                tuple(variants[1] for variants in dirty.values()),
+                tuple(variants[min(1, len(variants) - 1)] for variants in dirty.values()),
             ]
             drawn = (tuple(rng.choice(variants) for variants in dirty.values()) for _ in range(limit - 2))
             picks = itertools.chain(extremes, drawn)

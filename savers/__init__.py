@@ -1,8 +1,9 @@
 """Savers: where checkpoints are kept. In memory, in memory with versions, in plain files; and what wraps a saver."""
 
+from savers._compression import Compression as Compression
 from savers._filesystem import FileSystemSaver as FileSystemSaver
 from savers._memory import MemorySaver as MemorySaver
 from savers._versioned import VersionedMemorySaver as VersionedMemorySaver
 from savers._wrappers import SaverWrapper as SaverWrapper, ValidatingSaver as ValidatingSaver
 
-__all__ = ["FileSystemSaver", "MemorySaver", "SaverWrapper", "ValidatingSaver", "VersionedMemorySaver"]
+__all__ = ["Compression", "FileSystemSaver", "MemorySaver", "SaverWrapper", "ValidatingSaver", "VersionedMemorySaver"]

@@ -20,6 +20,8 @@ from operator import add
 from typing import Any, Final
 from zlib import crc32
 
+from savers._compression import expand
+
 SET: Final = 0
 """[SET, key, length]: a new value, header included, in the next `length` bytes of the data."""
 APPEND: Final = 1
@@ -28,6 +30,8 @@ SPLICE: Final = 2
 """[SPLICE, key, count, prefix, removed, crc, length]: new bytes in place of `removed` ones after `prefix`."""
 DEL: Final = 3
 """[DEL, key]: the key is gone."""
+PACKED: Final = 4
+"""[PACKED, key, kind, count, bytes, crc, method, length]: a new value, its bytes compressed to `length`."""
 
 OPAQUE: Final = 0
 LIST: Final = 1
@@ -41,6 +45,12 @@ MAX_DEPTH: Final = 8
 """So many keyframes may have to be looked at to find a value's pieces; then they are listed in full again."""
 SPLICE_COST: Final = 24
 """About the bytes that a splice takes beside its new ones."""
+
+_BLOCK: Final = 4
+"""Added to the kind in the entry of a value that began compressed."""
+_FAR: Final = 1 << 60
+"""Compressed bytes have no positions of their own: byte n of what begins, compressed, at position p is at p + n - _FAR.
+So they are cut into pieces like any others, and pieces below zero are found in the block when it is read."""
 
 _PAIR: Final = 2
 _FEW: Final = 4
@@ -60,7 +70,7 @@ class Mismatch(Exception):  # noqa: N818 - for the caller to turn into an error 
 class Value:
     """One packed value: where its bytes are, and what they must add up to."""
 
-    __slots__ = ("base", "count", "crc", "depth", "kind", "length", "pieces", "shared")
+    __slots__ = ("base", "block", "count", "crc", "depth", "kind", "length", "pieces", "shared")
 
     def __init__(self, kind: int, count: int, length: int, crc: int, pieces: list[int]) -> None:
         self.kind = kind
@@ -69,6 +79,8 @@ class Value:
         self.crc = crc
         self.pieces = pieces
         """start, length, start, length, ..."""
+        self.block: tuple[int, int, int, int] | None = None
+        """Where its compressed bytes are: position, length, the length they expand to, method."""
         self.base: int | None = None
         """The keyframe that names the first `shared` entries of `pieces`."""
         self.shared = 0
@@ -77,7 +89,7 @@ class Value:
     def clone(self) -> Value:
         """A copy that can grow on its own."""
         copy = Value(self.kind, self.count, self.length, self.crc, self.pieces.copy())
-        copy.base, copy.shared, copy.depth = self.base, self.shared, self.depth
+        copy.base, copy.shared, copy.depth, copy.block = self.base, self.shared, self.depth, self.block
         return copy
 
     def named_by(self, keyframe: int, depth: int) -> None:
@@ -151,6 +163,11 @@ class Table:
                 length = ops[i + 6]
                 values[name] = _spliced(values[name], ops[i + 2 : i + 7], start + at)
                 i += 7
+            elif op == PACKED:
+                length = ops[i + 7]
+                keys_changed = keys_changed or name not in values
+                values[name] = _packed(ops[i + 2 : i + 8], start + at)
+                i += 8
             elif op == DEL:
                 length = 0
                 del values[name]
@@ -184,7 +201,14 @@ class Table:
             i, at = i + width, at + length
 
 
-_WIDTH: Final = {SET: 3, APPEND: 4, SPLICE: 7, DEL: 2}
+_WIDTH: Final = {SET: 3, APPEND: 4, SPLICE: 7, DEL: 2, PACKED: 8}
+
+
+def _packed(op: Sequence[int], start: int) -> Value:
+    kind, count, size, crc, method, length = op
+    value = Value(kind, count, size, crc, [start - _FAR, size])
+    value.block = start, length, size, method
+    return value
 
 
 def _append(value: Value, count: int, body: bytes, start: int) -> None:
@@ -203,7 +227,10 @@ def _spliced(old: Value, op: Sequence[int], start: int) -> Value:
     if length:
         pieces += (start, length)
     pieces += _cut(old.pieces, prefix + removed, old.length)
-    return Value(old.kind, count, old.length - removed + length, crc, pieces)
+    new = Value(old.kind, count, old.length - removed + length, crc, pieces)
+    if old.block is not None and min(pieces[::_PAIR], default=0) < 0:
+        new.block = old.block
+    return new
 
 
 def _cut(pieces: Sequence[int], first: int, last: int) -> list[int]:
@@ -242,6 +269,15 @@ def emit(draft: Mapping[str, tuple[Any, ...]], names: Sequence[str]) -> tuple[li
         ops += front
         data.append(new)
     return ops, data[0] if len(data) == 1 else b"".join(data)
+
+
+def compressed(op: tuple[Any, ...], method: int, shorter: Callable[[bytes], bytes | None], *, opaque: bool) -> Any:
+    """A SET as PACKED, or as it is if its bytes do not become shorter."""
+    data = op[1]
+    kind, count, skip = (OPAQUE, 0, 0) if opaque else split(data, 0)
+    body = data[skip:]
+    block = shorter(body)
+    return op if block is None else (PACKED, kind, count, len(body), crc32(body), method, block)
 
 
 def difference(old: Value, old_body: bytes, packed: bytes, *, opaque: bool) -> tuple[Any, ...] | None:
@@ -286,7 +322,7 @@ def to_inline(value: Value) -> bool:
 
 
 def entry_of(value: Value, position: int) -> list[int]:
-    """A keyframe's entry for a value: [kind, count, length, crc, distance to the base or 0, pieces ...].
+    """A keyframe's entry for a value: [kind, count, length, crc, distance to the base or 0, block, pieces ...].
 
     Of the first piece the distance back from the keyframe and the length are given, of the others the gap to the one
     before and the length.
@@ -294,6 +330,10 @@ def entry_of(value: Value, position: int) -> list[int]:
     based = value.base is not None and (len(value.pieces) == value.shared or value.depth < MAX_DEPTH)
     entry = [value.kind, value.count, value.length, value.crc]
     entry.append(position - value.base if based and value.base is not None else 0)
+    if value.block is not None:
+        entry[0] += _BLOCK
+        if not based:
+            entry += (position - value.block[0], *value.block[1:])
     pieces = value.pieces
     end = position
     for i in range(value.shared if based else 0, len(pieces), _PAIR):
@@ -311,9 +351,13 @@ def value_of(entry: Sequence[int], position: int, base: Callable[[int], Value]) 
         IndexError, ValueError, TypeError: the entry makes no sense.
     """
     kind, count, length, crc, distance, *rest = entry
-    value = Value(kind, count, length, crc, [])
+    value = Value(kind & ~_BLOCK, count, length, crc, [])
+    if kind & _BLOCK and not distance:
+        away, stored, size, method, *rest = rest
+        value.block = position - away, stored, size, method
     if distance:
         earlier = base(position - distance)
+        value.block = earlier.block
         value.pieces = earlier.pieces.copy()
         value.base, value.shared, value.depth = earlier.base, earlier.shared, earlier.depth
         if not rest:
@@ -342,11 +386,19 @@ def bodies(values: Iterable[Value], read: Callable[[int, int], bytes]) -> list[b
     chunks = [(start, read(start, end - start)) for start, end in spans]
     found: list[bytes] = []
     for value in values:
-        body = _join(value.pieces, chunks)
+        body = _join(value.pieces, chunks if value.block is None else [_expanded(value.block, read), *chunks])
         if len(body) != value.length or crc32(body) != value.crc:
             raise Mismatch
         found.append(body)
     return found
+
+
+def _expanded(block: tuple[int, int, int, int], read: Callable[[int, int], bytes]) -> tuple[int, bytes]:
+    start, stored, size, method = block
+    try:
+        return start - _FAR, expand(method, read(start, stored), size)
+    except ValueError as error:
+        raise Mismatch from error
 
 
 def _join(pieces: Sequence[int], chunks: Sequence[tuple[int, bytes]]) -> bytes:
@@ -365,9 +417,12 @@ def _join(pieces: Sequence[int], chunks: Sequence[tuple[int, bytes]]) -> bytes:
 def _spans(values: Sequence[Value]) -> list[tuple[int, int]]:
     """The ranges to read: all pieces, those near to each other together."""
     starts = [start for value in values for start in value.pieces[::_PAIR]]
+    lengths = [length for value in values for length in value.pieces[1::_PAIR]]
+    if any(value.block is not None for value in values):
+        near = [(start, length) for start, length in zip(starts, lengths, strict=True) if start >= 0]
+        starts, lengths = [start for start, _ in near], [length for _, length in near]
     if not starts:
         return []
-    lengths = [length for value in values for length in value.pieces[1::_PAIR]]
     first, last = min(starts), max(map(add, starts, lengths))
     if last - first <= _PAIR * sum(lengths) + _GAP:
         return [(first, last)]

@@ -19,6 +19,7 @@ from savers._filesystem.record import Entry
 if TYPE_CHECKING:
     from graphkit._checkpoint import Checkpoint
     from graphkit._state import Changes
+    from savers._compression import Compression
 
 FLOOR: Final = 16 << 10
 """No keyframe before so many bytes of changes."""
@@ -35,6 +36,8 @@ class LiveHistory(History):
 
     make_place: Callable[[], None]
     """Makes the directories of this log, where they are missing."""
+    compression: Compression | None = None
+    """How large values are compressed."""
 
     # Checkpoints
 
@@ -77,7 +80,8 @@ class LiveHistory(History):
         base, table = self.tail, self.table
         flags = 0 if target is None else log.REPLACE
         if base is not None and table is not None and self._fits(table, draft, order):
-            ops, data = delta.emit(draft, table.names)
+            ops, data, packing = self._emit(draft, table.names)
+            flags |= packing
             payload = record.pack_change(base, entry, ops, target, data, self._codec.pack)
             back, key, self_depth = self.end - base.offset, self.end - base.key, self.depth + 1
             entry.offset = self._write(log.CHECKPOINT, payload, flags, self_depth, back, key)
@@ -86,7 +90,9 @@ class LiveHistory(History):
         else:
             self_depth = 0
             listed = self._keyframe(draft, order, packed)
-            ops, data = delta.emit(draft, order)
+            ops, data, packing = self._emit(draft, order)
+            if packing or any(entry is not None and entry[0] > delta.MAP for entry in listed[1::2]):
+                flags |= log.COMPRESSED
             payload = record.pack_keyframe(entry, ops, listed, target, data, self._codec.pack)
             entry.offset = entry.key = self._write(log.CHECKPOINT, payload, flags | log.KEY)
             start = self.end - _TRAILER - len(data)
@@ -96,6 +102,19 @@ class LiveHistory(History):
         self.tail, self.depth, self.state = entry, self_depth, None
         if self.index is not None:
             self._list(entry, target)
+
+    def _emit(self, draft: delta.Draft, names: list[str]) -> tuple[list[Any], bytes, int]:
+        """The ops and the data of a draft, large values compressed, and the flag that says so."""
+        ops, data = delta.emit(draft, names)
+        compression = self.compression
+        if compression is None or len(data) < compression.threshold:
+            return ops, data, 0
+        flag, opaque = 0, self._serializer is not None
+        for name, op in draft.items():
+            if op[0] == delta.SET and len(op[1]) >= compression.threshold:
+                draft[name] = delta.compressed(op, compression.number, compression.shorter, opaque=opaque)
+                flag |= log.COMPRESSED if draft[name] is not op else 0
+        return (*delta.emit(draft, names), flag) if flag else (ops, data, 0)
 
     @staticmethod
     def _entry(checkpoint: Checkpoint, target: str | None) -> Entry:

@@ -35,13 +35,15 @@ ANCILLARY: Final = 0x80
 
 KEY: Final = 1
 REPLACE: Final = 2
+COMPRESSED: Final = 4
+"""Some of the values that the record sets or names are compressed."""
 LOOSE: Final = 0x30
 """Two bits: of what stands before the record, up to so many bytes were not yet known to be on the disk when it was
 written. So a power loss may have kept the record and lost something of those."""
 _LOOSE_SHIFT: Final = 4
 _LOOSE_LENGTHS: Final = (0, 1 << 10, 1 << 13, 1 << 16)
 LOOSE_LIMIT: Final = _LOOSE_LENGTHS[-1]
-_KNOWN_FLAGS: Final = KEY | REPLACE | LOOSE
+_KNOWN_FLAGS: Final = KEY | REPLACE | COMPRESSED | LOOSE
 
 _HEADER: Final = struct.Struct("<8sHHIIIQQ16sI")
 HEADER_SIZE: Final = 64

@@ -33,6 +33,7 @@ from graphkit.errors import (
     CheckpointNotFoundError,
     CheckpointStorageError,
 )
+from savers._compression import Compression, checked
 from savers._filesystem import log, rewrite
 from savers._filesystem.history import History
 from savers._filesystem.io import FileIO
@@ -89,6 +90,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         fsync: Fsync = "always",
         lock_timeout: float = 10.0,
         types: Sequence[type] = (),
+        compression: Literal["zlib", "zstd"] | Compression | None = "zlib",
         io: FileIO | None = None,
     ) -> None:
         """Open a store; the directory is made if it is missing.
@@ -100,10 +102,13 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             fsync: when to wait for the disk: at each put, never, or every so many seconds.
             lock_timeout: how long a run waits for another one on the same thread, in seconds.
             types: application types that states may hold; see `register_types`.
+            compression: how values of 100,000 bytes and more are stored; a Compression says from which length and at
+                which level. Small ones, and those that do not become shorter, are stored as they are. None: all are.
             io: the file system; for tests.
 
         Raises:
             CheckpointerConfigurationError: the path is a file, or an option makes no sense.
+            MissingDependencyError: `zstd` without the package of that extra.
             CheckpointFormatError: a newer graphkit made the store.
             CheckpointStorageError: the file system refused.
         """
@@ -123,6 +128,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         root = os.path.abspath(os.fspath(base_directory))
         careful = self._fsync == "always"
         self._store = Store(root, io or FileIO(), self._codec, state_serializer, lock_timeout, careful=careful)
+        self._store.compression = checked(compression)
         self._flusher = Flusher(self._fsync if isinstance(self._fsync, float) else None, self._sync)
         self._open()
 
@@ -359,7 +365,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     @_at_the_edge("sync")
     def flush(self) -> None:
-        """Bring everything that was put to the disk.
+        """Bring everything that was put to the disk; with `fsync="never"` that stays the system's business.
 
         Raises:
             CheckpointStorageError: the disk refused.

@@ -19,6 +19,7 @@ from savers._filesystem.lock import RunLock, ShortLock
 if TYPE_CHECKING:
     from graphkit._abc import StateSerializer
     from graphkit._serde import Codec
+    from savers._compression import Compression
     from savers._filesystem.io import FileIO
 
 OPEN_LOGS: Final = 256
@@ -45,6 +46,8 @@ class Store:
         careful: bool = False,
     ) -> None:
         self.root, self.io, self._careful = root, io, careful
+        self.compression: Compression | None = None
+        """How large values are compressed by those who write."""
         self._codec, self._serializer, self._lock_timeout = codec, serializer, lock_timeout
         self._open: OrderedDict[tuple[str, str, int], History] = OrderedDict()
         self._guard = Lock()
@@ -211,6 +214,7 @@ class Store:
         self._refuse_link(directory)
         history = LiveHistory(*self._arguments(path or layout.join(directory, layout.LOG), thread_id, namespace))
         history.careful = self._careful
+        history.compression = self.compression
         history.make_place = lambda: self._make_place(thread_id, namespace)
         return history
 

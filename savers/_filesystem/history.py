@@ -140,13 +140,18 @@ class History:
             CheckpointFormatError: it needs a newer graphkit.
         """
         if self.fd >= 0:
-            found = self.io.fstat(self.fd)
-            if found.st_size == self.end and found.st_nlink and (self.closed_by is None or self.released):
-                return True
-            if found.st_nlink and found.st_size > self.end > 0 and self.closed_by is None:
-                self._read_on(found.st_size)
-                if self.closed_by is None:
+            try:
+                found = self.io.fstat(self.fd)
+                if found.st_size == self.end and found.st_nlink and (self.closed_by is None or self.released):
                     return True
+                if found.st_nlink and found.st_size > self.end > 0 and self.closed_by is None:
+                    self._read_on(found.st_size)
+                    if self.closed_by is None:
+                        return True
+            except BaseException:
+                # Half of it may have been taken in.
+                self.close()
+                raise
             self.close()
         return self._open()
 
@@ -173,8 +178,8 @@ class History:
     def _read_birth(self, size: int) -> int:
         """Check the header and the META record; returns where the records begin."""
         data = self.io.read_at(self.fd, 0, min(size, 1 << 14))
-        if len(data) < size and log.is_headless(data):
-            data = self.io.read_at(self.fd, 0, size)
+        if log.HEADER_SIZE <= len(data) and log.is_headless(data) and self._vouched(None, 0, size) <= 0:
+            raise log.Unborn
         self.header = log.read_header(self.path, data)
         self.fid = self.header.fid
         meta = log.parse_frame(data, log.HEADER_SIZE, log.HEADER_SIZE, self.fid)
@@ -186,13 +191,16 @@ class History:
         if isinstance(meta, str) or meta.type != log.META or meta.seq:
             reason = meta if isinstance(meta, str) else "the first record is not the log's description"
             # Of what the same write held, and those that did not wait for it, later sectors may be there alone.
-            rest = data[log.HEADER_SIZE :] if len(data) == size else self._read(log.HEADER_SIZE, size)
-            if not log.vouched(rest, log.HEADER_SIZE, self.fid) and log.is_torn(rest, log.HEADER_SIZE, self.fid):
+            here = (self.fid, log.HEADER_SIZE, size)
+            if not self._vouched(*here) and log.is_torn(self.io, self.fd, *here):
                 raise log.Unborn
             raise CheckpointCorruptionError(self.path, log.HEADER_SIZE, reason)
         self._check_owner(record.unpack_payload(self.path, meta))
         self.seq, self.end = 1, meta.end
         return meta.end
+
+    def _vouched(self, fid: int | None, start: int, end: int) -> int:
+        return log.vouched(self.io, self.fd, fid, start, end)
 
     def _check_owner(self, meta: Any) -> None:
         if not isinstance(meta, dict) or meta.get("thread") != self.thread_id or meta.get("ns") != self.namespace:
@@ -324,9 +332,9 @@ class History:
             return Index()
         if self.index is None:
             end, kept = self.end, (self.table, self.state, self.key_length, self.key_end)
-            self.table, self.tail, self.index = None, None, Index()
-            self.seq, self.end = 1, self._first_record()
             try:
+                self.table, self.tail, self.index = None, None, Index()
+                self.seq, self.end = 1, self._first_record()
                 for frame in log.scan(self.io, self.fd, self.path, self.fid, self.end, end, 1):
                     self._take(frame, tracked=False)
                     self.seq, self.end = frame.seq + 1, frame.end

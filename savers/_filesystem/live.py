@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from logging import getLogger
 from operator import is_
 from time import time_ns
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from graphkit._checkpoint import Checkpoint
     from graphkit._state import Changes
     from savers._compression import Compression
+    from savers._filesystem.io import FileIO
 
 FLOOR: Final = 16 << 10
 """No keyframe before so many bytes of changes."""
@@ -28,6 +29,7 @@ RECORD_COST: Final = 1 << 10
 _MAX_DEPTH: Final = 60_000
 _OPAQUE_KEY: Final = ""
 _TRAILER: Final = 4
+_PART: Final = 1 << 20
 _LOGGER: Final = getLogger("graphkit")
 
 
@@ -309,9 +311,8 @@ class LiveHistory(History):
         self.make_place()
         self.fd = self.io.open(self.path, write=True, create=True, append=True)
         if size := self.io.fstat(self.fd).st_size:
-            left = self.io.read_at(self.fd, 0, size)
-            if left.strip(b"\0"):
-                write_file(self.io, layout.join(os.path.dirname(self.path), f"{layout.TORN}0-0.bin"), left)
+            if any(part.strip(b"\0") for part in _parts(self.io, self.fd, 0, size)):
+                put_aside(self.io, self.fd, 0, size, os.path.dirname(self.path), f"{layout.TORN}0-0")
             self.io.truncate(self.fd, 0)
         self.header = new_header(self._digest, 1)
         self.fid, self.seq, self.end = self.header.fid, 1, 0
@@ -347,8 +348,8 @@ class LiveHistory(History):
         assert self.header is not None
         size = self.io.fstat(self.fd).st_size
         directory = os.path.dirname(self.path)
-        name = f"{layout.TORN}{self.header.generation}-{self.end}.bin"
-        write_file(self.io, layout.join(directory, name), self.io.read_at(self.fd, self.end, size - self.end))
+        name = f"{layout.TORN}{self.header.generation}-{self.end}"
+        name = put_aside(self.io, self.fd, self.end, size, directory, name)
         self.io.truncate(self.fd, self.end)
         self.io.fsync(self.fd)
         self.io.fsync_dir(directory)
@@ -363,17 +364,52 @@ def new_header(digest: bytes, generation: int) -> log.Header:
     return log.Header(fid, generation, time_ns(), digest)
 
 
-def write_file(io: Any, path: str, data: bytes) -> None:
+def write_file(io: FileIO, path: str, parts: Iterable[bytes]) -> None:
     """Write a whole file and bring it to the disk; what stood there before is replaced."""
     fd = io.open(path, write=True, create=True)
     try:
         io.truncate(fd, 0)
-        done = 0
-        while done < len(data):
-            done += io.append(fd, data[done:])
+        for data in parts:
+            done = 0
+            while done < len(data):
+                done += io.append(fd, data[done:])
         io.fsync(fd)
     finally:
         io.close(fd)
+
+
+def put_aside(io: FileIO, fd: int, start: int, end: int, directory: str, name: str) -> str:
+    """Copy a part of a file into one of its own, on the disk when this returns; the name that it got.
+
+    An earlier one of that name stays, unless it is what an interrupted attempt has left of this one.
+    """
+    number, full = 1, f"{name}.bin"
+    while not _begins(io, layout.join(directory, full), fd, start, end):
+        number += 1
+        full = f"{name}-{number}.bin"
+    write_file(io, layout.join(directory, full), _parts(io, fd, start, end))
+    return full
+
+
+def _begins(io: FileIO, path: str, fd: int, start: int, end: int) -> bool:
+    """Whether there is no such file, or it holds the beginning of that part of another one."""
+    found = io.stat(path)
+    if found is None or not found.st_size:
+        return True
+    if found.st_size > end - start:
+        return False
+    other = io.open(path)
+    try:
+        mine = _parts(io, fd, start, start + found.st_size)
+        return all(part == there for part, there in zip(mine, _parts(io, other, 0, found.st_size), strict=True))
+    finally:
+        io.close(other)
+
+
+def _parts(io: FileIO, fd: int, start: int, end: int) -> Iterator[bytes]:
+    while start < end and (data := io.read_at(fd, start, min(_PART, end - start))):
+        yield data
+        start += len(data)
 
 
 def _checked(name: Any) -> str:

@@ -60,6 +60,7 @@ MAX_PAYLOAD: Final = 1 << 30
 MAX_DISTANCE: Final = 0xF000_0000
 _SECTOR: Final = 512
 _WINDOW: Final = 1 << 22
+_SEARCH: Final = 1 << 20
 TAIL_READ: Final = 1 << 16
 
 
@@ -117,8 +118,6 @@ def read_header(path: str, data: bytes) -> Header:
     if len(data) < HEADER_SIZE or not data.strip(b"\0"):
         raise Unborn
     if is_headless(data):
-        if vouched(data, 0, None) <= 0:
-            raise Unborn
         raise CheckpointCorruptionError(path, 0, "the file header is gone")
     magic, major, _, _, fid, _, generation, created_ns, digest, _ = _HEADER.unpack_from(data)
     if magic != MAGIC:
@@ -133,7 +132,7 @@ def read_header(path: str, data: bytes) -> Header:
 
 
 def is_headless(data: bytes) -> bool:
-    """Whether the first sector of a file never reached the disk; then all of the file is needed to `read_header`."""
+    """Whether the first sector of a file never reached the disk; what stands behind it tells if anything else did."""
     return not data[:_SECTOR].strip(b"\0")
 
 
@@ -142,18 +141,40 @@ def loose_flags(length: int) -> int:
     return sum(length > one for one in _LOOSE_LENGTHS) << _LOOSE_SHIFT
 
 
-def vouched(data: bytes, offset: int, fid: int | None) -> int:
-    """Up to where the good records in `data`, which stands at `offset`, vouch that all was on the disk; else 0."""
-    vouched, at = 0, data.find(SYNC)
-    while at >= 0:
-        if len(data) - at >= FRAME_SIZE:
-            own = _unpack_u32(data, at + FRAME_SIZE - 8)[0] if fid is None else fid
-            frame = parse_frame(data, at, offset + at, own)
-            if isinstance(frame, Frame):
-                vouched = max(vouched, frame.vouched)
-                at = frame.end - offset - 1
-        at = data.find(SYNC, at + 1)
-    return vouched
+def good_frames(io: FileIO, fd: int, fid: int | None, start: int, end: int) -> Iterator[Frame]:
+    """All records between two positions that prove themselves, whatever stands between them.
+
+    `fid` None: of any file id. Reads a window at a time, and of what claims to be a record only what can be one.
+    """
+    base, data = start, b""
+    at = 0
+    while True:
+        at = data.find(SYNC, at)
+        if at < 0 or len(data) - at < FRAME_SIZE:
+            # The last bytes may be the beginning of a record.
+            keep = at if at >= 0 else max(0, len(data) - FRAME_SIZE)
+            more = io.read_at(fd, base + len(data), min(_SEARCH, end - base - len(data)))
+            if not more:
+                return
+            base, data, at = base + keep, data[keep:] + more, 0
+            continue
+        offset = base + at
+        length = _trusted_length(data[at : at + FRAME_SIZE], offset, fid)
+        frame: Frame | str = ""
+        if length is not None and length <= min(MAX_PAYLOAD + OVERHEAD, end - offset):
+            own = _unpack_u32(data, at + FRAME_SIZE - 8)[0]
+            whole = data[at : at + length] if len(data) - at >= length else io.read_at(fd, offset, length)
+            frame = parse_frame(whole, 0, offset, own)
+        if isinstance(frame, Frame):
+            yield frame
+            base, data, at = (base, data, frame.end - base) if frame.end <= base + len(data) else (frame.end, b"", 0)
+        else:
+            at += 1
+
+
+def vouched(io: FileIO, fd: int, fid: int | None, start: int, end: int) -> int:
+    """Up to where the good records between two positions vouch that all was on the disk; else 0."""
+    return max((frame.vouched for frame in good_frames(io, fd, fid, start, end)), default=0)
 
 
 def pack_frame(
@@ -253,63 +274,57 @@ def judge(io: FileIO, fd: int, path: str, fid: int, offset: int, end: int, reaso
     Raises:
         CheckpointCorruptionError: they are damage.
     """
-    data = io.read_at(fd, offset, end - offset)
-    found = find_frame(data, offset, fid, 1)
+    found = next(good_frames(io, fd, fid, offset + 1, end), None)
     if found is not None and (
-        vouched(data[1:], offset + 1, fid) > offset or not is_torn(data[: found.offset - offset], offset, fid)
+        vouched(io, fd, fid, found.offset, end) > offset or not is_torn(io, fd, fid, offset, found.offset)
     ):
         raise CheckpointCorruptionError(
             path, offset, f"{reason or 'the record is cut short'}, and a good record follows at byte {found.offset}"
         )
-    if found is not None or is_torn(data, offset, fid):
+    if found is not None or is_torn(io, fd, fid, offset, end):
         return
     raise CheckpointCorruptionError(path, offset, reason or "the record is cut short")
 
 
-def is_torn(data: bytes, offset: int, fid: int) -> bool:
-    """Whether a bad end of a file looks like a write that never finished."""
-    length = _trusted_length(data, offset, fid)
-    if length is not None and len(data) < length:
+def is_torn(io: FileIO, fd: int, fid: int, offset: int, end: int) -> bool:
+    """Whether the bad bytes between two positions look like a write that never finished."""
+    room = end - offset
+    if room < FRAME_SIZE:
         return True
-    if length is None:
-        trailer = _unpack_u32(data, len(data) - 4)[0] if len(data) >= OVERHEAD else 0
-        if len(data) < FRAME_SIZE:
-            return True
-        length = trailer if trailer == len(data) else None
-    return _zero_sector(data, offset, length)
+    length = _trusted_length(io.read_at(fd, offset, FRAME_SIZE), offset, fid)
+    if length is not None and room < length:
+        return True
+    if length is None and room >= OVERHEAD and _unpack_u32(io.read_at(fd, end - 4, 4).ljust(4))[0] == room:
+        length = room
+    return _zero_sector(io, fd, offset, end, length)
 
 
-def _trusted_length(data: bytes, offset: int, fid: int) -> int | None:
+def _trusted_length(data: bytes, offset: int, fid: int | None) -> int | None:
     if len(data) < FRAME_SIZE:
         return None
     sync, length, _, _, _, _, _, _, _, frame_fid, check = _unpack_frame(data)
-    good = sync == SYNC and frame_fid == fid and check == crc32(_U64.pack(offset), crc32(data[: FRAME_SIZE - 4]))
+    good = sync == SYNC and fid in {None, frame_fid}
+    good = good and check == crc32(_U64.pack(offset), crc32(data[: FRAME_SIZE - 4]))
     return length + OVERHEAD if good else None
 
 
-def _zero_sector(data: bytes, offset: int, length: int | None) -> bool:
+def _zero_sector(io: FileIO, fd: int, offset: int, end: int, length: int | None) -> bool:
     # The last bytes of a trailer are zero in a good record too, so a sector that holds only those proves nothing.
-    at = 0
-    while at < len(data):
-        to = min(len(data), at + _SECTOR - (offset + at) % _SECTOR)
-        if not data[at:to].strip(b"\0"):
-            trailer = _U32.pack(length) if length is not None else b"\1\1\1\1"
-            inside = at - (length - 4 if length is not None else len(data) - 4)
-            if inside < 0 or trailer[inside : inside + to - at].strip(b"\0"):
+    trailer = _U32.pack(length) if length is not None else b"\1\1\1\1"
+    trailer_at = offset + length - 4 if length is not None else end - 4
+    while offset < end:
+        data = io.read_at(fd, offset, min(_SEARCH - offset % _SECTOR, end - offset))
+        if not data:
+            return True
+        at = 0
+        while at < len(data):
+            to = min(len(data), at + _SECTOR - (offset + at) % _SECTOR)
+            inside = offset + at - trailer_at
+            if not data[at:to].strip(b"\0") and (inside < 0 or trailer[inside : inside + to - at].strip(b"\0")):
                 return True
-        at = to
+            at = to
+        offset += len(data)
     return False
-
-
-def find_frame(data: bytes, offset: int, fid: int, start: int) -> Frame | None:
-    """The first good record in `data[start:]`, where `data` stands at `offset` in the file."""
-    at = data.find(SYNC, start)
-    while at >= 0:
-        frame = parse_frame(data, at, offset + at, fid)
-        if isinstance(frame, Frame):
-            return frame
-        at = data.find(SYNC, at + 1)
-    return None
 
 
 def read_frame(io: FileIO, fd: int, path: str, fid: int, offset: int, end: int) -> Frame:

@@ -123,7 +123,7 @@ class Store:
         if not self._read_marker():
             marker = f'{{"format": {log.MAJOR}, "store": "{new_id()}"}}\n'
             beside = layout.join(self.root, f"{layout.TEMPORARY}{new_id()}")
-            write_file(self.io, beside, marker.encode())
+            write_file(self.io, beside, [marker.encode()])
             self.io.rename(beside, layout.join(self.root, layout.MARKER))
             self.io.fsync_dir(self.root)
 

@@ -98,7 +98,13 @@ class LiveHistory(History):
             payload = record.pack_keyframe(entry, ops, listed, target, data, self._codec.pack)
             entry.offset = entry.key = self._write(log.CHECKPOINT, payload, flags | log.KEY)
             start = self.end - _TRAILER - len(data)
-            self.table = self._table_of(record.Decoded(entry, ops, listed, target, data, start))
+            try:
+                self.table = self._table_of(record.Decoded(entry, ops, listed, target, data, start))
+            except BaseException:
+                # It needs to read what the keyframe points at, and could not: the record must not stand.
+                self._undo(entry.offset)
+                self.close()
+                raise
             self.key_length, self.key_end = self.table.length, self.end
         entry.size = self.end - entry.offset
         self.tail, self.depth, self.state = entry, self_depth, None
@@ -264,7 +270,13 @@ class LiveHistory(History):
 
     def _write(self, type: int, payload: bytes, flags: int = 0, depth: int = 0, back: int = 0, key: int = 0) -> int:
         """Append a record in one write and return where it stands; on an error the file is as it was."""
-        birth = self._conceive() if self.fd < 0 else b""
+        birth = b""
+        if self.fd < 0:
+            try:
+                birth = self._conceive()
+            except BaseException:
+                self.close()
+                raise
         offset = self.end or len(birth)
         if self.careful and self.synced < offset and not birth:
             flags |= self._loose()
@@ -298,13 +310,23 @@ class LiveHistory(History):
             while done < len(data):
                 done += self.io.append(self.fd, data[done:])
         except BaseException:
-            try:
-                self.io.truncate(self.fd, start)
-            except OSError:
-                # Whoever comes next finds a torn tail and sets it aside.
-                _LOGGER.warning("%s: a write that failed could not be undone; the next writer will", self.path)
-                self.close()
+            self._undo(start)
             raise
+
+    def _undo(self, start: int) -> None:
+        """Cut off what was appended from `start` on."""
+        try:
+            self.io.truncate(self.fd, start)
+        except OSError:
+            # Whoever comes next finds a torn tail and sets it aside.
+            _LOGGER.warning("%s: a write that failed could not be undone; the next writer will", self.path)
+            self.close()
+            return
+        try:
+            # Or else a power loss might mix sectors of it with those that come in its place.
+            self.io.fdatasync(self.fd)
+        except OSError:
+            self.suspect = True
 
     def _conceive(self) -> bytes:
         """Make the file of a log that does not exist yet; returns what it begins with."""
@@ -351,7 +373,11 @@ class LiveHistory(History):
         name = f"{layout.TORN}{self.header.generation}-{self.end}"
         name = put_aside(self.io, self.fd, self.end, size, directory, name)
         self.io.truncate(self.fd, self.end)
-        self.io.fsync(self.fd)
+        try:
+            self.io.fsync(self.fd)
+        except OSError:
+            self.suspect = True
+            raise
         self.io.fsync_dir(directory)
         _LOGGER.warning(
             "%s: the last write never finished; its %d bytes are set aside in %s", self.path, size - self.end, name

@@ -220,6 +220,9 @@ class SimFS:
         self.stat(path)
         return False
 
+    def real_path(self, path):
+        return path
+
     def listdir(self, path):
         with self._guard:
             self._meet("listdir", path)
@@ -252,14 +255,18 @@ class SimFS:
             (parent, name), (other, new) = self._parent(source), self._parent(target)
             if name not in self._dirs[parent]:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
-            assert parent == other, "the saver moves nothing between directories"
             number, old = self._dirs[parent].pop(name), self._dirs[parent].get(new)
             if old is not None:
                 if self._dirs.get(old):
                     raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
                 self._links[old] = 0
             self._dirs[parent][new] = number
-            self._done("rename", number, parent, name, new)
+            if parent == other:
+                self._done("rename", number, parent, name, new)
+            else:
+                # Each directory is brought to the disk by itself; nothing promises that both change at once.
+                self._done("link", number, other, new)
+                self._done("unlink", number, parent, name)
 
     def unlink(self, path):
         self._remove("unlink", path)
@@ -453,8 +460,8 @@ class Disk:
         if kind in {"create", "mkdir"}:
             self._things[number] = _File() if kind == "create" else _Directory()
             self._things[rest[0]].changes.append(("link", rest[1], number, None))
-        elif kind == "unlink":
-            self._things[rest[0]].changes.append(("unlink", rest[1], number, None))
+        elif kind in {"link", "unlink"}:
+            self._things[rest[0]].changes.append((kind, rest[1], number, None))
         elif kind == "rename":
             self._things[rest[0]].changes.append(("rename", rest[1], number, rest[2]))
         elif kind in {"write", "truncate"}:

@@ -100,6 +100,10 @@ class FileIO:
         found = self.stat(path)
         return found is not None and stat.S_ISLNK(found.st_mode)
 
+    def real_path(self, path: str) -> str:
+        """The path without symbolic links: what tells two places apart."""
+        return os.path.realpath(path)
+
     def truncate(self, fd: int, size: int) -> None:
         """Cut a file to a size."""
         try:

@@ -60,6 +60,11 @@ def is_thread(name: str) -> bool:
     return name.startswith("t-") and _NAME.match(name) is not None
 
 
+def is_leftover(name: str) -> bool:
+    """Whether this is the name of a thread's directory that was being removed."""
+    return name.startswith(TEMPORARY) and is_thread(name.removeprefix(TEMPORARY))
+
+
 def is_namespace(name: str) -> bool:
     """Whether this is the name of a namespace's directory."""
     return name.startswith("n-") and _NAME.match(name) is not None

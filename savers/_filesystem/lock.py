@@ -115,10 +115,11 @@ if hasattr(os, "register_at_fork"):
 class RunLock:
     """One run at a time per thread, across processes; the file names its holder."""
 
-    def __init__(self, io: FileIO, path: str, thread_id: str, make_place: Callable[[], None], timeout: float) -> None:
+    def __init__(self, io: FileIO, path: str, thread_id: str, make: Callable[[], int], timeout: float) -> None:
+        """Prepare the lock at a path; `make` makes the file with its directory, and opens it."""
         self._io, self._path, self._thread_id = io, path, thread_id
-        self._make_place, self._timeout = make_place, timeout
-        self._key = os.path.realpath(path)
+        self._make, self._timeout = make, timeout
+        self._key = io.real_path(path)
         self._fd = -1
         self.ident = 0
         self.me = ""
@@ -158,8 +159,7 @@ class RunLock:
         pause = _FIRST_WAIT
         while True:
             if self._fd < 0:
-                self._make_place()
-                self._fd = self._io.open(self._path, write=True, create=True)
+                self._fd = self._opened()
             if self._io.lock(self._fd):
                 here, there = self._io.fstat(self._fd), self._io.stat(self._path)
                 if there is not None and there.st_ino == here.st_ino:
@@ -173,6 +173,12 @@ class RunLock:
                 raise ThreadBusyError(self._thread_id, self._holder(), round(waited, 1))
             sleep(min(pause, self._timeout - waited))
             pause = min(pause * 1.5, _LONGEST_WAIT)
+
+    def _opened(self) -> int:
+        try:
+            return self._io.open(self._path, write=True)
+        except FileNotFoundError:
+            return self._make()
 
     def _holder(self) -> str:
         text = self._io.read_at(self._fd, 0, 1024).decode("utf-8", "replace").strip()

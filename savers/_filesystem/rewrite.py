@@ -175,8 +175,11 @@ def _end_log(store: Store, thread_id: str, namespace: str, version: int) -> None
         history.close()
 
 
-def delete(store: Store, thread_id: str) -> bool:
+def delete(store: Store, thread_id: str, *, keep_lock: bool) -> bool:
     """Remove a thread; whether it held anything.
+
+    `keep_lock`: a run that goes on holds the thread's run lock (or may), so its file is brought back: whoever waits for
+    the lock keeps waiting, and whoever comes finds it.
 
     A TOMBSTONE at the end of each live log tells those who have it open. The root's decides, so it is on the disk
     before any other: a namespace's without it would later take a thread along that had gone on. The directory goes in
@@ -201,7 +204,12 @@ def delete(store: Store, thread_id: str) -> bool:
     away = layout.join(store.root, layout.TEMPORARY + os.path.basename(directory))
     if store.io.stat(away) is not None:
         store.remove_tree(away)
+    if not store.swept:
+        store.sweep()
     store.io.rename(directory, away)
+    if keep_lock and store.io.stat(layout.join(away, layout.RUN_LOCK)) is not None:
+        store.io.mkdir(directory)
+        store.io.rename(layout.join(away, layout.RUN_LOCK), layout.join(directory, layout.RUN_LOCK))
     store.io.fsync_dir(store.root)
     store.remove_tree(away)
     return found

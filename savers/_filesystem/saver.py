@@ -276,8 +276,12 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         thread_id = thread_id_of(thread)
         if self._store.io.stat(self._store.directory(thread_id)) is None:
             return False
-        with self._exclusive(thread_id), self._store.short(thread_id):
-            return rewrite.delete(self._store, thread_id)
+        with self._exclusive(thread_id) as keep_lock:
+            with self._store.short(thread_id):
+                found = rewrite.delete(self._store, thread_id, keep_lock=keep_lock)
+            # Space is free when the last descriptor is closed.
+            self._store.close_thread(thread_id)
+            return found
 
     @_at_the_edge("copy")
     def copy(self, source: ThreadLike, target: ThreadLike) -> None:
@@ -335,7 +339,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     # The run lock
 
     def run_lock_key(self, config: ConfigLike = None) -> object:
-        return "file", os.path.realpath(self._store.root), RunnableConfig.of(config).thread
+        return "file", self._store.io.real_path(self._store.root), RunnableConfig.of(config).thread
 
     @contextmanager
     def _run_lock(self, config: RunnableConfig, timeout: float | None) -> Iterator[None]:
@@ -352,14 +356,14 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             lock.__exit__(None, None, None)
 
     @contextmanager
-    def _exclusive(self, thread_id: str) -> Iterator[None]:
-        """The run lock, unless the caller is a node of the run that holds it, or has taken it itself."""
+    def _exclusive(self, thread_id: str) -> Iterator[bool]:
+        """The run lock, unless the caller is a node of the run that holds it, or has taken it itself: then True."""
         config = RunnableConfig(thread_id)
         if self.run_lock_key(config) in held_locks() or self._store.run_lock(thread_id, None).is_mine:
-            yield
+            yield True
         else:
             with self._run_lock(config, None):
-                yield
+                yield False
 
     # Closing
 
@@ -405,7 +409,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             if history.closed_by.type == log.RELEASE:
                 rewrite.finish_release(self._store, thread_id, history.closing_version())
             else:
-                rewrite.delete(self._store, thread_id)
+                rewrite.delete(self._store, thread_id, keep_lock=True)
             history.close()
 
     def _listed(self, history: History) -> Sequence[Checkpoint]:

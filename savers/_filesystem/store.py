@@ -52,7 +52,8 @@ class Store:
         self._open: OrderedDict[tuple[str, str, int], History] = OrderedDict()
         self._guard = Lock()
         self._shorts = self._new_locks()
-        self._place_made = False
+        self.swept = False
+        """Whether this process has looked for what others left half removed."""
         _STORES.add(self)
 
     def _new_locks(self) -> list[ShortLock]:
@@ -134,6 +135,8 @@ class Store:
     def _make_place(self, thread_id: str, namespace: str) -> None:
         self.short(thread_id).revive()
         directory = self.directory(thread_id)
+        if not self.swept:
+            self.sweep()
         leftover = layout.join(self.root, layout.TEMPORARY + layout.place_of(thread_id).name)
         if self.io.stat(leftover) is not None:
             self.remove_tree(leftover)
@@ -147,6 +150,18 @@ class Store:
         for name in self.io.listdir(directory):
             if name.startswith(layout.TEMPORARY):
                 self.io.unlink(layout.join(directory, name))
+
+    def sweep(self) -> list[str]:
+        """Remove the threads whose removal somebody began and did not live to finish; their names.
+
+        Done once by every process that makes or deletes a thread, and by verify and repair; somebody who is removing
+        one just now is not disturbed.
+        """
+        self.swept = True
+        gone = [name for name in self.io.listdir(self.root) if layout.is_leftover(name)]
+        for name in gone:
+            self.remove_tree(layout.join(self.root, name))
+        return gone
 
     def sync_place(self, thread_id: str, namespace: str) -> None:
         """Bring the names that lead to a log to the disk."""
@@ -177,13 +192,15 @@ class Store:
     def run_lock(self, thread_id: str, timeout: float | None) -> RunLock:
         """The run lock of a thread, not yet taken."""
 
-        def make_place() -> None:
-            if not self.io.is_dir(self.root):
-                self._make_root()
-            self.io.mkdir(self.directory(thread_id))
-
         path = layout.join(self.directory(thread_id), layout.RUN_LOCK)
-        return RunLock(self.io, path, thread_id, make_place, self._lock_timeout if timeout is None else timeout)
+
+        def make() -> int:
+            # Not beside a delete, which takes the directory away and brings the lock file of its own run back.
+            with self.short(thread_id):
+                self.io.mkdir(self.directory(thread_id))
+                return self.io.open(path, write=True, create=True)
+
+        return RunLock(self.io, path, thread_id, make, self._lock_timeout if timeout is None else timeout)
 
     # Open logs
 
@@ -238,6 +255,14 @@ class Store:
                     gone.close()
                     gone.mutex.release()
         return history
+
+    def close_thread(self, thread_id: str) -> None:
+        """Close the logs of a thread."""
+        with self._guard:
+            histories = [self._open.pop(key) for key in list(self._open) if key[0] == thread_id]
+        for history in histories:
+            with history.mutex:
+                history.close()
 
     def close(self) -> None:
         """Close every descriptor; the next use opens what it needs."""

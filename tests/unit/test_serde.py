@@ -538,7 +538,7 @@ def test_no_memory_is_no_damage(monkeypatch):
     def full(*_args, **_kwargs):
         raise MemoryError
 
-    monkeypatch.setattr("graphkit._serde.unpackb", full)
+    monkeypatch.setattr("graphkit._serde.codec.unpackb", full)
     with pytest.raises(MemoryError):
         CODEC.unpack(b"\1")
 

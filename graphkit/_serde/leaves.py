@@ -1,0 +1,260 @@
+"""Values that hold no others and are no plain msgpack: the written form of each beside its reading."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgpack import ExtType
+
+from graphkit._serde.codes import COMPLEX, DATE, DATETIME, DECIMAL, INT, PATH, STR, TIME, TIMEDELTA, UUID, ZONE
+from graphkit._serde.refusal import Refused
+from graphkit.errors import CheckpointSerializationError
+
+# --- numbers and text -------------------------------------------------------------------------------------------------
+
+
+def leaf(value: Any) -> Any:
+    """A value of msgpack's own types as it is; an ext type if it is an int or a str that msgpack cannot hold."""
+    if type(value) is int and not -(1 << 63) <= value < 1 << 64:
+        return ExtType(INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+    if type(value) is str:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return ExtType(STR, _text(value))
+    return value
+
+
+def is_native(key: object) -> bool:
+    """Whether msgpack can hold a value of its own types."""
+    return type(leaf(key)) is not ExtType
+
+
+def _read_int(data: bytes) -> int:
+    return int.from_bytes(data, "big", signed=True)
+
+
+def _text(value: str) -> bytes:
+    return value.encode("utf-8", "surrogatepass")
+
+
+def _str(data: bytes) -> str:
+    return str(data, "utf-8", "surrogatepass")
+
+
+_COMPLEX_FORM: Final = struct.Struct(">dd")
+
+
+def _write_complex(value: complex) -> ExtType:
+    return ExtType(COMPLEX, _COMPLEX_FORM.pack(value.real, value.imag))
+
+
+def _read_complex(data: bytes) -> complex:
+    return complex(*_COMPLEX_FORM.unpack(data))
+
+
+def _write_decimal(value: Any) -> ExtType:
+    return ExtType(DECIMAL, str(value).encode("ascii"))
+
+
+def _read_decimal(data: bytes) -> Any:
+    from decimal import Decimal
+
+    return Decimal(str(data, "ascii"))
+
+
+# --- dates and times --------------------------------------------------------------------------------------------------
+
+_DATETIME_FORM: Final = struct.Struct(">HBBBBBIB")
+_DATE_FORM: Final = struct.Struct(">HBB")
+_TIME_FORM: Final = struct.Struct(">BBBIB")
+_TIMEDELTA_FORM: Final = struct.Struct(">iii")
+
+
+def _write_datetime(value: Any) -> ExtType:
+    date = (value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond, value.fold)
+    return ExtType(DATETIME, _DATETIME_FORM.pack(*date) + _zone(value.tzinfo))
+
+
+def _read_datetime(data: bytes) -> Any:
+    from datetime import datetime
+
+    year, month, day, hour, minute, second, micros, fold = _DATETIME_FORM.unpack_from(data)
+    zone = _zone_of(data[_DATETIME_FORM.size :])
+    return datetime(year, month, day, hour, minute, second, micros, zone, fold=fold)
+
+
+def _write_date(value: Any) -> ExtType:
+    return ExtType(DATE, _DATE_FORM.pack(value.year, value.month, value.day))
+
+
+def _read_date(data: bytes) -> Any:
+    from datetime import date
+
+    return date(*_DATE_FORM.unpack(data))
+
+
+def _write_time(value: Any) -> ExtType:
+    time = (value.hour, value.minute, value.second, value.microsecond, value.fold)
+    return ExtType(TIME, _TIME_FORM.pack(*time) + _zone(value.tzinfo))
+
+
+def _read_time(data: bytes) -> Any:
+    from datetime import time
+
+    hour, minute, second, micros, fold = _TIME_FORM.unpack_from(data)
+    return time(hour, minute, second, micros, _zone_of(data[_TIME_FORM.size :]), fold=fold)
+
+
+def _write_timedelta(value: Any) -> ExtType:
+    return ExtType(TIMEDELTA, _TIMEDELTA_FORM.pack(value.days, value.seconds, value.microseconds))
+
+
+def _read_timedelta(data: bytes) -> Any:
+    from datetime import timedelta
+
+    return timedelta(*_TIMEDELTA_FORM.unpack(data))
+
+
+def _write_zone(value: Any) -> ExtType:
+    return ExtType(ZONE, _zone(value))
+
+
+def _read_zone(data: bytes) -> Any:
+    if not data:
+        raise ValueError("a zone without data")
+    return _zone_of(data)
+
+
+def _zone(value: Any) -> bytes:
+    """The bytes of a tzinfo, which may be None."""
+    from datetime import UTC, timedelta, timezone
+
+    if value is None:
+        return b""
+    if value is UTC:
+        return b"\0"
+    if type(value) is timezone:
+        offset, *name = value.__getinitargs__()  # type: ignore[attr-defined]
+        head = struct.pack(">Bq", 2 if name else 1, offset // timedelta(microseconds=1))
+        return head + (_text(name[0]) if name else b"")
+    zoneinfo = sys.modules.get("zoneinfo")
+    if zoneinfo is not None and type(value) is zoneinfo.ZoneInfo and _is_zone_key(value.key):
+        return b"\3" + _text(value.key)
+    raise Refused(value, "a zone must be a datetime.timezone or a ZoneInfo with a key")
+
+
+def _zone_of(data: bytes) -> Any:
+    """The tzinfo, or None, of the bytes that `_zone` made."""
+    from datetime import UTC, timedelta, timezone
+
+    if not data:
+        return None
+    if data == b"\0":
+        return UTC
+    if data[0] == 3:  # noqa: PLR2004 - the table in Codec
+        return _zone_info(str(data[1:], "ascii"), data)
+    offset = timedelta(microseconds=struct.unpack(">q", data[1:9])[0])
+    return timezone(offset, _str(data[9:])) if data[0] == 2 else timezone(offset)  # noqa: PLR2004 - as above
+
+
+def _zone_info(key: str, data: bytes) -> Any:
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    # ZoneInfo looks for a file of that name; nothing but a name of a zone gets there.
+    if not _is_zone_key(key):
+        raise ValueError(f"not a time zone: {key!r}")
+    try:
+        return ZoneInfo(key)
+    except ZoneInfoNotFoundError as error:
+        reason = f"this machine does not know the time zone {key!r}; install tzdata"
+        raise CheckpointSerializationError("", "zoneinfo.ZoneInfo", reason, (ZONE, data)) from error
+
+
+def _is_zone_key(key: str | None) -> bool:
+    return key is not None and all(
+        part.replace("-", "_").replace("+", "_").isidentifier() and part.isascii() for part in key.split("/")
+    )
+
+
+# --- UUIDs and paths --------------------------------------------------------------------------------------------------
+
+
+def _write_uuid(value: Any) -> ExtType:
+    return ExtType(UUID, value.bytes)
+
+
+def _read_uuid(data: bytes) -> Any:
+    from uuid import UUID
+
+    return UUID(bytes=data)
+
+
+_PATH_FLAVOURS: Final = ("PurePosixPath", "PureWindowsPath", "PosixPath", "WindowsPath")
+
+
+def _path_writer(flavour: int) -> Callable[[Any], ExtType]:
+    return lambda value: ExtType(PATH, bytes([flavour]) + _text(str(value)))
+
+
+def _read_path(data: bytes) -> Any:
+    import pathlib
+
+    name = _PATH_FLAVOURS[data[0]]
+    try:
+        return getattr(pathlib, name)(_str(data[1:]))
+    except NotImplementedError as error:
+        reason = "this system has no such paths; store a pure path"
+        raise CheckpointSerializationError("", f"pathlib.{name}", reason, _str(data[1:])) from error
+
+
+# --- all of them ------------------------------------------------------------------------------------------------------
+
+
+_WRITERS: Final[dict[str, dict[str, Callable[[Any], ExtType]]]] = {
+    "builtins": {"complex": _write_complex},
+    "datetime": {
+        "datetime": _write_datetime,
+        "date": _write_date,
+        "time": _write_time,
+        "timedelta": _write_timedelta,
+        "timezone": _write_zone,
+    },
+    "zoneinfo": {"ZoneInfo": _write_zone},
+    "uuid": {"UUID": _write_uuid},
+    "decimal": {"Decimal": _write_decimal},
+    "pathlib": {name: _path_writer(flavour) for flavour, name in enumerate(_PATH_FLAVOURS)},
+}
+"""Writers by module and class. A module that nobody has imported has no instances, so it is never imported here."""
+
+READERS: Final[dict[int, Callable[[bytes], Any]]] = {
+    INT: _read_int,
+    STR: _str,
+    COMPLEX: _read_complex,
+    DATETIME: _read_datetime,
+    DATE: _read_date,
+    TIME: _read_time,
+    TIMEDELTA: _read_timedelta,
+    ZONE: _read_zone,
+    UUID: _read_uuid,
+    DECIMAL: _read_decimal,
+    PATH: _read_path,
+}
+"""What reads an ext type, by its code."""
+
+_encoders: dict[type, Callable[[Any], ExtType]] = {}
+
+
+def encoder(cls: type) -> Callable[[Any], ExtType] | None:
+    """What writes instances of a class; None if it is no leaf. A class that only bears the name of one is none."""
+    known = _encoders.get(cls)
+    if known is not None:
+        return known
+    for module, writers in _WRITERS.items():
+        writer = writers.get(cls.__name__)
+        if writer is not None and getattr(sys.modules.get(module), cls.__name__, None) is cls:
+            return _encoders.setdefault(cls, writer)
+    return None

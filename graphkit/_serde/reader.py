@@ -1,0 +1,162 @@
+"""From what msgpack read back to values: the hooks that see marks, records and ext types."""
+
+from __future__ import annotations
+
+from enum import Flag
+from typing import Any, Final, final
+
+from graphkit._frozen import FrozenDict, FrozenList, FrozenSet, kind_of
+from graphkit._serde.codes import DATACLASS, ENUM, FROZENSET, MAP, MARK, MARKS, NAMEDTUPLE, PYDANTIC, SET, TUPLE
+from graphkit._serde.leaves import READERS
+from graphkit._serde.refusal import HOW_TO_REGISTER
+from graphkit._serde.registry import Entry
+from graphkit.errors import CheckpointSerializationError
+
+
+@final
+class _Mark:
+    """What the mark at the head of an array reads as, until the array is complete."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+_READ_MARKS: Final = tuple(_Mark(number) for number in range(len(MARKS)))
+_FLAVOUR_OF: Final = {ENUM: "enum", NAMEDTUPLE: "namedtuple", DATACLASS: "dataclass", PYDANTIC: "pydantic"}
+
+
+@final
+class Reader:
+    """The hooks of one call of unpackb, which reads inner arrays first."""
+
+    __slots__ = ("_by_name", "open_marks")
+
+    def __init__(self, by_name: dict[str, Entry]) -> None:
+        self._by_name = by_name
+        # Marks that were read, less arrays that began with one: if any is left, a mark stood elsewhere.
+        self.open_marks = 0
+
+    def ext(self, code: int, data: bytes) -> Any:
+        """A leaf, or a mark for the array that it begins."""
+        if code == MARK and len(data) == 1 and data[0] < len(_READ_MARKS):
+            self.open_marks += 1
+            return _READ_MARKS[data[0]]
+        read = READERS.get(code)
+        if read is None:
+            reason = "an unknown ext type; it was written by a newer version, or by something else"
+            raise CheckpointSerializationError("", f"ext {code}", reason, (code, data))
+        return read(data)
+
+    def array(self, items: list[Any]) -> Any:
+        """A list, or what the mark at its head says."""
+        if not items or type(items[0]) is not _Mark:
+            new = FrozenList(items)
+            kind_of(new)  # works it out while those of its items are known
+            return new
+        self.open_marks -= 1
+        number, *rest = items[0].number, *items[1:]
+        if number == TUPLE:
+            return tuple(rest)
+        if number == SET:
+            return FrozenSet(rest)
+        if number == FROZENSET:
+            return frozenset(rest)
+        if number == MAP:
+            return frozen_dict(dict(zip(rest[::2], rest[1::2], strict=True)))
+        return self._record(number, *rest)
+
+    def _record(self, number: int, name: str, value: Any, *more: Any) -> Any:
+        if type(name) is not str or len(more) != (3 if number == PYDANTIC else 0):
+            raise ValueError("a record without a name, or of the wrong length")
+        entry = self._by_name.get(name)
+        raw = (name, value, *more)
+        if entry is None or entry.flavour != _FLAVOUR_OF[number]:
+            reason = HOW_TO_REGISTER.format(name="...") if entry is None else "it is another kind of type now"
+            raise CheckpointSerializationError("", name, reason, raw)
+        if number == ENUM:
+            return _read_enum(entry, value, raw)
+        if type(value) is not FrozenDict:
+            raise ValueError("a record without fields")
+        fields = {field: value[field] if number == NAMEDTUPLE else _thawed(value[field]) for field in value}
+        _complete(entry, fields, raw)
+        if number == NAMEDTUPLE:
+            return tuple.__new__(entry.cls, [fields[field] for field in entry.fields])
+        new: Any = object.__new__(entry.cls)
+        if number == DATACLASS:
+            for field, item in fields.items():
+                object.__setattr__(new, field, item)
+            return new
+        fields_set, extra, private = more
+        object.__setattr__(new, "__dict__", fields)
+        object.__setattr__(new, "__pydantic_fields_set__", set(fields_set))
+        object.__setattr__(new, "__pydantic_extra__", _thawed(extra))
+        object.__setattr__(new, "__pydantic_private__", _thawed(private))
+        return new
+
+
+def frozen_dict(mapping: dict[Any, Any]) -> FrozenDict:
+    """A dict as it is read, frozen."""
+    new = FrozenDict(mapping)
+    kind_of(new)  # as for a list
+    return new
+
+
+def _thawed(value: Any) -> Any:
+    """The same with mutable lists, dicts and sets, which is what an application object held."""
+    cls = type(value)
+    if cls is FrozenList:
+        return [_thawed(item) for item in value]
+    if cls is FrozenDict:
+        return {key: _thawed(item) for key, item in value.items()}
+    if cls is FrozenSet:
+        return set(value)
+    if isinstance(value, tuple):
+        return tuple.__new__(cls, [_thawed(item) for item in value])
+    return value
+
+
+def _read_enum(entry: Entry, value: Any, raw: object) -> Any:
+    try:
+        if type(value) is int and issubclass(entry.cls, Flag):
+            return entry.cls(value)
+        return entry.cls.__members__[value]  # type: ignore[attr-defined]
+    except (KeyError, ValueError) as error:
+        raise CheckpointSerializationError("", entry.name, f"it has no member {value!r} now", raw) from error
+
+
+def _complete(entry: Entry, fields: dict[str, Any], raw: object) -> None:
+    """Give fields that the data lack their defaults, and refuse fields that the class lacks."""
+    unknown = [name for name in fields if name not in entry.fields]
+    if unknown:
+        raise CheckpointSerializationError("", entry.name, f"it has no field {unknown[0]!r} now", raw)
+    for name in entry.fields:
+        if name not in fields:
+            try:
+                fields[name] = _default(entry, name)
+            except LookupError as error:
+                if name in entry.optional:
+                    continue
+                reason = f"the stored data lack its field {name!r}, which has no default"
+                raise CheckpointSerializationError("", entry.name, reason, raw) from error
+
+
+def _default(entry: Entry, name: str) -> Any:
+    """A field's default; LookupError if it has none."""
+    cls: Any = entry.cls
+    if entry.flavour == "namedtuple":
+        return cls._field_defaults[name]
+    if entry.flavour == "pydantic":
+        field = cls.model_fields[name]
+        if field.is_required():
+            raise LookupError(name)
+        return field.get_default(call_default_factory=True)
+    from dataclasses import MISSING
+
+    field = cls.__dataclass_fields__[name]
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    if field.default is not MISSING:
+        return field.default
+    raise LookupError(name)

@@ -372,6 +372,38 @@ def value_of(entry: Sequence[int], position: int, base: Callable[[int], Value]) 
     return value
 
 
+def by_pieces(before: list[int], length: int, new: Value) -> tuple[list[int], int, int]:
+    """What of a value is not in the pieces, `length` bytes long, that it had before: the pieces, and what they replace.
+
+    That is prefix and removed, as in SPLICE.
+    """
+    after = new.pieces
+    if after[: len(before)] == before:
+        return after[len(before) :], length, 0
+    prefix = _shared(before, after)
+    suffix = min(_shared(_mirrored(before), _mirrored(after)), min(length, new.length) - prefix)
+    return _cut(after, prefix, new.length - suffix), prefix, length - prefix - suffix
+
+
+def _shared(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many bytes the pieces of two values have in common at the beginning."""
+    shared = 0
+    for i in range(0, min(len(one), len(other)), _PAIR):
+        if one[i] != other[i]:
+            break
+        shared += min(one[i + 1], other[i + 1])
+        if one[i + 1] != other[i + 1]:
+            break
+    return shared
+
+
+def _mirrored(pieces: Sequence[int]) -> list[int]:
+    """Pieces back to front, each by its end instead of its start."""
+    return [
+        number for i in range(len(pieces) - _PAIR, -1, -_PAIR) for number in (pieces[i] + pieces[i + 1], pieces[i + 1])
+    ]
+
+
 # Reading
 
 
@@ -382,15 +414,30 @@ def bodies(values: Iterable[Value], read: Callable[[int, int], bytes]) -> list[b
         Mismatch: they are not those that were stored.
     """
     values = list(values)
-    spans = _spans(values)
-    chunks = [(start, read(start, end - start)) for start, end in spans]
-    found: list[bytes] = []
-    for value in values:
-        body = _join(value.pieces, chunks if value.block is None else [_expanded(value.block, read), *chunks])
+    found = _bytes_of(values, read)
+    for value, body in zip(values, found, strict=True):
         if len(body) != value.length or crc32(body) != value.crc:
             raise Mismatch
-        found.append(body)
     return found
+
+
+def part(value: Value, pieces: list[int], read: Callable[[int, int], bytes]) -> bytes:
+    """The bytes of some pieces of a value, unchecked.
+
+    Raises:
+        Mismatch: they are not those that were stored.
+    """
+    some = Value(value.kind, 0, 0, 0, pieces)
+    some.block = value.block if min(pieces[::_PAIR], default=0) < 0 else None
+    return _bytes_of([some], read)[0]
+
+
+def _bytes_of(values: list[Value], read: Callable[[int, int], bytes]) -> list[bytes]:
+    chunks = [(start, read(start, end - start)) for start, end in _spans(values)]
+    return [
+        _join(value.pieces, chunks if value.block is None else [_expanded(value.block, read), *chunks])
+        for value in values
+    ]
 
 
 def _expanded(block: tuple[int, int, int, int], read: Callable[[int, int], bytes]) -> tuple[int, bytes]:

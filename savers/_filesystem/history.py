@@ -178,7 +178,7 @@ class History:
     def _read_birth(self, size: int) -> int:
         """Check the header and the META record; returns where the records begin."""
         data = self.io.read_at(self.fd, 0, min(size, 1 << 14))
-        if log.HEADER_SIZE <= len(data) and log.is_headless(data) and self._vouched(None, 0, size) <= 0:
+        if len(data) >= log.HEADER_SIZE and log.is_headless(data) and self._vouched(None, 0, size) <= 0:
             raise log.Unborn
         self.header = log.read_header(self.path, data)
         self.fid = self.header.fid

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from graphkit.errors import CheckpointerError
+from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers import _delta as delta
 from savers._filesystem import layout, log, record
 from savers._filesystem.live import LiveHistory, new_header
 from savers._filesystem.record import Entry
+from savers._filesystem.walk import Walk, frames_of
 
 if TYPE_CHECKING:
     from savers._filesystem.store import Store
@@ -317,8 +318,23 @@ def copy(store: Store, source: str, target: str) -> None:
             history.close()
 
 
-def keep(store: Store, history: LiveHistory, entries: Sequence[Entry]) -> None:
-    """Write a log anew with these checkpoints only; the caller holds its mutex."""
+def keep(
+    store: Store,
+    history: LiveHistory,
+    entries: Sequence[Entry],
+    *,
+    lost_at: int | None = None,
+    ending: tuple[int, int] | None = None,
+) -> None:
+    """Write a log anew with these checkpoints only; the caller holds its mutex.
+
+    Args:
+        store: where it is.
+        history: the log, open.
+        entries: the checkpoints, in the order of the history.
+        lost_at: a position within the damage, if there is any; see Walk.
+        ending: the type and the version of the record that is to end the log.
+    """
     assert history.header is not None
     directory = os.path.dirname(history.path)
     header = new_header(history.header.digest, history.header.generation + 1)
@@ -329,9 +345,11 @@ def keep(store: Store, history: LiveHistory, entries: Sequence[Entry]) -> None:
     store.remove_leftovers(directory)
     try:
         new.begin(header, beginning)
-        before = delta.Table(opaque=False)
-        for entry in entries:
-            before = _carry_over(history, entry, before, new)
+        mover = _Mover(history, new)
+        for entry, table in _tables(history, entries, lost_at):
+            mover.move(entry, table)
+        if ending is not None:
+            new.finish(*ending)
         store.io.fsync(new.fd)
         store.io.rename(path, history.path)
         store.io.fsync_dir(directory)
@@ -344,31 +362,107 @@ def keep(store: Store, history: LiveHistory, entries: Sequence[Entry]) -> None:
     history.close()
 
 
-def _carry_over(history: LiveHistory, entry: Entry, before: delta.Table, new: LiveHistory) -> delta.Table:
-    table = history.table_of(entry)
-    draft: delta.Draft = {name: (delta.DEL,) for name in before.values if name not in table.values}
+def _tables(history: LiveHistory, entries: Sequence[Entry], lost_at: int | None) -> Iterator[tuple[Entry, delta.Table]]:
+    """Each checkpoint with its packed state, by one walk over the log; those that were replaced later by their own."""
+    ahead, later = [], history.end
+    for entry in reversed(entries):
+        ahead.append(entry.offset < later)
+        later = min(later, entry.offset)
+    walk, frames = Walk(history, lost_at=lost_at), frames_of(history, log.HEADER_SIZE, history.end)
+    for entry in entries:
+        if ahead.pop():
+            yield entry, walk.to(entry, frames)
+        else:
+            own = frames_of(history, entry.key, entry.offset + entry.size)
+            yield entry, Walk(history, lost_at=lost_at).to(entry, own)
 
-    def packed(name: str) -> bytes:
-        value = table.values[name]
-        return delta.header(value.kind, value.count) + history.bodies_of([value], entry)[0]
 
-    for name, value in table.values.items():
-        old = before.values.get(name)
-        if old is None or old.kind != value.kind:
-            draft[name] = (delta.SET, packed(name))
-        elif old.pieces != value.pieces or old.crc != value.crc or old.count != value.count:
-            size = len(old.pieces)
-            if value.kind == delta.LIST and value.count > old.count and value.pieces[:size] == old.pieces:
-                body = history.bodies_of([value], entry)[0]
-                draft[name] = (delta.APPEND, value.count - old.count, body[old.length :])
-            else:
-                draft[name] = (delta.SET, packed(name))
-    moved = Entry(
-        0, 0, 0, entry.id, entry.node, entry.next, entry.created, entry.parent, entry.metadata, replaces=False
-    )
-    new.store(moved, draft, list(table.values), packed)
-    if entry.writes:
-        new.put_packed(moved, history.packed_values_of(entry))
-    if entry.tags:
-        new.put_tags(moved, entry.tags, ())
-    return table
+class _Was(NamedTuple):
+    """A value as it was when it was written: it may have grown since."""
+
+    kind: int
+    elements: int
+    length: int
+    crc: int
+    pieces: list[int]
+
+
+class _Mover:
+    """Writes checkpoints of one log to another, each as what changed since the one before."""
+
+    def __init__(self, history: LiveHistory, new: LiveHistory) -> None:
+        self._history, self._new = history, new
+        self._before: dict[str, _Was] = {}
+
+    def move(self, entry: Entry, table: delta.Table) -> None:
+        """Write one; `table` is its packed state.
+
+        Raises:
+            CheckpointCorruptionError: its bytes are not what was stored.
+        """
+        history, values = self._history, table.values
+        draft: delta.Draft = {name: (delta.DEL,) for name in self._before if name not in values}
+
+        def packed(name: str) -> bytes:
+            value = values[name]
+            return delta.header(value.kind, value.count) + history.bodies_of([value], entry)[0]
+
+        try:
+            for name, value in values.items():
+                op = self._change(self._before.get(name), value)
+                if op is not None:
+                    draft[name] = op if len(op) > 1 else (delta.SET, packed(name))
+        except delta.Mismatch:
+            raise CheckpointCorruptionError(history.path, entry.offset, "the state's checksum is wrong") from None
+        fields = (entry.id, entry.node, entry.next, entry.created, entry.parent, entry.metadata)
+        moved = Entry(0, 0, 0, *fields, replaces=False)
+        changed = list(draft)
+        self._new.store(moved, draft, list(values), packed)
+        self._check(entry, changed, values)
+        if entry.writes:
+            self._new.put_packed(moved, history.packed_values_of(entry))
+        if entry.tags:
+            self._new.put_tags(moved, entry.tags, ())
+        for name in changed:
+            self._before.pop(name, None)
+            if (now := values.get(name)) is not None:
+                self._before[name] = _Was(now.kind, now.count, now.length, now.crc, now.pieces.copy())
+
+    def _change(self, was: _Was | None, value: delta.Value) -> tuple[Any, ...] | None:
+        """What turns the value into this one; (SET,) if that is as short; None if nothing does."""
+        if was is None or was.kind != value.kind:
+            return (delta.SET,)
+        pieces, prefix, removed = delta.by_pieces(was.pieces, was.length, value)
+        length = value.length - (was.length - removed)
+        if not length and not removed and value.count == was.elements:
+            return None
+        if length + delta.SPLICE_COST >= value.length:
+            return (delta.SET,)
+        middle = delta.part(value, pieces, self._history._read) if pieces else b""  # noqa: SLF001 - of the same package
+        if value.kind == delta.LIST and not removed and prefix == was.length and value.count > was.elements:
+            return delta.APPEND, value.count - was.elements, middle
+        return delta.SPLICE, value.count, prefix, removed, value.crc, middle
+
+    def _check(self, entry: Entry, changed: Sequence[str], values: Mapping[str, delta.Value]) -> None:
+        written = self._new.table.values if self._new.table is not None else {}
+        for name in changed:
+            if name in values and (written[name].crc, written[name].length) != (values[name].crc, values[name].length):
+                raise CheckpointCorruptionError(self._history.path, entry.offset, "the state's checksum is wrong")
+
+
+def compact(store: Store, history: LiveHistory) -> bool:
+    """Write a log anew without what nobody can reach any more; whether there was such. The caller holds its mutex."""
+    entries = history.listing().entries
+    reached = {offset for entry in entries for offset in entry.writes.values()}
+    reached.update(entry.offset for entry in entries)
+    tagged = sum(bool(entry.tags) for entry in entries)
+    for frame in log.scan(history.io, history.fd, history.path, history.fid, log.HEADER_SIZE, history.end, 0):
+        if frame.type in {log.CHECKPOINT, log.WRITE} and frame.offset not in reached:
+            break
+        tagged -= frame.type == log.MARK
+        if tagged < 0:
+            break
+    else:
+        return False
+    keep(store, history, entries)
+    return True

@@ -191,7 +191,6 @@ class Store:
 
     def run_lock(self, thread_id: str, timeout: float | None) -> RunLock:
         """The run lock of a thread, not yet taken."""
-
         path = layout.join(self.directory(thread_id), layout.RUN_LOCK)
 
         def make() -> int:

@@ -1,0 +1,179 @@
+"""One history: what is put is read back, whole and in order."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta, timezone
+
+from graphkit._config import END, START, ConfigLike, RunnableConfig, StreamMode
+from graphkit.errors import CheckpointNotFoundError
+from graphkit.testing._contract.base import SaverTests
+from graphkit.testing._values import GROWING, at, derived, grow_list, made, same, same_checkpoint
+
+
+class HistoryTests(SaverTests):
+    """Putting, reading, replacing."""
+
+    # Put, get, list
+
+    def test_an_unknown_thread_is_empty(self) -> None:
+        saver = self.open()
+        assert [*saver.list(at())] == []
+        assert saver.get(at()) is None
+        assert saver.get(at("t", "some id")) is None
+        assert [*saver.history(at())] == []
+        assert dict(saver.get_writes(at())) == {}
+        assert saver.tags_of(at()) == ()
+        assert [*saver.namespaces("t")] == []
+
+    def test_put_returns_the_config_with_the_new_id_and_all_else_as_it_was(self) -> None:
+        saver = self.open()
+        config = RunnableConfig("t", checkpoint_ns="n", stream_mode=StreamMode.SNAPSHOTS, metadata={"user": 7})
+        checkpoint = made({"x": 1})
+        stored = saver.put(config, checkpoint)
+        assert stored.checkpoint_id == checkpoint.id
+        assert stored.replace(checkpoint_id=None) == config
+        found = saver.get(stored)
+        assert found is not None
+        same_checkpoint(found, checkpoint)
+
+    def test_the_order_is_that_of_writing_not_of_clocks_or_ids(self) -> None:
+        saver = self.open()
+        now = datetime(2026, 1, 1, tzinfo=UTC)
+        checkpoints = [made({"n": n}, id=f"id {9 - n}", created_at=now - timedelta(hours=n)) for n in range(5)]
+        for checkpoint in checkpoints:
+            saver.put(at(), checkpoint)
+        self.assert_history(saver, at(), checkpoints)
+
+    def test_equal_states_are_different_checkpoints(self) -> None:
+        saver = self.open()
+        checkpoints = [made({"x": [1]}) for _ in range(4)]
+        for checkpoint in checkpoints:
+            saver.put(at(), checkpoint)
+        self.assert_history(saver, at(), checkpoints)
+
+    def test_get_by_id(self) -> None:
+        saver = self.open()
+        first, second = made({"n": 1}), made({"n": 2})
+        saver.put(at("t"), first)
+        saver.put(at("other"), second)
+        same_checkpoint(saver.get(at("t", first.id)), first)
+        assert saver.get(at("t", second.id)) is None
+        assert saver.get(at("t", first.id, "elsewhere")) is None
+        assert saver.get(at("t", "")) is None
+
+    def test_every_field_survives(self) -> None:
+        saver = self.open()
+        when = datetime(2026, 2, 28, 23, 59, 59, 999_999, tzinfo=timezone(timedelta(hours=5)))
+        metadata = {"step": 3, "who": ("a", 1), "when": when, "none": None, "deep": {"list": [1.5, b"x"]}}
+        checkpoints = [
+            made({"x": 1}, node_id=START, next_node_id="first", id="the id / of \0 mine"),
+            made({}, node_id="first", next_node_id=None, parent_id="the id / of \0 mine", created_at=when),
+            made({"x": None}, node_id="last", next_node_id=END, metadata=metadata),
+        ]
+        for checkpoint in checkpoints:
+            saver.put(at(), checkpoint)
+        self.assert_history(saver, at(), checkpoints)
+        found = saver.get(at())
+        assert found is not None
+        same(found.metadata, metadata)
+        assert (found.node_id, found.next_node_id) == ("last", END)
+
+    def test_a_missing_thread_id_is_the_default_thread(self) -> None:
+        saver = self.open()
+        checkpoint = made({"x": 1})
+        saver.put(None, checkpoint)
+        assert saver.THREAD_ID_DEFAULT == "$default"
+        ways: list[ConfigLike] = [None, RunnableConfig(), {}, {"configurable": {}}, at("$default")]
+        for config in ways:
+            assert [one.id for one in saver.list(config)] == [checkpoint.id], config
+            assert saver.get(config) is not None
+        second = made({"x": 2})
+        saver.put({"configurable": {}}, second)
+        self.assert_history(saver, at("$default"), [checkpoint, second])
+        assert saver.get(at("default")) is None
+
+    def test_a_config_may_be_langgraphs(self) -> None:
+        saver = self.open()
+        where = {"thread_id": "t", "checkpoint_ns": "n"}
+        first, second = made({"n": 1}), made({"n": 2})
+        stored = saver.put({"configurable": where}, first)
+        saver.put({"configurable": where}, second)
+        assert stored["configurable"]["checkpoint_id"] == first.id
+        same_checkpoint(saver.get({"configurable": {**where, "checkpoint_id": first.id}}), first)
+        same_checkpoint(saver.get({"configurable": where}), second)
+        same_checkpoint(saver.get(at("t", None, "n")), second)
+        replacing = made({"n": 3})
+        saver.put({"configurable": {**where, "checkpoint_id": first.id}}, replacing)
+        self.assert_history(saver, at("t", None, "n"), [replacing, second])
+
+    # Replacing
+
+    def test_replacing_keeps_the_position(self) -> None:
+        for position in range(3):
+            saver = self.open()
+            checkpoints = [made({"n": n, "list": [*range(n)]}) for n in range(3)]
+            for checkpoint in checkpoints:
+                saver.put(at(), checkpoint)
+            config = at("t", checkpoints[position].id)
+            checkpoints[position] = made({"n": "replaced"}, id=checkpoints[position].id, node_id="r")
+            assert saver.put(config, checkpoints[position]) == config
+            self.assert_history(saver, at(), checkpoints)
+
+    def test_replacing_may_change_the_id(self) -> None:
+        saver = self.open()
+        checkpoints = [made({"n": n}) for n in range(3)]
+        for checkpoint in checkpoints:
+            saver.put(at(), checkpoint)
+        old, checkpoints[1] = checkpoints[1], made({"n": "new"})
+        config = at("t", old.id)
+        assert saver.put(config, checkpoints[1]) == config
+        self.assert_history(saver, at(), checkpoints)
+        assert saver.get(config) is None
+        with self.raises(CheckpointNotFoundError):
+            saver.put(config, made({"n": "again"}))
+
+    def test_replacing_changes_no_checkpoint_that_grew_from_it(self) -> None:
+        saver = self.open()
+        checkpoints = grow_list(saver, at(), 8)
+        for position in (3, 0, 7):
+            replacing = made({"list": ["r"]}, id=checkpoints[position].id)
+            saver.put(at("t", checkpoints[position].id), replacing)
+            checkpoints[position] = replacing
+            self.assert_history(saver, at(), checkpoints)
+        following = derived(checkpoints[-1], {"list": ["next"]}, GROWING)
+        saver.put(at(), following)
+        self.assert_history(saver, at(), [*checkpoints, following])
+
+    def test_replacing_what_is_not_there_changes_nothing(self) -> None:
+        saver = self.open()
+        saver.put(at(), made({"n": 1}))
+        with self.unchanged(saver, at()), self.raises(CheckpointNotFoundError) as caught:
+            saver.put(at("t", "unknown"), made({"n": 2}))
+        assert isinstance(caught.error, LookupError)
+        assert caught.error.thread_id == "t"
+        with self.raises(CheckpointNotFoundError):
+            saver.put(at("never used", "unknown"), made({"n": 2}))
+        assert saver.get(at("never used")) is None
+
+    # History
+
+    def test_history_tells_all_but_the_state(self) -> None:
+        saver = self.open()
+        checkpoints = [
+            made({"n": 1}, node_id=START, next_node_id="x", metadata={"user": "u", "when": date(2026, 1, 1)}),
+            made({"n": 2}, node_id="x", next_node_id=None),
+            made({"n": 3}, node_id="y", next_node_id=END),
+        ]
+        for checkpoint in checkpoints:
+            saver.put(at("t", None, "n"), checkpoint)
+        for reader in (saver, self.again(saver)):
+            infos = reader.history(at("t", None, "n"))
+            for info, checkpoint in zip(infos, reversed(checkpoints), strict=True):
+                assert (info.thread_id, info.checkpoint_ns, info.tags) == ("t", "n", ())
+                assert (info.id, info.parent_id) == (checkpoint.id, checkpoint.parent_id)
+                assert (info.node_id, info.next_node_id) == (checkpoint.node_id, checkpoint.next_node_id)
+                same(info.created_at, checkpoint.created_at)
+                same(info.metadata, checkpoint.metadata)
+                assert isinstance(info.size, int)
+                assert info.size >= 0
+            assert [info.status for info in infos] == ["finished", "running", "running"]

@@ -1,0 +1,137 @@
+"""The run lock: one run of a thread at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from graphkit._abc import BaseCheckpointSaver, HasVersions
+from graphkit._config import RunnableConfig
+from graphkit._visit import CURRENT, Visit
+from graphkit.errors import ThreadBusyError
+from graphkit.testing._contract.base import PATIENCE, SaverTests, elsewhere
+from graphkit.testing._values import at, made
+
+
+class LockTests(SaverTests):
+    """Who gets the run lock, who waits, and who need not."""
+
+    def test_the_run_lock_excludes_other_runs(self) -> None:
+        saver = self.open()
+        other = self.again(saver)
+        for namespace in ("", "n"):
+            config = at("t", None, namespace)
+            with saver.run_lock(at("t")):
+                with self.raises(ThreadBusyError) as caught:
+                    elsewhere(_hold, other, config, 0.05)
+                assert isinstance(caught.error, TimeoutError)
+                assert caught.error.thread_id == "t"
+                assert caught.error.holder
+                assert caught.error.waited >= 0.04  # noqa: PLR2004 - clocks are coarse
+                elsewhere(_hold, other, at("u"), 0)
+            elsewhere(_hold, other, config, 0)
+
+    def test_the_run_lock_is_let_go_on_failure(self) -> None:
+        saver = self.open()
+        with self.raises(KeyError), saver.run_lock(at()):
+            _fail()
+        elsewhere(_hold, saver, at(), 0)
+
+    def test_whoever_waits_for_the_run_lock_gets_it(self) -> None:
+        saver = self.open()
+        waiting = threading.Event()
+
+        def wait() -> None:
+            waiting.set()
+            _hold(saver, at(), PATIENCE)
+
+        with ThreadPoolExecutor(1) as pool:
+            with saver.run_lock(at()):
+                waiter = pool.submit(wait)
+                assert waiting.wait(PATIENCE)
+                assert not waiter.done()
+            waiter.result(PATIENCE)
+
+    def test_the_nodes_of_a_run_may_enter_its_lock_again(self) -> None:
+        saver = self.open()
+        other = self.again(saver)
+        saver.put(at(), made({"n": 1}))
+        with saver.run_lock(at()), _visit(saver, at()):
+            _hold(saver, at("t", None, "n"), 0)
+            _hold(other, at(), 0)
+            with self.raises(ThreadBusyError):
+                elsewhere(_hold, other, at(), 0)
+            assert len(saver.release(at()).checkpoints) == 1
+            assert other.delete("t") is False or isinstance(saver, HasVersions)
+            with self.raises(ThreadBusyError):
+                elsewhere(_hold, other, at(), 0)
+
+    def test_whoever_holds_the_run_lock_may_release_copy_and_delete(self) -> None:
+        saver = self.open()
+        saver.put(at("t"), made({"n": 1}))
+        with saver.run_lock(at("t")):
+            saver.copy("t", "u")
+            assert len(saver.release(at("t")).checkpoints) == 1
+            saver.put(at("t"), made({"n": 2}))
+            assert saver.delete("t") is True
+            with self.raises(ThreadBusyError):
+                elsewhere(_hold, saver, at("t"), 0)
+        assert [*saver.threads()] == ["u"]
+
+    def test_the_key_of_the_run_lock_tells_threads_apart_not_objects(self) -> None:
+        saver = self.open()
+        other = self.again(saver)
+        assert saver.run_lock_key(at("t")) == other.run_lock_key(at("t", "id", "n"))
+        assert saver.run_lock_key(at("t")) != saver.run_lock_key(at("u"))
+        assert saver.run_lock_key(None) == saver.run_lock_key(at("$default"))
+        assert self.make_saver().run_lock_key(at("t")) != saver.run_lock_key(at("t"))
+
+    def test_readers_and_puts_do_not_wait_for_a_run(self) -> None:
+        saver = self.open()
+        with saver.run_lock(at()):
+            other = self.again(saver)
+            elsewhere(lambda: other.put(at(), made({"n": 1})))
+            assert elsewhere(lambda: len(other.list(at()))) == 1
+            assert elsewhere(lambda: other.get(at())) is not None
+            elsewhere(lambda: other.put_writes(at(), {"w": 1}))
+
+    def test_release_delete_and_copy_wait_for_a_run(self) -> None:
+        calls: list[Callable[[BaseCheckpointSaver], object]] = [
+            lambda saver: saver.release(at("t")),
+            lambda saver: saver.delete("t"),
+            lambda saver: saver.copy("t", "new"),
+            lambda saver: saver.copy("u", "t"),
+        ]
+        for call in calls:
+            saver = self.open()
+            saver.put(at("u"), made({"n": 2}))
+            if call is not calls[-1]:
+                saver.put(at("t"), made({"n": 1}))
+            with ThreadPoolExecutor(1) as pool:
+                with saver.run_lock(at("t")):
+                    waiter = pool.submit(call, self.again(saver))
+                    with self.raises(TimeoutError):
+                        waiter.result(0.1)
+                    assert len(saver.list(at("t"))) == (call is not calls[-1])
+                waiter.result(PATIENCE)
+
+
+def _fail() -> None:
+    raise KeyError
+
+
+def _hold(saver: BaseCheckpointSaver, config: RunnableConfig, timeout: float) -> None:
+    with saver.run_lock(config, timeout):
+        pass
+
+
+@contextmanager
+def _visit(saver: BaseCheckpointSaver, config: RunnableConfig) -> Iterator[None]:
+    """As inside a node of a run that holds the thread."""
+    token = CURRENT.set(Visit("node", (), frozenset({saver.run_lock_key(config)})))
+    try:
+        yield
+    finally:
+        CURRENT.reset(token)

@@ -185,8 +185,10 @@ class RunLock:
         return text or "another process"
 
     def _sign(self) -> None:
-        self._io.truncate(self._fd, 0)
-        self._io.write_at(self._fd, 0, self.me.encode())
+        # The lock holds without the name of its holder; a full disk must not keep anybody from deleting.
+        with suppress(OSError):
+            self._io.truncate(self._fd, 0)
+            self._io.write_at(self._fd, 0, self.me.encode())
 
     def forget(self) -> None:
         """In the child of a fork: close the descriptor, which shares the parent's lock, without unlocking it."""

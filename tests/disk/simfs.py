@@ -223,10 +223,6 @@ class SimFS:
     def real_path(self, path):
         return path
 
-    @staticmethod
-    def real_path(path):
-        return path
-
     def listdir(self, path):
         with self._guard:
             self._meet("listdir", path)

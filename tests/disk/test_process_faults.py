@@ -1,0 +1,379 @@
+"""Processes that die at an exact call, and many of them at work (H8, H39, P86; promises 1 and 2, L9).
+
+`test_processes.py` kills at random and has the locks between whole processes; here every system call has its turn.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from graphkit import RunnableConfig, ThreadBusyError
+from savers import FileSystemSaver, VersionedMemorySaver
+from savers._filesystem.io import FileIO
+from tests.disk.crashes import config_of, expect_each, expect_whole, grown, made, view
+
+if not hasattr(os, "fork"):
+    pytest.skip("forks", allow_module_level=True)
+
+# Since 3.12 a fork beside other threads warns; none of them is in the middle of anything here.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+CALLS = (
+    "append", "close", "fdatasync", "fsync", "fsync_dir", "listdir", "lock", "mkdir", "open", "read_at", "rename", "rmdir",
+    "truncate", "unlink", "unlock", "write_at",
+)  # fmt: skip
+KILLED = {"kills": 0, "tests": 0}
+
+
+class DyingIO(FileIO):
+    """The process is killed at the n-th call: before it, or half-way through it if it is a write."""
+
+    def __init__(self, number, part):
+        super().__init__()
+        self.left, self.part = number, part
+
+    # A death does not ask whether the disk has it; the call counts, and takes no time.
+
+    def fsync(self, fd):
+        pass
+
+    fdatasync = fsync_dir = fsync
+
+    def die(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def meet(self):
+        self.left -= 1
+        return self.left < 0
+
+
+def dying(name):
+    original = getattr(DyingIO, name)
+
+    def call(self, *arguments, **options):
+        if self.meet():
+            if name in {"append", "write_at"}:
+                *place, data = arguments
+                original(self, *place, data[: max(1, int(len(data) * self.part))])
+            self.die()
+        return original(self, *arguments, **options)
+
+    return call
+
+
+for one in CALLS:
+    setattr(DyingIO, one, dying(one))
+
+STEPS = {
+    "first put": ([], lambda saver: saver.put(config_of(), made(50, text="f" * 3000))),
+    "put": (
+        [lambda saver: saver.put(config_of(), made(0, items=[1]))],
+        lambda saver: saver.put(config_of(), made(50, items=[1, 2], text="p" * 3000)),
+    ),
+    "namespace": (
+        [lambda saver: saver.put(config_of(), made(0))],
+        lambda saver: saver.put(config_of("t", "inner"), made(50)),
+    ),
+    "replace": (
+        [lambda saver: saver.put(config_of(), made(0)), lambda saver: saver.put(config_of(), made(1))],
+        lambda saver: saver.put(config_of().with_check_point_id(made(0).id), made(50, id=made(0).id, text="r")),
+    ),
+    "writes": (
+        [lambda saver: saver.put(config_of(), made(0))],
+        lambda saver: saver.put_writes(config_of(), {"branch": [1, 2], "answer": "x" * 500}),
+    ),
+    "release": (
+        [lambda saver: saver.put(config_of(), made(0)), lambda saver: saver.put(config_of("t", "inner"), made(1))],
+        lambda saver: saver.release(config_of()),
+    ),
+    "prune": (
+        [lambda saver, n=n: saver.put(config_of(), made(n, text=f"{n}" * 200)) for n in range(4)],
+        lambda saver: saver.prune("t", keep_last=2),
+    ),
+    "delete": (
+        [lambda saver: saver.put(config_of(), made(0)), lambda saver: saver.put(config_of("t", "inner"), made(1))],
+        lambda saver: saver.delete("t"),
+    ),
+    "copy": (
+        [lambda saver: saver.put(config_of(), made(0)), lambda saver: saver.put(config_of("t", "inner"), made(1))],
+        lambda saver: saver.copy("t", "u"),
+    ),
+}
+
+
+def killed(root, change, number, part):
+    """Whether a child that makes a change was killed at its n-th call; a child that needs fewer ends well."""
+    child = os.fork()
+    if child == 0:
+        try:
+            io = DyingIO(1 << 60, part)
+            saver = FileSystemSaver(root, lock_timeout=0, io=io)
+            io.left = number
+            change(saver)
+        finally:
+            os._exit(0 if sys.exc_info()[0] is None else 1)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in {0, -signal.SIGKILL}
+    return status != 0
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(name, tmp_path):
+    KILLED["tests"] += 1
+    before, change = STEPS[name]
+    oracle = VersionedMemorySaver()
+    for step in before:
+        step(oracle)
+    views = [view(oracle)]
+    change(oracle)
+    views.append(view(oracle))
+    if name == "copy":
+        views.insert(1, {**views[1], "u": {key: one for key, one in views[1]["u"].items() if key[0]}})
+    number = 0
+    while True:
+        root = tmp_path / str(number)
+        saver = FileSystemSaver(root, fsync="never")
+        for step in before:
+            step(saver)
+        # A saver that had the store open all along, and one that comes afterwards.
+        watcher = FileSystemSaver(root, fsync="never")
+        expect_whole(view(watcher), views[:1])
+        died = killed(root, change, number, 0.4)
+        if not died:
+            expect_whole(view(watcher), views[-1:])
+            break
+        KILLED["kills"] += 1
+        other = FileSystemSaver(root, fsync="never")
+        expect_each(view(other), views)
+        expect_each(view(watcher), views)
+        for thread in ("t", "u"):
+            other.put(config_of(thread), made(900))
+            expect_each(view(watcher, [thread]), [grown(one, thread, "", 900) for one in views])
+            assert other.delete(thread)
+            assert view(watcher, [thread]) == {thread: {}}
+        for one in (saver, watcher, other):
+            one.close()
+        number += 1
+    assert number > 3
+    saver.close()
+    watcher.close()
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_after_a_kill_those_who_had_it_open_and_those_who_come_agree(name, tmp_path):
+    before, change = STEPS[name]
+    oracle = VersionedMemorySaver()
+    for step in before:
+        step(oracle)
+    views = [view(oracle)]
+    change(oracle)
+    views.append(view(oracle))
+    if name == "copy":
+        views.insert(1, {**views[1], "u": {key: one for key, one in views[1]["u"].items() if key[0]}})
+    KILLED["tests"] += 1
+    number = 0
+    while True:
+        root = tmp_path / str(number)
+        with FileSystemSaver(root, fsync="never") as first, FileSystemSaver(root, fsync="never") as second:
+            for step in before:
+                step(first)
+            view(second)
+            if not killed(root, change, number, 0.4):
+                break
+            KILLED["kills"] += 1
+            allowed = views
+            for turn, (saver, thread, namespace) in enumerate(
+                ((first, "t", ""), (second, "t", ""), (first, "t", "inner"), (second, "u", ""), (first, "u", "inner"))
+            ):
+                saver.put(config_of(thread, namespace), made(900 + turn))
+                allowed = [grown(one, thread, namespace, 900 + turn) for one in allowed]
+            with FileSystemSaver(root) as third:
+                found = view(third)
+                expect_whole(found, allowed)
+                assert view(first) == view(second) == found
+        number += 1
+    assert number > 3
+
+
+def test_these_were_hundreds_of_kills():
+    if KILLED["tests"] < 2 * len(STEPS):
+        pytest.skip("not all of them ran in this process")
+    assert KILLED["kills"] >= 300
+
+
+PROGRAM = """
+import sys
+from graphkit import Checkpoint, RunnableConfig
+from savers import FileSystemSaver
+saver = FileSystemSaver(sys.argv[1], fsync=sys.argv[2])
+who = int(sys.argv[3])
+config, count = RunnableConfig(sys.argv[4]), int(sys.argv[5])
+print("ready", flush=True)
+sys.stdin.readline()
+for n in range(count):
+    saver.put(config, Checkpoint(node_id=f"w{who}", next_node_id="b", state={"who": who, "n": n, "items": ["x"] * n}))
+"""
+
+
+def workers(root, fsync, threads, count):
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, root, fsync, str(who), thread, str(count)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for who, thread in enumerate(threads)
+    ]
+    for worker in started:
+        assert worker.stdout.readline() == "ready\n"
+    for worker in started:
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    return started
+
+
+def finished(started):
+    for worker in started:
+        assert worker.communicate()[0] == ""
+        assert worker.returncode == 0
+
+
+@pytest.mark.parametrize("fsync", ["always", "never"])
+def test_eight_processes_on_one_thread_and_eight_on_their_own(fsync, tmp_path):
+    threads = ["shared"] * 8 + [f"own {who}" for who in range(8)]
+    finished(workers(str(tmp_path / "store"), fsync, threads, 25))
+    with FileSystemSaver(tmp_path / "store") as saver:
+        assert sorted(saver.threads()) == sorted(set(threads))
+        history = saver.list(config_of("shared"))
+        assert len({one.id for one in history}) == len(history) == 200
+        for who in range(8):
+            mine = [one for one in history if one.state["who"] == who]
+            assert [one.state["n"] for one in mine] == [*range(24, -1, -1)]
+            assert all(one.state["items"] == ["x"] * one.state["n"] for one in mine)
+            own = saver.list(config_of(f"own {who}"))
+            assert [(one.state["who"], one.state["n"]) for one in own] == [(who + 8, n) for n in range(24, -1, -1)]
+
+
+def test_whatever_a_reader_sees_beside_writers_was_put(tmp_path):
+    """L9: each reading shows the history as it was at a moment, and never goes back."""
+    with FileSystemSaver(tmp_path / "store") as reader:
+        started = workers(str(tmp_path / "store"), "never", ["t"] * 3, 60)
+        seen = []
+        while any(worker.poll() is None for worker in started):
+            found = [
+                (one.state["who"], one.state["n"], len(one.state["items"]))
+                for one in reversed(reader.list(config_of()))
+            ]
+            assert found[: len(seen)] == seen, "what was there stays, in its order"
+            seen = found
+            for who in range(3):
+                mine = [(n, length) for writer, n, length in found if writer == who]
+                assert mine == [(n, n) for n in range(len(mine))]
+        finished(started)
+        assert len(reader.list(config_of())) == 180
+
+
+def test_forked_children_use_an_open_saver_at_once(tmp_path):
+    with FileSystemSaver(tmp_path / "store", fsync="never") as saver:
+        saver.put(config_of(), made(0))
+        children = []
+        for who in range(1, 5):
+            child = os.fork()
+            if child == 0:
+                try:
+                    for n in range(20):
+                        saver.put(config_of(), made(who * 100 + n))
+                finally:
+                    os._exit(0 if sys.exc_info()[0] is None else 1)
+            children.append(child)
+        for n in range(1, 21):
+            saver.put(config_of(), made(n))
+        assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
+        numbers = [one.state["n"] for one in saver.list(config_of())]
+    assert len(numbers) == len(set(numbers)) == 101
+    for who in range(1, 5):
+        assert [n for n in numbers if n // 100 == who] == [*range(who * 100 + 19, who * 100 - 1, -1)]
+
+
+def test_a_second_run_on_a_busy_thread_is_told_whose_it_is_until_that_one_is_dead(tmp_path):
+    ready, go = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            with FileSystemSaver(tmp_path / "store").run_lock(config_of()):
+                os.write(ready[1], b"x")
+                os.read(go[0], 1)
+        finally:
+            os._exit(0)
+    os.read(ready[0], 1)
+    with FileSystemSaver(tmp_path / "store", lock_timeout=0) as first, FileSystemSaver(tmp_path / "store") as second:
+        for saver, timeout in ((first, None), (second, 0)):
+            with pytest.raises(ThreadBusyError, match=f"process {child} on host"), saver.run_lock(config_of(), timeout):
+                pass
+        with pytest.raises(ThreadBusyError):
+            first.release(config_of())
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        with second.run_lock(config_of(), 0):
+            pass
+    for end in (*ready, *go):
+        os.close(end)
+
+
+def test_two_thousand_threads_and_sixteen_workers(tmp_path):
+    """P86: nothing is lost or mixed, descriptors stay bounded, and nothing grows with the number of threads."""
+    io = CountingCalls()
+    with FileSystemSaver(tmp_path / "store", fsync="never", io=io) as saver:
+        most, guard, counts = [0], threading.Lock(), []
+
+        def work(number):
+            config = RunnableConfig(f"thread {number}")
+            for n in range(2):
+                saver.put(config, made(n, own=number))
+            if number % 50 == 0:
+                with guard:
+                    most[0] = max(most[0], sum(1 for _ in Path("/proc/self/fd").iterdir()))
+
+        with ThreadPoolExecutor(16) as pool:
+            for start in range(0, 2000, 500):
+                before = io.calls
+                list(pool.map(work, range(start, start + 500)))
+                counts.append(io.calls - before)
+        assert most[0] < 256 + 64 + 60
+        assert max(counts) < min(counts) * 1.2, "the last five hundred cost no more than the first"
+        assert len(saver.threads()) == 2000
+    with FileSystemSaver(tmp_path / "store") as saver, ThreadPoolExecutor(16) as pool:
+
+        def check(number):
+            found = saver.list(RunnableConfig(f"thread {number}"))
+            assert [(one.state["own"], one.state["n"]) for one in found] == [(number, 1), (number, 0)]
+
+        list(pool.map(check, range(2000)))
+
+
+class CountingCalls(FileIO):
+    """How many calls there were."""
+
+    calls = 0
+
+
+def counting(name):
+    original = getattr(FileIO, name)
+
+    def call(self, *arguments, **options):
+        self.calls += 1
+        return original(self, *arguments, **options)
+
+    return call
+
+
+for one in (*CALLS, "fstat", "stat"):
+    if one not in {"lock", "unlock"}:  # Those who wait try again.
+        setattr(CountingCalls, one, counting(one))

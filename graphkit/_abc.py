@@ -496,8 +496,14 @@ class Retention:
         return not (self.keep_interrupted and info.status == "interrupted")
 
 
+def unanswered(writes: Mapping[str, Any]) -> dict[str, Any]:
+    """The stops recorded beside a checkpoint that nobody has answered, by id, in the order they were recorded."""
+    stops = {key.removeprefix(INTERRUPT): stop for key, stop in writes.items() if key.startswith(INTERRUPT)}
+    return {key: stop for key, stop in stops.items() if ANSWER + key not in writes}
+
+
 def waiting_interrupts(config: RunnableConfig, writes: Mapping[str, Any]) -> list[WaitingInterrupt]:
-    """The stops recorded beside a checkpoint (named by the config) that nobody has answered."""
+    """What waits for a human at the checkpoint that the config names."""
     return [
         WaitingInterrupt(
             thread_id=config.thread,
@@ -505,18 +511,17 @@ def waiting_interrupts(config: RunnableConfig, writes: Mapping[str, Any]) -> lis
             checkpoint_id=config.checkpoint_id or "",
             node_id=stop["node_id"],
             when=stop["when"],
-            id=key.removeprefix(INTERRUPT),
+            id=key,
             payload=stop["payload"],
             created_at=stop["created_at"],
         )
-        for key, stop in writes.items()
-        if key.startswith(INTERRUPT) and ANSWER + key.removeprefix(INTERRUPT) not in writes
+        for key, stop in unanswered(writes).items()
     ]
 
 
 def status_of(next_node_id: str | None, writes: Mapping[str, Any]) -> str:
     """The status of a run whose latest checkpoint this is."""
-    if writes and any(key.startswith(INTERRUPT) and ANSWER + key.removeprefix(INTERRUPT) not in writes for key in writes):
+    if writes and unanswered(writes):
         return "interrupted"
     return "finished" if next_node_id == END else "running"
 

@@ -26,7 +26,7 @@ from collections.abc import Generator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from graphkit._abc import ANSWER, INTERRUPT, UPDATE, public_metadata
+from graphkit._abc import ANSWER, INTERRUPT, UPDATE, unanswered, public_metadata
 from graphkit._checkpoint import Checkpoint, new_id
 from graphkit._compile_config import CompileConfig
 from graphkit._config import END, START, RunnableConfig, StreamMode
@@ -307,7 +307,7 @@ class Run(Walk):
         self.metadata = self._new_metadata({"run_id": carried["run_id"]} if "run_id" in carried else {}, carried)
         self.step = 0 if was_stopped else base.metadata.get("step", 0)
         self.writes = recorded
-        given = self._given(resume, self._waiting(recorded))
+        given = self._given(resume, unanswered(recorded))
         owes_stop = not was_stopped and base.metadata.get("source") in OWN_SOURCES
         self.may_stop, self.has_arrived = owes_stop, False
         if not self.is_latest:
@@ -423,7 +423,7 @@ class Run(Walk):
 
     def _record_stop(self, node_id: str, when: When, payload: Any, metadata: Mapping[str, Any] = _EMPTY) -> Steps:
         """Store that the run waits here. A stop that waits already is asked again under its id."""
-        waiting = self._waiting(self.writes)
+        waiting = unanswered(self.writes)
         again = [key for key, stop in waiting.items() if (stop["node_id"], stop["when"]) == (node_id, when)]
         since = waiting[again[0]]["created_at"] if again else datetime.now(UTC)
         stop = {"node_id": node_id, "when": when, "payload": payload, "metadata": dict(metadata), "created_at": since}
@@ -443,19 +443,12 @@ class Run(Walk):
             InterruptionMetadata(
                 stop["node_id"], state, when=stop["when"], id=key, payload=stop["payload"], metadata=stop["metadata"]
             )
-            for key, stop in self._waiting(self.writes).items()
+            for key, stop in unanswered(self.writes).items()
         ]
         for stop in stops:
             stop.interrupts = (stop, *(other for other in stops if other is not stop))
         yield Finish(release=False)
         yield Emit(stops[0])
-
-    def _waiting(self, writes: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-        return {
-            key.removeprefix(INTERRUPT): stop
-            for key, stop in writes.items()
-            if key.startswith(INTERRUPT) and ANSWER + key.removeprefix(INTERRUPT) not in writes
-        }
 
     def _answers(self) -> tuple[Any, ...]:
         """The answers to `interrupt()` calls of this visit, in the order of the calls."""

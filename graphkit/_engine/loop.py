@@ -26,7 +26,7 @@ from collections.abc import Generator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from graphkit._abc import ANSWER, INTERRUPT, UPDATE, unanswered, public_metadata
+from graphkit._abc import ANSWER, INTERRUPT, UPDATE, public_metadata, unanswered
 from graphkit._checkpoint import Checkpoint, new_id
 from graphkit._compile_config import CompileConfig
 from graphkit._config import END, START, RunnableConfig, StreamMode

@@ -46,7 +46,7 @@ MAX_DEPTH: Final = 8
 SPLICE_COST: Final = 24
 """About the bytes that a splice takes beside its new ones."""
 
-_BLOCK: Final = 4
+BLOCK: Final = 4
 """Added to the kind in the entry of a value that began compressed."""
 _FAR: Final = 1 << 60
 """Compressed bytes have no positions of their own: byte n of what begins, compressed, at position p is at p + n - _FAR.
@@ -331,7 +331,7 @@ def entry_of(value: Value, position: int) -> list[int]:
     entry = [value.kind, value.count, value.length, value.crc]
     entry.append(position - value.base if based and value.base is not None else 0)
     if value.block is not None:
-        entry[0] += _BLOCK
+        entry[0] += BLOCK
         if not based:
             entry += (position - value.block[0], *value.block[1:])
     pieces = value.pieces
@@ -351,8 +351,8 @@ def value_of(entry: Sequence[int], position: int, base: Callable[[int], Value]) 
         IndexError, ValueError, TypeError: the entry makes no sense.
     """
     kind, count, length, crc, distance, *rest = entry
-    value = Value(kind & ~_BLOCK, count, length, crc, [])
-    if kind & _BLOCK and not distance:
+    value = Value(kind & ~BLOCK, count, length, crc, [])
+    if kind & BLOCK and not distance:
         away, stored, size, method, *rest = rest
         value.block = position - away, stored, size, method
     if distance:

@@ -15,6 +15,9 @@ LOG: Final = "log"
 RUN_LOCK: Final = "run.lock"
 TEMPORARY: Final = "tmp-"
 TORN: Final = "torn-"
+DAMAGED: Final = "damaged-"
+ASIDE: Final = (TORN, DAMAGED)
+"""What begins so was set aside, and is never removed but with its thread."""
 
 STRIPES: Final = 64
 

@@ -155,23 +155,28 @@ def _holds_something(store: Store, thread_id: str, namespace: str) -> bool:
 def finish_release(store: Store, thread_id: str, version: int) -> None:
     """Bring a release to its end, from wherever it stands."""
     names = namespaces(store, thread_id)
-    if "" in names:
-        _end_log(store, thread_id, "", version)
+    born = {"": _end_log(store, thread_id, "", version)} if "" in names else {}
     for namespace in [name for name in names if name] + names[: 1 if "" in names else 0]:
         if namespace:
-            _end_log(store, thread_id, namespace, version)
+            born[namespace] = _end_log(store, thread_id, namespace, version)
         directory = store.directory(thread_id, namespace)
-        store.io.rename(layout.join(directory, layout.LOG), layout.join(directory, layout.version_name(version)))
+        path = layout.join(directory, layout.LOG)
+        if born[namespace]:
+            store.io.rename(path, layout.join(directory, layout.version_name(version)))
+        else:
+            store.io.unlink(path)
         store.io.fsync_dir(directory)
 
 
-def _end_log(store: Store, thread_id: str, namespace: str, version: int) -> None:
+def _end_log(store: Store, thread_id: str, namespace: str, version: int) -> bool:
+    """Append RELEASE, unless it is there; False if the log's creation never finished."""
     history = store.fresh(thread_id, namespace)
     try:
         if history.refresh_to_write():
             history.finish(log.RELEASE, version)
         if history.fd >= 0:
             store.io.fsync(history.fd)
+        return history.fd >= 0
     finally:
         history.close()
 
@@ -342,6 +347,7 @@ def keep(
     path = layout.join(directory, f"{layout.TEMPORARY}{header.fid:08x}")
     new = store.fresh(history.thread_id, history.namespace, path)
     new.careful = False  # All of it is on the disk before it takes its place.
+    new._serializer = history._serializer  # noqa: SLF001 - of the same package; repair goes by the log
     store.remove_leftovers(directory)
     try:
         new.begin(header, beginning)

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from logging import getLogger
-from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar, final
 
 from graphkit._abc import (
     BaseCheckpointSaver,
@@ -16,6 +16,7 @@ from graphkit._abc import (
     Retention,
     StateSerializer,
     ThreadLike,
+    _in_thread,
     status_of,
     thread_id_of,
     waiting_interrupts,
@@ -41,6 +42,10 @@ from savers._filesystem.live import LiveHistory
 from savers._filesystem.record import Entry
 from savers._filesystem.store import Store
 from savers._filesystem.sync import Flusher, Ticket, give_back, sync, take_ticket
+
+if TYPE_CHECKING:
+    from savers._filesystem.repair import RepairReport
+    from savers._filesystem.verify import Progress, StoreReport
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -316,6 +321,95 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     def register_types(self, *types: type) -> None:
         self._codec.register(*types)
+
+    # Care
+
+    @_at_the_edge("read")
+    def verify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> StoreReport:
+        """Look at every byte of one thread, or of all (None), and report; nothing is changed, nobody waits.
+
+        Never raises because of damage. Reads each log once, a window at a time.
+
+        Args:
+            thread: the thread.
+            progress: called after each file with the bytes done, all bytes, and the file.
+
+        Raises:
+            CheckpointStorageError: the file system refused.
+        """
+        from savers._filesystem.verify import verify
+
+        return verify(self._store, None if thread is None else thread_id_of(thread), progress)
+
+    @_at_the_edge("repair")
+    def repair(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RepairReport:
+        """Make one thread, or all (None), readable again, with every checkpoint that can still be rebuilt.
+
+        The whole of a damaged log is copied to `damaged-*` before the log is written anew; a tail that was cut short
+        goes to `torn-*`. What is well is not touched, so a second call changes nothing. A thread whose id no file tells
+        any more is repaired when it is named: its directory's name proves the id. Runs under the run lock of each
+        thread in turn.
+
+        Args:
+            thread: the thread.
+            progress: as in `verify`.
+
+        Raises:
+            ThreadBusyError: a run holds a thread; those before it are repaired.
+            CheckpointStorageError: the file system refused. What was there still is.
+        """
+        from savers._filesystem.repair import repair
+
+        thread_id = None if thread is None else thread_id_of(thread)
+        return repair(self._store, thread_id, self._exclusive, self._finish, progress)
+
+    def _finish(self, thread_id: str) -> None:
+        """Finish a release or a delete that somebody began, under the locks."""
+        for namespace in rewrite.namespaces(self._store, thread_id):
+            history = self._store.fresh(thread_id, namespace)
+            try:
+                self._finish_what_was_begun(thread_id, history)
+            finally:
+                history.close()
+
+    @_at_the_edge("compact")
+    def compact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
+        """Free what nobody can reach any more in the live logs of one thread, or of all (None); returns the bytes.
+
+        That is what was replaced: checkpoints, values beside them, tags. `prune` needs no compact after it.
+
+        Args:
+            thread: the thread.
+            progress: called after each thread with how many are done, how many there are, and its id.
+
+        Raises:
+            CheckpointCorruptionError: a log is damaged; those before it are compacted.
+        """
+        threads = self.threads() if thread is None else [thread_id_of(thread)]
+        freed = 0
+        for done, thread_id in enumerate(threads, 1):
+            for namespace in rewrite.namespaces(self._store, thread_id):
+                history = self._store.live(thread_id, namespace)
+                with history.mutex, self._store.short(thread_id):
+                    self._ready(history)
+                    before = history.end
+                    if history.fd >= 0 and rewrite.compact(self._store, history) and history.refresh():
+                        freed += before - history.end
+            if progress is not None:
+                progress(done, len(threads), thread_id)
+        return freed
+
+    async def averify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> StoreReport:
+        """As `verify`."""
+        return await _in_thread(self.verify, thread, progress=progress)
+
+    async def arepair(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RepairReport:
+        """As `repair`."""
+        return await _in_thread(self.repair, thread, progress=progress)
+
+    async def acompact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
+        """As `compact`."""
+        return await _in_thread(self.compact, thread, progress=progress)
 
     # Versions
 

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from graphkit._checkpoint import new_id
-from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError
+from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointFormatError
 from savers._filesystem import layout, log
 from savers._filesystem.history import History
 from savers._filesystem.live import LiveHistory, write_file
@@ -27,9 +27,19 @@ OPEN_LOGS: Final = 256
 
 
 class Version(History):
-    """A released log."""
+    """A released log. It ends as such, or something of it is missing."""
 
     released = True
+
+    def _open(self) -> bool:
+        found = super()._open()
+        if found and self.closed_by is None:
+            end = self.end
+            self.close()
+            raise CheckpointCorruptionError(self.path, end, "the end of a released history is missing")
+        if not found and self.io.stat(self.path) is not None:
+            raise CheckpointCorruptionError(self.path, 0, "a released history is missing")
+        return found
 
 
 class Store:

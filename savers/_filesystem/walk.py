@@ -77,7 +77,7 @@ class Walk:
         except (CheckpointCorruptionError, *delta.NONSENSE):
             if self._lost_at is None:
                 raise
-            return delta.Value(entry[0] & delta.MAP, entry[1], entry[2], entry[3], [self._lost_at, max(entry[2], 1)])
+            return delta.Value(entry[0] & ~delta.BLOCK, entry[1], entry[2], entry[3], [self._lost_at, max(entry[2], 1)])
 
     def to(self, entry: Entry, frames: Iterator[Frame]) -> delta.Table:
         """Go on to a checkpoint.

@@ -1,0 +1,341 @@
+"""Making a damaged store readable again, with every checkpoint that can still be rebuilt.
+
+Theory of operation. Records prove themselves one by one, so the good ones of a damaged log are found by searching for
+the sync marker, even without the file's header. They are followed as a reader would follow them; a checkpoint can be
+rebuilt if the changes from its keyframe to it are all there, and all bytes of its values lie in good records. Those are
+written to a new log, which takes the old one's place by one rename, after the whole of the old one was copied to a file
+of its own and brought to the disk. So nothing is destroyed, and a death at any instant leaves the old log or the new.
+The header and the description are not needed: the directory's name proves whose log it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, final
+
+from graphkit.errors import (
+    CheckpointCorruptionError,
+    CheckpointerError,
+    CheckpointFormatError,
+    CheckpointSerializationError,
+)
+from savers._filesystem import layout, log, record, rewrite
+from savers._filesystem.history import Index
+from savers._filesystem.live import put_aside
+from savers._filesystem.verify import (
+    Examined,
+    FileReport,
+    Meter,
+    Progress,
+    check_file,
+    description,
+    examined,
+    files_of,
+    namespace_of,
+    owner_of,
+    threads_of,
+)
+from savers._filesystem.walk import Walk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from savers._filesystem.store import Store
+
+_PAIR: Final = 2
+_HEAD: Final = 1 << 14
+_NOWHERE: Final = 0
+"""A position that no value's bytes have: that of the file's header."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Lost:
+    """Something that could not be rebuilt."""
+
+    offset: int
+    """Where it stood in the log, which is set aside."""
+    checkpoint_id: str | None
+    """The checkpoint that is lost or, for a value or a tag beside one, that it belonged to; None: nobody can tell."""
+    reason: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FileRepair:
+    """What was done to one log."""
+
+    before: FileReport
+    kept: int = 0
+    """Checkpoints."""
+    lost: tuple[Lost, ...] = ()
+    set_aside: str = ""
+    """Where the old bytes are now, below the store's directory."""
+    refused: str = ""
+    """Why nothing was done."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RepairReport:
+    """What `repair` did. Files that were well are not listed."""
+
+    files: tuple[FileRepair, ...]
+    finished: tuple[str, ...] = ()
+    """Threads whose release or delete was finished."""
+    removed: tuple[str, ...] = ()
+    """Leftovers that were removed."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was done."""
+        return bool(self.finished or self.removed or any(not file.refused for file in self.files))
+
+    @property
+    def ok(self) -> bool:
+        """Whether all of it can be read now."""
+        return not any(file.refused for file in self.files)
+
+    @property
+    def lost(self) -> tuple[Lost, ...]:
+        """All that could not be rebuilt."""
+        return tuple(lost for file in self.files for lost in file.lost)
+
+
+def repair(
+    store: Store,
+    thread_id: str | None,
+    exclusive: Callable[[str], AbstractContextManager[object]],
+    finish: Callable[[str], None],
+    progress: Progress | None = None,
+) -> RepairReport:
+    """Repair one thread, or all (None).
+
+    Args:
+        store: where they are.
+        thread_id: the thread.
+        exclusive: takes a thread's run lock.
+        finish: finishes a release or a delete that somebody began; under the locks.
+        progress: see verify.
+    """
+    names = [layout.place_of(thread_id).name] if thread_id is not None else threads_of(store)
+    tasks = [(name, files_of(store, layout.join(store.root, name))) for name in names]
+    meter = Meter(store, [path for _, files in tasks for path in files], progress)
+    repairs: list[FileRepair] = []
+    finished: list[str] = []
+    removed: list[str] = [] if thread_id is not None else sorted(store.sweep())
+    for name, files in tasks:
+        owner = thread_id if thread_id is not None else owner_of(store, name, files)
+        if owner is None:
+            repairs += _unknown(store, files)
+        elif store.io.is_dir(layout.join(store.root, name)):
+            with exclusive(owner), store.short(owner):
+                repairs += [done for path in files if (done := _repair_file(store, path, owner)) is not None]
+                removed += _remove_leftovers(store, layout.join(store.root, name))
+                if any(check_file(store, path, owner)[1] for path in files):
+                    finish(owner)
+                    finished.append(owner)
+        for path in files:
+            meter.passed(path)
+    return RepairReport(files=tuple(repairs), finished=tuple(finished), removed=tuple(removed))
+
+
+def _unknown(store: Store, files: list[str]) -> list[FileRepair]:
+    """Of a thread that nobody can name: its id is not in its directory's name, and no log can be read."""
+    reports = [report for path in files if (report := check_file(store, path, None)[0]) is not None]
+    return [FileRepair(before=report, refused="whose it is cannot be read: name the thread") for report in reports]
+
+
+def _remove_leftovers(store: Store, directory: str) -> list[str]:
+    removed = []
+    for name in sorted(store.io.listdir(directory)):
+        path = layout.join(directory, name)
+        if layout.is_namespace(name):
+            removed += _remove_leftovers(store, path)
+        elif name.startswith(layout.TEMPORARY):
+            store.io.unlink(path)
+            removed.append(os.path.relpath(path, store.root))
+    return removed
+
+
+def _repair_file(store: Store, path: str, owner: str) -> FileRepair | None:
+    """Repair one log under its locks; None if there was nothing to do."""
+    report, _ = check_file(store, path, owner)
+    if report is None or report.state == "ok":
+        return None
+    if report.state in {"newer", "foreign"}:
+        return FileRepair(before=report, refused=report.reason)
+    namespace = namespace_of(store, os.path.dirname(path))
+    if namespace is None:
+        return FileRepair(before=report, refused="which namespace it is cannot be read")
+    history = examined(store, path, owner, namespace)
+    try:
+        if report.state == "torn" and report.offset:
+            return _cut_off(store, history, report, owner, namespace)
+        return _salvage(store, history, report)
+    except (CheckpointFormatError, CheckpointSerializationError) as error:
+        return FileRepair(before=report, refused=str(error))
+    finally:
+        history.close()
+
+
+def _cut_off(store: Store, history: Examined, report: FileReport, owner: str, namespace: str) -> FileRepair:
+    """Set a torn tail aside as the next writer would."""
+    live = store.fresh(owner, namespace)
+    before = set(store.io.listdir(os.path.dirname(history.path)))
+    try:
+        live.refresh_to_write()
+    finally:
+        live.close()
+    new = sorted(set(store.io.listdir(os.path.dirname(history.path))) - before)
+    place = layout.join(os.path.dirname(report.path), new[0]) if new else ""
+    return FileRepair(before=report, kept=report.checkpoints, set_aside=place)
+
+
+def _salvage(store: Store, history: Examined, report: FileReport) -> FileRepair:
+    """Write a damaged log anew with what can be rebuilt."""
+    history.examine()
+    size = history.end
+    directory = os.path.dirname(history.path)
+    generation = _identify(store, history, size)
+    version = layout.version_of(os.path.basename(history.path))
+    found = _Salvage(history)
+    found.search(size)
+    aside = ""
+    if size:
+        aside = put_aside(history.io, history.fd, 0, size, directory, f"{layout.DAMAGED}{generation}-{history.fid:08x}")
+        history.io.fsync_dir(directory)
+    entries = found.index.entries
+    if entries or version is not None:
+        ending = (log.RELEASE, version) if version is not None else found.ending
+        rewrite.keep(store, history, entries, lost_at=_NOWHERE, ending=ending)
+    else:
+        history.io.unlink(history.path)
+        history.io.fsync_dir(directory)
+    return FileRepair(
+        before=report,
+        kept=len(entries),
+        lost=tuple(found.lost),
+        set_aside=layout.join(os.path.dirname(report.path), aside) if aside else "",
+    )
+
+
+def _identify(store: Store, history: Examined, size: int) -> int:
+    """Find the file's id, by its header or by its records, and whether its states are opaque; its generation."""
+    header = None
+    with suppress(log.Unborn, CheckpointerError):
+        header = log.read_header(history.path, history.io.read_at(history.fd, 0, min(size, _HEAD)))
+    if header is None:
+        fids = Counter[int]()
+        for frame in log.good_frames(history.io, history.fd, None, 0, size):
+            own = history.io.read_at(history.fd, frame.offset + 28, 4)
+            fids[int.from_bytes(own, "little")] += 1
+        fid = fids.most_common(1)[0][0] if fids else 0
+        header = log.Header(fid, 0, 0, layout.place_of(history.thread_id).digest)
+    history.header, history.fid = header, header.fid
+    meta = description(store, history.path)
+    if meta:
+        history.take_meta(meta)
+    return header.generation
+
+
+class _Salvage:
+    """What can be rebuilt from a damaged log."""
+
+    def __init__(self, history: Examined) -> None:
+        self.history = history
+        self.index = Index()
+        self.lost: list[Lost] = []
+        self.ending: tuple[int, int] | None = None
+        self._gaps = [(_NOWHERE, log.HEADER_SIZE)]
+        self._sound: dict[str, tuple[object, int, bool]] = {}
+
+    def search(self, size: int) -> None:
+        """Find the good records, and follow them."""
+        history = self.history
+        walk = Walk(history, lost_at=_NOWHERE)
+        end, seq = log.HEADER_SIZE, -1
+        for frame in log.good_frames(history.io, history.fd, history.fid, 0, size):
+            if frame.seq <= seq:
+                continue
+            if frame.offset > end or frame.seq != seq + 1:
+                self._missing(end, frame.offset, frame.seq - seq - 1)
+            log.check_known(history.path, frame)
+            self._take(walk, frame)
+            end, seq = frame.end, frame.seq
+        if end < size:
+            self._missing(end, size, 1)
+
+    def _missing(self, start: int, end: int, count: int) -> None:
+        self._gaps.append((start, end))
+        self._lose(start, None, f"{end - start} bytes of {count} records are damaged")
+
+    def _take(self, walk: Walk, frame: log.Frame) -> None:
+        history = self.history
+        if frame.type == log.CHECKPOINT:
+            self._checkpoint(walk, frame)
+        elif frame.type in {log.RELEASE, log.TOMBSTONE}:
+            self.ending = (frame.type, int(record.unpack_payload(history.path, frame)[0]))
+        elif frame.type in {log.WRITE, log.MARK}:
+            self._beside(frame)
+
+    def _beside(self, frame: log.Frame) -> None:
+        try:
+            parts = record.unpack_payload(self.history.path, frame)
+            owner = record.id_text(parts[0])
+            entry = self.index.find(owner)
+            if entry is None:
+                self._lose(frame.offset, owner, "what was recorded beside it is lost with it")
+            elif frame.type == log.WRITE:
+                entry.writes.update(dict.fromkeys(parts[1], frame.offset))
+            else:
+                entry.tags = record.merge_tags(entry.tags, parts[1], parts[2])
+        except (CheckpointCorruptionError, TypeError, IndexError, KeyError) as error:
+            self._lose(frame.offset, None, f"the record makes no sense: {error}")
+
+    def _lose(self, offset: int, checkpoint_id: str | None, reason: str) -> None:
+        self.lost.append(Lost(offset=offset, checkpoint_id=checkpoint_id, reason=reason))
+
+    def _checkpoint(self, walk: Walk, frame: log.Frame) -> None:
+        try:
+            decoded = walk.step(frame)
+        except CheckpointCorruptionError as error:
+            self._lose(frame.offset, self._id_in(frame), error.reason)
+            return
+        target = decoded.target
+        if not self._is_sound(walk):
+            self._lose(frame.offset, decoded.entry.id, "bytes of its values are damaged")
+            return
+        if target is not None and self.index.find(target) is None:
+            target = None  # What it replaced is lost: it stands for itself.
+        self.index.add(decoded.entry, target)
+
+    def _id_in(self, frame: log.Frame) -> str | None:
+        try:
+            return record.id_text(record.unpack_payload(self.history.path, frame)[0])
+        except (CheckpointCorruptionError, TypeError, IndexError, KeyError):
+            return None
+
+    def _is_sound(self, walk: Walk) -> bool:
+        """Whether all bytes of the state lie in good records."""
+        assert walk.table is not None
+        sound = True
+        for name, value in walk.table.values.items():
+            known, size, good = self._sound.get(name, (None, 0, True))
+            if known is not value:
+                size, good = 0, value.block is None or self._is_whole(*value.block[:2])
+            # A value that has only grown has its first pieces from before.
+            pieces = value.pieces[size:]
+            good = good and all(
+                pieces[i] < 0 or self._is_whole(pieces[i], pieces[i + 1]) for i in range(0, len(pieces), _PAIR)
+            )
+            self._sound[name] = value, len(value.pieces), good
+            sound = sound and good
+        return sound
+
+    def _is_whole(self, start: int, length: int) -> bool:
+        return all(start >= end or start + length <= first for first, end in self._gaps)

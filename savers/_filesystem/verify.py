@@ -1,0 +1,388 @@
+"""Looking at every byte of a store, and telling what is wrong with it. Repairs nothing; locks only to look twice.
+
+Theory of operation. A log is read once, a window at a time. Each record proves itself by its checksums, its place and
+its number; its content is then followed as a reader would: states change as the records say, a keyframe must name what
+the records before it led to, and a checkpoint that is replaced must be there. So no flipped byte is called well, and
+what is called well can be read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, final
+
+from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
+from savers import _delta as delta
+from savers._filesystem import layout, log, record
+from savers._filesystem.live import LiveHistory
+from savers._filesystem.walk import Walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from savers._filesystem.store import Store
+
+Progress = Callable[[int, int, str], object]
+"""Is called with the bytes done, all bytes, and what was looked at last (a path below the store)."""
+
+FileState = Literal["ok", "torn", "damaged", "newer", "foreign"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FileReport:
+    """What was found in one log."""
+
+    path: str
+    """Below the store's directory."""
+    state: FileState
+    """torn: the last write never finished, the next one sets it aside. newer: it needs a newer graphkit. foreign: it is
+    not this thread's log, or no log at all."""
+    offset: int = 0
+    """Where it begins to be wrong, if it is."""
+    reason: str = ""
+    """What is wrong there."""
+    size: int = 0
+    """Bytes."""
+    records: int = 0
+    """Good records, as far as they follow each other."""
+    checkpoints: int = 0
+    """Checkpoints in them, without those that were replaced."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ThreadReport:
+    """What was found in one thread's directory."""
+
+    thread_id: str | None
+    """None: no readable file tells; name the thread to `repair` it."""
+    directory: str
+    files: tuple[FileReport, ...]
+    unfinished: Literal["", "release", "delete"] = ""
+    """What somebody began and did not live to finish; the next writer does."""
+    leftovers: tuple[str, ...] = ()
+    """Temporary files of a writer that died; harmless, removed by the next one that needs to, and by `repair`."""
+    set_aside: tuple[str, ...] = ()
+    """What recovery and `repair` have moved out of the way; yours to look at and to remove."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether all of it can be read."""
+        return not self.unfinished and all(file.state == "ok" for file in self.files)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class StoreReport:
+    """What was found in a store, or in one thread of it."""
+
+    threads: tuple[ThreadReport, ...]
+    leftovers: tuple[str, ...] = ()
+    """Threads that were being deleted; removed by the next process that makes or deletes one, and by `repair`."""
+    size: int = 0
+    """Bytes of the logs."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether all of it can be read."""
+        return all(thread.ok for thread in self.threads)
+
+    @property
+    def problems(self) -> tuple[FileReport, ...]:
+        """The files that are not well."""
+        return tuple(file for thread in self.threads for file in thread.files if file.state != "ok")
+
+
+class Examined(LiveHistory):
+    """A log that may be damaged, opened to be looked at."""
+
+    def examine(self) -> None:
+        """Open the file without judging it."""
+        self.fd = self.io.open(self.path)
+        self.end = self.io.fstat(self.fd).st_size
+
+    def _check_owner(self, meta: Any) -> None:
+        if not isinstance(meta, dict) or meta.get("thread") != self.thread_id or meta.get("ns") != self.namespace:
+            raise CheckpointFormatError(self.path, "it belongs to another thread; put the file back where it came from")
+        self.take_meta(meta)
+
+    def take_meta(self, meta: dict[str, Any]) -> None:
+        """Take over from a description whether states are opaque."""
+        self._serializer = _OPAQUE if meta.get("opaque") else None
+
+
+_OPAQUE: Any = object()
+"""Stands for a StateSerializer that is not needed, for states are not decoded."""
+
+
+class _Checker:
+    """Follows the records of one log."""
+
+    def __init__(self, history: Examined) -> None:
+        self.history = history
+        self.records = 0
+        self.good = 0
+        """Where the good records end."""
+        self.ids: set[str] = set()
+        self.closed_by: log.Frame | None = None
+        self._walk = Walk(history, blind=True)
+
+    def check(self, size: int) -> None:
+        """Read all of it.
+
+        Raises:
+            log.Unborn: its creation never finished.
+            CheckpointCorruptionError: it is damaged.
+            CheckpointFormatError: it is newer, or another thread's.
+        """
+        history = self.history
+        start = history._read_birth(size)  # noqa: SLF001 - of the same package
+        history.end = size
+        self.records, self.good = 1, start
+        for frame in log.scan(history.io, history.fd, history.path, history.fid, start, size, 1):
+            self._take(frame)
+            self.records, self.good = self.records + 1, frame.end
+        table, entry = self._walk.table, self._walk.entry
+        if table is not None and entry is not None:
+            for value in table.values.values():
+                history.bodies_of([value], entry)
+
+    def _take(self, frame: log.Frame) -> None:
+        path = self.history.path
+        if frame.type == log.CHECKPOINT:
+            self._checkpoint(frame)
+        elif frame.type in {log.RELEASE, log.TOMBSTONE}:
+            self.closed_by = frame
+        elif frame.type in {log.WRITE, log.MARK}:
+            parts = record.unpack_payload(path, frame)
+            wanted = (dict,) if frame.type == log.WRITE else (list, list)
+            if not isinstance(parts, list) or tuple(map(type, parts[1:])) != wanted:
+                raise record.nonsense(path, frame, "it has other parts")
+
+    def _checkpoint(self, frame: log.Frame) -> None:
+        before = self._walk.table
+        decoded = self._walk.step(frame)
+        if decoded.table is not None and before is not None:
+            self._compare(before, decoded)
+        if decoded.target is not None:
+            if decoded.target not in self.ids:
+                raise CheckpointCorruptionError(
+                    self.history.path, frame.offset, "it replaces a checkpoint that is not there"
+                )
+            self.ids.remove(decoded.target)
+        self.ids.add(decoded.entry.id)
+
+    def _compare(self, before: delta.Table, decoded: record.Decoded) -> None:
+        """See that what a keyframe names is what the records before it led to."""
+        listed = decoded.table or ()
+        for name, entry in zip(listed[::2], listed[1::2], strict=True):
+            if entry is not None:
+                old = before.values.get(name)
+                same = old is not None and [old.kind, old.count, old.length, old.crc] == [
+                    entry[0] & ~delta.BLOCK, *entry[1:4],
+                ]  # fmt: skip
+                if not same:
+                    raise CheckpointCorruptionError(
+                        self.history.path, decoded.entry.offset, "the keyframe contradicts the records before it"
+                    )
+
+
+def verify(store: Store, thread_id: str | None, progress: Progress | None = None) -> StoreReport:
+    """Look at one thread, or at all (None)."""
+    names = [layout.place_of(thread_id).name] if thread_id is not None else threads_of(store)
+    tasks = [(name, files_of(store, layout.join(store.root, name))) for name in names]
+    meter = Meter(store, [path for _, files in tasks for path in files], progress)
+    reports = [check_thread(store, name, files, thread_id, meter) for name, files in tasks]
+    leftovers = [] if thread_id is not None else sorted(filter(layout.is_leftover, store.io.listdir(store.root)))
+    return StoreReport(
+        threads=tuple(report for report in reports if report.files or report.leftovers or report.set_aside),
+        leftovers=tuple(leftovers),
+        size=sum(file.size for report in reports for file in report.files),
+    )
+
+
+class Meter:
+    """Tells how far a long work has come."""
+
+    def __init__(self, store: Store, paths: list[str], progress: Progress | None) -> None:
+        self._progress, self._root, self._done = progress, store.root, 0
+        self._sizes = {path: _size(store, path) for path in paths} if progress is not None else {}
+        self._total = sum(self._sizes.values())
+
+    def passed(self, path: str) -> None:
+        """A file is done."""
+        if self._progress is not None:
+            self._done += self._sizes.pop(path, 0)
+            self._progress(self._done, self._total, os.path.relpath(path, self._root))
+
+
+def _size(store: Store, path: str) -> int:
+    found = store.io.stat(path)
+    return 0 if found is None else found.st_size
+
+
+def threads_of(store: Store) -> list[str]:
+    """The names of all threads' directories."""
+    names = filter(layout.is_thread, store.io.listdir(store.root))
+    return sorted(name for name in names if not store.io.is_link(layout.join(store.root, name)))
+
+
+def files_of(store: Store, directory: str) -> list[str]:
+    """The logs below a thread's directory: the root's first, then those of the namespaces."""
+    inside = sorted(store.io.listdir(directory))
+    found = [layout.join(directory, name) for name in inside if is_log(name)]
+    for name in inside:
+        if layout.is_namespace(name):
+            below = layout.join(directory, name)
+            found += [layout.join(below, one) for one in sorted(store.io.listdir(below)) if is_log(one)]
+    return found
+
+
+def is_log(name: str) -> bool:
+    """Whether this is the name of a live or a released log."""
+    return name == layout.LOG or layout.version_of(name) is not None
+
+
+def check_thread(store: Store, name: str, files: list[str], thread_id: str | None, meter: Meter) -> ThreadReport:
+    """Look at all files of a thread's directory."""
+    directory = layout.join(store.root, name)
+    owner = thread_id if thread_id is not None else owner_of(store, name, files)
+    reports, unfinished = [], ""
+    for path in files:
+        report, ends = check_file(store, path, owner)
+        if report is not None and report.state in {"torn", "damaged"} and owner is not None:
+            # It may have been about to be written just now: nobody writes while we look again.
+            with store.short(owner):
+                report, ends = check_file(store, path, owner)
+        meter.passed(path)
+        if report is not None:
+            reports.append(report)
+            unfinished = unfinished or ends
+    others = list(_others(store, directory))
+    return ThreadReport(
+        thread_id=owner,
+        directory=name,
+        files=tuple(reports),
+        unfinished=unfinished,  # type: ignore[arg-type]
+        leftovers=tuple(path for path in others if os.path.basename(path).startswith(layout.TEMPORARY)),
+        set_aside=tuple(path for path in others if os.path.basename(path).startswith(layout.ASIDE)),
+    )
+
+
+def _others(store: Store, directory: str) -> Iterator[str]:
+    for name in sorted(store.io.listdir(directory)):
+        path = layout.join(directory, name)
+        if layout.is_namespace(name):
+            yield from _others(store, path)
+        elif name.startswith((layout.TEMPORARY, *layout.ASIDE)):
+            yield os.path.relpath(path, store.root)
+
+
+def owner_of(store: Store, name: str, files: list[str]) -> str | None:
+    """The thread that a directory belongs to: its name tells if the id is plain, else any log that can be read."""
+    found = layout.plain_id(name)
+    if found is not None:
+        return found
+    for path in files:
+        meta = description(store, path)
+        thread_id = meta.get("thread")
+        if isinstance(thread_id, str) and layout.place_of(thread_id).name == name:
+            return thread_id
+    return None
+
+
+def namespace_of(store: Store, directory: str) -> str | None:
+    """The namespace that a directory belongs to, as `owner_of`; "" for a thread's own."""
+    name = os.path.basename(directory)
+    if not layout.is_namespace(name):
+        return ""
+    found = layout.plain_id(name)
+    if found is not None:
+        return found
+    for one in filter(is_log, store.io.listdir(directory)):
+        namespace = description(store, layout.join(directory, one)).get("ns")
+        if isinstance(namespace, str) and layout.namespace_name(namespace) == name:
+            return namespace
+    return None
+
+
+def description(store: Store, path: str) -> dict[str, Any]:
+    """The META record of a log, as far as it can be read; any one whose checksum is right will do."""
+    try:
+        fd = store.io.open(path)
+    except OSError:
+        return {}
+    try:
+        frame = next(log.good_frames(store.io, fd, None, log.HEADER_SIZE, 1 << 20), None)
+        if frame is None or frame.type != log.META or frame.offset != log.HEADER_SIZE:
+            return {}
+        meta = record.unpack_payload(path, frame)
+    except (OSError, CheckpointCorruptionError):
+        return {}
+    finally:
+        store.io.close(fd)
+    return meta if isinstance(meta, dict) else {}
+
+
+def examined(store: Store, path: str, owner: str | None, namespace: str | None) -> Examined:
+    """A log to be looked at, not yet opened."""
+    arguments = store._arguments(path, owner or "", namespace or "")  # noqa: SLF001 - of the same package
+    return Examined(*arguments)
+
+
+def check_file(store: Store, path: str, owner: str | None) -> tuple[FileReport | None, str]:
+    """Look at one log, and whether it ends as one that is to be released or deleted; None if it is gone."""
+    namespace = namespace_of(store, os.path.dirname(path))
+    history = examined(store, path, owner, namespace)
+    checker = _Checker(history)
+    size, shown = 0, os.path.relpath(path, store.root)
+    is_released = layout.version_of(os.path.basename(path)) is not None
+    state: FileState = "ok"
+    offset, reason = 0, ""
+    try:
+        history.examine()
+        size = history.end
+        checker.check(size)
+        if is_released and (checker.good < size or checker.closed_by is None):
+            state, offset, reason = "damaged", checker.good, "the end of a released history is missing"
+        elif checker.good < size:
+            state, offset, reason = "torn", checker.good, "the last write never finished"
+    except FileNotFoundError:
+        return None, ""
+    except log.Unborn:
+        state, reason = ("damaged" if is_released else "torn"), "its creation never finished"
+    except CheckpointCorruptionError as error:
+        state, offset, reason = "damaged", error.offset, error.reason
+    except CheckpointFormatError as error:
+        state, offset, reason = ("newer" if _is_newer(history, checker) else "foreign"), checker.good, error.reason
+    except OSError as error:
+        state, reason = "damaged", f"it cannot be read: {error.strerror or error}"
+    finally:
+        history.close()
+    report = FileReport(
+        path=shown,
+        state=state,
+        offset=offset,
+        reason=reason,
+        size=size,
+        records=checker.records,
+        checkpoints=len(checker.ids),
+    )
+    return report, _ending(path, state, checker)
+
+
+def _ending(path: str, state: FileState, checker: _Checker) -> str:
+    if os.path.basename(path) != layout.LOG or state != "ok" or checker.closed_by is None:
+        return ""
+    return "release" if checker.closed_by.type == log.RELEASE else "delete"
+
+
+def _is_newer(history: Examined, checker: _Checker) -> bool:
+    """Whether a refusal is about the version: a record of an unknown kind, or a header that is one but for it."""
+    if checker.records:
+        return True
+    data = history.io.read_at(history.fd, 0, log.HEADER_SIZE)
+    return data.startswith(log.MAGIC) and history.header is None

@@ -335,6 +335,29 @@ def failed_sync(run):
     run.put(4)
 
 
+def failed_write(run):
+    """A disk fills up in the middle of a write, which is undone; what comes next stands in the same place."""
+    run.put(0, text="a" * 100)
+    for number, part in ((1, 1200), (2, 700)):
+        refused = []
+
+        def fill_up(kind, _, place, part=part, refused=refused):
+            if kind == "append" and place.endswith("/log"):
+                refused.append(place)
+                if len(refused) == 1:
+                    return part
+                if len(refused) == 2:
+                    raise OSError(28, "injected", place)
+            return None
+
+        run.fs.hook = fill_up
+        with suppress(CheckpointStorageError):
+            run.put(number, text="b" * 3000)
+        run.fs.hook = None
+        run.forget()
+        run.put(number + 10, text="c" * 2000)
+
+
 def flushes(run):
     """Puts with a flush now and then."""
     for number in range(9):
@@ -344,7 +367,7 @@ def flushes(run):
 
 
 WORKLOADS = (
-    first_put, puts, growing_lists, replaces, beside, release, prune, delete, copy, several_threads, two_savers, two_workers, failed_sync,
+    first_put, puts, growing_lists, replaces, beside, release, prune, delete, copy, several_threads, two_savers, two_workers, failed_sync, failed_write,
 )  # fmt: skip
 
 

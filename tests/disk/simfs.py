@@ -366,9 +366,12 @@ class _File:
                 continue
             yield f"size of {k}, nothing else", self._mixed(now, unit, k, {})
             patterns = [dict.fromkeys(dirty[:n], k) for n in range(1, len(dirty))]
-            patterns += [{n: k for n in dirty if n != one} for one in dirty]
-            for _ in range(many):
-                patterns.append({n: rng.randint(self._floor(n * unit, k), k) for n in dirty})
+            patterns += [
+                {**dict.fromkeys(dirty, k), one: moment}
+                for one in dirty
+                for moment in range(self._floor(one * unit, k), k)
+            ]
+            patterns += [{n: rng.randint(self._floor(n * unit, k), k) for n in dirty} for _ in range(many)]
             if len(patterns) > many:
                 patterns = rng.sample(patterns, many)
             for kept in patterns:

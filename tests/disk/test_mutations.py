@@ -1,0 +1,332 @@
+"""The harness can fail: each promise-keeping line of the saver is taken out in turn, and must be missed within bounds.
+
+A test that stays green whatever is broken proves nothing (H8, H39, H47). Each mutation is applied to the running code,
+and at least one of the harnesses beside this file must raise within a bounded number of states.
+"""
+
+import errno
+from contextlib import contextmanager, suppress
+from unittest import mock
+
+import pytest
+
+from graphkit import CheckpointCorruptionError, CheckpointerError, CheckpointStorageError
+from savers import FileSystemSaver
+from savers._filesystem import log, rewrite, saver as saver_module, store, sync
+from savers._filesystem.live import LiveHistory
+from tests.disk import crashes
+from tests.disk.crashes import PLACE, Crashes, config_of, fixed, made, view
+from tests.disk.simfs import SimFS
+
+BOUND = 2500
+
+
+def nothing(*_, **__):
+    return None
+
+
+# What breaks it: each a context manager
+
+
+def without_fdatasync():
+    return mock.patch.object(SimFS, "fdatasync", nothing)
+
+
+def without_directory_sync():
+    return mock.patch.object(store.Store, "sync_place", nothing)
+
+
+def forgetting(_, history, __):
+    history.suspect = False
+
+
+@contextmanager
+def only(keep):
+    original = SimFS.fsync_dir
+
+    def fsync_dir(self, path):
+        if keep(path):
+            original(self, path)
+
+    with mock.patch.object(SimFS, "fsync_dir", fsync_dir):
+        yield
+
+
+def without_root_sync():
+    return only(lambda path: path != PLACE)
+
+
+def without_thread_directory_sync():
+    return only(lambda path: "/t-" not in path or "/n-" in path)
+
+
+def without_namespace_directory_sync():
+    return only(lambda path: "/n-" not in path)
+
+
+def without_parent_sync():
+    return only(lambda path: path != "/")
+
+
+@contextmanager
+def without_file_sync(*names):
+    original = SimFS.fsync
+
+    def fsync(self, fd):
+        if not self._fds[fd].path.rsplit("/", 1)[1].startswith(names):
+            original(self, fd)
+
+    with mock.patch.object(SimFS, "fsync", fsync):
+        yield
+
+
+def without_rewrite_sync():
+    return without_file_sync("tmp-")
+
+
+def without_release_sync():
+    return without_file_sync("log")
+
+
+@contextmanager
+def without_rewrite_directory_sync():
+    keep, install = rewrite.keep, rewrite._NewLog.install
+
+    def quietly(function):
+        def run(*args, **kwargs):
+            with mock.patch.object(SimFS, "fsync_dir", nothing):
+                return function(*args, **kwargs)
+
+        return run
+
+    with (
+        mock.patch.object(rewrite, "keep", quietly(keep)),
+        mock.patch.object(rewrite._NewLog, "install", quietly(install)),
+    ):
+        yield
+
+
+@contextmanager
+def without_checksums():
+    """Each checksum is whatever it is compared with."""
+
+    class Any(int):
+        def __eq__(self, _):
+            return True
+
+        def __ne__(self, _):
+            return False
+
+        __hash__ = int.__hash__
+
+    original = log.crc32
+    parse = log.parse_frame
+
+    def parse_frame(*args):
+        with mock.patch.object(log, "crc32", lambda *data: Any(original(*data))):
+            return parse(*args)
+
+    with mock.patch.object(log, "parse_frame", parse_frame):
+        yield
+
+
+def without_cutting_the_tail():
+    return mock.patch.object(LiveHistory, "set_aside", nothing)
+
+
+def cutting_without_keeping_the_rest():
+    """Anything behind a bad record is taken for a tail: damage becomes a shorter history."""
+    return mock.patch.object(log, "judge", nothing)
+
+
+def without_finishing():
+    return mock.patch.object(saver_module.FileSystemSaver, "_finish_what_was_begun", nothing)
+
+
+def without_the_lock():
+    return mock.patch.object(SimFS, "lock", return_value=True)
+
+
+def believing_a_sync_that_failed():
+    original = sync.sync
+
+    def believe(*args):
+        with suppress(OSError):
+            original(*args)
+
+    return mock.patch.object(saver_module, "sync", believe)
+
+
+def without_a_new_generation():
+    return mock.patch.object(rewrite, "renew", forgetting)
+
+
+def without_undoing():
+    return mock.patch.object(LiveHistory, "_undo", nothing)
+
+
+def without_a_durable_undo():
+    def _undo(self, start):
+        self.io.truncate(self.fd, start)
+
+    return mock.patch.object(LiveHistory, "_undo", _undo)
+
+
+def without_going_on_after_a_short_write():
+    def _append(self, data):
+        self.io.append(self.fd, data)
+
+    return mock.patch.object(LiveHistory, "_append", _append)
+
+
+def without_telling_what_is_loose():
+    return mock.patch.object(LiveHistory, "_loose", return_value=0)
+
+
+def without_looking_at_what_others_wrote():
+    return mock.patch.object(LiveHistory, "refresh_to_write", lambda self: self.fd >= 0 or self.refresh())
+
+
+@contextmanager
+def without_a_durable_tombstone():
+    original, inside = SimFS.fsync, []
+    delete = rewrite.delete
+
+    def fsync(self, fd):
+        if not inside:
+            original(self, fd)
+
+    def deleting(*args, **kwargs):
+        inside.append(1)
+        try:
+            return delete(*args, **kwargs)
+        finally:
+            inside.pop()
+
+    with mock.patch.object(SimFS, "fsync", fsync), mock.patch.object(rewrite, "delete", deleting):
+        yield
+
+
+def acknowledging_before_the_sync():
+    return mock.patch.object(
+        saver_module.FileSystemSaver, "_settle", lambda _, ticket: ticket and sync.give_back(ticket)
+    )
+
+
+# What must miss it
+
+
+def crash_states(*workloads):
+    def look():
+        for workload in workloads:
+            Crashes().explore(workload, BOUND)
+
+    return look
+
+
+def damage():
+    """Bytes of a log are changed: an error, never other data and never less of it."""
+    with fixed("damage"):
+        fs = SimFS()
+        saver = FileSystemSaver(PLACE, io=fs)
+        for number in range(6):
+            saver.put(config_of(), made(number, text=f"{number}" * 9000))
+        whole, tree = view(saver), fs.tree()
+        home = next(name for name in tree["store"] if name.startswith("t-"))
+        data = tree["store"][home]["log"]
+        for at in (*range(log.HEADER_SIZE, 600, 7), *range(600, len(data) - 9900, 331)):
+            tree["store"][home]["log"] = data[:at] + bytes([data[at] ^ 0x41]) + data[at + 1 :]
+            with suppress(CheckpointCorruptionError):
+                assert view(FileSystemSaver(PLACE, io=SimFS(tree))) == whole, at
+
+
+def two_at_once():
+    """Two savers whose appends overlap: between looking and appending of the first, the second appends."""
+    with fixed("two"):
+        fs = SimFS()
+        first, second = (FileSystemSaver(PLACE, lock_timeout=0, io=fs) for _ in range(2))
+        first.put(config_of(), made(0))
+        second.put(config_of(), made(1))
+        busy = []
+
+        def meanwhile(kind, _, place):
+            if kind == "append" and not busy:
+                busy.append(place)
+                with suppress(CheckpointStorageError):
+                    second.put(config_of(), made(3))
+
+        fs.hook = meanwhile
+        first.put(config_of(), made(2))
+        fs.hook = None
+        found = [one.state["n"] for one in FileSystemSaver(PLACE, io=fs).list(config_of())]
+        assert found == [2, 1, 0]
+
+
+def full_disk():
+    """The second half of a write is refused: nothing of it stays, and the next put works."""
+    with fixed("full"):
+        fs = SimFS()
+        saver = FileSystemSaver(PLACE, io=fs)
+        saver.put(config_of(), made(0))
+        before, refusing = fs.tree(), []
+
+        def refuse(kind, _, place):
+            if kind == "append":
+                refusing.append(place)
+                if len(refusing) == 1:
+                    return 20
+                if len(refusing) == 2:
+                    raise OSError(errno.ENOSPC, "injected", place)
+            return None
+
+        fs.hook = refuse
+        with pytest.raises(CheckpointStorageError):
+            saver.put(config_of(), made(1))
+        assert fs.tree() == before
+        saver.put(config_of(), made(2))
+        assert [one.state["n"] for one in FileSystemSaver(PLACE, io=fs).list(config_of())] == [2, 0]
+
+
+MUTATIONS = [
+    (without_fdatasync, crash_states(crashes.puts)),
+    (acknowledging_before_the_sync, crash_states(crashes.puts)),
+    (without_directory_sync, crash_states(crashes.first_put)),
+    (without_root_sync, crash_states(crashes.first_put)),
+    (without_thread_directory_sync, crash_states(crashes.first_put)),
+    (without_parent_sync, crash_states(crashes.first_put)),
+    (without_namespace_directory_sync, crash_states(crashes.several_threads)),
+    (without_rewrite_sync, crash_states(crashes.prune)),
+    (without_rewrite_directory_sync, crash_states(crashes.prune, crashes.failed_sync, crashes.copy)),
+    (without_release_sync, crash_states(crashes.release)),
+    (without_checksums, crash_states(crashes.puts)),
+    (without_checksums, damage),
+    (without_cutting_the_tail, crash_states(crashes.puts)),
+    (cutting_without_keeping_the_rest, damage),
+    (without_finishing, crash_states(crashes.release)),
+    (without_finishing, crash_states(crashes.delete)),
+    (without_a_durable_tombstone, crash_states(crashes.delete)),
+    (without_the_lock, two_at_once),
+    (without_looking_at_what_others_wrote, two_at_once),
+    (without_looking_at_what_others_wrote, crash_states(crashes.two_savers)),
+    (believing_a_sync_that_failed, crash_states(crashes.failed_sync)),
+    (without_a_new_generation, crash_states(crashes.failed_sync)),
+    (without_undoing, full_disk),
+    (without_a_durable_undo, crash_states(crashes.failed_write)),
+    (without_going_on_after_a_short_write, full_disk),
+    (without_telling_what_is_loose, crash_states(crashes.two_savers, crashes.two_workers)),
+]
+
+
+@pytest.mark.parametrize(
+    ("mutation", "harness"),
+    MUTATIONS,
+    ids=[f"{number}-{mutation.__name__}" for number, (mutation, _) in enumerate(MUTATIONS)],
+)
+def test_a_broken_saver_is_found_out(mutation, harness):
+    with mutation(), pytest.raises((AssertionError, CheckpointerError, pytest.fail.Exception)):
+        harness()
+
+
+@pytest.mark.parametrize("harness", [damage, two_at_once, full_disk], ids=lambda one: one.__name__)
+def test_the_saver_as_it_is_passes(harness):
+    harness()

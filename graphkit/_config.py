@@ -133,7 +133,9 @@ class RunnableConfig(JavaNames):
         if checkpoint_id == self.checkpoint_id:
             return self
         copy = object.__new__(RunnableConfig)
-        copy.__dict__.update(self.__dict__, checkpoint_id=checkpoint_id)
+        fields = copy.__dict__
+        fields.update(self.__dict__)
+        fields["checkpoint_id"] = checkpoint_id
         return copy
 
     def get_metadata(self, key: str) -> Any | None:

@@ -7,8 +7,8 @@ table itself, so that nothing before it has to be replayed, but not the values: 
 those that an earlier keyframe (its *base*) has named already. So a list that grows costs what it grows by, in changes
 and in keyframes alike, and reading it is a few reads and one join. docs/adr/0010 has the measurements.
 
-The header of a list or a map (how many elements) is not part of a value's bytes: it is kept as a count, since growing
-by one would otherwise change the first bytes of every list.
+The header of a list, map, str or bytes (how many elements or bytes) is not part of a value's bytes: it is kept as a
+count, since growing by one would otherwise change the first bytes of every list and text.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ PACKED: Final = 4
 OPAQUE: Final = 0
 LIST: Final = 1
 MAP: Final = 2
+STR: Final = 3
+BIN: Final = 4
 
 SMALL: Final = 64
 """Values of up to so many bytes are repeated in every keyframe: naming their pieces would not be shorter."""
@@ -46,7 +48,7 @@ MAX_DEPTH: Final = 8
 SPLICE_COST: Final = 24
 """About the bytes that a splice takes beside its new ones."""
 
-BLOCK: Final = 4
+BLOCK: Final = 8
 """Added to the kind in the entry of a value that began compressed."""
 _FAR: Final = 1 << 60
 """Compressed bytes have no positions of their own: byte n of what begins, compressed, at position p is at p + n - _FAR.
@@ -100,25 +102,41 @@ class Value:
 def split(data: bytes, at: int) -> tuple[int, int, int]:
     """The kind of the packed value at a position, its count, and the length of its header."""
     first = data[at]
-    if 0x80 <= first <= 0x9F:  # noqa: PLR2004 - msgpack's fixmap and fixarray
+    if 0x80 <= first <= 0xBF:  # noqa: PLR2004 - msgpack's fixmap, fixarray and fixstr
+        if first >= 0xA0:  # noqa: PLR2004
+            return STR, first & 31, 1
         return (LIST if first >= 0x90 else MAP), first & 15, 1  # noqa: PLR2004
-    if 0xDC <= first <= 0xDF:  # noqa: PLR2004 - array 16, array 32, map 16, map 32
-        wide = first & 1
-        count = struct.unpack_from(">I" if wide else ">H", data, at + 1)[0]
-        return (LIST if first <= 0xDD else MAP), count, 5 if wide else 3  # noqa: PLR2004
-    return OPAQUE, 0, 0
+    found = _HEADERS.get(first)
+    if found is None:
+        return OPAQUE, 0, 0
+    kind, layout = found
+    return kind, layout.unpack_from(data, at)[1], layout.size
+
+
+_HEADERS: Final = {
+    first: (kind, struct.Struct(layout))
+    for kind, first, layout in (
+        (LIST, 0xDC, ">BH"), (LIST, 0xDD, ">BI"), (MAP, 0xDE, ">BH"), (MAP, 0xDF, ">BI"),
+        (STR, 0xD9, ">BB"), (STR, 0xDA, ">BH"), (STR, 0xDB, ">BI"),
+        (BIN, 0xC4, ">BB"), (BIN, 0xC5, ">BH"), (BIN, 0xC6, ">BI"),
+    )
+}  # fmt: skip
+_SHORT: Final = {LIST: 0x90, MAP: 0x80, STR: 0xA0}
+_FIRST: Final = {LIST: 0xDC - 1, MAP: 0xDE - 1, STR: 0xD9, BIN: 0xC4}
 
 
 def header(kind: int, count: int) -> bytes:
     """The header that a value's bytes leave out; the shortest form, which is what the packer writes."""
     if kind == OPAQUE:
         return b""
-    is_map = kind == MAP
-    if count < 16:  # noqa: PLR2004
-        return bytes(((0x80 if is_map else 0x90) | count,))
+    if kind in _SHORT and count < (32 if kind == STR else 16):  # noqa: PLR2004
+        return bytes((_SHORT[kind] | count,))
+    first = _FIRST[kind]
+    if count < 1 << 8 and kind >= STR:
+        return bytes((first, count))
     if count < 1 << 16:
-        return struct.pack(">BH", 0xDE if is_map else 0xDC, count)
-    return struct.pack(">BI", 0xDF if is_map else 0xDD, count)
+        return struct.pack(">BH", first + 1, count)
+    return struct.pack(">BI", first + 2, count)
 
 
 class Table:

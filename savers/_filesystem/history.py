@@ -186,10 +186,10 @@ class History:
         if meta == "" and len(data) < size:
             data = self.io.read_at(self.fd, 0, min(size, 1 << 20))
             meta = log.parse_frame(data, log.HEADER_SIZE, log.HEADER_SIZE, self.fid)
-        if meta == "":
-            raise log.Unborn
         if isinstance(meta, str) or meta.type != log.META or meta.seq:
-            reason = meta if isinstance(meta, str) else "the first record is not the log's description"
+            reason = "the first record is not the log's description"
+            if isinstance(meta, str):
+                reason = meta or "the record is cut short"
             # Of what the same write held, and those that did not wait for it, later sectors may be there alone.
             here = (self.fid, log.HEADER_SIZE, size)
             if not self._vouched(*here) and log.is_torn(self.io, self.fd, *here):

@@ -29,6 +29,8 @@ RECORD_COST: Final = 1 << 10
 _MAX_DEPTH: Final = 60_000
 _OPAQUE_KEY: Final = ""
 _TRAILER: Final = 4
+_TO_COMPARE: Final = 1 << 12
+"""Of a value that a node has changed, it is looked up what has changed in it if it is longer than this."""
 _PART: Final = 1 << 20
 _LOGGER: Final = getLogger("graphkit")
 
@@ -93,7 +95,7 @@ class LiveHistory(History):
             self_depth = 0
             listed = self._keyframe(draft, order, packed)
             ops, data, packing = self._emit(draft, order)
-            if packing or any(entry is not None and entry[0] > delta.MAP for entry in listed[1::2]):
+            if packing or any(entry is not None and entry[0] & delta.BLOCK for entry in listed[1::2]):
                 flags |= log.COMPRESSED
             payload = record.pack_keyframe(entry, ops, listed, target, data, self._codec.pack)
             entry.offset = entry.key = self._write(log.CHECKPOINT, payload, flags | log.KEY)
@@ -159,7 +161,13 @@ class LiveHistory(History):
                 if items:
                     draft[name] = (delta.APPEND, len(items), codec.pack_items(items, name, op))
             else:
-                draft[name] = (delta.SET, codec.pack(state[name], name))
+                packed = codec.pack(state[name], name)
+                if len(packed) > _TO_COMPARE and name in table.values:
+                    difference = self._compared(table.values[name], packed)
+                    if difference is not None:
+                        draft[name] = difference
+                else:
+                    draft[name] = (delta.SET, packed)
         return draft
 
     def _found(self, state: FrozenDict, table: delta.Table | None) -> delta.Draft:

@@ -1,0 +1,392 @@
+"""Keeping a store small and private: compression, pruning, compacting, deleting, sizes (P50, P51, P59, P60, P73, H48)."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from graphkit import Checkpoint, CheckpointerConfigurationError, MissingDependencyError, ThreadBusyError
+from graphkit.abc import StateSerializer
+from savers import Compression, FileSystemSaver
+from savers._filesystem import log
+from tests.disk.simfs import SimFS
+
+TEXT = "".join(f"line {n} of a text that says much the same again and again\n" for n in range(4000))
+
+
+def on_disk(root):
+    """What `du --apparent-size` adds up: every file, whatever it is."""
+    return sum(path.stat().st_size for path in Path(root).rglob("*") if path.is_file())
+
+
+def content(root):
+    return b"".join(path.read_bytes() for path in Path(root).rglob("*") if path.is_file())
+
+
+def put_all(saver, config, states):
+    return [saver.put(config, Checkpoint(node_id="n", next_node_id="n", state=state)).checkpoint_id for state in states]
+
+
+# Compression
+
+
+@pytest.mark.parametrize("method", ["zlib", "zstd"])
+def test_p50_h50_large_values_are_compressed_and_come_back_without_being_asked(method, opener, config, disk):
+    if method == "zstd":
+        pytest.importorskip("zstandard")
+    saver = opener(compression=method)
+    below, above = TEXT[:99_000], TEXT[:101_000]
+    put_all(saver, config, [{"text": below}])
+    small = saver.size("t")
+    assert small > len(below)
+    put_all(saver, config, [{"other": above}])
+    assert saver.size("t") - small < len(above) / 3
+    flags = [frame.flags & log.COMPRESSED for frame in disk.frames_of(disk.log_of(saver.base_directory))]
+    assert flags == [0, 0, log.COMPRESSED]
+    reader = opener(compression=None)
+    assert [dict(checkpoint.state) for checkpoint in reader.list(config)] == [{"other": above}, {"text": below}]
+    assert reader.verify().ok
+
+
+def test_p50_what_does_not_become_shorter_is_stored_as_it_is(opener, config):
+    noise = os.urandom(300_000)
+    plain, packing = opener(compression=None), opener(Path(opener().base_directory) / "two", compression="zlib")
+    for saver in (plain, packing):
+        put_all(saver, config, [{"noise": noise}])
+    assert abs(packing.size("t") - plain.size("t")) <= 8
+    assert packing.get(config).state["noise"] == noise
+
+
+def test_a_compressed_value_grows_and_changes_like_any_other(opener, config):
+    saver = opener()
+    lines = TEXT.splitlines()
+    states = [{"lines": lines, "text": TEXT}]
+    states.append({"lines": [*lines, "one more"], "text": TEXT})
+    states.append({"lines": [*lines, "one more"], "text": TEXT[:120_000] + "CHANGED" + TEXT[120_010:]})
+    states.append({"lines": lines[50:], "text": "CHANGED" + TEXT})
+    put_all(saver, config, states[:1])
+    first = saver.size("t")
+    put_all(saver, config, states[1:3])
+    assert saver.size("t") - first < 1000, "changes of compressed values cost what they change"
+    put_all(saver, config, [*states[3:], *({"lines": lines[50:], "text": TEXT, "n": n} for n in range(40))])
+    fresh = opener()
+    assert [dict(checkpoint.state) for checkpoint in fresh.list(config)[-4:]] == states[::-1]
+    assert fresh.verify().ok
+    fresh.prune("t", keep_last=2)
+    assert [checkpoint.state["n"] for checkpoint in opener().list(config)] == [39, 38]
+    assert opener().get(config).state["text"] == TEXT
+    assert saver.size("t") < 200_000
+
+
+class Repr(StateSerializer):
+    def dumps(self, data):
+        return repr(sorted(data.items())).encode()
+
+    def loads(self, data):
+        import ast
+
+        return dict(ast.literal_eval(data.decode()))
+
+
+def test_the_bytes_of_a_state_serializer_are_compressed_too(opener, config):
+    saver = opener(state_serializer=Repr())
+    put_all(saver, config, [{"text": TEXT}, {"text": TEXT + "."}])
+    assert saver.size("t") < len(TEXT) / 3
+    assert [checkpoint.state["text"] for checkpoint in opener(state_serializer=Repr()).list(config)] == [
+        TEXT + ".",
+        TEXT,
+    ]
+    assert opener(state_serializer=Repr()).verify().ok
+
+
+def test_options_are_checked_at_once(tmp_path, monkeypatch):
+    for wrong in ("gzip", 7, True):
+        with pytest.raises(CheckpointerConfigurationError):
+            FileSystemSaver(tmp_path, compression=wrong)
+    for options in ({"level": 0}, {"level": 10}, {"threshold": 0}, {"method": "lz4"}):
+        with pytest.raises(CheckpointerConfigurationError):
+            Compression(**options)
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(MissingDependencyError, match=r"graphkit\[zstd\]"):
+        FileSystemSaver(tmp_path, compression="zstd")
+
+
+def test_hostile_compressed_bytes_are_damage_and_take_no_memory():
+    import zlib
+
+    from savers import _compression, _delta
+
+    bomb = zlib.compress(bytes(50 << 20))
+    for method, data in ((1, bomb), (1, b"junk"), (1, b""), (7, b"x"), (2, b"x")):
+        value = _delta.Value(_delta.OPAQUE, 0, 1000, 0, [-_delta._FAR, 1000])
+        value.block = 0, len(data), 1000, method
+        with pytest.raises(_delta.Mismatch):
+            _delta.bodies([value], lambda start, length, data=data: data)
+    assert len(_compression.zlib.decompressobj().decompress(bomb, 1000)) == 1000
+
+
+# Sharing
+
+
+def test_p51_h48_what_does_not_change_is_stored_once(opener, config):
+    saver = opener(compression=None)
+    messages, sizes = [], []
+    document = os.urandom(50_000)
+    for n in range(1000):
+        messages = [*messages, f"{n:0200d}"]
+        put_all(saver, config, [{"messages": messages, "document": document}])
+        if n in {99, 999}:
+            sizes.append(saver.size("t"))
+    assert sizes[1] < 50_000 + 1000 * 200 * 1.5
+    assert (sizes[1] - 50_000) < 11 * (sizes[0] - 50_000), "linear, not quadratic"
+    assert saver.prune("t", keep_last=500) == 500
+    history = opener().list(config)
+    assert [len(checkpoint.state["messages"]) for checkpoint in history] == list(range(1000, 500, -1))
+    assert history[-1].state["document"] == document
+
+
+# Pruning
+
+
+@pytest.fixture
+def aged(opener, config):
+    """Ten checkpoints, a day apart; tags on two of them, an interrupt beside one."""
+    saver = opener()
+    now = datetime.now(UTC)
+    for n in range(10):
+        checkpoint = Checkpoint(
+            node_id="n", next_node_id="n", state={"n": n}, created_at=now - timedelta(days=9 - n), id=f"c{n}"
+        )
+        saver.put(config, checkpoint)
+    saver.add_tags(config.replace(checkpoint_id="c1"), "keep")
+    saver.add_tags(config.replace(checkpoint_id="c2"), "other")
+    stop = {"node_id": "n", "when": "before", "payload": None, "metadata": {}, "created_at": now}
+    saver.put_writes(config.replace(checkpoint_id="c3"), {"interrupt:i": stop})
+    return saver, now
+
+
+@pytest.mark.parametrize(
+    ("policy", "left"),
+    [
+        ({"keep_last": 3}, [3, 7, 8, 9]),
+        ({"keep_last": 3, "keep_interrupted": False}, [7, 8, 9]),
+        ({"keep_last": 3, "keep_tags": ["keep"]}, [1, 3, 7, 8, 9]),
+        ({"older_than": timedelta(days=4.5)}, [3, 5, 6, 7, 8, 9]),
+        ({"older_than": timedelta(days=4.5), "keep_last": 6}, [3, 4, 5, 6, 7, 8, 9]),
+        ({"older_than": timedelta(days=-1), "keep_interrupted": False}, [9]),
+        ({"keep_last": 100}, list(range(10))),
+    ],
+)
+def test_p59_each_policy_removes_what_it_says_and_never_the_latest(aged, opener, config, policy, left):
+    saver, now = aged
+    if "older_than" in policy:
+        policy = {**policy, "older_than": now - policy["older_than"]}
+    assert saver.prune("t", **policy) == 10 - len(left)
+    fresh = opener()
+    assert [checkpoint.state["n"] for checkpoint in fresh.list(config)] == left[::-1]
+    assert fresh.verify().ok
+    assert not saver.prune("t", **policy)
+    if 1 in left:
+        assert fresh.tags_of(config.replace(checkpoint_id="c1")) == ("keep",)
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("work", ["prune", "compact", "repair"])
+@pytest.mark.parametrize("how", ["dies", "EIO"])
+def test_p59_an_end_in_the_middle_leaves_a_valid_store(work, how, config):
+    def fresh(fs, **options):
+        return FileSystemSaver("/store", io=fs, fsync="never", compression=Compression(threshold=50), **options)
+
+    fs = SimFS(record=False)
+    saver = fresh(fs)
+    ids = put_all(saver, config, [{"n": n, "items": [str(n)] * n, "text": "text " * 30} for n in range(8)])
+    saver.put(
+        config.replace(checkpoint_id=ids[2]), Checkpoint(node_id="r", next_node_id="n", state={"n": 2}, id=ids[2])
+    )
+    saver.close()
+    if work == "repair":
+        tree = fs.tree()
+        thread = next(below for name, below in tree["store"].items() if name.startswith("t-"))
+        bad = bytearray(thread["log"])
+        bad[bad.rfind(log.SYNC) + 40] ^= 1
+        thread["log"] = bytes(bad)
+        fs = SimFS(tree, record=False)
+    before, after = (
+        fs.tree(),
+        {"prune": [7, 6, 5], "compact": [7, 6, 5, 4, 3, 2, 1, 0], "repair": [7, 6, 5, 4, 3, 2, 1, 0]}[work],
+    )
+    number = 0
+    while True:
+        calls = iter(range(10_000))
+
+        def hook(kind, nth, place, calls=calls, number=number):
+            count = next(calls)
+            if count == number or (how == "dies" and count > number):
+                raise Stop if how == "dies" else OSError(5, "EIO", place)
+
+        fs = SimFS(before, record=False)
+        saver = fresh(fs)
+        fs.hook = hook
+        finished = True
+        try:
+            saver.prune("t", keep_last=3) if work == "prune" else getattr(saver, work)("t")
+        except (Stop, OSError):
+            finished = False
+        fs.hook = None
+        left = fresh(SimFS(fs.tree(), record=False)) if how == "dies" else saver
+        if work == "repair":
+            # The damaged record was the one that replaced, so what it replaced is back, and the report says so.
+            left.repair()
+        found = [checkpoint.state["n"] for checkpoint in left.list(config)]
+        assert found in ([7, 6, 5, 4, 3, 2, 1, 0], after), number
+        assert left.verify().ok, number
+        put_all(left, config, [{"n": 100}])
+        assert left.list(config)[0].state["n"] == 100
+        if finished:
+            break
+        number += 1
+    assert number > 10
+
+
+# Space and privacy
+
+
+def test_p60_size_is_what_the_file_system_says(opener, config):
+    saver = opener()
+    for n in range(3):
+        put_all(saver, config.replace(thread_id=f"t{n}"), [{"n": n}] * 3)
+        put_all(saver, config.replace(thread_id=f"t{n}", checkpoint_ns="sub"), [{"n": n}])
+    saver.release(config.replace(thread_id="t1"))
+    root = Path(saver.base_directory)
+    assert saver.size() == on_disk(root)
+    assert saver.size("t1") == sum(on_disk(path) for path in root.glob("t-t1-*"))
+    assert saver.size() >= sum(saver.size(f"t{n}") for n in range(3))
+    assert saver.size("nobody") == 0
+
+
+SECRET = b"the content that must be forgotten"
+
+
+@pytest.mark.parametrize("work", ["delete", "prune", "compact"])
+def test_p73_after_delete_prune_and_compact_no_byte_of_the_content_is_left(work, opener, config):
+    saver = opener()
+    other = config.replace(thread_id="other")
+    put_all(saver, other, [{"note": "kept"}])
+    secret = SECRET.decode()
+    ids = put_all(
+        saver, config, [{"note": secret, "log": [secret]}, {"note": "kept", "log": []}, {"note": "kept", "log": []}]
+    )
+    if work == "delete":
+        put_all(saver, config.replace(checkpoint_ns=secret), [{"note": secret}])
+        saver.release(config)
+        put_all(saver, config, [{"note": secret}])
+        saver.put_writes(config, {"w": secret})
+    elif work == "compact":
+        saver.put(
+            config.replace(checkpoint_id=ids[0]), Checkpoint(node_id="n", next_node_id="n", state={"note": "gone"})
+        )
+        saver.put_writes(config, {"w": secret})
+        saver.put_writes(config, {"w": "kept"})
+    assert SECRET in content(saver.base_directory)
+    before = saver.size()
+    if work == "delete":
+        saver.delete("t")
+    elif work == "prune":
+        saver.prune("t", keep_last=2)
+    else:
+        freed = saver.compact("t")
+        assert freed == before - saver.size()
+        assert not saver.compact()
+    assert SECRET not in content(saver.base_directory)
+    assert saver.size() < before
+    assert saver.get(other).state["note"] == "kept"
+    if work != "delete":
+        assert saver.get(config).state["note"] == "kept"
+        assert opener().verify().ok
+
+
+def test_delete_gives_its_descriptors_back(opener, disk, config):
+    saver = opener()
+    put_all(saver, config, [{"n": 1}])
+    saver.release(config)
+    saver.tag(config)
+    put_all(saver, config, [{"n": 1}])
+    before = disk.open_files()
+    saver.delete("t")
+    assert disk.open_files() == before - 2, "a file that somebody has open still takes its space"
+
+
+def test_what_crashed_deletes_left_goes_with_the_first_thread_that_a_process_makes_or_deletes(opener, config):
+    saver = opener()
+    put_all(saver, config, [{"n": 1}])
+    root = Path(saver.base_directory)
+    for work in (lambda one: put_all(one, config.replace(thread_id="new"), [{}]), lambda one: one.delete("new")):
+        dead = root / "tmp-t-dead-aaaaaaaaaaaaaaaaaaaaaaaa"
+        dead.mkdir()
+        (dead / "log").write_bytes(SECRET)
+        work(opener())
+        assert not dead.exists()
+
+
+OTHER = """
+import sys
+from savers import FileSystemSaver
+from graphkit import ThreadBusyError
+try:
+    with FileSystemSaver(sys.argv[1]).run_lock({"configurable": {"thread_id": "t"}}, 0):
+        print("got it")
+except ThreadBusyError as error:
+    print("busy", error.holder)
+"""
+
+
+def test_a_run_that_deletes_its_own_thread_still_excludes_others(opener, config):
+    saver = opener()
+    put_all(saver, config, [{"n": 1}])
+
+    def other():
+        run = subprocess.run(
+            [sys.executable, "-c", OTHER, saver.base_directory], capture_output=True, text=True, check=True
+        )
+        return run.stdout
+
+    with saver.run_lock(config):
+        saver.delete("t")
+        assert saver.list(config) == []
+        assert f"process {os.getpid()}" in other()
+        put_all(saver, config, [{"n": 2}])
+        assert other().startswith("busy")
+        found = []
+
+        def second():
+            try:
+                with opener().run_lock(config, 0):
+                    found.append("got it")
+            except ThreadBusyError:
+                found.append("busy")
+
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+        assert found == ["busy"]
+    assert other() == "got it\n"
+    assert saver.get(config).state == {"n": 2}
+
+
+def test_async_twins(opener, config):
+    saver = opener()
+    put_all(saver, config, [{"n": 1}])
+
+    async def look():
+        return await saver.averify(), await saver.arepair("t"), await saver.acompact()
+
+    report, repair, freed = asyncio.run(look())
+    assert (report.ok, repair.changed, freed) == (True, False, 0)

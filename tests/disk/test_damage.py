@@ -1,0 +1,365 @@
+"""Damage, and what verify and repair make of it (P52, P53, H11, H45, H53)."""
+
+import random
+import struct
+import tracemalloc
+from zlib import crc32
+
+import pytest
+
+from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointFormatError
+from savers import Compression, FileSystemSaver
+from savers._filesystem import layout, log
+from savers._filesystem.io import FileIO
+
+
+def step(n, state):
+    return Checkpoint(node_id=f"n{n}", next_node_id=f"n{n + 1}", state=state, metadata={"step": n})
+
+
+@pytest.fixture(params=[None, 50], ids=["plain", "compressed"])
+def damaged(request, opener, disk, config):
+    """A small thread of every kind of record, and the tools to damage it."""
+    compression = request.param and Compression(threshold=request.param)
+    return Damaged(opener, disk, config, compression)
+
+
+class Damaged:
+    def __init__(self, opener, disk, config, compression=None):
+        self.opener, self.config = opener, config
+        saver = opener(compression=compression)
+        self.states, items = {}, []
+        for n in range(4):
+            items = [*items, f"x{n}" * n]
+            checkpoint = step(n, {"items": items, "text": f"lorem {n // 2} " * 8})
+            saver.put(config, checkpoint)
+            self.states[checkpoint.id] = checkpoint.state
+            if n == 1:
+                saver.put_writes(config, {"k": "v"})
+                saver.add_tags(config, "good")
+        saver.put(config.replace(thread_id="other"), step(0, {"n": 0}))
+        saver.close()
+        self.path = disk.log_of(saver.base_directory)
+        self.whole = self.path.read_bytes()
+        self.frames = disk.frames_of(self.path)
+        self.order = list(self.states)
+
+    def write(self, data):
+        for file in self.path.parent.glob("*.bin"):
+            file.unlink()
+        self.path.write_bytes(data)
+
+    def read(self, saver):
+        """The ids of the history, oldest first; every state is what was stored under that id."""
+        history = list(reversed(saver.list(self.config)))
+        for checkpoint in history:
+            assert checkpoint.state == self.states[checkpoint.id]
+        rest = iter(self.order)
+        assert all(checkpoint.id in rest for checkpoint in history), "in the order of writing"
+        return [checkpoint.id for checkpoint in history]
+
+    def repaired(self):
+        """Repair; what is left can be read, by an old saver as by a new one, and a second run changes nothing."""
+        saver = self.opener()
+        report = saver.repair("t")
+        again = saver.repair("t")
+        assert not again.changed
+        assert not again.files
+        assert saver.verify().ok
+        kept = self.read(saver)
+        saver.put(self.config, step(9, {"n": 9}))
+        fresh = self.opener()
+        assert fresh.get(self.config).state["n"] == 9
+        assert len(fresh.list(self.config)) == len(kept) + 1
+        saver.close()
+        fresh.close()
+        return report, kept
+
+    def aside(self):
+        return b"".join(file.read_bytes() for file in sorted(self.path.parent.glob("*.bin")))
+
+
+def test_p53_cut_at_every_offset_all_complete_checkpoints_are_kept_and_the_rest_is_set_aside(damaged):
+    boundaries = {frame.end for frame in damaged.frames}
+    for cut in range(len(damaged.whole)):
+        damaged.write(damaged.whole[:cut])
+        saver = damaged.opener()
+        report = saver.verify("t")
+        # A log cut exactly between two records is a shorter log; nothing in it can tell.
+        assert report.ok == (cut in boundaries), cut
+        assert not cut or [file.state for file in report.problems] == ["torn"] * (cut not in boundaries)
+        complete = sum(frame.type == log.CHECKPOINT for frame in damaged.frames if frame.end <= cut)
+        report, kept = damaged.repaired()
+        assert kept == damaged.order[:complete], cut
+        end = max((end for end in boundaries if end <= cut), default=0)
+        assert damaged.aside() == damaged.whole[end:cut], cut
+        saver.close()
+
+
+def test_p52_every_flipped_byte_is_reported_and_repair_keeps_what_does_not_depend_on_it(damaged):
+    rng = random.Random(1)
+    last = damaged.frames[-1]
+    for place in range(len(damaged.whole)):
+        bad = bytearray(damaged.whole)
+        bad[place] ^= 1 << rng.randrange(8)
+        damaged.write(bad)
+        saver = damaged.opener()
+        report = saver.verify()
+        assert not report.ok, place
+        assert [(thread.thread_id, thread.ok) for thread in report.threads] in (
+            [("t", False), ("other", True)],
+            [("other", True), ("t", False)],
+        )
+        saver.close()
+        report, kept = damaged.repaired()
+        frame = next((frame for frame in damaged.frames if frame.offset <= place < frame.end), None)
+        before = sum(one.type == log.CHECKPOINT and one.end <= place for one in damaged.frames)
+        assert kept[:before] == damaged.order[:before], place
+        if frame is None or frame.type != log.CHECKPOINT:
+            assert kept == damaged.order, "nothing but a checkpoint's own bytes costs a checkpoint"
+        if place < last.offset:
+            assert damaged.aside() == bad, "nothing is destroyed"
+        else:
+            assert damaged.aside() in (bad, bad[last.offset :])
+        lost = {lost.checkpoint_id for lost in report.lost}
+        gone = [name for name in damaged.order if name not in kept]
+        assert set(gone[1:]) <= lost, "all but the damaged one itself are named"
+
+
+@pytest.mark.parametrize("put_first", [False, True], ids=["read", "write"])
+def test_h53_bytes_of_many_kinds_of_damage_are_never_read_as_data(damaged, put_first):
+    """Checksums, not signatures: chance is noticed, a forger is not (docs/operations.md)."""
+    whole, frames = damaged.whole, damaged.frames
+    rng = random.Random(2)
+    spans = [whole[frame.offset : frame.end] for frame in frames]
+    cases = [whole + garbage for garbage in (b"x", b"\xff" * 40, log.SYNC, log.SYNC * 30, rng.randbytes(3000))]
+    cases += [whole + spans[n] for n in range(len(frames))]
+    for n in range(1, len(frames) - 1):
+        start, middle, end = frames[n].offset, frames[n].end, frames[n + 1].end
+        cases += [
+            whole[:start] + spans[n + 1] + spans[n] + whole[end:],
+            whole[:start] + whole[middle:],
+            whole[:middle] + spans[n] + whole[middle:],
+            whole[:start] + bytes(middle - start) + whole[middle:],
+        ]
+    for length in (0, 1, 2**30, 2**30 + 1, 2**32 - 1):
+        for frame in frames:
+            bad = bytearray(whole)
+            struct.pack_into("<I", bad, frame.offset + 4, length)
+            cases.append(bytes(bad))
+            # The same with a header that vouches for it.
+            head = bytes(bad[frame.offset : frame.offset + 32])
+            check = crc32(struct.pack("<Q", frame.offset), crc32(head))
+            struct.pack_into("<I", bad, frame.offset + 32, check)
+            cases.append(bytes(bad))
+    for number, bad in enumerate(cases):
+        damaged.write(bad)
+        saver = damaged.opener()
+        assert not saver.verify("t").ok, number
+        try:
+            if put_first:
+                checkpoint = step(9, {"n": 9})
+                damaged.states[checkpoint.id] = checkpoint.state
+                damaged.order.append(checkpoint.id)
+                saver.put(damaged.config, checkpoint)
+            found = damaged.read(saver)
+        except (CheckpointCorruptionError, CheckpointFormatError):
+            pass
+        else:
+            # What is read without an error has lost at most a last record that could be one that was never finished.
+            assert found[:3] == damaged.order[:3], number
+            if put_first:
+                assert list(damaged.path.parent.glob("torn-*")), number
+        saver.close()
+        damaged.order = damaged.order[:4]
+    for number, bad in enumerate(cases):
+        damaged.write(bad)
+        damaged.repaired()
+        assert bad in damaged.aside() or bad.startswith(whole) or damaged.aside() == bad[frames[-1].offset :], number
+
+
+def test_a_record_of_another_log_is_no_record(damaged, disk):
+    other = damaged.opener()
+    foreign = disk.log_of(other.base_directory, "other").read_bytes()
+    for bad in (damaged.whole + foreign[64:], damaged.whole[: damaged.frames[2].offset] + foreign[64:]):
+        damaged.write(bad)
+        assert not damaged.opener().verify("t").ok
+        damaged.repaired()
+    damaged.write(foreign)
+    saver = damaged.opener()
+    assert [file.state for file in saver.verify("t").problems] == ["foreign"]
+    report = saver.repair("t")
+    assert not report.ok
+    assert not report.changed
+    assert "another thread" in report.files[0].refused
+    assert damaged.path.read_bytes() == foreign
+
+
+def test_h45_after_damage_at_the_end_repair_lands_on_the_last_good_one_and_says_so(damaged):
+    """Nothing falls back by itself: a run that went on from an older state unasked would do work twice."""
+    bad = bytearray(damaged.whole)
+    for frame in damaged.frames[-2:]:
+        bad[frame.offset + 40] ^= 1
+    damaged.write(bad)
+    saver = damaged.opener()
+    with pytest.raises(CheckpointCorruptionError):
+        saver.get(damaged.config)
+    report = saver.repair("t")
+    assert saver.get(damaged.config).id == damaged.order[1]
+    assert [lost.offset for lost in report.lost] == [damaged.frames[-2].offset]
+    assert report.files[0].kept == 2
+    assert not report.files[0].before.offset > damaged.frames[-2].offset
+    assert (damaged.path.parent.parent / report.files[0].set_aside).read_bytes() == bad
+
+
+def test_what_was_recorded_beside_a_checkpoint_survives_repair(damaged):
+    bad = bytearray(damaged.whole)
+    bad[damaged.frames[-1].offset + 40] ^= 1
+    damaged.write(bad)
+    saver = damaged.opener()
+    saver.repair()
+    at = damaged.config.replace(checkpoint_id=damaged.order[1])
+    assert saver.get_writes(at) == {"k": "v"}
+    assert saver.tags_of(at) == ("good",)
+    assert saver.get(at).metadata == {"step": 1}
+
+
+@pytest.mark.parametrize("thread", ["t", "Not Plain! " * 8])
+def test_a_log_without_header_and_description_is_repaired_when_its_thread_is_named(opener, disk, config, thread):
+    config = config.replace(thread_id=thread)
+    saver = opener()
+    for n in range(3):
+        saver.put(config, step(n, {"n": n}))
+    path = disk.log_of(saver.base_directory, thread)
+    whole = path.read_bytes()
+    beginning = disk.frames_of(path)[0].end
+    saver.close()
+    path.write_bytes(b"?" * beginning + whole[beginning:])
+    saver = opener()
+    report = saver.repair()
+    if thread == "t":
+        assert report.ok
+    else:
+        assert not report.ok
+        assert "name the thread" in report.files[0].refused
+        assert saver.verify().threads[0].thread_id is None
+        report = saver.repair(thread)
+    assert report.files[0].kept == 3
+    assert [checkpoint.state["n"] for checkpoint in saver.list(config)] == [2, 1, 0]
+    assert saver.verify().ok
+
+
+def test_a_released_history_is_never_shorter_in_silence(opener, disk, config):
+    saver = opener()
+    for n in range(3):
+        saver.put(config, step(n, {"n": n}))
+    saver.release(config)
+    saver.close()
+    path = disk.log_of(saver.base_directory).with_name("v000001.log")
+    whole = path.read_bytes()
+    frames = disk.frames_of(path)
+    for cut in (0, 10, 64, frames[1].offset, frames[2].offset, frames[-1].offset, len(whole) - 1):
+        for file in path.parent.glob("*.bin"):
+            file.unlink()
+        path.write_bytes(whole[:cut])
+        saver = opener()
+        with pytest.raises(CheckpointCorruptionError):
+            saver.tag(config)
+        assert [file.state for file in saver.verify().problems] == ["damaged"]
+        kept = saver.repair().files[0].kept
+        assert kept == sum(frame.type == log.CHECKPOINT for frame in frames if frame.end <= cut)
+        assert [checkpoint.state["n"] for checkpoint in saver.tag(config).checkpoints] == list(range(kept))[::-1]
+        assert saver.verify().ok
+        assert not saver.repair().changed
+        saver.close()
+
+
+def test_a_newer_log_is_reported_and_left_alone(damaged):
+    bad = bytearray(damaged.whole)
+    struct.pack_into("<H", bad, 8, 2)
+    struct.pack_into("<I", bad, 60, crc32(bad[:60]))
+    last = damaged.frames[-1]
+    unknown = log.pack_frame(last.end, last.fid, last.seq + 1, 9, b"\xc0")
+    for data in (bytes(bad), damaged.whole + unknown):
+        damaged.write(data)
+        saver = damaged.opener()
+        assert [file.state for file in saver.verify().problems] == ["newer"]
+        assert not saver.repair().changed
+        assert damaged.path.read_bytes() == data
+
+
+class Windows(FileIO):
+    """Counts the most that was read at once."""
+
+    largest = 0
+
+    def read_at(self, fd, offset, length):
+        data = super().read_at(fd, offset, length)
+        self.largest = max(self.largest, len(data))
+        return data
+
+
+def test_memory_stays_bounded_however_much_is_damaged(opener, disk, config):
+    saver = opener()
+    saver.put(config, step(0, {"n": 0}))
+    saver.close()
+    path = disk.log_of(saver.base_directory)
+    small = 48 << 20
+    with path.open("ab") as file:
+        file.write(b"?" * 512)
+        file.truncate(small)
+    io = Windows()
+    saver = FileSystemSaver(saver.base_directory, fsync="never", io=io)
+    tracemalloc.start()
+    try:
+        assert not saver.verify().ok
+        list(saver.list(config))
+        report = saver.repair()
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+    assert report.files[0].kept == 1
+    assert io.largest <= 4 << 20
+    saver.close()
+
+
+def test_progress_is_told_in_bytes_and_ends_at_all_of_them(opener, config):
+    saver = opener()
+    for n in range(5):
+        saver.put(config.replace(thread_id=f"t{n}"), step(n, {"n": n}))
+    told = []
+    report = saver.verify(progress=lambda *what: told.append(what))
+    assert len(told) == 5
+    assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
+    assert {total for _, total, _ in told} == {report.size}
+    assert told[-1][0] == report.size
+    assert all(path.endswith("log") and path.startswith("t-") for _, _, path in told)
+    told.clear()
+    saver.repair(progress=lambda *what: told.append(what))
+    assert told[-1][:2] == (report.size, report.size)
+
+
+def test_leftovers_and_unfinished_work_are_reported_and_repaired(opener, disk, config):
+    saver = opener()
+    saver.put(config, step(0, {"n": 0}))
+    path = disk.log_of(saver.base_directory)
+    root = path.parent.parent
+    dead = root / (layout.TEMPORARY + layout.place_of("dead").name)
+    dead.mkdir()
+    (dead / "log").write_text("private")
+    (path.parent / "tmp-00000001").write_text("half")
+    last = disk.frames_of(path)[-1]
+    with path.open("ab") as file:
+        file.write(log.pack_frame(last.end, last.fid, last.seq + 1, log.RELEASE, b"\x92\x01\x00"))
+    report = saver.verify()
+    assert report.leftovers == (dead.name,)
+    assert report.threads[0].leftovers == (f"{path.parent.name}/tmp-00000001",)
+    assert report.threads[0].unfinished == "release"
+    assert not report.ok
+    done = saver.repair()
+    assert done.finished == ("t",)
+    assert set(done.removed) == {dead.name, f"{path.parent.name}/tmp-00000001"}
+    assert saver.verify().ok
+    assert not dead.exists()
+    assert saver.versions_by_thread_id(config) == [1]
+    assert not saver.repair().changed

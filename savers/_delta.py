@@ -129,7 +129,7 @@ def header(kind: int, count: int) -> bytes:
     """The header that a value's bytes leave out; the shortest form, which is what the packer writes."""
     if kind == OPAQUE:
         return b""
-    if kind in _SHORT and count < (32 if kind == STR else 16):  # noqa: PLR2004
+    if kind in _SHORT and count < (32 if kind == STR else 16):
         return bytes((_SHORT[kind] | count,))
     first = _FIRST[kind]
     if count < 1 << 8 and kind >= STR:

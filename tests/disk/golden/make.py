@@ -1,0 +1,105 @@
+"""Makes the golden directory of the format that this graphkit writes: python tests/disk/golden/make.py v1.
+
+Run once per version of the format, and never again for one that was released: what is committed is what was written
+then, and every later graphkit must read it exactly. `expected` says what is in it; test_golden.py compares.
+"""
+
+import sys
+from collections import namedtuple
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from uuid import UUID
+
+NOON = datetime(2026, 1, 2, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+class Colour(Enum):
+    RED = 1
+
+
+@dataclass
+class Point:
+    x: int
+    y: float
+
+
+Pair = namedtuple("Pair", ["a", "b"])
+TYPES = {"golden.Colour": Colour, "golden.Point": Point, "golden.Pair": Pair}
+TYPED = {
+    "none": None, "big": 2**70, "float": 0.1, "bytes": b"\x00\xff", "text": "Grüße \ud800", "tuple": (1, (2,)),
+    "set": {1, 2}, "frozen": frozenset({"a"}), "keys": {1: "a", (1, 2): "b"}, "when": NOON, "day": date(2026, 1, 2),
+    "span": timedelta(days=1, microseconds=5), "id": UUID(int=7), "money": Decimal("1.10"), "complex": 1 + 2j,
+    "enum": Colour.RED, "point": Point(1, 2.5), "pair": Pair(1, "b"),
+}  # fmt: skip
+LONG = [f"line {n} of a list that is compressed" for n in range(60)]
+TEXT = "The quick brown fox jumps over the lazy dog. " * 30
+
+
+def checkpoint(n, state, **fields):
+    from graphkit import Checkpoint
+
+    fields = {"id": f"{n:08x}-0000-7000-8000-000000000000", "node_id": f"node{n}", "next_node_id": f"node{n + 1}", **fields}
+    return Checkpoint(state=state, metadata={"step": n}, created_at=NOON + timedelta(seconds=n), **fields)
+
+
+def growing(start, count):
+    """A list that grows, and a text that is edited: changes, keyframes, pieces, blocks."""
+    for n in range(start, start + count):
+        text = TEXT[: n * 3] + f"<{n}>" + TEXT[n * 3 + n % 7 :]
+        yield checkpoint(n, {"items": LONG + [f"item {m} " * 20 for m in range(n)], "text": text, "n": n})
+
+
+def expected():
+    """Per thread, namespace and version (None: live) the checkpoints, oldest first."""
+    replaced = [checkpoint(0, {"a": 1}), checkpoint(11, {"a": 99}), checkpoint(2, {"b": [1]})]
+    return {
+        ("plain", "", None): list(growing(0, 40)),
+        ("plain", "sub/Graph", None): [checkpoint(5, {"inner": True})],
+        ("../Ünïcode\x00", "", None): [checkpoint(1, TYPED, parent_id="by hand")],
+        ("replaced", "", None): replaced,
+        ("released", "", 1): list(growing(0, 3)),
+        ("released", "", 2): [checkpoint(7, {"second": "version"}, next_node_id="__END__")],
+        ("released", "", None): [],
+    }
+
+
+WRITES = {"interrupt:i1": {"node_id": "node1", "when": "before", "payload": [1], "metadata": {}, "created_at": NOON}, "k": "v"}
+
+
+def saver_on(path):
+    from savers import Compression, FileSystemSaver
+
+    saver = FileSystemSaver(path, compression=Compression(threshold=1000))
+    for name, cls in TYPES.items():
+        saver._codec.register_as(name, cls)
+    return saver
+
+
+def main(version):
+    from graphkit import RunnableConfig
+
+    saver = saver_on(Path(__file__).with_name(version))
+    for (thread, namespace, number), history in expected().items():
+        config = RunnableConfig(thread, checkpoint_ns=namespace)
+        for one in history if thread != "replaced" else [history[0], checkpoint(1, {"a": 2}), history[2]]:
+            saver.put(config, one)
+        if number is not None:
+            saver.release(config)
+    saver.put(RunnableConfig("replaced", checkpoint_id=checkpoint(1, {}).id), expected()["replaced", "", None][1])
+    at = RunnableConfig("replaced", checkpoint_id=checkpoint(2, {}).id)
+    saver.put_writes(at, WRITES)
+    saver.add_tags(at, "one", "two")
+    saver.remove_tags(at, "one")
+    saver.close()
+    for lock in Path(saver.base_directory, "locks").iterdir():
+        lock.unlink()
+    Path(saver.base_directory, "locks").rmdir()
+    for lock in Path(saver.base_directory).glob("t-*/run.lock"):
+        lock.unlink()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _LOGGER: Final = getLogger("graphkit")
 _BATCH: Final = 1 << 20
+_HEAD: Final = 1 << 10
+_LONG_HEAD: Final = 1 << 20
+"""Where the description of a log ends at the latest; nearly all end within the first KiB."""
 
 
 # Looking around
@@ -60,12 +63,14 @@ def namespaces(store: Store, thread_id: str) -> list[str]:
 
 def _id_in(store: Store, directory: str, names: Iterable[str], key: str) -> str | None:
     """The id that a directory stands for: its name tells if the id is plain, else the description in a log."""
-    plain = layout.plain_id(os.path.basename(directory))
-    if plain is not None:
-        return plain
+    own_name = os.path.basename(directory)
+    known = layout.plain_id(own_name) or store.ids.get(own_name)
+    if known is not None:
+        return known
     for name in names:
         meta = _description(store, layout.join(directory, name))
         if isinstance(meta, dict) and isinstance(meta.get(key), str):
+            store.remember(own_name, meta[key])
             return str(meta[key])
     return None
 
@@ -76,9 +81,12 @@ def _description(store: Store, path: str) -> Any:
     except OSError:
         return None
     try:
-        data = store.io.read_at(fd, 0, 1 << 17)
+        data = store.io.read_at(fd, 0, _HEAD)
         header = log.read_header(path, data)
         frame = log.parse_frame(data, log.HEADER_SIZE, log.HEADER_SIZE, header.fid)
+        if frame == "":
+            data = store.io.read_at(fd, 0, _LONG_HEAD)
+            frame = log.parse_frame(data, log.HEADER_SIZE, log.HEADER_SIZE, header.fid)
         return None if isinstance(frame, str) else record.unpack_payload(path, frame)
     except (log.Unborn, CheckpointerError):
         _LOGGER.warning("%s cannot be read, so its thread is not listed", path)
@@ -90,8 +98,15 @@ def _description(store: Store, path: str) -> Any:
 def threads(store: Store, *, released: bool) -> list[str]:
     """The threads of a store that have a live log; with `released`, those too that have versions only."""
     found: list[str] = []
+    begin, end = store.root + os.sep, os.sep + layout.LOG
     for name in store.io.listdir(store.root):
-        if layout.is_thread(name):
+        # The usual case first, for there may be 10,000: a log, and an id that the name tells or that is remembered.
+        thread_id = store.ids.get(name)
+        if thread_id is None and name.startswith("t-") and (thread_id := layout.plain_id(name)) is not None:
+            store.remember(name, thread_id)
+        if thread_id is not None and _is_born(store.io.stat(begin + name + end)):
+            found.append(thread_id)
+        elif layout.is_thread(name):
             directory = layout.join(store.root, name)
             logs = _logs_of_thread(store, directory, released=released)
             if logs and (thread_id := _id_in(store, directory, logs, "thread")) is not None:
@@ -99,9 +114,12 @@ def threads(store: Store, *, released: bool) -> list[str]:
     return sorted(found)
 
 
+def _is_born(found: os.stat_result | None) -> bool:
+    return found is not None and found.st_size > log.HEADER_SIZE + log.OVERHEAD
+
+
 def _logs_of_thread(store: Store, directory: str, *, released: bool) -> list[str]:
-    found = store.io.stat(layout.join(directory, layout.LOG))
-    if found is not None and found.st_size > log.HEADER_SIZE + log.OVERHEAD:
+    if _is_born(store.io.stat(layout.join(directory, layout.LOG))):
         return [layout.LOG]
     names = store.io.listdir(directory)
     logs = [name for name in names if layout.version_of(name) is not None] if released else []
@@ -233,18 +251,20 @@ class _NewLog:
         self.path = layout.join(directory, f"{layout.TEMPORARY}{header.fid:08x}")
         self._fd = store.io.open(self.path, write=True, create=True, append=True)
         self.end = 0
+        self._drained = 0
         self._pending: list[bytes] = []
         self._add(beginning)
 
     def _add(self, data: bytes) -> None:
         self._pending.append(data)
         self.end += len(data)
-        if sum(map(len, self._pending)) > _BATCH:
+        if self.end - self._drained > _BATCH:
             self._drain()
 
     def _drain(self) -> None:
         data, done = b"".join(self._pending), 0
         self._pending.clear()
+        self._drained = self.end
         while done < len(data):
             done += self._store.io.append(self._fd, data[done:])
 

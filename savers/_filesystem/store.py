@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from savers._compression import Compression
     from savers._filesystem.io import FileIO
 
+KNOWN_IDS: Final = 20_000
+"""So many ids are remembered."""
 OPEN_LOGS: Final = 256
 """So many logs are kept open; the one used longest ago is closed."""
 
@@ -64,6 +66,8 @@ class Store:
         self._shorts = self._new_locks()
         self.swept = False
         """Whether this process has looked for what others left half removed."""
+        self.ids: dict[str, str] = {}
+        """The ids behind names of directories that do not tell them; they never change."""
         _STORES.add(self)
 
     def _new_locks(self) -> list[ShortLock]:
@@ -154,6 +158,12 @@ class Store:
         if namespace:
             self.io.mkdir(self.directory(thread_id, namespace))
         self.remove_leftovers(self.directory(thread_id, namespace))
+
+    def remember(self, name: str, id: str) -> None:
+        """Note the id behind a directory's name: listing 10,000 threads would open as many files each time."""
+        if len(self.ids) >= KNOWN_IDS:
+            self.ids.clear()
+        self.ids[name] = id
 
     def remove_leftovers(self, directory: str) -> None:
         """Remove logs that somebody began to write anew and did not live to finish; under the short lock."""

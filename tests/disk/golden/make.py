@@ -5,12 +5,12 @@ then, and every later graphkit must read it exactly. `expected` says what is in 
 """
 
 import sys
-from collections import namedtuple
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 from uuid import UUID
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, 123456, tzinfo=UTC)
@@ -26,7 +26,11 @@ class Point:
     y: float
 
 
-Pair = namedtuple("Pair", ["a", "b"])
+class Pair(NamedTuple):
+    a: int
+    b: str
+
+
 TYPES = {"golden.Colour": Colour, "golden.Point": Point, "golden.Pair": Pair}
 TYPED = {
     "none": None, "big": 2**70, "float": 0.1, "bytes": b"\x00\xff", "text": "Grüße \ud800", "tuple": (1, (2,)),
@@ -41,7 +45,12 @@ TEXT = "The quick brown fox jumps over the lazy dog. " * 30
 def checkpoint(n, state, **fields):
     from graphkit import Checkpoint
 
-    fields = {"id": f"{n:08x}-0000-7000-8000-000000000000", "node_id": f"node{n}", "next_node_id": f"node{n + 1}", **fields}
+    fields = {
+        "id": f"{n:08x}-0000-7000-8000-000000000000",
+        "node_id": f"node{n}",
+        "next_node_id": f"node{n + 1}",
+        **fields,
+    }
     return Checkpoint(state=state, metadata={"step": n}, created_at=NOON + timedelta(seconds=n), **fields)
 
 
@@ -66,7 +75,10 @@ def expected():
     }
 
 
-WRITES = {"interrupt:i1": {"node_id": "node1", "when": "before", "payload": [1], "metadata": {}, "created_at": NOON}, "k": "v"}
+WRITES = {
+    "interrupt:i1": {"node_id": "node1", "when": "before", "payload": [1], "metadata": {}, "created_at": NOON},
+    "k": "v",
+}
 
 
 def saver_on(path):

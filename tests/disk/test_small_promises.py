@@ -1,0 +1,100 @@
+"""Promises about the file saver that need no fault to be shown (L6, L7, L8, H8, H33, P85)."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from graphkit import Checkpoint, CheckpointerConfigurationError
+from graphkit.abc import StateSerializer
+from savers import FileSystemSaver
+
+
+class Reversed(StateSerializer):
+    def dumps(self, data):
+        return repr(dict(data)).encode()[::-1]
+
+    def loads(self, data):
+        import ast
+
+        return dict(ast.literal_eval(data[::-1].decode()))
+
+
+@pytest.mark.parametrize("more", [(), (Reversed(),)], ids=["path", "path and serializer"])
+def test_l6_a_path_is_enough_and_a_serializer_may_follow(tmp_path, more, config):
+    for kind in (str, Path):
+        path = kind(tmp_path / kind.__name__ / "made")
+        with FileSystemSaver(path, *more) as saver:
+            saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+        assert Path(path).is_dir()
+        with FileSystemSaver(path, *more) as saver:
+            assert saver.get(config).state == {"n": 1}
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointerConfigurationError):
+        FileSystemSaver(tmp_path / "file", *more)
+
+
+def test_l7_every_field_is_there_again_and_none_has_taken_the_place_of_another(opener, config):
+    saved = Checkpoint(
+        node_id="node", next_node_id="next", state={"k": ["v"]}, metadata={"m": 1}, parent_id="parent", id="own"
+    )
+    opener().put(config, saved)
+    for found in (opener().get(config), *opener().list(config)):
+        for field in ("id", "node_id", "next_node_id", "parent_id", "created_at", "metadata", "state"):
+            assert getattr(found, field) == getattr(saved, field), field
+
+
+@pytest.mark.parametrize(
+    "name", ["a[", "../x", "/etc/passwd", "a/b\\c", "..", "", "CON", "x" * 10_000, "\ud800", "a\0b"]
+)
+def test_l8_h8_hostile_ids_of_threads_and_nodes_stay_inside_and_come_back(name, opener, config, tmp_path):
+    config = config.replace(thread_id=name, checkpoint_ns=name)
+    saver = opener()
+    saver.put(config.replace(checkpoint_ns=""), Checkpoint(node_id=name, next_node_id=name, state={"n": 1}))
+    saver.put(config, Checkpoint(node_id=name, next_node_id=name, state={"n": 2}))
+    fresh = opener()
+    assert list(fresh.threads()) == [name]
+    assert fresh.get(config).node_id == name
+    assert fresh.release(config).checkpoints[0].next_node_id == name
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+    assert fresh.verify().ok
+    assert fresh.delete(name)
+    assert not list(fresh.threads(released=True))
+
+
+def test_h33_there_is_no_index_to_lose_and_what_is_beside_the_logs_is_made_anew(opener, config):
+    saver = opener()
+    for n in range(5):
+        saver.put(config.replace(thread_id=f"Thread {n}"), Checkpoint(node_id="a", next_node_id="b", state={"n": n}))
+    saver.close()
+    root = Path(saver.base_directory)
+    (root / "graphkit.store").unlink()
+    shutil.rmtree(root / "locks")
+    for lock in root.glob("t-*/run.lock"):
+        lock.unlink()
+    saver = opener()
+    assert list(saver.threads()) == [f"Thread {n}" for n in range(5)]
+    saver.put(config.replace(thread_id="Thread 3"), Checkpoint(node_id="a", next_node_id="b", state={"n": 33}))
+    assert [checkpoint.state["n"] for checkpoint in opener().list(config.replace(thread_id="Thread 3"))] == [33, 3]
+    assert (root / "graphkit.store").exists()
+
+
+def test_h33_p85_what_a_put_writes_and_a_cold_reader_reads_does_not_grow_with_the_history(opener, disk, config):
+    """The milliseconds are in `python -m benchmarks at_scale`."""
+    io = disk.CountingIO()
+    saver = opener(io=io)
+    document = "".join(f"{n} " for n in range(3000))
+    costs = []
+    for n in range(2001):
+        io.reset()
+        saver.put(config, Checkpoint(node_id="a", next_node_id="a", state={"document": document, "n": n}))
+        if n in {200, 2000}:
+            written, cold = io.written, disk.CountingIO()
+            reader = opener(io=cold)
+            assert reader.get(config).state["n"] == n
+            costs.append((written, cold.read))
+    (young, young_read), (old, old_read) = costs
+    assert old <= young + 300
+    assert old_read < young_read + 100_000
+    at = config.replace(checkpoint_id=reader.list(config)[1500].id)
+    assert reader.get(at).state["n"] == 500

@@ -192,8 +192,11 @@ def _end_log(store: Store, thread_id: str, namespace: str, version: int) -> bool
     try:
         if history.refresh_to_write():
             history.finish(log.RELEASE, version)
-        if history.fd >= 0:
             store.io.fsync(history.fd)
+        elif history.closed_by is not None:
+            # A release that was cut short, perhaps by a failed sync: no later sync of that file can be believed.
+            renew(store, history, history.end)
+            return True
         return history.fd >= 0
     finally:
         history.close()

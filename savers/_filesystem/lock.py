@@ -209,4 +209,3 @@ class RunLock:
                 if held.owners.get(self._key) is self:
                     del held.owners[self._key]
                 held.changed.notify_all()
-

@@ -95,7 +95,13 @@ def open_files():
 def disk():
     """The tools, in one place."""
     return SimpleNamespace(
-        step=step, log_of=log_of, open_files=open_files, frames_of=frames_of, CountingIO=CountingIO, header=log.HEADER_SIZE, layout=layout
+        step=step,
+        log_of=log_of,
+        open_files=open_files,
+        frames_of=frames_of,
+        CountingIO=CountingIO,
+        header=log.HEADER_SIZE,
+        layout=layout,
     )
 
 

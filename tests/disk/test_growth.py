@@ -104,7 +104,9 @@ def test_the_size_of_a_record_does_not_grow_with_the_history(opener, disk, engin
     saver = opener()
     for n in range(1200):
         saver.put(config, engine.grow(f"{n:0200}"))
-    changes = [frame for frame in disk.frames_of(disk.log_of(saver.base_directory)) if frame.type == 2 and not frame.flags & 1]
+    changes = [
+        frame for frame in disk.frames_of(disk.log_of(saver.base_directory)) if frame.type == 2 and not frame.flags & 1
+    ]
     assert len(changes) > 1100
     assert max(frame.end - frame.offset for frame in changes) <= min(frame.end - frame.offset for frame in changes) + 24
 

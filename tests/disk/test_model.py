@@ -103,7 +103,11 @@ class Life:
     def alike(self, saver, found, expected):
         same(found.state, expected.state)
         assert list(found.state) == list(expected.state)
-        assert (repr(found), found.parent_id, found.created_at) == (repr(expected), expected.parent_id, expected.created_at)
+        assert (repr(found), found.parent_id, found.created_at) == (
+            repr(expected),
+            expected.parent_id,
+            expected.created_at,
+        )
         same(found.metadata, expected.metadata)
         assert list(found.metadata) == list(expected.metadata)
         assert saver.get_writes(CONFIG.replace(checkpoint_id=found.id)) == self.writes.get(found.id, {})

@@ -78,7 +78,9 @@ def test_threads_of_one_process_lose_nothing(opener, disk, config):
         worker.join()
     history = opener().list(config)
     assert len(history) == 300
-    assert all([one.state["n"] for one in history if one.state["who"] == number] == [*range(49, -1, -1)] for number in range(6))
+    assert all(
+        [one.state["n"] for one in history if one.state["who"] == number] == [*range(49, -1, -1)] for number in range(6)
+    )
     assert all(len(opener().list(RunnableConfig(f"own {number}"))) == 50 for number in range(6))
 
 

@@ -94,7 +94,10 @@ def test_a_log_whose_creation_never_finished_is_made_anew(opener, disk, config):
 def everything(saver, config, put_first=None):
     if put_first:
         saver.put(config, put_first)
-    return [(one.id, one.node_id, one.next_node_id, one.parent_id, dict(one.metadata), dict(one.state)) for one in saver.list(config)]
+    return [
+        (one.id, one.node_id, one.next_node_id, one.parent_id, dict(one.metadata), dict(one.state))
+        for one in saver.list(config)
+    ]
 
 
 @pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
@@ -149,7 +152,12 @@ def test_damage_in_the_middle_names_the_file_the_place_and_the_reason(three, ope
 def test_records_that_were_moved_within_a_log_or_from_another_one_are_damage(three, opener, disk, config):
     whole = three.read_bytes()
     _, first, second, last = disk.frames_of(three)
-    swapped = whole[: first.offset] + whole[second.offset : second.end] + whole[first.offset : first.end] + whole[last.offset :]
+    swapped = (
+        whole[: first.offset]
+        + whole[second.offset : second.end]
+        + whole[first.offset : first.end]
+        + whole[last.offset :]
+    )
     doubled = whole + whole[last.offset :]
     dropped = whole[: second.offset] + whole[last.offset :]
     other = opener()
@@ -181,7 +189,10 @@ def test_a_newer_major_version_is_refused_and_left_alone(three, opener, config):
     struct.pack_into("<H", whole, 8, 2)
     struct.pack_into("<I", whole, 60, crc32(whole[:60]))
     three.write_bytes(whole)
-    for use in (lambda saver: saver.get(config), lambda saver: saver.put(config, saver.get(config.replace(thread_id="x")))):
+    for use in (
+        lambda saver: saver.get(config),
+        lambda saver: saver.put(config, saver.get(config.replace(thread_id="x"))),
+    ):
         with pytest.raises(CheckpointFormatError, match="format 2"):
             use(opener())
     assert three.read_bytes() == whole
@@ -199,7 +210,11 @@ def test_an_unknown_record_is_refused_unless_it_may_be_skipped(three, opener, di
     opener().put(config, disk.step(3))
     assert opener().get(config).state["n"] == 3
     appended(three, disk, 9, b"\xc0")
-    for read in (lambda saver: saver.get(config), lambda saver: saver.list(config), lambda saver: saver.put(config, disk.step(4))):
+    for read in (
+        lambda saver: saver.get(config),
+        lambda saver: saver.list(config),
+        lambda saver: saver.put(config, disk.step(4)),
+    ):
         with pytest.raises(CheckpointFormatError, match="newer"):
             read(opener())
 
@@ -232,7 +247,14 @@ def test_a_log_in_another_threads_directory_is_refused(opener, disk, config):
 
 def test_a_payload_that_makes_no_sense_is_damage_even_if_its_checksum_is_right(three, opener, disk, config):
     whole = three.read_bytes()
-    for payload in (b"", b"\xc0", b"\x90", b"\x95\x00\x00\x00\x00\x00", b"\xc1", b"\x96\xa1i\xa1a\xa1b\x00\x93\x09\x00\x01\xc4\x01x"):
+    for payload in (
+        b"",
+        b"\xc0",
+        b"\x90",
+        b"\x95\x00\x00\x00\x00\x00",
+        b"\xc1",
+        b"\x96\xa1i\xa1a\xa1b\x00\x93\x09\x00\x01\xc4\x01x",
+    ):
         three.write_bytes(whole)
         appended(three, disk, frames.CHECKPOINT, payload)
         with pytest.raises(CheckpointCorruptionError):

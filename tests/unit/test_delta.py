@@ -39,7 +39,11 @@ class Tape:
                 draft[name] = op
         gone = [name for name in self.before if name not in packed]
         kept = [name for name in self.before if name in packed]
-        fits = old is not None and len(self.records) % self.key_every and kept + [n for n in order if n not in kept] == order
+        fits = (
+            old is not None
+            and len(self.records) % self.key_every
+            and kept + [n for n in order if n not in kept] == order
+        )
         if fits:
             draft |= dict.fromkeys(gone, (delta.DEL,))
             ops, data = delta.emit(draft, old.names)
@@ -173,7 +177,23 @@ def test_growth_costs_what_it_grows_by_in_keyframes_too():
     assert named < 3 * 400 * 2, "and so do the pieces that they name"
 
 
-@pytest.mark.parametrize("value", [[], [0] * 15, [0] * 16, [0] * 65536, {}, {n: n for n in range(15)}, {n: n for n in range(16)}, {n: n for n in range(65536)}, 5, "x", b"", None])
+@pytest.mark.parametrize(
+    "value",
+    [
+        [],
+        [0] * 15,
+        [0] * 16,
+        [0] * 65536,
+        {},
+        {n: n for n in range(15)},
+        {n: n for n in range(16)},
+        {n: n for n in range(65536)},
+        5,
+        "x",
+        b"",
+        None,
+    ],
+)
 def test_the_header_of_a_value_is_left_out_and_put_back(value):
     packed = msgpack.packb(value)
     kind, count, skip = delta.split(packed, 0)
@@ -208,7 +228,9 @@ def test_ops_that_make_no_sense_are_refused():
 
 def test_bytes_that_are_not_those_stored_are_noticed():
     table = table_of(a=b"\x92\x01\x02")
-    assert delta.bodies(table.values.values(), lambda start, length: b"\x01\x02"[start - 101 :][:length]) == [b"\x01\x02"]
+    assert delta.bodies(table.values.values(), lambda start, length: b"\x01\x02"[start - 101 :][:length]) == [
+        b"\x01\x02"
+    ]
     for wrong in (b"\x01\x03", b"\x01", b""):
         with pytest.raises(delta.Mismatch):
             delta.bodies(table.values.values(), lambda start, length, wrong=wrong: wrong[start - 101 :][:length])

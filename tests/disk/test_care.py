@@ -1,4 +1,4 @@
-"""Keeping a store small and private: compression, pruning, compacting, deleting, sizes (P50, P51, P59, P60, P73, H48)."""
+"""Keeping a store small and private: compression, pruning, compacting, deleting, sizes (P50, H50, P51, P59, P60, P73, H48)."""
 
 import asyncio
 import os

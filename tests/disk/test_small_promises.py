@@ -1,11 +1,11 @@
-"""Promises about the file saver that need no fault to be shown (L6, L7, L8, H8, H33, P85)."""
+"""Promises about the file saver that need no fault to be shown (L6, L7, L8, H7, H8, H33, P85)."""
 
 import shutil
 from pathlib import Path
 
 import pytest
 
-from graphkit import Checkpoint, CheckpointerConfigurationError
+from graphkit import Checkpoint, CheckpointerConfigurationError, RunnableConfig
 from graphkit.abc import StateSerializer
 from savers import FileSystemSaver
 
@@ -60,6 +60,23 @@ def test_l8_h8_hostile_ids_of_threads_and_nodes_stay_inside_and_come_back(name, 
     assert fresh.verify().ok
     assert fresh.delete(name)
     assert not list(fresh.threads(released=True))
+
+
+def test_h7_a_run_has_a_directory_of_its_own_and_no_pointer_says_which_checkpoint_is_its_latest(opener, tmp_path):
+    saver = opener()
+    for run in ("first", "second"):
+        for number in range(3):
+            saver.put(RunnableConfig(run), Checkpoint(node_id=f"{number}", next_node_id="next", state={"n": number}))
+    directories = [path for path in (tmp_path / "store").iterdir() if path.name.startswith("t-")]
+    assert sorted(path.name.split("-")[1] for path in directories) == ["first", "second"]
+    shutil.rmtree(next(path for path in directories if path.name.startswith("t-first")))
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(tmp_path / "store", moved)
+    for place in (tmp_path / "store", moved):
+        fresh = opener(place)
+        assert list(fresh.threads()) == ["second"]
+        assert fresh.get(RunnableConfig("second")).node_id == "2"
+        assert fresh.get(RunnableConfig("first")) is None
 
 
 def test_h33_there_is_no_index_to_lose_and_what_is_beside_the_logs_is_made_anew(opener, config):

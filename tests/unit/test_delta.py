@@ -197,7 +197,7 @@ def test_growth_costs_what_it_grows_by_in_keyframes_too():
 def test_the_header_of_a_value_is_left_out_and_put_back(value):
     packed = msgpack.packb(value)
     kind, count, skip = delta.split(packed, 0)
-    assert (kind != delta.OPAQUE) == isinstance(value, (list, dict))
+    assert (kind != delta.OPAQUE) == isinstance(value, (list, dict, str, bytes))
     assert count == (len(value) if kind else 0)
     assert delta.header(kind, count) + packed[skip:] == packed
 

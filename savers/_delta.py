@@ -88,12 +88,6 @@ class Value:
         self.shared = 0
         self.depth = 0
 
-    def clone(self) -> Value:
-        """A copy that can grow on its own."""
-        copy = Value(self.kind, self.count, self.length, self.crc, self.pieces.copy())
-        copy.base, copy.shared, copy.depth, copy.block = self.base, self.shared, self.depth, self.block
-        return copy
-
     def named_by(self, keyframe: int, depth: int) -> None:
         """Note that a keyframe at this position has named all the pieces."""
         self.base, self.shared, self.depth = keyframe, len(self.pieces), depth

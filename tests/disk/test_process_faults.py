@@ -123,9 +123,8 @@ def killed(root, change, number, part):
     return status != 0
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(name, tmp_path):
-    KILLED["tests"] += 1
+def views_of(name):
+    """What may be seen around a change that is cut short: before it, half-way where that is promised, after it."""
     before, change = STEPS[name]
     oracle = VersionedMemorySaver()
     for step in before:
@@ -135,6 +134,14 @@ def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(name, tm
     views.append(view(oracle))
     if name == "copy":
         views.insert(1, {**views[1], "u": {key: one for key, one in views[1]["u"].items() if key[0]}})
+    return views
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(name, tmp_path):
+    KILLED["tests"] += 1
+    before, change = STEPS[name]
+    views = views_of(name)
     number = 0
     while True:
         root = tmp_path / str(number)
@@ -168,14 +175,7 @@ def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(name, tm
 @pytest.mark.parametrize("name", STEPS)
 def test_after_a_kill_those_who_had_it_open_and_those_who_come_agree(name, tmp_path):
     before, change = STEPS[name]
-    oracle = VersionedMemorySaver()
-    for step in before:
-        step(oracle)
-    views = [view(oracle)]
-    change(oracle)
-    views.append(view(oracle))
-    if name == "copy":
-        views.insert(1, {**views[1], "u": {key: one for key, one in views[1]["u"].items() if key[0]}})
+    views = views_of(name)
     KILLED["tests"] += 1
     number = 0
     while True:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from graphkit.errors import GraphRunnerError
 
@@ -19,22 +19,64 @@ class GraphInterrupt(BaseException):
         super().__init__(payload)
 
 
+class Journal(Protocol):
+    """Where a visit keeps what must outlive it; the engine's."""
+
+    def recorded(self, key: str) -> tuple[bool, Any]:
+        """Whether something is recorded under a key of this visit, and what."""
+        ...
+
+    def record(self, key: str, value: Any) -> Any:
+        """Record a value at once; returns it as it will be read."""
+        ...
+
+    def note(self, type: str, level: str, data: dict[str, Any]) -> None:
+        """Tell the observers."""
+        ...
+
+
 class Visit:
     """A node is being run.
 
     Attributes:
         answers: the human's answers of earlier stops in this visit, in the order of the `interrupt()` calls.
-        asked: how many `interrupt()` calls this run of the node has made.
+        asked: how many `interrupt()` calls this attempt has made.
+        attempt: which attempt of this visit is running, from 1.
+        outputs: what the node dispatched into the stream.
     """
 
-    __slots__ = ("answers", "asked", "held", "node_id")
+    __slots__ = ("answers", "asked", "attempt", "held", "journal", "key", "node_id", "outputs")
 
-    def __init__(self, node_id: str, answers: tuple[Any, ...], held: frozenset[object]) -> None:
+    def __init__(
+        self,
+        node_id: str,
+        answers: tuple[Any, ...],
+        held: frozenset[object],
+        *,
+        key: str = "",
+        journal: Journal | None = None,
+    ) -> None:
         self.node_id = node_id
         self.answers = answers
         self.asked = 0
+        self.attempt = 1
         self.held = held
-        """The run locks that the run holds, and those of the runs around it; see `holds`."""
+        """The run locks that the run holds, and those of the runs around it; see `held_locks`."""
+        self.key = key
+        """Tells this visit from every other of the thread, and is the same when it is repeated after a crash."""
+        self.journal = journal
+        self.outputs: list[Any] = []
+
+    def begin(self, attempt: int) -> None:
+        """Start over: what the attempt before asked and dispatched is as if it had not been."""
+        self.attempt = attempt
+        self.asked = 0
+        self.outputs.clear()
+
+    def note(self, type: str, level: str, data: dict[str, Any]) -> None:
+        """Tell the observers of the run, if it has any."""
+        if self.journal is not None:
+            self.journal.note(type, level, data)
 
 
 CURRENT: Final[ContextVar[Visit | None]] = ContextVar("graphkit_visit", default=None)

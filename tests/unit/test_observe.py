@@ -1,0 +1,403 @@
+"""Events, the Outbox that carries them, and the observers that come with graphkit."""
+
+import logging
+import pickle
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, timedelta
+
+import pytest
+
+from graphkit._observe import EVENTS, Event, Level, Observer, Outbox
+from graphkit.errors import CheckpointerConfigurationError
+from graphkit.observers import (
+    LoggingObserver,
+    Metrics,
+    MultiObserver,
+    NoOpObserver,
+    filtered,
+    get_observer,
+    observers_of,
+    register_observer,
+)
+from savers import FileSystemSaver, MemorySaver
+
+
+def events_of(*posts, observer=None):
+    """What an observer gets of these posts: (type, level, data)."""
+    got = []
+    outbox = Outbox([got.append if observer is None else observer(got)])
+    for type_, level, data in posts:
+        outbox.post(type_, level, thread_id="t", node_id="n", checkpoint_id="c", data=data)
+    outbox.close()
+    return got
+
+
+def event(type_="x", level="info", /, *, thread_id="t", **data):
+    return events_of((type_, level, data))[0]._replace(thread_id=thread_id)
+
+
+@pytest.fixture
+def blocked():
+    """An observer that waits inside its first event until the test lets it go."""
+
+    class Blocked:
+        def __init__(self):
+            self.got, self.is_inside, self.go = [], threading.Event(), threading.Event()
+
+        def __call__(self, event):
+            self.got.append(event)
+            self.is_inside.set()
+            self.go.wait(60)
+
+    observer = Blocked()
+    yield observer
+    observer.go.set()
+
+
+def test_levels_are_ordered():  # G33
+    assert Level.VERBOSE < Level.INFO < Level.WARNING < Level.ERROR
+    assert sorted(Level) == list(Level)
+    assert max(Level) is Level.ERROR
+    assert Level.INFO == "info"
+    assert Level.INFO < "warning"
+    assert Level.INFO <= "info"
+    assert Level.INFO >= "info"
+    assert Level.INFO > "verbose"
+    with pytest.raises(ValueError):
+        assert Level.INFO < "loud"
+
+
+def test_an_event_is_immutable_aware_and_pickles():
+    one = event("checkpoint.save", "info", run_id="r")
+    assert (one.type, one.level, one.thread_id, one.node_id, one.checkpoint_id) == (
+        "checkpoint.save",
+        "info",
+        "t",
+        "n",
+        "c",
+    )
+    assert one.timestamp.utcoffset() == timedelta(0)
+    assert one.timestamp.tzinfo is UTC
+    assert dict(one.data) == {"run_id": "r"}
+    with pytest.raises(AttributeError):
+        one.type = "y"
+    with pytest.raises(TypeError):
+        one.data["run_id"] = "s"
+    assert pickle.loads(pickle.dumps(one)) == one
+
+
+def test_the_table_names_every_event_of_the_other_systems():  # G25, G26, G33
+    go = """state.create state.clone state.set state.merge graph.start graph.complete node.start node.complete node.state
+    edge.evaluate edge.transition cycle.detected checkpoint.save checkpoint.load checkpoint.resume chain.start
+    chain.complete step.start step.complete parallel.start parallel.complete worker.start worker.complete
+    route.evaluate route.select"""
+    own = """graph.fail checkpoint.fail checkpoint.delete interrupt.raised interrupt.answered parallel.branch
+    retry.attempt retry.exhausted"""
+    assert set(EVENTS) == {*go.split(), *own.split()}
+    assert all(line.level in Level and line.says.endswith(".") for line in EVENTS.values())
+    assert EVENTS["node.state"].level == "verbose"  # G33
+    with pytest.raises(TypeError):
+        EVENTS["x"] = None
+
+
+def test_any_callable_is_an_observer():
+    assert isinstance(print, Observer)
+    assert isinstance(Metrics(), Observer)
+    assert not isinstance("print", Observer)
+
+
+def test_events_come_in_order_from_one_thread_that_ends_with_close():
+    threads = set()
+    got = []
+
+    def observer(event):
+        threads.add(threading.current_thread())
+        got.append(event.data["n"])
+
+    outbox = Outbox([observer])
+    for n in range(1000):
+        outbox.post("x", "info", data={"n": n})
+    outbox.close()
+    assert got == list(range(1000))
+    (thread,) = threads
+    assert thread is not threading.current_thread()
+    assert thread.daemon
+    assert not thread.is_alive()
+
+
+def test_an_observer_that_raises_is_logged_and_called_again(caplog):  # G26
+    got, others = [], []
+
+    def observer(event):
+        got.append(event.type)
+        raise SystemExit if event.type == "exit" else RuntimeError(f"no {event.type}")
+
+    outbox = Outbox([observer, others.append])
+    for type_ in ("a", "exit", "b"):
+        outbox.post(type_, "info")
+    outbox.close()
+    assert got == ["a", "exit", "b"]
+    assert [one.type for one in others] == got
+    assert [record.name for record in caplog.records] == ["graphkit.observers"] * 3
+    assert "RuntimeError: no a" in caplog.text
+    assert "Traceback" in caplog.text
+
+
+def test_a_blocked_observer_holds_up_nobody_and_is_given_up_on(blocked, caplog):  # G26
+    got = []
+    outbox = Outbox([blocked, got.append])
+    for _ in range(5):
+        outbox.post("x", "info")
+    outbox.close(patience=0.05)
+    assert len(got) == 5
+    assert len(blocked.got) <= 1
+    assert "is given up on: it misses" in caplog.text
+    blocked.go.set()
+    (line, _) = outbox._lines
+    line.thread.join(60)
+    assert not line.thread.is_alive(), "the thread ends once the call returns"
+    assert len(blocked.got) <= 1, "and nothing is handed over after close"
+
+
+def test_close_waits_for_an_observer_that_makes_progress(blocked):
+    outbox = Outbox([blocked])
+    for _ in range(3):
+        outbox.post("x", "info")
+    assert blocked.is_inside.wait(60)
+    closing = threading.Thread(target=outbox.close, args=(60,))
+    closing.start()
+    blocked.go.set()
+    closing.join(60)
+    assert not closing.is_alive()
+    assert len(blocked.got) == 3
+
+
+def test_what_does_not_fit_is_dropped_counted_and_logged_once(blocked, caplog):
+    outbox = Outbox([blocked], limit=3)
+    outbox.post("first", "info")
+    assert blocked.is_inside.wait(60)
+    for n in range(10):
+        outbox.post(f"x{n}", "info")
+    assert outbox.dropped == 7
+    blocked.go.set()
+    outbox.close(60)
+    assert [one.type for one in blocked.got] == ["first", "x0", "x1", "x2"]
+    assert caplog.text.count("events are dropped") == 1
+
+
+def test_what_is_posted_after_close_is_dropped():
+    got = []
+    outbox = Outbox([got.append])
+    outbox.close()
+    outbox.post("late", "error")
+    outbox.close()
+    assert got == []
+
+
+def test_close_in_an_observers_own_thread_does_not_wait_for_itself():
+    done = []
+    outbox = Outbox([lambda _: done.append(outbox.close(60))])
+    outbox.post("x", "info")
+    (line,) = outbox._lines
+    line.thread.join(60)
+    assert done == [None]
+
+
+def test_posting_from_many_threads_loses_nothing():
+    got = []
+    outbox = Outbox([got.append], limit=10**6)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: [outbox.post("x", "info", data={"n": n, "m": m}) for m in range(500)], range(8)))
+    outbox.close(60)
+    assert outbox.dropped == 0
+    assert sorted((one.data["n"], one.data["m"]) for one in got) == [(n, m) for n in range(8) for m in range(500)]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers here")
+def test_a_signal_handler_may_post():
+    got, posted = [], 0
+
+    def handler(*_):
+        nonlocal posted
+        outbox.post("signal", "info")
+        posted += 1
+
+    outbox = Outbox([got.append], limit=10**6)
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
+    try:
+        while posted < 50:
+            outbox.post("x", "info")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    outbox.close(60)
+    assert [one.type for one in got].count("signal") == posted
+
+
+def test_what_nobody_wants_is_not_made():  # G33
+    calm, curious = [], []
+    outbox = Outbox([filtered(calm.append, "warning"), filtered(curious.append, "info")])
+    assert not outbox.wants("verbose")
+    assert outbox.wants("info")
+    for level in Level:
+        outbox.post(f"at {level}", level)
+    outbox.close()
+    assert [one.level for one in calm] == ["warning", "error"]
+    assert [one.level for one in curious] == ["info", "warning", "error"]
+    with pytest.raises(KeyError):
+        outbox.post("x", "loud")
+
+
+def test_filtered_holds_without_an_outbox_too():  # G33
+    got = []
+    observer = filtered(filtered(got.append, Level.WARNING), "info")
+    for level in Level:
+        observer(event("x", level))
+    assert [one.level for one in got] == ["warning", "error"]
+
+
+def test_multi_forwards_in_order_drops_none_and_survives_one_that_raises(caplog):  # G27
+    got = []
+    observer = MultiObserver(
+        lambda one: got.append((1, one.type)), None, lambda _: 1 / 0, lambda one: got.append((2, one.type))
+    )
+    assert len(observer.observers) == 3
+    observer(event("a"))
+    observer(event("b"))
+    assert got == [(1, "a"), (2, "a"), (1, "b"), (2, "b")]
+    assert caplog.text.count("ZeroDivisionError") == 2
+
+
+def test_multi_keeps_each_observers_level():
+    got = []
+    observer = MultiObserver(filtered(got.append, "error"), LoggingObserver(level="warning"), "noop")
+    assert observer.level == "warning"
+    observer(event("x", "warning"))
+    assert got == []
+    assert MultiObserver().level == "error"
+
+
+def test_logging(caplog):  # G27
+    caplog.set_level(logging.DEBUG, "graphkit.events")
+    observer = LoggingObserver()
+    observer(event("node.start", "info", step=3))
+    observer(event("node.state", "verbose", state={}))
+    (record,) = caplog.records
+    assert (record.name, record.levelno) == ("graphkit.events", logging.INFO)
+    assert record.getMessage() == "node.start thread='t' node='n' checkpoint='c' step=3"
+    assert record.event.data["step"] == 3
+    caplog.clear()
+    mine = LoggingObserver(logging.getLogger("graphkit.events.mine"), "verbose")
+    for level in Level:
+        mine(event("x", level, text="y" * 1000))
+    assert [record.levelname for record in caplog.records] == ["DEBUG", "INFO", "WARNING", "ERROR"]
+    assert {record.name for record in caplog.records} == {"graphkit.events.mine"}
+    assert len(caplog.records[0].getMessage()) < 600
+    with pytest.raises(ValueError):
+        LoggingObserver(level="loud")
+
+
+def test_the_registry():  # G27
+    assert isinstance(get_observer("noop"), NoOpObserver)
+    assert isinstance(get_observer("logging"), LoggingObserver)
+    assert isinstance(get_observer("slog"), LoggingObserver)
+    got = []
+    register_observer("test-mine", got.append)
+    register_observer("test-mine", print)
+    assert get_observer("test-mine") is print
+    with pytest.raises(CheckpointerConfigurationError, match="'logging', 'noop', 'slog'"):
+        get_observer("nobody")
+    for wrong in ("", None, 3):
+        with pytest.raises(CheckpointerConfigurationError, match="non-empty str"):
+            register_observer(wrong, print)
+    with pytest.raises(CheckpointerConfigurationError, match="cannot be called"):
+        register_observer("test-mine", "print")
+    assert get_observer("test-mine") is print
+
+
+async def asynchronous(event):
+    """What cannot be an observer: nobody would await it."""
+
+
+def test_what_may_be_given_as_observers():
+    metrics = Metrics()
+    assert observers_of(None) == ()
+    assert observers_of("noop") == ()
+    assert observers_of([None, "noop", NoOpObserver()]) == ()
+    assert observers_of(metrics) == (metrics,)
+    assert observers_of([print, None, metrics]) == (print, metrics)
+    assert observers_of("slog") == (get_observer("slog"),)
+    for wrong in ("nobody", [3], [asynchronous]):
+        with pytest.raises(CheckpointerConfigurationError):
+            observers_of(wrong)
+
+
+def test_noop_takes_everything():
+    assert NoOpObserver()(event()) is None
+
+
+def lived(metrics, *events):
+    """Tell the metrics of events a second apart."""
+    start = event().timestamp
+    for second, one in enumerate(events):
+        metrics(one._replace(timestamp=start + timedelta(seconds=second)))
+
+
+def test_metrics(tmp_path):  # G38
+    metrics = Metrics()
+    assert metrics.resume_success is None
+    assert metrics.checkpoints_per_second is None
+    lived(
+        metrics,
+        event("graph.start", run_id="r", resumed=False),
+        event("node.complete"),
+        event("checkpoint.save"),
+        event("retry.attempt", "warning"),
+        event("graph.fail", "error", run_id="r"),
+        event("checkpoint.resume", run_id="r"),
+        event("graph.start", run_id="r", resumed=True),
+        event("checkpoint.save"),
+        event("interrupt.raised"),
+        event("graph.complete", run_id="r"),
+        event("checkpoint.resume", run_id="r"),
+        event("graph.start", run_id="r", resumed=True),
+        event("graph.fail", "error", run_id="r"),
+        event("graph.complete", run_id="unheard of"),
+    )
+    assert metrics.as_dict() == {
+        "runs": 3, "nodes": 1, "checkpoints": 2, "failures": 2, "resumes": 2, "interrupts": 1, "retries": 1,
+        "seconds": 8.0, "resume_success": 0.5, "checkpoints_per_second": 0.25,
+    }  # fmt: skip
+    assert metrics.count("graph.complete") == 2
+    assert metrics.count("nothing") == 0
+    saver = FileSystemSaver(tmp_path / "store", fsync="never")
+    assert metrics.bytes(saver) == saver.size()
+    assert metrics.bytes(saver, "t") == 0
+
+
+def test_metrics_tell_runs_apart_that_go_on_at_once():  # G38
+    metrics = Metrics()
+    starts = [event("graph.start", thread_id=f"t{n}", run_id=f"r{n}") for n in range(2)]
+    ends = [event("graph.complete", thread_id=f"t{n}", run_id=f"r{n}") for n in range(2)]
+    lived(metrics, *starts, *ends)
+    assert metrics.seconds == 4.0
+
+
+def test_metrics_count_from_many_threads():  # G38
+    metrics, one = Metrics(), event("checkpoint.save")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: [metrics(one) for _ in range(500)], range(8)))
+    assert metrics.checkpoints == 4000
+
+
+def test_metrics_say_so_where_a_saver_cannot_tell_sizes(list_saver):  # G38
+    with pytest.raises(CheckpointerConfigurationError):
+        Metrics().bytes(list_saver)
+    assert Metrics().bytes(MemorySaver()) >= 0
+
+
+def test_event_is_what_observers_are_typed_with():
+    assert Event._fields == ("type", "level", "thread_id", "node_id", "checkpoint_id", "timestamp", "data")

@@ -42,13 +42,13 @@ class Named(Generic[T]):
         Raises:
             CheckpointerConfigurationError: it means nothing; the message lists the names that do.
         """
-        things = self._things if name in self._things else self._more()
+        things = self._things if name in self._things else self.known()
         try:
             return things[name]
         except KeyError:
-            known = ", ".join(map(repr, self.names()))
+            known = ", ".join(map(repr, sorted(things)))
             raise CheckpointerConfigurationError(f"unknown {self._kind} {name!r}; there are {known}") from None
 
-    def names(self) -> list[str]:
-        """All names, sorted."""
-        return sorted({*self._more(), *self._things})
+    def known(self) -> Mapping[str, T]:
+        """All that is known now, by name."""
+        return {**self._more(), **self._things}

@@ -251,6 +251,22 @@ def test_what_nobody_wants_is_not_made():  # G33
         outbox.post("x", "loud")
 
 
+def test_an_observer_with_a_level_is_spared_what_is_below():  # G33
+    got = []
+
+    class Calm:
+        level = Level.WARNING
+
+        def __call__(self, event):
+            got.append(event.level)
+
+    outbox = Outbox([Calm(), lambda _: None])
+    for level in Level:
+        outbox.post("x", level)
+    outbox.close()
+    assert got == ["warning", "error"]
+
+
 def test_filtered_holds_without_an_outbox_too():  # G33
     got = []
     observer = filtered(filtered(got.append, Level.WARNING), "info")

@@ -115,7 +115,10 @@ def _made(name: str, kind: Factory | EntryPoint, options: Mapping[str, Any]) -> 
 
 
 def _check_options(name: str, factory: Factory, first: list[Any], others: Mapping[str, Any]) -> None:
-    signature = inspect.signature(factory)
+    try:
+        signature = inspect.signature(factory)
+    except ValueError:  # a builtin that tells nothing
+        return
     try:
         signature.bind(*first, **others)
     except TypeError as error:

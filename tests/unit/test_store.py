@@ -1,0 +1,418 @@
+"""State and CheckpointStore: go-agents-orchestration's state that is its own checkpoint."""
+
+import asyncio
+import copy
+import dataclasses
+import json
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from graphkit import END, START, RunnableConfig, StateGraph
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointerConfigurationError,
+    CheckpointNotFoundError,
+    CheckpointSerializationError,
+    ThreadBusyError,
+)
+from graphkit.registry import get_checkpoint_store, register_checkpoint_store
+from graphkit.store import CheckpointStore, State
+from savers import FileSystemSaver, MemorySaver
+
+
+@pytest.fixture
+def store(saver):
+    return CheckpointStore(saver)
+
+
+@pytest.fixture(params=["memory", "file"])
+def listing_store(request, tmp_path):
+    """A store on a saver that knows its threads."""
+    saver = FileSystemSaver(tmp_path / "store", fsync="never") if request.param == "file" else MemorySaver()
+    return CheckpointStore(saver)
+
+
+def types_of(events):
+    return [event.type for event in events]
+
+
+# State
+
+
+def test_a_new_state_knows_where_it_comes_from():  # G2
+    got, before = [], datetime.now(UTC)
+    one, two = State(observer=got.append), State()
+    assert one.run_id != two.run_id
+    assert len(one.run_id) == 36
+    assert one.checkpoint_node == ""
+    assert before <= one.timestamp <= datetime.now(UTC)
+    assert one.timestamp.tzinfo is UTC
+    assert one.data == {}
+    assert two.observer is None
+    assert [(event.type, event.level, event.thread_id, event.data["run_id"]) for event in got] == [
+        ("state.create", "verbose", one.run_id, one.run_id)
+    ]
+
+
+def test_every_change_makes_another_state():  # G3
+    mine = {"k": [1]}
+    first = State(mine)
+    mine["k"].append(2)
+    second = first.set("k", [3])
+    third = second.merge({"k": [4], "l": 5})
+    fourth = third.set_checkpoint_node("n")
+    assert [state.get("k") for state in (first, second, third, fourth)] == [
+        ([1], True),
+        ([3], True),
+        ([4], True),
+        ([4], True),
+    ]
+    assert (first.get("l"), third.get("l")) == ((None, False), (5, True))
+    assert State({"none": None}).get("none") == (None, True)
+    assert (third.checkpoint_node, fourth.checkpoint_node) == ("", "n")
+    with pytest.raises(AttributeError, match="immutable"):
+        first.run_id = "x"
+    with pytest.raises(AttributeError):
+        del first.run_id
+    with pytest.raises(TypeError, match="read-only"):
+        first.get("k")[0].append(9)
+    with pytest.raises(TypeError, match="read-only"):
+        first.data["k"] = 9
+
+
+def test_provenance_goes_along_and_merge_keeps_the_left_one():  # G4
+    left = State({"a": 1}).set_checkpoint_node("left")
+    right = State({"a": 2, "b": 3}).set_checkpoint_node("right")
+    for changed in (left.clone(), left.set("x", 1), left.merge(right)):
+        assert (changed.run_id, changed.checkpoint_node, changed.timestamp) == (left.run_id, "left", left.timestamp)
+    assert left.merge(right).data == {"a": 2, "b": 3}
+    assert left.clone() == left
+    assert hash(left.clone()) == hash(left)
+    assert left != left.set("x", 1)
+    assert left != "left"
+
+
+@dataclasses.dataclass
+class Mutable:
+    items: list
+
+
+def test_nothing_of_a_state_can_be_changed_from_outside():  # G4
+    mine = Mutable([1])
+    state = State({"object": mine, "list": [[1]]})
+    mine.items.append(2)
+    state.get("object")[0].items.append(3)
+    state.data["object"].items.append(4)
+    state.clone().get("object")[0].items.append(5)
+    assert state.get("object")[0].items == [1]
+    saver = MemorySaver()
+    saver.register_types(Mutable)
+    store = CheckpointStore(saver)
+    store.save(state)
+    store.load(state.run_id).get("object")[0].items.append(6)
+    state.get("object")[0].items.append(7)
+    assert store.load(state.run_id).get("object")[0].items == [1]
+
+
+def test_set_checkpoint_node_moves_time_on():  # G5
+    state = State()
+    ahead = State.from_json(json.dumps({**json.loads(state.to_json()), "timestamp": "2999-01-01T00:00:00+00:00"}))
+    for start in (state, ahead):
+        states = [start]
+        for n in range(100):
+            states.append(states[-1].set_checkpoint_node(f"n{n}"))
+        times = [one.timestamp for one in states]
+        assert times == sorted(set(times))
+        assert states[-1].checkpoint_node == "n99"
+
+
+def test_json_has_the_names_of_go_and_no_observer():  # G1
+    got = []
+    state = State({"n": 1, "deep": {"list": [None, True, "x", 1.5]}}, got.append).set_checkpoint_node("ingest")
+    text = state.to_json()
+    assert list(json.loads(text)) == ["data", "run_id", "checkpoint_node", "timestamp"]
+    assert "observer" not in text
+    back = State.from_json(text)
+    assert back == state
+    assert back.observer is None
+    assert back.clone().set("n", 2).get("n") == (2, True), "a loaded state has no observer and does not mind"
+    again = State.from_json(text.encode(), got.append)
+    again.set("n", 3)
+    assert types_of(got) == ["state.create", "state.set"]
+
+
+def test_json_of_go_is_read():  # G1
+    go = '{"data":{"k":1},"run_id":"r","checkpoint_node":"n","timestamp":"2025-11-20T10:00:00.123456789Z"}'
+    state = State.from_json(go)
+    assert (state.run_id, state.checkpoint_node, state.data) == ("r", "n", {"k": 1})
+    assert state.timestamp == datetime(2025, 11, 20, 10, 0, 0, 123456, tzinfo=UTC)
+    assert State.from_json(go.replace("Z", "")).timestamp == state.timestamp
+
+
+@pytest.mark.parametrize("value", [(1,), {1}, b"x", float("nan"), {1: 2}, datetime.now(UTC), [[(1,)]], object()])
+def test_what_json_would_change_is_refused_by_name(value):  # G1, G39
+    with pytest.raises(CheckpointSerializationError, match=r"^bad \("):
+        State({"good": 1, "bad": value}).to_json()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", "null", '{"data": 1, "run_id": "r", "checkpoint_node": "", "timestamp": "2025-01-01"}',
+     '{"data": {}, "run_id": 7, "checkpoint_node": "", "timestamp": "2025-01-01"}',
+     '{"data": {}, "run_id": "r", "checkpoint_node": "", "timestamp": "noon"}'],
+)  # fmt: skip
+def test_json_that_is_no_state_is_refused(text):  # G1
+    with pytest.raises(CheckpointSerializationError, match="no State"):
+        State.from_json(text)
+
+
+def test_pickles_and_copies():
+    state = State({"k": [1]}, print).set_secret("key", "hunter2")
+    back = pickle.loads(pickle.dumps(state))
+    assert back == state
+    assert back.observer is None
+    assert copy.deepcopy(state) == state
+
+
+def test_changes_are_told(caplog):  # G2, G26
+    got = []
+    state = State({"a": 1}, got.append)
+    state.clone().set("k", 1).merge({"x": 1, "y": 2}).set_checkpoint_node("n").set("l", 2)
+    assert [(event.type, {**event.data}.get("key") or {**event.data}.get("keys"), event.node_id) for event in got] == [
+        ("state.create", None, None), ("state.clone", None, None), ("state.set", "k", None),
+        ("state.merge", ["x", "y"], None), ("state.set", "l", "n"),
+    ]  # fmt: skip
+    assert {event.level for event in got} == {"verbose"}
+
+    def raising(_):
+        raise RuntimeError("no")
+
+    assert State({"a": 1}, raising).set("a", 2).get("a") == (2, True)
+    assert caplog.text.count("RuntimeError: no") == 2
+
+
+def bytes_under(directory):
+    return b"".join(path.read_bytes() for path in Path(directory).rglob("*") if path.is_file())
+
+
+def test_a_secret_goes_along_and_nowhere_else(tmp_path, caplog):  # G32
+    got = []
+    state = State({"k": 1}, got.append).set_secret("token", "hunter2").set_secret("gone", "hunter2-gone")
+    assert state.get_secret("token") == ("hunter2", True)
+    state = state.delete_secret("gone").delete_secret("never there")
+    assert state.get_secret("gone") == (None, False)
+    for changed in (state.clone(), state.set("k", 2), state.merge({"k": 3}), state.set_checkpoint_node("n")):
+        assert changed.get_secret("token") == ("hunter2", True)
+    merged = State().set_secret("other", 1).merge(state)
+    assert (merged.get_secret("token"), merged.get_secret("other")) == (("hunter2", True), (1, True))
+    assert State().get_secret("token") == (None, False)
+    store = CheckpointStore(FileSystemSaver(tmp_path / "store", fsync="never"), observer=got.append)
+    store.save(state)
+    told = [state.to_json(), repr(state), str(state), repr(got), caplog.text, repr(vars(store)), repr(state.data)]
+    assert not any("hunter2" in text for text in told)
+    assert b"hunter2" not in pickle.dumps(state) + bytes_under(tmp_path)
+    assert types_of(got) == ["state.create", "state.clone", "state.set", "state.merge"], "no event of a secret"
+    loaded = store.load(state.run_id)
+    assert loaded.get_secret("token") == (None, False)
+    assert loaded.set_secret("token", "again").get_secret("token") == ("again", True)
+
+
+# CheckpointStore
+
+
+def test_save_and_load(store):  # G6, G7
+    state = State({"documents": [1, (2, 3)], "when": datetime(2025, 1, 1, tzinfo=UTC)}).set_checkpoint_node("ingest")
+    assert state.checkpoint(store) is None
+    back = store.load(state.run_id)
+    assert back == state
+    assert back.get("documents") == ([1, (2, 3)], True)
+    fresh = State({"k": 1})
+    store.save(fresh)
+    assert store.load(fresh.run_id) == fresh, "before the first node, too"
+
+
+def test_save_overwrites_per_run(store):  # G7
+    state = State({"n": 0})
+    other = State({"other": True})
+    store.save(other)
+    for n in range(5):
+        state = state.set("n", n).set_checkpoint_node(f"n{n}")
+        store.save(state)
+    assert store.load(state.run_id) == state
+    assert len(store.saver.list(RunnableConfig(state.run_id))) == 1
+    assert store.load(other.run_id) == other
+
+
+def test_load_of_an_unknown_run_names_it(store):  # G7
+    with pytest.raises(CheckpointNotFoundError, match="'nobody'"):
+        store.load("nobody")
+
+
+def test_delete(store):  # G7
+    one, two = State({"n": 1}), State({"n": 2})
+    store.save(one)
+    store.save(two)
+    assert store.delete(one.run_id) is None
+    with pytest.raises(CheckpointNotFoundError):
+        store.load(one.run_id)
+    store.delete(one.run_id)
+    store.delete("nobody")
+    assert store.load(two.run_id) == two
+
+
+def test_list(listing_store):  # G7
+    assert listing_store.list() == []
+    states = [State({"n": n}) for n in range(5)]
+    for state in states:
+        listing_store.save(state)
+        listing_store.save(state.set_checkpoint_node("again"))
+    assert sorted(listing_store.list()) == sorted(state.run_id for state in states)
+
+
+def test_a_saver_that_knows_no_threads_says_so(list_saver):  # G7
+    with pytest.raises(CheckpointerConfigurationError, match="cannot list"):
+        CheckpointStore(list_saver).list()
+
+
+def test_the_async_twins(listing_store):  # G7
+    async def main():
+        state = State({"n": 1})
+        await listing_store.asave(state)
+        assert await listing_store.aload(state.run_id) == state
+        assert await listing_store.alist() == [state.run_id]
+        await listing_store.adelete(state.run_id)
+        assert await listing_store.alist() == []
+
+    asyncio.run(main())
+
+
+def test_many_threads_save_and_load_at_once(listing_store):  # G8
+    runs = [State({"n": -1}) for _ in range(8)]
+    shared = State({"n": -1})
+
+    def work(worker):
+        state = runs[worker]
+        for n in range(20):
+            state = state.set("n", n).set_checkpoint_node(f"{worker}-{n}")
+            listing_store.save(state)
+            listing_store.save(shared.set("n", (worker, n)))
+            assert listing_store.load(state.run_id) == state
+        return state
+
+    with ThreadPoolExecutor(8) as pool:
+        last = list(pool.map(work, range(8)))
+    assert [listing_store.load(state.run_id) for state in last] == last
+    assert listing_store.load(shared.run_id).get("n")[0] in [(worker, 19) for worker in range(8)]
+    assert len(listing_store.saver.list(RunnableConfig(shared.run_id))) == 1
+    assert len(listing_store.list()) == 9
+
+
+def test_ten_thousand_runs_leave_nothing():  # G40
+    saver = MemorySaver()
+    store = CheckpointStore(saver)
+    for n in range(10_000):
+        state = State({"n": n})
+        store.save(state)
+        store.delete(state.run_id)
+    assert store.list() == []
+    assert not saver.threads()
+
+
+def test_a_loaded_state_tells_the_observer_of_its_store(saver):  # G24
+    got = []
+    store = CheckpointStore(saver, observer=got.append)
+    state = State({"k": 1})
+    store.save(state)
+    assert got == [], "saving is no change of a state"
+    assert store.load(state.run_id).clone().set("k", 2).get("k") == (2, True)
+    assert types_of(got) == ["state.clone", "state.set"]
+    assert CheckpointStore(saver).load(state.run_id).clone() == state
+    assert state.with_observer(got.append).observer == got.append
+
+
+def test_a_file_handle_in_a_state_is_refused_by_name(tmp_path):  # G39
+    store = CheckpointStore(FileSystemSaver(tmp_path / "store", fsync="never"))
+    state = State({"log": "/var/log/x"})
+    store.save(state)
+    with (tmp_path / "x").open("w") as handle, pytest.raises(CheckpointSerializationError, match=r"^log "):
+        store.save(state.set("log", handle))
+    assert store.load(state.run_id) == state
+
+
+def test_a_store_is_made_of_a_saver_or_a_name():  # G9
+    saver = MemorySaver()
+    assert CheckpointStore("memory").saver is get_checkpoint_store("memory")
+    register_checkpoint_store("test-of-store", CheckpointStore(saver))
+    assert get_checkpoint_store("test-of-store") is saver
+    assert CheckpointStore("test-of-store").saver is saver
+    with pytest.raises(CheckpointerConfigurationError, match="unknown"):
+        CheckpointStore("test-nowhere")
+    with pytest.raises(CheckpointerConfigurationError, match="saver or its name"):
+        CheckpointStore({})
+
+
+# Beside graphs
+
+
+def counting(saver):
+    graph = StateGraph({}).add_node("a", lambda state: {"a": state.get("n", 0)}).add_node("b", lambda state: {"b": 1})
+    return graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END).compile(checkpoint_saver=saver)
+
+
+def test_runs_of_a_graph_are_found(listing_store):  # G7
+    app = counting(listing_store.saver)
+    app.invoke({"n": 1}, RunnableConfig("t"))
+    app.invoke({"n": 2}, RunnableConfig("t"))
+    app.invoke({"n": 3}, RunnableConfig("alone"))
+    (alone,) = {info.metadata["run_id"] for info in listing_store.saver.history(RunnableConfig("alone"))}
+    second, first = dict.fromkeys(info.metadata["run_id"] for info in listing_store.saver.history(RunnableConfig("t")))
+    assert sorted(listing_store.list()) == sorted([alone, first, second])
+    assert [listing_store.load(run).get("n")[0] for run in (first, second, alone)] == [1, 2, 3]
+    assert listing_store.load("t").run_id == second
+    assert listing_store.load(alone).checkpoint_node == "b"
+    assert listing_store.load(alone).run_id == alone
+    with pytest.raises(CheckpointConflictError, match="1 other run"):
+        listing_store.delete(first)
+    listing_store.delete(alone)
+    assert sorted(listing_store.list()) == sorted([first, second])
+    listing_store.delete("t")
+    assert listing_store.list() == []
+
+
+def test_a_graph_goes_on_from_a_saved_state(store):  # G21, G36
+    state = State({"n": 5}).set_checkpoint_node("a")
+    store.save(state)
+    result = counting(store.saver).resume(state.run_id)
+    assert dict(result) == {"n": 5, "b": 1}, "a had finished and is not run again"
+
+
+def test_saving_after_a_graph_keeps_its_history(store):  # G7
+    app = counting(store.saver)
+    app.invoke({"n": 1}, RunnableConfig("t"))
+    before = store.saver.list(RunnableConfig("t"))
+    loaded = store.load("t")
+    mine = State.from_json(json.dumps({**json.loads(State({"mine": 1}).to_json()), "run_id": "t"}))
+    for n in range(3):
+        store.save(mine.set("mine", n))
+    after = store.saver.list(RunnableConfig("t"))
+    assert list(after[1:]) == list(before)
+    assert store.load("t").get("mine") == (2, True)
+    assert loaded.get("n") == (1, True)
+
+
+def test_a_thread_that_runs_is_busy(tmp_path):
+    saver = FileSystemSaver(tmp_path / "store", fsync="never", lock_timeout=0)
+    store, state = CheckpointStore(saver), State()
+    with saver.run_lock(RunnableConfig(state.run_id)), pytest.raises(ThreadBusyError):
+        store.save(state)
+
+
+def test_timestamps_survive_to_the_microsecond(store):  # G1
+    state = State().set_checkpoint_node("n")
+    store.save(state)
+    assert store.load(state.run_id).timestamp == state.timestamp
+    assert state.timestamp.utcoffset() == timedelta(0)

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Self
 
 from graphkit._abc import StateSerializer
 from graphkit._channels import Channel
 from graphkit._compile_config import CompileConfig
 from graphkit._compiled import CompiledGraph
 from graphkit._config import END, START
-from graphkit._names import JavaNames
+from graphkit._engine.attempts import composed
+from graphkit._hooks import Hooks
+from graphkit._joins import forks_of
+from graphkit._merging import Merged, Sketch
+from graphkit._retry import RetryPolicy
 from graphkit._schema_forms import schema_of
 from graphkit._state import AgentState, MessagesState
-from graphkit._topology import Condition, Edge, Node, Topology, plain_id, problems_of
+from graphkit._topology import Call, Condition, Edge, Fork, Node, Targets, Topology, fork_id, plain_id, problems_of
 from graphkit.errors import GraphStateError
 
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
-class StateGraph(JavaNames):
-    """A graph under construction: nodes, edges, and the schema of the state that flows through them.
+Function = Callable[..., Any]
+
+
+class StateGraph(Hooks):
+    """A graph under construction: nodes, edges, hooks, and the schema of the state that flows through them.
 
     Every method that adds something returns the graph, and refuses at once what is wrong in itself; `compile` reports
     everything that is wrong with the whole. A compiled graph does not change when its StateGraph does.
@@ -36,35 +48,89 @@ class StateGraph(JavaNames):
             GraphStateError: the schema is none of these.
         """
         self._schema = schema_of(schema, state_factory)
-        self._nodes: dict[str, Node] = {}
-        self._edges: dict[str, list[str] | Condition] = {}
+        self._sketch = Sketch()
 
-    def add_node(self, id: str, action: Any, *, metadata: Mapping[str, Any] | None = None) -> Self:
+    # Nodes
+
+    def add_node(
+        self,
+        id: str,
+        action: Any,
+        *,
+        retry: RetryPolicy | None = None,
+        executor: Executor | None = None,
+        timeout: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Self:
         """Add a node.
 
         Args:
             id: unique in the graph.
             action: callable(state) or callable(state, config), synchronous or not; returns a mapping of updates, a
-                Command, or None for no update.
+                Command, or None for no update. A generator's chunks are handed out as it runs. A StateGraph becomes
+                one with this graph (its nodes are `<id>-<node>`) as it is now; a CompiledGraph runs as one node.
+            retry: when to run a failed action again; None: as `compile` says.
+            executor: where the action runs; None: where the run says.
+            timeout: seconds for one attempt; None: as `compile` says.
+            metadata: the caller's notes on the node; of a StateGraph, on each of its nodes.
+
+        Raises:
+            GraphStateError: the id is taken or reserved, the action cannot be called, the timeout is not above zero;
+                a StateGraph has problems of its own; or a graph is given a retry, an executor or a timeout, which
+                its nodes can have.
+        """
+        if isinstance(action, (StateGraph, CompiledGraph)):
+            if retry is not None or executor is not None or timeout is not None:
+                raise GraphStateError(f"node {id!r} is a graph: put retry, executor and timeout on the nodes of it")
+            return self._add_graph(self._new_id(id), action, metadata or {})
+        return self._add(_node(self._new_id(id), action, retry, executor, timeout, metadata))
+
+    def add_subgraph(self, id: str, graph: StateGraph | CompiledGraph) -> Self:
+        """As `add_node` with a graph.
+
+        Raises:
+            GraphStateError: it is no graph; or as `add_node`.
+        """
+        if not isinstance(graph, (StateGraph, CompiledGraph)):
+            raise GraphStateError(f"subgraph {id!r} is no StateGraph or CompiledGraph: {graph!r}")
+        return self.add_node(id, graph)
+
+    def add_map_node(
+        self,
+        id: str,
+        action: Function,
+        items: Function | str,
+        *,
+        retry: RetryPolicy | None = None,
+        executor: Executor | None = None,
+        timeout: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Add a node whose action runs once per item, in parallel; the updates are merged in the order of the items.
+
+        Args:
+            id: unique in the graph.
+            action: callable(item) or callable(item, config); otherwise as in `add_node`. Wrap hooks, retry and timeout
+                are around each call of it; before and after hooks around the whole node.
+            items: callable(state) or callable(state, config) that gives the items; or the key of the state they are in.
+            retry: as in `add_node`.
+            executor: as in `add_node`.
+            timeout: seconds for one attempt at one item.
             metadata: the caller's notes on the node.
 
         Raises:
-            GraphStateError: the id is taken or reserved, or the action cannot be called.
+            GraphStateError: as in `add_node`; or the items are neither a key nor can be called.
         """
-        id = plain_id(id, "a node id")  # noqa: A001
-        if id in (START, END):
-            raise GraphStateError(f"{id!r} is not a valid node id: it is reserved")
-        if id in self._nodes:
-            raise GraphStateError(f"a node with id {id!r} already exists")
-        if isinstance(action, (StateGraph, CompiledGraph)):
-            raise GraphStateError(f"node {id!r} is a graph: subgraphs are not in this version")
-        if not callable(action):
-            raise GraphStateError(f"the action of node {id!r} cannot be called: {action!r}")
-        self._nodes[id] = Node(id, action, metadata)
-        return self
+        node = _node(self._new_id(id), action, retry, executor, timeout, metadata)
+        return self._add(dataclasses.replace(node, items=_items(items, node.id)))
+
+    # Edges
 
     def add_edge(self, source: str, target: str) -> Self:
-        """Lead from a node (or START) to a node (or END).
+        """Lead from a node (or START) to a node (or END). A second one from the same source makes a fork.
+
+        The branches of a fork run in parallel, from the same state, up to the node (or END) where all of them meet;
+        their updates are merged once, in the order of the edges. END among the targets of a fork is no branch.
 
         Raises:
             GraphStateError: the source is END, the target is START, or the source has a conditional edge.
@@ -73,14 +139,14 @@ class StateGraph(JavaNames):
         target = plain_id(target, f"the target of {source!r}")
         if target == START:
             raise GraphStateError(f"the edge of {source!r} leads to START, which nothing leads to")
-        edges = self._edges.setdefault(source, [])
+        edges = self._sketch.edges.setdefault(source, [])
         if isinstance(edges, Condition):
             raise GraphStateError(f"{source!r} has a conditional edge already; it cannot have a plain one too")
         edges.append(target)
         return self
 
     def add_conditional_edges(
-        self, source: str, condition: Callable[..., Any], mappings: Mapping[Any, str] | Sequence[str] | None = None
+        self, source: str, condition: Function, mappings: Mapping[Any, str] | Sequence[str] | None = None
     ) -> Self:
         """Lead from a node (or START) to where a condition says.
 
@@ -96,17 +162,18 @@ class StateGraph(JavaNames):
                 be called.
         """
         source = self._checked_source(source)
-        if source in self._edges:
+        if source in self._sketch.edges:
             raise GraphStateError(f"{source!r} has an edge already; it cannot have a conditional one too")
         if mappings is not None and not mappings:
             raise GraphStateError(f"the mappings of {source!r} are empty; leave them out to return node ids")
-        if not callable(condition):
-            raise GraphStateError(f"the condition of {source!r} cannot be called: {condition!r}")
+        call = _call(condition, f"the condition of {source!r}")
         if mappings is not None:
             pairs = mappings.items() if isinstance(mappings, Mapping) else [(target, target) for target in mappings]
             mappings = {key: plain_id(target, f"a mapping of {source!r}") for key, target in pairs}
-        self._edges[source] = Condition(condition, mappings)
+        self._sketch.edges[source] = Condition(call=call, mappings=mappings)
         return self
+
+    # The whole
 
     def compile(self, config: CompileConfig | None = None, **options: Any) -> CompiledGraph:
         """Check the graph and make it runnable. May be called again, with other options.
@@ -122,15 +189,12 @@ class StateGraph(JavaNames):
             config = CompileConfig(**options)
         elif options:
             config = config.replace(**options)
-        stops = [("interrupt_before", node_id) for node_id in config.interrupt_before]
-        stops += [("interrupt_after", node_id) for node_id in config.interrupt_after]
-        problems = problems_of(self._nodes, self._edges, stops)
-        if problems:
-            raise GraphStateError(*problems)
-        edges: dict[str, Edge] = {
-            source: edge if isinstance(edge, Condition) else edge[0] for source, edge in self._edges.items()
-        }
-        return CompiledGraph(Topology(self._nodes, edges, self._schema), config)
+        merged = Merged(self._sketch)
+        before, after = merged.entered_by(config.interrupt_before), config.interrupt_after
+        forks = _checked(merged, before, after)
+        nodes = {node.id: _ready(node, config) for node in merged.nodes.values()}
+        topology = Topology(nodes, forks, _edges(merged.edges, forks), self._schema, merged.aliases)
+        return CompiledGraph(topology, config.replace(interrupt_before=before))
 
     @property
     def channels(self) -> Mapping[str, Channel]:
@@ -147,6 +211,31 @@ class StateGraph(JavaNames):
         """The serializer that was given, if one was."""
         return self._schema.serializer
 
+    # Parts
+
+    def _new_id(self, id: str) -> str:
+        node_id = plain_id(id, "a node id")
+        if node_id in (START, END):
+            raise GraphStateError(f"{node_id!r} is not a valid node id: it is reserved")
+        if node_id in self._sketch.nodes:
+            raise GraphStateError(f"a node with id {node_id!r} already exists")
+        return node_id
+
+    def _add(self, node: Node) -> Self:
+        self._sketch.nodes[node.id] = node
+        return self
+
+    def _add_graph(self, node_id: str, graph: StateGraph | CompiledGraph, metadata: Mapping[str, Any]) -> Self:
+        if isinstance(graph, CompiledGraph):
+            return self._add(Node(id=node_id, graph=graph, metadata=dict(metadata)))
+        child = graph._sketch.copy(metadata)  # noqa: SLF001 - the same class
+        try:
+            _checked(Merged(child))
+        except GraphStateError as error:
+            raise GraphStateError(*(f"subgraph {node_id!r}: {problem}" for problem in error.problems)) from error
+        self._sketch.nodes[node_id] = child
+        return self
+
     def _checked_source(self, source: str) -> str:
         if source == END:
             raise GraphStateError("an edge cannot leave END")
@@ -154,6 +243,8 @@ class StateGraph(JavaNames):
 
     # Java names
     addNode = add_node
+    addSubgraph = add_subgraph
+    addMapNode = add_map_node
     addEdge = add_edge
     addConditionalEdges = add_conditional_edges
 
@@ -172,3 +263,85 @@ class MessagesStateGraph(StateGraph):
 
     def __init__(self, schema: Any = MessagesState, state_factory: Any = None) -> None:
         super().__init__(schema, state_factory)
+
+
+def _node(
+    node_id: str,
+    action: Any,
+    retry: RetryPolicy | None,
+    executor: Executor | None,
+    timeout: float | None,
+    metadata: Mapping[str, Any] | None,
+) -> Node:
+    asks = getattr(action, "interrupt", None)
+    return Node(
+        id=node_id,
+        action=_call(action, f"the action of node {node_id!r}"),
+        asks=Call(asks) if callable(asks) else None,
+        retry=_policy(retry, node_id),
+        timeout=_seconds(timeout, node_id),
+        executor=executor,
+        metadata=dict(metadata or {}),
+    )
+
+
+def _items(items: Function | str, node_id: str) -> Call:
+    if isinstance(items, str):
+        return Call(itemgetter(items), takes_config=False)
+    return _call(items, f"items of node {node_id!r} is the key of the state they are in, or a callable; it")
+
+
+def _call(function: Any, role: str) -> Call:
+    try:
+        return Call(function)
+    except TypeError as error:
+        raise GraphStateError(f"{role} cannot be called: {function!r}") from error
+
+
+def _policy(retry: Any, node_id: str) -> RetryPolicy | None:
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise GraphStateError(f"the retry of node {node_id!r} is a RetryPolicy, not {type(retry).__name__}")
+    return retry
+
+
+def _seconds(timeout: Any, node_id: str) -> float | None:
+    if timeout is None or (isinstance(timeout, (int, float)) and 0 < timeout < math.inf):
+        return timeout
+    raise GraphStateError(f"the timeout of node {node_id!r} is a number of seconds above 0, not {timeout!r}")
+
+
+def _checked(merged: Merged, before: Iterable[str] = (), after: Collection[str] = ()) -> dict[str, Fork]:
+    """The forks of a graph that is right.
+
+    Raises:
+        GraphStateError: everything that is wrong with it.
+    """
+    forks, unjoined = forks_of(merged.edges)
+    stops = [("interrupt_before", name) for name in before]
+    stops += [("interrupt_after", name) for name in after if name not in merged.aliases]
+    problems = merged.problems + problems_of(merged.nodes, merged.edges, stops) + unjoined
+    problems += merged.cannot_stop_after(after)
+    problems += [f"{name!r} is not a valid node id: the fork has it" for name in forks if name in merged.nodes]
+    if problems:
+        raise GraphStateError(*problems)
+    return forks
+
+
+def _edges(edges: Mapping[str, Targets], forks: Mapping[str, Fork]) -> dict[str, Edge]:
+    """The edges that a run follows."""
+    single: dict[str, Edge] = {fork.id: fork.join for fork in forks.values()}
+    for source, edge in edges.items():
+        if isinstance(edge, Condition):
+            single[source] = dataclasses.replace(edge, call=composed(edge.call, source, edge.wraps))
+        else:
+            single[source] = fork_id(source) if len(edge) > 1 else edge[0]
+    return single
+
+
+def _ready(node: Node, config: CompileConfig) -> Node:
+    """A node as it runs: with all that is around its action, and the graph's defaults for what it does not say."""
+    if node.action is None:
+        return node
+    retry = node.retry or getattr(config, "retry", None)
+    timeout = getattr(config, "timeout", None) if node.timeout is None else node.timeout
+    return dataclasses.replace(node, action=composed(node.action, node.id, node.wraps, retry, timeout))

@@ -2,93 +2,205 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from graphkit._config import END, START
 from graphkit._schema import StateSchema
 from graphkit.errors import GraphStateError
 
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from graphkit._retry import RetryPolicy
+
 
 @final
 class Call:
-    """A node's action or an edge's condition, with how it wants to be called.
+    """A node's action, an edge's condition or a hook, with how it wants to be called.
 
     Attributes:
         function: what the caller gave.
         takes_config: whether it takes the config after the state.
-        is_async: whether calling it gives an awaitable.
+        is_async: whether calling it gives an awaitable or an asynchronous generator.
+        is_generator: whether it hands out chunks while it runs: a generator function, asynchronous or not.
     """
 
-    __slots__ = ("function", "is_async", "takes_config")
+    __slots__ = ("function", "is_async", "is_generator", "takes_config")
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, takes_config: bool | None = None) -> None:
+        """Look at a callable.
+
+        Args:
+            function: the callable.
+            takes_config: None: found out from its signature.
+
+        Raises:
+            TypeError: it cannot be called.
+        """
         if not callable(function):
             raise TypeError(f"{function!r} cannot be called")
         self.function = function
-        self.takes_config = _takes_two(function)
-        self.is_async = _is_coroutine_function(function)
+        self.takes_config = _takes_two(function) if takes_config is None else takes_config
+        self.is_async = _is(inspect.iscoroutinefunction, function) or _is(inspect.isasyncgenfunction, function)
+        self.is_generator = _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function)
+
+
+class Embedded(Protocol):
+    """What a node needs to know of a compiled graph that stands in it."""
+
+    @property
+    def topology(self) -> Topology:
+        """Its picture."""
+        ...
 
 
 @final
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Node:
-    """A node: its id, its action, and `asks`, the question an InterruptableAction is asked before it runs."""
+    """A node. Exactly one of `action` and `graph` is there."""
 
-    __slots__ = ("action", "asks", "id", "metadata")
-
-    def __init__(self, node_id: str, action: Callable[..., Any], metadata: Mapping[str, Any] | None = None) -> None:
-        self.id = node_id
-        self.action = Call(action)
-        asks = getattr(action, "interrupt", None)
-        self.asks = Call(asks) if callable(asks) else None
-        self.metadata = dict(metadata or {})
+    id: str
+    action: Call | None = None
+    """What runs; in a Topology with its wrap hooks, retries and timeout around it."""
+    graph: Embedded | None = None
+    """The compiled graph that runs instead."""
+    asks: Call | None = None
+    """The question an InterruptableAction is asked before it runs."""
+    items: Call | None = None
+    """Of a map node: what gives the items that the action is run with, one by one, instead of the state."""
+    retry: RetryPolicy | None = None
+    timeout: float | None = None
+    """Seconds for one attempt."""
+    executor: Executor | None = None
+    """Where the action runs; None: where the run says."""
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    before: tuple[Call, ...] = ()
+    """Hooks to call before it, in this order."""
+    after: tuple[Call, ...] = ()
+    """Hooks to call after it, in this order."""
+    wraps: tuple[Call, ...] = ()
+    """Hooks around it, outermost first."""
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Of a node of a merged subgraph: what its own graph calls a place -> the place."""
 
 
 @final
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Condition:
-    """A conditional edge: its condition, and what the condition's results mean.
+    """A conditional edge: its condition, and what the condition's results mean."""
 
-    Attributes:
-        call: the condition.
-        mappings: result -> node id; None: the condition returns node ids.
-    """
+    call: Call
+    """The condition; in a Topology with its wrap hooks around it."""
+    mappings: Mapping[Any, str] | None = None
+    """Result -> node id; None: the condition returns node ids."""
+    before: tuple[Call, ...] = ()
+    """Hooks to call before it, in this order."""
+    after: tuple[Call, ...] = ()
+    """Hooks to call after it, in this order."""
+    wraps: tuple[Call, ...] = ()
+    """Hooks around it, outermost first."""
 
-    __slots__ = ("call", "mappings")
 
-    def __init__(self, call: Callable[..., Any], mappings: Mapping[Any, str] | None) -> None:
-        self.call = Call(call)
-        self.mappings = None if mappings is None else dict(mappings)
+@final
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Fork:
+    """Several edges out of one node: branches that run in parallel, up to the place where they meet."""
 
+    id: str
+    """What outputs and checkpoints call it: `__PARALLEL__(<source>)`."""
+    source: str
+    heads: tuple[str, ...]
+    """The first node of each branch, in the order of the edges."""
+    join: str
+    """Where the branches meet: a node, or END."""
+    inside: Mapping[str, frozenset[str]]
+    """Head -> the nodes of its branch."""
+    executor: Executor | None = None
+    """Where the branches run; None: where the run says."""
+
+
+Targets = list[str] | Condition
+"""What leads out of a node as it was written: the targets of its plain edges, or a condition."""
 
 Edge = str | Condition
-"""What leads out of a node: the next node's id, or a condition."""
+"""What leads out of a node or a fork in a Topology: the next place's id, or a condition."""
 
 
 @final
 class Topology:
-    """The nodes and edges of a compiled graph. Never changes.
+    """The nodes, forks and edges of a compiled graph. Never changes.
 
     Attributes:
-        nodes: by id, in the order they were added.
-        edges: by source, START included.
-        fingerprint: tells two graphs apart: nodes, edges and the schema's keys.
+        nodes: by id, in the order they were added; those of merged subgraphs among them.
+        forks: by id.
+        edges: by source, START and forks included. The edge of a forking node leads to its fork.
+        aliases: the id of a merged subgraph -> the node that a run enters it by.
+        fingerprint: tells two graphs apart: nodes, edges, forks, embedded graphs and the schema's keys.
     """
 
-    def __init__(self, nodes: Mapping[str, Node], edges: Mapping[str, Edge], schema: StateSchema) -> None:
+    def __init__(
+        self,
+        nodes: Mapping[str, Node],
+        forks: Mapping[str, Fork],
+        edges: Mapping[str, Edge],
+        schema: StateSchema,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
         self.nodes = dict(nodes)
+        self.forks = dict(forks)
         self.edges = dict(edges)
         self.schema = schema
+        self.aliases = dict(aliases or {})
         self.fingerprint = _fingerprint(self)
         self.asynchronous = [
-            *(node.id for node in nodes.values() if node.action.is_async or (node.asks and node.asks.is_async)),
-            *(source for source, edge in edges.items() if isinstance(edge, Condition) and edge.call.is_async),
+            *(name for node in nodes.values() for name in _asynchronous(node)),
+            *(source for source, edge in edges.items() if isinstance(edge, Condition) and _any_async(edge, edge.call)),
         ]
-        """The nodes, and the sources of edges, that a synchronous run cannot execute."""
+        """The nodes, and the sources of edges, that a synchronous run cannot execute; `a/b` is `b` of the graph `a`."""
 
     def has_target(self, node_id: str | None) -> bool:
-        """Whether a run may go to this node."""
-        return node_id == END or node_id in self.nodes
+        """Whether a run may go to this place: END, a node or a fork."""
+        return node_id == END or node_id in self.nodes or node_id in self.forks
+
+    def target(self, name: str, source: str | None = None) -> str | None:
+        """The place that a Command or a condition without mappings means.
+
+        Args:
+            name: a node id, END, or the id of a merged subgraph.
+            source: the node that says so. In a merged subgraph, the names of its own graph come first, END included.
+
+        Returns:
+            The place to go to; None if there is none of this name.
+        """
+        node = None if source is None else self.nodes.get(source)
+        place = self.aliases.get(name, name) if node is None or name not in node.names else node.names[name]
+        return place if self.has_target(place) else None
+
+    def places_before(self, names: Iterable[str]) -> dict[str, str]:
+        """Where a run stops if it is to stop before these nodes: place -> name.
+
+        The place is the node itself and, for a node in a branch, the fork: a run stops before it, not within.
+        """
+        places: dict[str, str] = {}
+        for name in names:
+            for place in (name, *self._forks_around(name)):
+                places.setdefault(place, name)
+        return places
+
+    def places_after(self, names: Iterable[str]) -> dict[str, str]:
+        """Where a run stops if it is to stop after these nodes: place -> name; as `places_before`."""
+        return self.places_before(names)
+
+    def _forks_around(self, name: str) -> list[str]:
+        return [fork.id for fork in self.forks.values() if any(name in inside for inside in fork.inside.values())]
+
+
+def fork_id(source: str) -> str:
+    """What the fork out of a node is called."""
+    return f"__PARALLEL__({source})"
 
 
 def plain_id(node_id: Any, role: str) -> str:
@@ -103,13 +215,13 @@ def plain_id(node_id: Any, role: str) -> str:
 
 
 def problems_of(
-    nodes: Mapping[str, Node], edges: Mapping[str, list[str] | Condition], stops: Iterable[tuple[str, str]]
+    nodes: Mapping[str, Node], edges: Mapping[str, Targets], stops: Iterable[tuple[str, str]] = ()
 ) -> list[str]:
-    """Everything that is wrong with a graph, one sentence each.
+    """What is wrong with the nodes and edges of a graph, one sentence each. Forks are judged by `_joins`.
 
     Args:
         nodes: by id.
-        edges: by source: the targets of plain edges, or a condition.
+        edges: by source.
         stops: (option, node id) pairs of the nodes at which a run is to stop.
     """
     problems: list[str] = []
@@ -144,11 +256,6 @@ def _of_targets(source: str, targets: list[str], nodes: Mapping[str, Node]) -> l
     twice = sorted({target for target in targets if targets.count(target) > 1})
     if twice:
         problems.append(f"the edges of {source!r} lead to {', '.join(map(repr, twice))} more than once")
-    elif len(targets) > 1:
-        problems.append(
-            f"{source!r} has several edges, to {', '.join(map(repr, targets))}: "
-            f"parallel branches are not in this version"
-        )
     return problems
 
 
@@ -164,8 +271,17 @@ def _takes_two(function: Callable[..., Any]) -> bool:
     return len(positional) > 1 and (positional[1].default is inspect.Parameter.empty or positional[1].name == "config")
 
 
-def _is_coroutine_function(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+def _is(kind: Callable[[Any], bool], function: Callable[..., Any]) -> bool:
+    return kind(function) or kind(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _any_async(hooked: Node | Condition, *calls: Call | None) -> bool:
+    return any(call.is_async for call in (*calls, *hooked.before, *hooked.after) if call is not None)
+
+
+def _asynchronous(node: Node) -> list[str]:
+    inner = [] if node.graph is None else [f"{node.id}/{name}" for name in node.graph.topology.asynchronous]
+    return [node.id, *inner] if _any_async(node, node.action, node.asks, node.items) else inner
 
 
 def _fingerprint(topology: Topology) -> str:
@@ -176,5 +292,10 @@ def _fingerprint(topology: Topology) -> str:
         for source, edge in topology.edges.items()
     }
     by_source = sorted(edges.items(), key=lambda item: item[0])
-    picture = repr((sorted(topology.nodes), by_source, sorted(topology.schema.keys)))
-    return blake2b(picture.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    parts: list[Any] = [sorted(topology.nodes), by_source, sorted(topology.schema.keys)]
+    # Left out where there are none: the fingerprints that older versions stored hold on.
+    if topology.forks:
+        parts.append(sorted((fork.id, fork.heads) for fork in topology.forks.values()))
+    if graphs := [(node.id, node.graph.topology.fingerprint) for node in topology.nodes.values() if node.graph]:
+        parts.append(sorted(graphs))
+    return blake2b(repr(tuple(parts)).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

@@ -57,7 +57,6 @@ def test_refused_when_added(build):
         pytest.param(
             lambda g: g.addEdge(START, "A"), {"interrupt_after": ["Z"]}, id="unknown interruptAfter (unchecked there)"
         ),
-        pytest.param(lambda g: g.addEdge(START, "A").addEdge("A", "B").addEdge("A", END), {}, id="parallel: not yet"),
     ],
 )
 def test_refused_by_compile(build, options):

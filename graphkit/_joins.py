@@ -1,0 +1,180 @@
+"""Joins: where the branches of a fork meet, and why they cannot.
+
+A branch is all that can be reached from its head before the join: chains, conditional edges, loops and further forks.
+The join is the nearest place that every way from every head passes. A way that just ends (a node without an outgoing
+edge) is left out, and END among the targets of a fork is no branch, as in langgraph4j.
+
+How it is found: take any one way from the fork to its goal, and walk along it. From each place on it, look around
+through everything that is not on it, and note how far ahead that comes back to it. A place that nothing jumps over is
+passed by every way. Each fork costs what lies between it and its join, and one search for the way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, final
+
+from graphkit._config import END
+from graphkit._topology import Condition, Fork, Targets, fork_id
+
+Leads = Mapping[str, Sequence[str]]
+"""Node -> where it may lead."""
+
+_GOAL: Final = ""
+"""What every way ends at; no node has this id."""
+
+
+def forks_of(edges: Mapping[str, Targets]) -> tuple[dict[str, Fork], list[str]]:
+    """The forks of a graph, by id, in the order of their sources; and a sentence for each that has no join."""
+    leads = {source: _leads(edge) for source, edge in edges.items()}
+    forks: dict[str, Fork] = {}
+    problems: list[str] = []
+    for source, edge in edges.items():
+        if isinstance(edge, list) and len(edge) == len(set(edge)) > 1:
+            found = _Search(source, edges, leads).fork()
+            if isinstance(found, str):
+                problems.append(f"the branches out of {source!r} cannot be joined: {found}")
+            else:
+                forks[found.id] = found
+    return forks, problems
+
+
+def _leads(edge: Targets) -> tuple[str, ...]:
+    if isinstance(edge, Condition):
+        return (_GOAL,) if edge.mappings is None else tuple(dict.fromkeys(edge.mappings.values()))
+    targets = tuple(dict.fromkeys(edge))
+    return tuple(target for target in targets if target != END) if len(edge) > 1 else targets
+
+
+@final
+class _Search:
+    """The search for the join of one fork."""
+
+    def __init__(self, source: str, edges: Mapping[str, Targets], leads: Leads) -> None:
+        self.source = source
+        self.edges = edges
+        self.leads = leads
+        self.heads = leads[source]
+        self.dead_ends: Collection[str] = ()
+        """Nodes without an outgoing edge that several branches lead to: they may be the join."""
+
+    def fork(self) -> Fork | str:
+        """The fork, or what is wrong with it."""
+        way = self._way()
+        if way is None:
+            self.dead_ends = self._common_dead_ends()
+            way = self._way() or []
+        join = self._join(way)
+        return self._no_join() if join is None else self._fork(join)
+
+    def _next(self, place: str) -> Sequence[str]:
+        """Where a way goes on: the goal lies behind END, the fork's own source, and what may lead anywhere."""
+        if place in (END, self.source) or place in self.dead_ends:
+            return (_GOAL,)
+        return self.leads.get(place, ())
+
+    def _way(self) -> list[str] | None:
+        """A shortest way from the fork to the goal."""
+        came_from = dict.fromkeys(self.heads, _GOAL)
+        waiting = deque(self.heads)
+        while waiting:
+            place = waiting.popleft()
+            for following in self._next(place):
+                if following == _GOAL:
+                    return _traced(place, came_from)
+                if following not in came_from:
+                    came_from[following] = place
+                    waiting.append(following)
+        return None
+
+    def _join(self, way: list[str]) -> str | None:
+        """The first place on the way that nothing jumps over, and that is not a head."""
+        position = {place: i for i, place in enumerate([*way, _GOAL])}
+        seen: set[str] = set()
+        furthest = self._furthest(self.heads, position, seen)
+        for i, place in enumerate(way):
+            if furthest == i and place not in self.heads:
+                return place
+            furthest = max(furthest, self._furthest(self._next(place), position, seen))
+        return None
+
+    def _furthest(self, places: Iterable[str], position: Mapping[str, int], seen: set[str]) -> int:
+        """How far ahead on the way one comes from these places, off the way."""
+        furthest = 0
+        waiting = list(places)
+        while waiting:
+            place = waiting.pop()
+            if place in position:
+                furthest = max(furthest, position[place])
+            elif place not in seen:
+                seen.add(place)
+                waiting.extend(self._next(place))
+        return furthest
+
+    def _common_dead_ends(self) -> set[str]:
+        reached = [_reached(head, self._next) for head in self.heads]
+        ends = {place for places in reached for place in places if not self._next(place)}
+        shared = min(2, len(self.heads))
+        return {end for end in ends.difference(self.heads) if sum(end in places for places in reached) >= shared}
+
+    def _fork(self, join: str) -> Fork | str:
+        inside: dict[str, frozenset[str]] = {}
+        owner: dict[str, str] = {}
+        for head in self.heads:
+            branch = _reached(head, self._next, join)
+            met = [place for place in branch if place in owner]
+            if met:
+                return self._meeting(met, owner, head, join)
+            owner |= dict.fromkeys(branch, head)
+            inside[head] = frozenset(branch)
+        return Fork(id=fork_id(self.source), source=self.source, heads=tuple(self.heads), join=join, inside=inside)
+
+    def _meeting(self, met: list[str], owner: Mapping[str, str], head: str, join: str) -> str:
+        target = next((place for place in met if place in self.heads), None)
+        if target is None:
+            return f"{owner[met[0]]!r} and {head!r} meet in {met[0]!r}, before all of them meet in {join!r}"
+        return _leads_into(owner[target] if target == head else head, target)
+
+    def _no_join(self) -> str:
+        for head in self.heads:
+            branch = _reached(head, self._next)
+            unknown = next((place for place in branch if self._may_lead_anywhere(place)), None)
+            if unknown is not None:
+                return (
+                    f"{unknown!r}, in the branch {head!r}, has a conditional edge without mappings, "
+                    f"so it is not known where it leads; give add_conditional_edges its mappings"
+                )
+            if self.source in branch:
+                return f"the branch {head!r} leads back to {self.source!r}, and not every way does"
+            other = next((place for place in branch if place in self.heads and place != head), None)
+            if other is not None:
+                return _leads_into(head, other)
+        return f"no node is passed by every way out of {', '.join(map(repr, self.heads))}, and neither is END"
+
+    def _may_lead_anywhere(self, place: str) -> bool:
+        edge = self.edges.get(place)
+        return isinstance(edge, Condition) and edge.mappings is None
+
+
+def _leads_into(branch: str, other: str) -> str:
+    return f"the branch {branch!r} leads to {other!r}, which is a branch itself; take out one of the two edges"
+
+
+def _traced(place: str, came_from: Mapping[str, str]) -> list[str]:
+    way = [place]
+    while came_from[way[-1]] != _GOAL:
+        way.append(came_from[way[-1]])
+    return way[::-1]
+
+
+def _reached(start: str, following: Callable[[str], Sequence[str]], join: str = END) -> dict[str, None]:
+    """All that can be reached from a node, itself included, in the order it is found; up to the join."""
+    found: dict[str, None] = {}
+    waiting = [start]
+    while waiting:
+        place = waiting.pop()
+        if place not in found and place not in (join, _GOAL):
+            found[place] = None
+            waiting.extend(reversed(following(place)))
+    return found

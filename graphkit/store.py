@@ -91,7 +91,7 @@ class State:
     def __setattr__(self, name: str, value: object = None) -> None:
         raise AttributeError(f"a State is immutable; set() makes another one instead of setting {name!r}")
 
-    __delattr__ = __setattr__  # type: ignore[assignment]
+    __delattr__ = __setattr__
 
     # Data
 

@@ -74,6 +74,8 @@ def _chunks_in_time(start: Start, time: Time) -> Generator[Any, Any, Any]:
         except GeneratorExit:
             bench.do(chunks.close)
             raise
+        finally:
+            bench.jobs.put(chunks.close)  # if it is late, as soon as it can be
 
 
 async def _later_chunks_in_time(start: Start, time: Time) -> AsyncGenerator[Any]:

@@ -13,6 +13,7 @@ from graphkit._channels import Channel
 from graphkit._compile_config import CompileConfig
 from graphkit._compiled import CompiledGraph
 from graphkit._config import END, START
+from graphkit._diagram import GraphRepresentation, draw
 from graphkit._engine.attempts import composed
 from graphkit._hooks import Hooks
 from graphkit._joins import forks_of
@@ -196,6 +197,24 @@ class StateGraph(Hooks):
         topology = Topology(nodes, forks, _edges(merged.edges, forks), self._schema, merged.aliases)
         return CompiledGraph(topology, config.replace(interrupt_before=before))
 
+    def get_graph(
+        self,
+        type: GraphRepresentation.Type | str,
+        title: str | None = "Graph Diagram",
+        print_conditional_edges: bool = True,
+    ) -> GraphRepresentation:
+        """Draw the graph as it was written, subgraphs as clusters; it need not be complete.
+
+        Args:
+            type: the syntax: MERMAID or PLANTUML.
+            title: None for none.
+            print_conditional_edges: whether a condition is a shape of its own.
+
+        Raises:
+            ValueError: there is no such type.
+        """
+        return draw(self._sketch, type, title, print_conditional_edges)
+
     @property
     def channels(self) -> Mapping[str, Channel]:
         """The schema's channels; a copy."""
@@ -247,6 +266,7 @@ class StateGraph(Hooks):
     addMapNode = add_map_node
     addEdge = add_edge
     addConditionalEdges = add_conditional_edges
+    getGraph = get_graph
 
     def getChannels(self) -> Mapping[str, Channel]:
         return self.channels

@@ -1,0 +1,508 @@
+"""Predicates, chains, parallel items and choices: nodes and edges made of functions."""
+
+import asyncio
+import itertools
+import os
+import pickle
+import threading
+
+import pytest
+
+from graphkit import END, START, GraphInterrupt, GraphResume, NodeExecutionError, RunnableConfig, StateGraph, interrupt
+from graphkit._observe import EVENTS
+from graphkit._visit import CURRENT, Visit
+from graphkit.errors import GraphRunnerError
+from graphkit.flows import (
+    always,
+    and_,
+    branch_on,
+    key_equals,
+    key_exists,
+    not_,
+    or_,
+    process_chain,
+    process_conditional,
+    process_parallel,
+)
+from savers import MemorySaver
+
+
+@pytest.fixture
+def notes():
+    """What the observers of a run would be told by the test's own code: (type, data)."""
+
+    class Journal:
+        def __init__(self):
+            self.got = []
+
+        def note(self, *given):
+            *_, type_, level, data = given
+            assert level == EVENTS[type_].level
+            self.got.append((type_, data))
+
+    journal = Journal()
+    token = CURRENT.set(Visit("n", (), frozenset(), journal=journal))
+    yield journal.got
+    CURRENT.reset(token)
+
+
+def types_of(notes):
+    return [type_ for type_, _ in notes]
+
+
+# Predicates
+
+
+def yes(state):
+    return True
+
+
+def no(state):
+    return []
+
+
+async def later(state):
+    return True
+
+
+@pytest.mark.parametrize(
+    ("predicate", "state", "expected"),
+    [
+        (always, {}, True),
+        (key_exists("k"), {"k": None}, True),
+        (key_exists("k"), {}, False),
+        (key_equals("k", 1), {"k": 1}, True),
+        (key_equals("k", 1), {"k": 2}, False),
+        (key_equals("k", None), {}, False),
+        (key_equals("k", None), {"k": None}, True),
+        (not_(yes), {}, False),
+        (not_(no), {}, True),
+        (not_(not_(yes)), {}, True),
+    ],
+)
+def test_predicates(predicate, state, expected):  # G29
+    assert predicate(state) is expected
+
+
+@pytest.mark.parametrize("values", [*itertools.product([yes, no], repeat=3), (yes,), (no,), ()])
+def test_truth_tables(values):  # G29
+    assert and_(*values)({}) is all(value is yes for value in values)
+    assert or_(*values)({}) is any(value is yes for value in values)
+    assert not_(and_(*values))({}) is or_(*map(not_, values))({})
+
+
+def test_no_more_is_asked_than_needed():  # G29
+    assert and_(no, lambda _: 1 / 0)({}) is False
+    assert or_(yes, lambda _: 1 / 0)({}) is True
+
+
+def test_predicates_have_names_and_pickle():  # G29
+    predicate = and_(key_exists("a"), or_(key_equals("b", 1), not_(yes)), always)
+    assert predicate.name == "(key_exists('a') and (key_equals('b', 1) or not yes) and always)"
+    back = pickle.loads(pickle.dumps(predicate))
+    for state in ({"a": 1}, {"a": 1, "b": 1}):
+        assert back(state) is predicate(state)
+    assert back.name == predicate.name
+
+
+def test_a_predicate_is_no_coroutine():  # G29
+    for make in (not_, and_, or_, lambda p: branch_on((p, "x")), lambda p: process_conditional(p, yes)):
+        with pytest.raises(TypeError, match="later is asynchronous"):
+            make(later)
+    hidden = not_(lambda state: later(state) or None)
+    with pytest.raises(GraphRunnerError, match="awaitable"):
+        hidden({})
+    with pytest.raises(TypeError):
+        not_(3)
+
+
+# Branches
+
+
+def test_the_first_true_predicate_decides():  # G29
+    branch = branch_on((key_exists("a"), "A"), (key_exists("b"), "B"), otherwise=END)
+    assert [branch({"a": 1, "b": 1}), branch({"b": 1}), branch({})] == ["A", "B", END]
+    assert branch.mappings == {"A": "A", "B": "B", END: END}
+    assert branch.name == "branch_on(key_exists('a'), key_exists('b'))"
+    assert pickle.loads(pickle.dumps(branch))({"b": 1}) == "B"
+    assert branch_on(otherwise="x")({}) == "x"
+    with pytest.raises(ValueError):
+        branch_on()
+
+
+def test_each_answer_is_told(notes):  # G26, G29
+    branch_on((key_exists("a"), "A"), (yes, "B"), (always, "C"))({})
+    assert notes == [
+        ("route.evaluate", {"predicate_name": "key_exists('a')", "predicate_result": False, "edge_index": 0}),
+        ("route.evaluate", {"predicate_name": "yes", "predicate_result": True, "edge_index": 1}),
+    ]
+
+
+def test_no_true_predicate_is_an_error_that_says_so():  # G28
+    branch = branch_on((key_exists("a"), "A"), (no, "B"))
+    with pytest.raises(GraphRunnerError, match=r"no valid transition: none of key_exists\('a'\), no is true"):
+        branch({})
+
+
+def in_graph(action, *, saver=None, schema=None):
+    graph = StateGraph(schema or {}).add_node("n", action)
+    return graph.add_edge(START, "n").add_edge("n", END).compile(checkpoint_saver=saver)
+
+
+def test_branches_in_a_graph():  # G29
+    graph = StateGraph({})
+    for name in ("a", "b"):
+        graph.add_node(name, lambda state, name=name: {"went": name}).add_edge(name, END)
+    branch = branch_on((key_equals("to", "a"), "a"), (key_exists("to"), "b"))
+    app = graph.add_conditional_edges(START, branch, branch.mappings).compile()
+    assert [app.invoke({"to": to})["went"] for to in ("a", "b")] == ["a", "b"]
+    with pytest.raises(GraphRunnerError, match="no valid transition"):
+        app.invoke({})
+
+
+# Chains
+
+
+def double(value):
+    return {"n": value["n"] * 2}
+
+
+def with_config(value, config):
+    return {"n": value["n"], "thread": config.thread}
+
+
+async def increment(value):
+    return {"n": value["n"] + 1}
+
+
+def fails(value):
+    raise ValueError("no")
+
+
+def test_a_chain_hands_on_what_each_step_returns():  # G31
+    seen = []
+    chain = process_chain(double, double, with_config, on_step=lambda index, value: seen.append((index, value)))
+    assert chain({"n": 1}, RunnableConfig("t")) == {"n": 4, "thread": "t"}
+    assert seen == [(0, {"n": 2}), (1, {"n": 4}), (2, {"n": 4, "thread": "t"})]
+    assert dict(in_graph(chain).invoke({"n": 3})) == {"n": 12, "thread": "$default"}
+
+
+def test_an_asynchronous_chain():  # G31
+    seen = []
+    chain = process_chain(double, increment, with_config, on_step=lambda index, value: seen.append(index))
+    result = asyncio.run(in_graph(chain).ainvoke({"n": 3}, RunnableConfig("t")))
+    assert dict(result) == {"n": 7, "thread": "t"}
+    assert seen == [0, 1, 2]
+    with pytest.raises(GraphRunnerError, match="astream"):
+        in_graph(chain).invoke({"n": 3})
+
+
+def test_actions_pickle():  # G31
+    actions = [
+        process_chain(double, double),
+        process_conditional(key_exists("n"), double, fails),
+        process_parallel(abs, "items", "n"),
+    ]
+    for action in actions:
+        state = {"n": 1, "items": [-1]}
+        assert pickle.loads(pickle.dumps(action))(state, None) == action(state, None)
+    asynchronous = pickle.loads(pickle.dumps(process_chain(increment)))
+    assert asyncio.run(asynchronous({"n": 1}, None)) == {"n": 2}
+
+
+def test_a_chain_is_told(notes):  # G26
+    process_chain(double, double)({"n": 1}, None)
+    assert notes == [
+        ("chain.start", {"chain": "double > double", "steps": 2}),
+        ("step.start", {"chain": "double > double", "step": "double", "index": 0}),
+        ("step.complete", {"chain": "double > double", "step": "double", "index": 0, "error": None}),
+        ("step.start", {"chain": "double > double", "step": "double", "index": 1}),
+        ("step.complete", {"chain": "double > double", "step": "double", "index": 1, "error": None}),
+        ("chain.complete", {"chain": "double > double", "steps": 2, "error": None}),
+    ]
+    notes.clear()
+    with pytest.raises(ValueError):
+        process_chain(double, fails)({"n": 1}, None)
+    assert types_of(notes) == [
+        "chain.start",
+        "step.start",
+        "step.complete",
+        "step.start",
+        "step.complete",
+        "chain.complete",
+    ]
+    assert [data["error"] for _, data in notes[-2:]] == ["ValueError: no"] * 2
+
+
+def test_a_crash_in_a_chain_runs_the_whole_chain_again():  # G31
+    calls, saver = [], MemorySaver()
+
+    def first(state):
+        calls.append("first")
+        return {"n": 1}
+
+    def second(value):
+        calls.append("second")
+        if calls.count("second") == 1:
+            raise ValueError("once")
+        return value
+
+    app = in_graph(process_chain(first, second), saver=saver)
+    with pytest.raises(NodeExecutionError):
+        app.invoke({}, RunnableConfig("t"))
+    assert app.resume("t")["n"] == 1
+    assert calls == ["first", "second"] * 2
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_step_may_ask_a_human(is_async):  # G31
+    async def pause(value):
+        return {"answer": interrupt("ready?")}
+
+    chain = process_chain(double, pause if is_async else lambda value: {"answer": interrupt("ready?")})
+    app = in_graph(chain, saver=MemorySaver())
+
+    def run(given):
+        return (
+            asyncio.run(app.ainvoke(given, RunnableConfig("t"))) if is_async else app.invoke(given, RunnableConfig("t"))
+        )
+
+    run({"n": 1})
+    assert run(GraphResume("yes"))["answer"] == "yes"
+
+
+def test_a_stop_completes_no_chain(notes):  # G26
+    with pytest.raises(GraphInterrupt):
+        process_chain(lambda state: interrupt("?"))({}, None)
+    assert types_of(notes) == ["chain.start", "step.start"]
+
+
+def generator(value):
+    yield value
+
+
+def test_what_no_action_can_be_made_of():  # G31
+    makers = [process_chain, lambda f: process_conditional(yes, f), lambda f: process_parallel(f, "a", "b")]
+    for make in makers:
+        with pytest.raises(TypeError, match="generator"):
+            make(generator)
+        with pytest.raises(TypeError):
+            make(3)
+    with pytest.raises(ValueError):
+        process_chain()
+    with pytest.raises(GraphRunnerError, match="awaitable"):
+        process_chain(lambda value: increment(value) or None)({"n": 1}, None)
+
+
+# Choices
+
+
+def test_conditional(notes):  # G31
+    choice = process_conditional(key_exists("n"), double, lambda state, config: {"n": config})
+    assert choice({"n": 2}, None) == {"n": 4}
+    assert choice({}, 7) == {"n": 7}
+    assert process_conditional(no, double)({}, None) is None
+    assert notes[0] == (
+        "route.select", {"predicate_name": "key_exists('n')", "predicate_result": True, "route": "double"}
+    )  # fmt: skip
+    assert [data["route"] for _, data in notes] == ["double", "<lambda>", None]
+
+
+def test_an_asynchronous_choice():  # G31
+    choice = process_conditional(key_equals("n", 0), increment, double)
+    assert [asyncio.run(choice({"n": n}, None)) for n in (0, 3)] == [{"n": 1}, {"n": 6}]
+    assert asyncio.run(process_conditional(no, increment)({}, None)) is None
+    assert asyncio.run(in_graph(choice).ainvoke({"n": 0}))["n"] == 1
+
+
+# Parallel items
+
+
+async def asquare(n):
+    return n * n
+
+
+def square(n):
+    return n * n
+
+
+def called(action, state, config=None):
+    result = action(state, config)
+    return asyncio.run(result) if asyncio.iscoroutine(result) else result
+
+
+both = pytest.mark.parametrize("function", [square, asquare])
+
+
+@both
+def test_results_come_in_the_order_of_the_items(function):  # G31
+    action = process_parallel(function, "items", "squares")
+    assert called(action, {"items": list(range(100))}) == {"squares": [n * n for n in range(100)]}
+    assert called(action, {"items": []}) == {"squares": []}
+    chosen = process_parallel(
+        function, lambda state: (n for n in state["items"] if n > 1), lambda results: {"sum": sum(results)}
+    )
+    assert called(chosen, {"items": [1, 2, 3]}) == {"sum": 13}
+
+
+def test_in_a_graph():  # G31
+    assert in_graph(process_parallel(square, "items", "squares")).invoke({"items": [1, 2]})["squares"] == [1, 4]
+    app = in_graph(process_parallel(asquare, "items", "squares"))
+    assert asyncio.run(app.ainvoke({"items": [1, 2]}))["squares"] == [1, 4]
+
+    def place(item, config):
+        return config.thread
+
+    assert in_graph(process_parallel(place, "items", "to")).invoke({"items": [1]}, RunnableConfig("t"))["to"] == ["t"]
+
+
+class Running:
+    """Counts how many run at once; each waits until so many do."""
+
+    def __init__(self, together):
+        self.barrier = threading.Barrier(together)
+        self.guard, self.now, self.most = threading.Lock(), 0, 0
+
+    def __call__(self, item):
+        with self.guard:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        self.barrier.wait(60)
+        with self.guard:
+            self.now -= 1
+        return item
+
+
+@pytest.mark.parametrize(
+    ("workers", "items", "expected"),
+    [(3, 9, 3), (100, 4, 4), (None, 2, 2), (None, 64, min(2 * os.cpu_count(), 16)), (1, 3, 1)],
+)
+def test_how_many_run_at_once(workers, items, expected):  # G31
+    running = Running(expected)
+    called(process_parallel(running, "items", "out", workers=workers), {"items": list(range(items))})
+    assert running.most == expected
+
+
+def test_how_many_tasks_run_at_once():  # G31
+    now, most = 0, 0
+
+    async def work(item):
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        now -= 1
+
+    called(process_parallel(work, "items", "out", workers=3), {"items": list(range(9))})
+    assert most == 3
+
+
+def test_the_first_failure_ends_it():  # G31
+    begun = []
+
+    def work(n):
+        begun.append(n)
+        raise ValueError(f"no {n}")
+
+    with pytest.raises(ValueError, match="no 0"):
+        called(process_parallel(work, "items", "out", workers=1), {"items": list(range(50))})
+    assert begun == [0]
+
+    cancelled = []
+
+    async def awork(n):
+        try:
+            await asyncio.sleep(0 if n == 1 else 3600)
+        except asyncio.CancelledError:
+            cancelled.append(n)
+            raise
+        raise ValueError("no 1")
+
+    with pytest.raises(ValueError, match="no 1"):
+        called(process_parallel(awork, "items", "out", workers=3), {"items": list(range(50))})
+    assert sorted(cancelled) == [0, 2]
+
+
+def odd(n):
+    if n % 2 == 0:
+        raise ValueError(f"{n} is even")
+    return n
+
+
+async def aodd(n):
+    return odd(n)
+
+
+@pytest.mark.parametrize("function", [odd, aodd])
+def test_all_failures_are_collected(function):  # G31
+    state = {"items": list(range(5))}
+    with pytest.raises(ExceptionGroup, match="3 of 5 items failed") as caught:
+        called(process_parallel(function, "items", "odd", fail_fast=False), state)
+    assert [str(error) for error in caught.value.exceptions] == ["0 is even", "2 is even", "4 is even"]
+    kept = process_parallel(function, "items", "odd", fail_fast=False, errors="even")
+    assert called(kept, state) == {"odd": [1, 3], "even": {str(n): f"ValueError: {n} is even" for n in (0, 2, 4)}}
+    assert called(kept, {"items": [1]}) == {"odd": [1], "even": {}}
+
+
+@both
+def test_items_are_told(function, notes):  # G26
+    called(process_parallel(function, "items", "out", workers=1), {"items": [1, 2]})
+    assert notes == [
+        ("parallel.start", {"items": 2, "workers": 1}),
+        ("worker.start", {"index": 0}),
+        ("worker.complete", {"index": 0, "error": None}),
+        ("worker.start", {"index": 1}),
+        ("worker.complete", {"index": 1, "error": None}),
+        ("parallel.complete", {"items": 2, "workers": 1, "error": None}),
+    ]
+
+
+def test_a_failed_item_is_told(notes):  # G26
+    with pytest.raises(ValueError):
+        called(process_parallel(odd, "items", "out", workers=1), {"items": [2]})
+    assert [data["error"] for _, data in notes[-2:]] == ["ValueError: 2 is even"] * 2
+
+
+def test_an_item_cannot_ask_a_human():  # G31
+    def ask(item):
+        return interrupt("?")
+
+    async def aask(item):
+        return interrupt("?")
+
+    with pytest.raises(NodeExecutionError, match="map node"):
+        in_graph(process_parallel(ask, "items", "out"), saver=MemorySaver()).invoke({"items": [1]})
+    with pytest.raises(NodeExecutionError, match="map node"):
+        asyncio.run(in_graph(process_parallel(aask, "items", "out"), saver=MemorySaver()).ainvoke({"items": [1]}))
+
+
+def test_cancelling_leaves_no_task_behind():  # G31
+    begun, ended, both_run = [], [], asyncio.Event()
+
+    async def work(item):
+        begun.append(item)
+        if len(begun) == 2:
+            both_run.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append(item)
+
+    async def main():
+        task = asyncio.create_task(process_parallel(work, "items", "out", workers=2)({"items": [1, 2, 3]}, None))
+        await both_run.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
+    assert sorted(ended) == [1, 2]
+
+
+def test_what_parallel_refuses():  # G31
+    with pytest.raises(ValueError, match="workers"):
+        process_parallel(square, "a", "b", workers=0)
+    with pytest.raises(ValueError, match="fail_fast=False"):
+        process_parallel(square, "a", "b", errors="e")

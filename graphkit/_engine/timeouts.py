@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any, Final, Self, final
 
 from graphkit._engine.kinds import END, Outcome, Start, awaited, chunks_of, later_chunks, next_of, outcome_of, settled
-from graphkit._visit import CURRENT, Journal
+from graphkit._visit import CURRENT, Journal, Visit
 from graphkit.errors import GraphRunnerError
 
 
@@ -161,20 +161,23 @@ class _Gate:
         self.lock = Lock()
         self.is_open = True
 
-    def recorded(self, key: str) -> tuple[bool, Any]:
+    def place(self, visit: Visit) -> str:
+        return self.journal.place(visit)
+
+    def recorded(self, visit: Visit, key: str) -> tuple[bool, Any]:
         with self.lock:
             self._refuse()
-            return self.journal.recorded(key)
+            return self.journal.recorded(visit, key)
 
-    def record(self, key: str, value: Any) -> Any:
+    def record(self, visit: Visit, key: str, value: Any) -> Any:
         with self.lock:
             self._refuse()
-            return self.journal.record(key, value)
+            return self.journal.record(visit, key, value)
 
-    def note(self, type: str, level: str, data: dict[str, Any]) -> None:
+    def note(self, visit: Visit, type: str, level: str, data: dict[str, Any]) -> None:
         with self.lock:
             if self.is_open:
-                self.journal.note(type, level, data)
+                self.journal.note(visit, type, level, data)
 
     def close(self) -> None:
         """Returns when what is being recorded is."""

@@ -34,14 +34,17 @@ class Journal:
         self.kept = {}
         self.told = []
 
-    def recorded(self, key):
+    def place(self, visit):
+        return f"place of {visit.node_id}"
+
+    def recorded(self, visit, key):
         return key in self.kept, self.kept.get(key)
 
-    def record(self, key, value):
+    def record(self, visit, key, value):
         self.kept[key] = value
         return value
 
-    def note(self, type, level, data):
+    def note(self, visit, type, level, data):
         self.told.append(type)
 
 
@@ -228,6 +231,30 @@ def test_a_hook_may_answer_instead(hook_kind, kind, around):
     assert "node" not in log
 
 
+def test_a_hook_may_answer_nothing_where_chunks_were_foreseen():
+    async def hook(node_id, state, config, call):
+        return None
+
+    async def all_of(call):
+        return [chunk async for chunk in call.function("s", "c")]
+
+    assert asyncio.run(all_of(composed(Call(functions([])["chunks"]), "n", [Call(hook)]))) == []
+
+
+def test_a_hook_may_hand_out_chunks_where_the_function_has_none():
+    def hook(node_id, state, config, call):
+        yield "begun"
+        return call()
+
+    async def later_hook(node_id, state, config, call):
+        yield "begun"
+        yield Command(update=await call())
+
+    for one in (hook, later_hook):
+        call = composed(Call(functions([])["plain"]), "n", [Call(one)], AT_ONCE, LONG)
+        assert run(call) == (["begun"], {"got": ["s", "c"]})
+
+
 def test_a_hook_may_change_chunks():
     def numbered(node_id, state, config, call):
         chunks = call()
@@ -406,6 +433,25 @@ def test_an_asynchronous_stream_that_is_closed_closes_everything_inside(timeout)
         assert log[-1] == "closed"
 
     asyncio.run(close())
+
+
+def test_what_is_thrown_into_a_stream_closes_everything_inside():
+    log = []
+
+    def node(state):
+        try:
+            yield 1
+        finally:
+            log.append("closed")
+
+    async def throw():
+        stream = composed(Call(node), "n", [Call(hooks(log, "outer")["later"])]).function("s", "c")
+        assert await anext(stream) == 1
+        with pytest.raises(KeyError, match="mine") as held:  # noqa: F841 - holds the frames that hold the generator
+            await stream.athrow(KeyError("mine"))
+        assert log[-1] == "closed"
+
+    asyncio.run(throw())
 
 
 # --- Retries ----------------------------------------------------------------------------------------------------------
@@ -725,6 +771,28 @@ def test_the_time_of_a_generator_is_that_of_all_its_chunks(monkeypatch):
         next(stream)
 
 
+def test_the_time_of_an_asynchronous_generator_is_that_of_all_its_chunks_too(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(timeouts, "monotonic", lambda: now[0])
+
+    async def node(state):
+        for chunk in range(4):
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            now[0] += 25
+            yield chunk
+
+    async def some():
+        stream = composed(Call(node), "n", [], None, LONG).function("s", "c")
+        seen = [await anext(stream), await anext(stream), await anext(stream)]
+        now[0] += 10 * LONG
+        with pytest.raises(TimeoutError, match="of 60 s"):
+            await anext(stream)
+        return seen
+
+    assert asyncio.run(some()) == [0, 1, 2]
+
+
 def test_a_generator_stays_on_one_thread_and_in_one_context():
     variable = contextvars.ContextVar("variable", default="unset")
     variable.set("around")
@@ -756,14 +824,14 @@ def test_a_late_attempt_records_and_dispatches_nothing_more(visit, monkeypatch):
 
     def node(state):
         mine = CURRENT.get()
-        mine.journal.record("in time", 1)
+        mine.journal.record(mine, "in time", 1)
         mine.note("custom", "info", {})
         mine.outputs.append("never seen")
         recorded.set()
         given_up.wait(LONG)
         mine.outputs.append("late")
         mine.note("late", "info", {})
-        for late in (lambda: mine.journal.record("late", 2), lambda: mine.journal.recorded("in time")):
+        for late in (lambda: mine.journal.record(mine, "late", 2), lambda: mine.journal.recorded(mine, "in time")):
             try:
                 late()
             except GraphRunnerError as error:
@@ -783,13 +851,15 @@ def test_an_attempt_in_time_records_and_dispatches(visit):
     def node(state):
         mine = CURRENT.get()
         mine.outputs.append("one")
-        yield mine.journal.record("key", 1)
+        yield mine.journal.record(mine, "key", 1)
         mine.outputs.append("two")
-        yield mine.journal.recorded("key")
+        yield mine.journal.recorded(mine, "key")
+        yield mine.journal.place(mine)
 
     stream = composed(Call(node), "n", [], None, LONG).function("s", "c")
     assert (next(stream), visit.outputs) == (1, ["one"])
     assert (next(stream), visit.outputs) == ((True, 1), ["one", "two"])
+    assert next(stream) == "place of n"
     stream.close()
 
 

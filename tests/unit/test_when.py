@@ -1,0 +1,187 @@
+"""When to store a checkpoint: presets, each alone and put together. G37, H30, H51."""
+
+import copy
+import pickle
+
+import pytest
+
+from graphkit.when import (
+    Step,
+    after,
+    all_of,
+    any_of,
+    before,
+    changed_more_than,
+    node_ids_of,
+    not_of,
+    slower_than,
+    takes_step,
+)
+
+
+def step(following="next", seconds=0.0, changed=(), **branches):
+    return Step(following, seconds, changed, **branches)
+
+
+def is_hot(node_id, state):
+    return state["heat"] > 9
+
+
+def is_last(node_id, state, step):
+    return step.next == "__END__"
+
+
+def test_after_the_nodes_that_are_named():  # G37
+    when = after("a", "c")
+    assert [when(node_id, {}, step("a")) for node_id in "abc"] == [True, False, True]
+
+
+def test_before_the_nodes_that_are_risky():  # H30: what is stored at a node's start; H51
+    when = before("b", "c")
+    assert [when("x", {}, step(following)) for following in ("a", "b", "c", None)] == [False, True, True, False]
+    assert not when("b", {}, step("a"))
+
+
+def test_a_fork_stands_for_the_nodes_in_its_branches():  # H51
+    fork = "__PARALLEL__(a)"
+    assert after("b")(fork, {}, step(branches={"b", "c"}))
+    assert not after("b")(fork, {}, step(branches={"c"}, next_branches={"b"}))
+    assert before("b")("a", {}, step(fork, next_branches={"b", "c"}))
+    assert not before("b")("a", {}, step(fork, branches={"b"}, next_branches={"c"}))
+    assert after(fork)(fork, {}, step())
+    assert before(fork)("a", {}, step(fork))
+
+
+def test_after_slow_nodes():  # H51: more than 30 seconds
+    assert [slower_than()("a", {}, step(seconds=seconds)) for seconds in (0, 30, 30.1)] == [False, False, True]
+    assert [slower_than(0.5)("a", {}, step(seconds=seconds)) for seconds in (0.5, 0.6)] == [False, True]
+    assert slower_than(0)("a", {}, step(seconds=0.001))
+
+
+def test_after_many_changes():  # H51: more than 10 keys
+    ten = tuple("abcdefghij")
+    assert [changed_more_than()("a", {}, step(changed=keys)) for keys in ((), ten, (*ten, "k"))] == [False, False, True]
+    assert [changed_more_than(0)("a", {}, step(changed=keys)) for keys in ((), ("a",))] == [False, True]
+
+
+BOTH = [(hot, slow) for hot in (False, True) for slow in (False, True)]
+
+
+@pytest.mark.parametrize(("hot", "slow"), BOTH)
+def test_presets_and_predicates_put_together(hot, slow):  # G37: on node names, or on the state
+    arguments = "a", {"heat": 10 if hot else 0}, step(seconds=60 if slow else 0)
+    assert any_of(is_hot, slower_than())(*arguments) is (hot or slow)
+    assert all_of(is_hot, slower_than())(*arguments) is (hot and slow)
+    assert not_of(is_hot)(*arguments) is (not hot)
+    assert all_of(not_of(any_of(is_hot, slower_than())), after("a"))(*arguments) is (not hot and not slow)
+
+
+def test_a_predicate_with_the_step_inside_others():
+    assert any_of(is_last)("a", {}, step("__END__"))
+    assert not any_of(is_last)("a", {}, step("b"))
+
+
+def test_predicates_are_asked_in_order_and_no_further_than_needed():
+    asked = []
+
+    def says(answer):
+        def predicate(node_id, state):
+            asked.append(answer)
+            return answer
+
+        return predicate
+
+    any_of(says(False), says(True), says("never"))("a", {}, step())
+    all_of(says(True), says(False), says("never"))("a", {}, step())
+    assert asked == [False, True, True, False]
+
+
+PRESETS = [
+    after("a", "b"),
+    before("a"),
+    slower_than(),
+    changed_more_than(3),
+    any_of(is_hot, all_of(after("a"), not_of(is_last))),
+]
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=repr)
+def test_presets_pickle_and_compare(preset):
+    again = pickle.loads(pickle.dumps(preset))
+    assert again == preset == copy.deepcopy(preset)
+    assert hash(again) == hash(preset)
+    assert [one for one in PRESETS if one == preset] == [preset]
+
+
+def test_a_preset_shows_what_it_is():
+    assert repr(any_of(after("a", "b"), not_of(slower_than(5)))) == "any_of(after('a', 'b'), not_of(slower_than(5)))"
+
+
+def test_a_preset_cannot_be_changed():
+    with pytest.raises(AttributeError):
+        after("a").arguments = ("b",)
+
+
+class Asked:
+    """A predicate that is an object."""
+
+    def __init__(self, third):
+        self.third = third
+
+    def __call__(self, node_id, state, *more):
+        return len(more) == self.third
+
+    def two(self, node_id, state):
+        return True
+
+    def three(self, node_id, state, step):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("predicate", "expected"),
+    [
+        (lambda node_id, state: True, False),
+        (lambda node_id, state, step: True, True),
+        (lambda node_id, state, anything: True, True),
+        (lambda node_id, state, step=None: True, True),
+        (lambda node_id, state, seen=(): True, False),  # a value of its own, bound by the usual trick
+        (lambda node_id, state, *, seen=(): True, False),
+        (lambda *arguments: True, True),
+        (lambda node_id, *arguments: True, True),
+        (Asked(1), True),
+        (Asked(1).two, False),
+        (Asked(1).three, True),
+        (max, False),  # tells nothing about itself
+        (after("a"), True),
+    ],
+)
+def test_which_predicates_take_the_step(predicate, expected):
+    assert takes_step(predicate) is expected
+
+
+def test_the_nodes_that_presets_name():
+    when = any_of(after("a", "b"), not_of(before("c")), all_of(is_hot, slower_than()), changed_more_than())
+    assert node_ids_of(when) == {"a", "b", "c"}
+    assert node_ids_of(slower_than()) == node_ids_of(is_hot) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (after, ValueError, r"after\(\) names no node"),
+        (before, ValueError, r"before\(\) names no node"),
+        (lambda: after("a", None), TypeError, "node ids, not None"),
+        (lambda: before(["a", "b"]), TypeError, "node ids, not"),
+        (lambda: slower_than(-1), ValueError, "seconds must be 0 or more, not -1"),
+        (lambda: slower_than(float("nan")), ValueError, "seconds"),
+        (lambda: changed_more_than(-1), ValueError, "keys must be 0 or more"),
+        (any_of, ValueError, r"any_of\(\) is given no predicate"),
+        (all_of, ValueError, r"all_of\(\) is given no predicate"),
+        (lambda: any_of(after("a"), "b"), TypeError, "not 'b'"),
+        (lambda: not_of(True), TypeError, r"not_of\(\) takes predicates of \(node_id, state\)"),
+    ],
+)
+def test_what_is_refused(make, error, says):
+    with pytest.raises(error, match=says):
+        make()

@@ -135,8 +135,6 @@ def not_of(predicate: Predicate) -> When:
 
 def takes_step(predicate: Predicate) -> bool:
     """Whether a predicate takes the step: a third parameter that must be given, or one named `step`."""
-    if isinstance(predicate, When):
-        return True
     try:
         parameters = list(inspect.signature(predicate).parameters.values())
     except ValueError:  # a builtin that tells nothing

@@ -25,7 +25,9 @@ from graphkit._checkpoint import Checkpoint as Checkpoint, Tag as Tag
 from graphkit._compile_config import CompileConfig as CompileConfig
 from graphkit._compiled import CompiledGraph as CompiledGraph
 from graphkit._config import END as END, START as START, RunnableConfig as RunnableConfig, StreamMode as StreamMode
+from graphkit._diagram import GraphRepresentation as GraphRepresentation
 from graphkit._graph import MessagesStateGraph as MessagesStateGraph, StateGraph as StateGraph
+from graphkit._observe import Event as Event, Observer as Observer
 from graphkit._output import (
     CheckpointInfo as CheckpointInfo,
     Command as Command,
@@ -36,6 +38,7 @@ from graphkit._output import (
     StreamingOutput as StreamingOutput,
     WaitingInterrupt as WaitingInterrupt,
 )
+from graphkit._retry import RetryPolicy as RetryPolicy
 from graphkit._state import AgentState as AgentState, MessagesState as MessagesState
 from graphkit._visit import GraphInterrupt as GraphInterrupt, interrupt as interrupt
 from graphkit.errors import (
@@ -85,8 +88,10 @@ __all__ = [
     "Command",
     "CompileConfig",
     "CompiledGraph",
+    "Event",
     "GraphInterrupt",
     "GraphKitError",
+    "GraphRepresentation",
     "GraphResume",
     "GraphRunnerError",
     "GraphRunnerException",
@@ -101,10 +106,12 @@ __all__ = [
     "MissingDependencyError",
     "NodeExecutionError",
     "NodeOutput",
+    "Observer",
     "Reducer",
     "RemoveByHash",
     "RemoveIdentifier",
     "ReplaceAllWith",
+    "RetryPolicy",
     "RunnableConfig",
     "StateGraph",
     "StateSerializer",

@@ -36,6 +36,10 @@ ANSWER: Final = "answer:"
 """Prefix of a write that records that a stop was answered or passed: `answer:<id>` -> the value."""
 UPDATE: Final = "update:"
 """Prefix of a write that records a resume's `update=`: `update:<n>` -> the mapping."""
+INNER: Final = "inner:"
+"""Prefix of a write that records a stop in an embedded graph: `inner:<id>` -> its namespace; None once it goes on."""
+FAILURE: Final = "failure"
+"""The write that records why a run ended here: {node_id, type, message, at}; None once it goes on."""
 
 _WRITES: Final = "graphkit:writes"
 _TAGS: Final = "graphkit:tags"
@@ -260,6 +264,13 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
         A graph registers its schema's types with its saver. Nothing to do for savers that keep objects.
         """
+
+    def opener(self) -> Callable[[], BaseCheckpointSaver] | None:
+        """Something that can be pickled and opens the same store in another process; None if none can.
+
+        What `config.once` uses where a node runs in another process than its run.
+        """
+        return None
 
     # The run lock
 
@@ -519,10 +530,18 @@ def waiting_interrupts(config: RunnableConfig, writes: Mapping[str, Any]) -> lis
     ]
 
 
+def inner_stops(writes: Mapping[str, Any]) -> dict[str, str]:
+    """The stops that wait in embedded graphs: id -> namespace."""
+    stops = {key.removeprefix(INNER): place for key, place in writes.items() if key.startswith(INNER)}
+    return {key: place for key, place in stops.items() if place is not None}
+
+
 def status_of(next_node_id: str | None, writes: Mapping[str, Any]) -> str:
-    """The status of a run whose latest checkpoint this is."""
-    if writes and unanswered(writes):
+    """The status of a run whose latest checkpoint this is: running, interrupted, failed or finished."""
+    if writes and (unanswered(writes) or inner_stops(writes)):
         return "interrupted"
+    if writes and writes.get(FAILURE) is not None:
+        return "failed"
     return "finished" if next_node_id == END else "running"
 
 

@@ -51,6 +51,8 @@ class Channel(JavaNames):
                 raise TypeError(f"a channel's {role} must be callable, not {value!r}; for a default write lambda: ...")
         self.reducer = reducer
         self.default = default
+        self.is_transient = False
+        """Whether the key lives in memory only: nodes see it, and no store, output or event ever does."""
 
     def initial(self) -> Any:
         """The default value, or None if there is none."""
@@ -185,6 +187,18 @@ class Channels:
     def appender_with_duplicate(default: Callable[[], list[Any]] = list) -> AppenderChannel:
         """A list in which equal elements may repeat."""
         return AppenderChannel(default, duplicates=True)
+
+    @staticmethod
+    def transient(default: Callable[[], Any] | None = None) -> Channel:
+        """A key that is never stored nor shown: a secret, a client. It may hold any object.
+
+        Nodes see it in their state; outputs, snapshots, errors, events and logs do not have it. After a resume it is
+        its default again, or what the resume brings: `GraphResume(update={...})`. Ports langgraph4j's transient
+        attributes and tau's secrets.
+        """
+        channel = Channel(None, default)
+        channel.is_transient = True
+        return channel
 
     # Java names
     appenderWithDuplicate = appender_with_duplicate

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable
-from typing import Any, Self, final
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self, final
 
 from graphkit._abc import BaseCheckpointSaver
+from graphkit._observe import Observer
+from graphkit._retry import RetryPolicy
 from graphkit.errors import CheckpointerConfigurationError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 
 @final
@@ -31,11 +36,43 @@ class CompileConfig:
     """How many nodes one run may execute."""
     graph_id: str | None = None
     """A name for the graph, for people."""
+    checkpoint_when: Callable[..., bool] | None = None
+    """Save after the nodes for which this says so, instead of after every n-th: called with (node_id, state), or
+    (node_id, state, step); see `graphkit.when`. START, stops, failures and the end are always saved."""
+    preserve: bool = True
+    """Keep a thread after its run has ended well; False deletes it then."""
+    on_save_error: Literal["raise", "warn"] = "raise"
+    """What becomes of a run whose state cannot be stored: it fails, or goes on and a warning is logged."""
+    durability: Literal["sync", "async", "exit"] = "sync"
+    """When a step is stored: before the next begins; in the background, in order, before the run's last item is handed
+    out; or only when the run stands still."""
+    observers: Observer | str | Iterable[Observer | str | None] | None = ()
+    """Who is told what a run does: callables that take an Event, or names of registered ones."""
+    executor: Executor | None = None
+    """Where the branches of forks and the items of maps run; None: on threads."""
+    retry: RetryPolicy | None = None
+    """For nodes without a policy of their own."""
+    timeout: float | None = None
+    """Seconds an attempt of a node may take, for nodes without a timeout of their own."""
+    migrations: Sequence[Callable[[dict[str, Any]], Mapping[str, Any]]] = ()
+    """What turns a state of schema version n into one of n + 1, for each n from 0; states that are stored are of the
+    version after the last. Append to it, and never take one out."""
 
     def __post_init__(self) -> None:
         for name in ("interrupt_before", "interrupt_after"):
             value = getattr(self, name)
-            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(dict.fromkeys(value)))
+            object.__setattr__(self, name, _ids((value,) if isinstance(value, str) else value))
+        for name, values in (("on_save_error", ("raise", "warn")), ("durability", ("sync", "async", "exit"))):
+            if getattr(self, name) not in values:
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, values))}, not {getattr(self, name)!r}")
+        if self.release_thread and not self.preserve:
+            raise ValueError("release_thread keeps the history that preserve=False deletes: choose one")
+        if self.timeout is not None and self.timeout <= 0:
+            raise ValueError(f"timeout must be above 0 seconds, not {self.timeout}")
+        if self.checkpoint_when is not None and not callable(self.checkpoint_when):
+            raise TypeError(f"checkpoint_when must be callable, not {self.checkpoint_when!r}; see graphkit.when")
+        object.__setattr__(self, "migrations", tuple(self.migrations))
+        object.__setattr__(self, "observers", _observers(self.observers))
         if self.max_iterations <= 0:
             raise ValueError(f"max_iterations must be at least 1, not {self.max_iterations}")
         if self.checkpoint_interval < 0:
@@ -80,6 +117,19 @@ class CompileConfig:
 
     def graphId(self) -> str | None:
         return self.graph_id
+
+
+def _ids(names: Iterable[Any]) -> tuple[Any, ...]:
+    # A member of a StrEnum becomes its text, as it does where nodes are added.
+    return tuple(dict.fromkeys(str.__str__(name) if isinstance(name, str) else name for name in names))
+
+
+def _observers(given: Any) -> tuple[Observer, ...]:
+    if isinstance(given, tuple) and not given:
+        return ()
+    from graphkit.observers import observers_of  # which imports logging, and few graphs have observers
+
+    return observers_of(given)
 
 
 @final

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, cast, final
 
 from graphkit._abc import BaseCheckpointSaver, waiting_interrupts
 from graphkit._checkpoint import Checkpoint
 from graphkit._compile_config import CompileConfig
 from graphkit._config import ConfigLike, RunnableConfig, StreamMode
+from graphkit._diagram import GraphRepresentation, draw
+from graphkit._engine import embedded
 from graphkit._engine.drive import Driver
 from graphkit._engine.loop import Run
+from graphkit._engine.program import Program
 from graphkit._engine.update import Update
+from graphkit._engine.walk import Steps, Walk
 from graphkit._names import JavaNames
 from graphkit._output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, WaitingInterrupt
 from graphkit._state import AgentState
@@ -31,10 +36,22 @@ class CompiledGraph(JavaNames):
     """
 
     def __init__(self, topology: Topology, config: CompileConfig) -> None:
-        self._topology = topology
-        self.compile_config = config
+        self.program = Program(topology, config)
+        """The graph and its options, as a run takes them."""
+        self._running: dict[int, Run] = {}
+        """The runs under way, for `pause`."""
         if config.checkpoint_saver is not None and topology.schema.types:
             config.checkpoint_saver.register_types(*topology.schema.types)
+
+    @property
+    def topology(self) -> Topology:
+        """The checked picture of the graph."""
+        return self.program.topology
+
+    @property
+    def compile_config(self) -> CompileConfig:
+        """The options it was compiled with."""
+        return self.program.options
 
     # Running
 
@@ -62,25 +79,47 @@ class CompiledGraph(JavaNames):
         Nothing runs before the first item is asked for. Closing the iterator stops at the node boundary, with
         everything saved. Before the last item is handed out, all is stored and the thread is free again.
         """
-        at = RunnableConfig.of(config)
         self._refuse_async()
-        run = Run(self._topology, self.compile_config, at, _given(input))
-        return Driver(run.config, run.saver).drive(run.steps())
+        run = Run(self.program, RunnableConfig.of(config), _given(input))
+        return Driver(run).drive(self._followed(run))
 
     def stream_snapshots(self, input: Input, config: ConfigLike = None) -> Iterator[NodeOutput]:
         """As `stream`, with a StateSnapshot for every checkpoint that was stored."""
         return self.stream(input, RunnableConfig.of(config).with_stream_mode(StreamMode.SNAPSHOTS))
 
     def resume(self, thread: str | ConfigLike = None, checkpoint_id: str | None = None) -> AgentState | None:
-        """Go on with a thread, at its latest checkpoint or a named one; returns the state at the end or next stop."""
-        return self.invoke(None, _address(thread, checkpoint_id))
+        """Go on where a thread stands; returns the state at the end or the next stop.
+
+        Args:
+            thread: its id, a config, or the run id of a run on it: where no thread of that id has checkpoints.
+            checkpoint_id: one of its checkpoints; None: the latest.
+
+        Raises:
+            CheckpointNotFoundError: there is no such thread, run or checkpoint.
+        """
+        return self.invoke(None, self._address(thread, checkpoint_id))
+
+    def pause(self, thread: str | ConfigLike = None) -> int:
+        """Ask runs of this graph to stop at their next node boundary; returns how many were asked. Waits for none.
+
+        Such a run ends as at a declared stop before its next node, with `{"reason": "pause"}` as metadata; a resume
+        goes on. May be called from another thread, and from a signal handler.
+
+        Args:
+            thread: of one thread; None: all that run in this process.
+        """
+        wanted = None if thread is None else self._address(thread, None).thread
+        asked = [run for run in self._running.copy().values() if wanted in (None, run.config.thread)]
+        for run in asked:
+            run.control.pausing = True
+        return len(asked)
 
     # Looking
 
     def state_of(self, config: ConfigLike = None) -> StateSnapshot | None:
         """The snapshot of the checkpoint that the config names, or of the latest; None if there is none."""
         at = RunnableConfig.of(config)
-        checkpoint = self._saver().get(at)
+        checkpoint = self._at(at)[1].get(at)
         return None if checkpoint is None else self._snapshot(at, checkpoint)
 
     def get_state(self, config: ConfigLike = None) -> StateSnapshot:
@@ -94,7 +133,7 @@ class CompiledGraph(JavaNames):
     def get_state_history(self, config: ConfigLike = None) -> Sequence[StateSnapshot]:
         """The snapshots of a thread, newest first; empty for an unknown thread. States are decoded when looked at."""
         at = RunnableConfig.of(config)
-        return [self._snapshot(at, checkpoint) for checkpoint in self._saver().list(at)]
+        return [self._snapshot(at, checkpoint) for checkpoint in self._at(at)[1].list(at)]
 
     def last_state_of(self, config: ConfigLike = None) -> StateSnapshot | None:
         """The latest snapshot of the thread, whatever checkpoint the config names; None if there is none."""
@@ -138,7 +177,27 @@ class CompiledGraph(JavaNames):
         Raises:
             ValueError: below one.
         """
-        self.compile_config = self.compile_config.replace(max_iterations=max_iterations)
+        self.program = self.program.with_options(self.compile_config.replace(max_iterations=max_iterations))
+
+    # Drawing
+
+    def get_graph(
+        self,
+        type: GraphRepresentation.Type = GraphRepresentation.Type.MERMAID,
+        title: str | None = "Graph Diagram",
+        print_conditional_edges: bool = True,
+        *,
+        path: Sequence[str] = (),
+    ) -> GraphRepresentation:
+        """The graph as text, merged subgraphs taken apart.
+
+        Args:
+            type: MERMAID or PLANTUML.
+            title: None leaves it out.
+            print_conditional_edges: show what decides, too, and not only where it may lead.
+            path: the ids that a run passed, in order, to be drawn over it: `[s.node for s in reversed(history)]`.
+        """
+        return draw(self.topology, type, title, print_conditional_edges, path=path)
 
     # Async twins
 
@@ -156,8 +215,8 @@ class CompiledGraph(JavaNames):
 
     def astream(self, input: Input, config: ConfigLike = None) -> AsyncIterator[NodeOutput]:
         """As `stream`."""
-        run = Run(self._topology, self.compile_config, RunnableConfig.of(config), _given(input))
-        return Driver(run.config, run.saver).adrive(run.steps())
+        run = Run(self.program, RunnableConfig.of(config), _given(input))
+        return Driver(run).adrive(self._followed(run))
 
     def astream_snapshots(self, input: Input, config: ConfigLike = None) -> AsyncIterator[NodeOutput]:
         """As `stream_snapshots`."""
@@ -165,12 +224,14 @@ class CompiledGraph(JavaNames):
 
     async def aresume(self, thread: str | ConfigLike = None, checkpoint_id: str | None = None) -> AgentState | None:
         """As `resume`."""
-        return await self.ainvoke(None, _address(thread, checkpoint_id))
+        import asyncio
+
+        return await self.ainvoke(None, await asyncio.to_thread(self._address, thread, checkpoint_id))
 
     async def astate_of(self, config: ConfigLike = None) -> StateSnapshot | None:
         """As `state_of`."""
         at = RunnableConfig.of(config)
-        checkpoint = await self._saver().aget(at)
+        checkpoint = await self._at(at)[1].aget(at)
         return None if checkpoint is None else self._snapshot(at, checkpoint)
 
     async def aget_state(self, config: ConfigLike = None) -> StateSnapshot:
@@ -180,7 +241,7 @@ class CompiledGraph(JavaNames):
     async def aget_state_history(self, config: ConfigLike = None) -> Sequence[StateSnapshot]:
         """As `get_state_history`."""
         at = RunnableConfig.of(config)
-        return [self._snapshot(at, checkpoint) for checkpoint in await self._saver().alist(at)]
+        return [self._snapshot(at, checkpoint) for checkpoint in await self._at(at)[1].alist(at)]
 
     async def alast_state_of(self, config: ConfigLike = None) -> StateSnapshot | None:
         """As `last_state_of`."""
@@ -205,25 +266,52 @@ class CompiledGraph(JavaNames):
         self, config: ConfigLike, values: Mapping[str, Any] | None, as_node: str | None, goto: str | None
     ) -> tuple[Driver, Update]:
         at = RunnableConfig.of(config)
-        update = Update(self._topology, self.compile_config, at, values, as_node, goto)
-        # At no checkpoint: a put at one would replace it, and history is never rewritten.
-        return Driver(at.with_check_point_id(None), self._saver(), runs_nodes=False), update
+        program, saver, around = self._at(at)
+        wanted = () if around is None else around.topology.schema.channels
+        update = Update(program, at, saver, values, as_node, goto, wanted=wanted)
+        return Driver(update, runs_nodes=False), update
 
-    def _saver(self) -> BaseCheckpointSaver:
+    def _at(self, config: RunnableConfig) -> tuple[Program, BaseCheckpointSaver, Program | None]:
+        """The graph whose history a config names, where that is kept, and the graph around it."""
         saver = self.compile_config.saver
         if saver is None:
             raise CheckpointerConfigurationError("no saver is configured: compile the graph with checkpoint_saver=...")
-        return saver
+        programs = embedded.programs_at(self.program, config.checkpoint_ns)
+        if programs is None:
+            raise GraphRunnerError(f"the graph has no subgraph at checkpoint_ns={config.checkpoint_ns!r}")
+        for program in programs[1:]:
+            saver = program.options.checkpoint_saver or saver
+        return programs[-1], saver, programs[-2] if len(programs) > 1 else None
+
+    def _address(self, thread: str | ConfigLike, checkpoint_id: str | None) -> RunnableConfig:
+        at = RunnableConfig(thread) if isinstance(thread, str) else RunnableConfig.of(thread)
+        saver = self.compile_config.saver
+        if isinstance(thread, str) and saver is not None and saver.get(at) is None:
+            at = _thread_of_run(saver, thread) or at
+        return at if checkpoint_id is None else at.with_check_point_id(checkpoint_id)
+
+    def _followed(self, run: Run) -> Steps:
+        """The steps of a run that `pause` can find."""
+        self._running[id(run)] = run
+        try:
+            yield from run.steps()
+        finally:
+            del self._running[id(run)]
 
     def _snapshot(self, config: RunnableConfig, checkpoint: Checkpoint) -> StateSnapshot:
-        return StateSnapshot(checkpoint, config, self._topology.schema.state_of, self._waiting)
+        return StateSnapshot(checkpoint, config, partial(self._shown, config, checkpoint), self._waiting)
+
+    def _shown(self, config: RunnableConfig, checkpoint: Checkpoint, _stored: Any) -> AgentState:
+        walk = Walk(self._at(config)[0], config, None)
+        walk.opened(checkpoint)
+        return walk.schema.state_of(walk.data)
 
     def _waiting(self, config: RunnableConfig) -> Sequence[WaitingInterrupt]:
-        return waiting_interrupts(config, self._saver().get_writes(config))
+        return waiting_interrupts(config, self._at(config)[1].get_writes(config))
 
     def _refuse_async(self) -> None:
-        if self._topology.asynchronous:
-            names = ", ".join(map(repr, self._topology.asynchronous))
+        if self.topology.asynchronous:
+            names = ", ".join(map(repr, self.topology.asynchronous))
             raise GraphRunnerError(
                 f"the graph has asynchronous nodes or edges ({names}): run it with astream or ainvoke"
             )
@@ -237,6 +325,7 @@ class CompiledGraph(JavaNames):
     lastStateOf = last_state_of
     updateState = update_state
     setMaxIterations = set_max_iterations
+    getGraph = get_graph
     ainvokeFinal = ainvoke_final
     astreamSnapshots = astream_snapshots
     astateOf = astate_of
@@ -259,9 +348,12 @@ def _given(given: Any) -> Mapping[str, Any] | GraphResume:
     )
 
 
-def _address(thread: str | ConfigLike, checkpoint_id: str | None) -> RunnableConfig:
-    at = RunnableConfig(thread) if isinstance(thread, str) else RunnableConfig.of(thread)
-    return at if checkpoint_id is None else at.with_check_point_id(checkpoint_id)
+def _thread_of_run(saver: BaseCheckpointSaver, run_id: str) -> RunnableConfig | None:
+    try:
+        found = saver.search({"run_id": run_id}, limit=1)
+    except CheckpointerConfigurationError:  # it cannot list its threads, so it was a thread id after all
+        return None
+    return RunnableConfig(found[0].thread_id) if found else None
 
 
 def _found(snapshot: StateSnapshot | None, config: ConfigLike) -> StateSnapshot:

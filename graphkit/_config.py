@@ -6,16 +6,19 @@ Ports langgraph4j's RunnableConfig (builder included) and reads LangGraph's `{"c
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Self, final
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
 from graphkit._names import JavaNames
+from graphkit._visit import CURRENT, Visit, running
 from graphkit.errors import CheckpointerConfigurationError
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
+
+T = TypeVar("T")
 
 START: Final = "__START__"
 END: Final = "__END__"
@@ -23,9 +26,10 @@ THREAD_ID_DEFAULT: Final = "$default"
 
 
 class StreamMode(StrEnum):
-    """What a stream hands out: outputs with their state, or snapshots with their checkpoint."""
+    """What a stream hands out: outputs with their state, or also with what changed it, or with their checkpoint."""
 
     VALUES = "values"
+    UPDATES = "updates"
     SNAPSHOTS = "snapshots"
 
 
@@ -60,7 +64,9 @@ class RunnableConfig(JavaNames):
     """The caller's own keys; nodes can read them, and they are stored with each checkpoint of the run."""
     max_iterations: int | None = None
     """Overrides the graph's limit for one run: how many nodes may be executed."""
-    executor: Executor | None = None
+    executor: Executor | Mapping[str, Executor] | None = None
+    """Where the branches of forks and the items of maps run, for one run: any `concurrent.futures.Executor`, or one by
+    the id of the node that forks or maps. None: the graph's own, or threads. Not stored."""
 
     def __post_init__(self) -> None:
         if self.thread_id is not None and not isinstance(self.thread_id, str):
@@ -104,6 +110,68 @@ class RunnableConfig(JavaNames):
     def replace(self, **changes: Any) -> RunnableConfig:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+    # Inside a node
+
+    @property
+    def node_id(self) -> str | None:
+        """The node that the calling code is part of; None outside a node."""
+        visit = CURRENT.get()
+        return None if visit is None else visit.node_id
+
+    @property
+    def idempotency_key(self) -> str:
+        """Names this attempt of this visit of the node: thread, checkpoint, node and attempt.
+
+        The same when the visit is repeated after a crash, and no other's: give it to a service that can tell a
+        repeated request from a new one.
+
+        Raises:
+            GraphRunnerError: called outside a node.
+        """
+        visit = running("idempotency_key")
+        place = visit.node_id if visit.journal is None else visit.journal.place(visit)
+        return f"{place}/{visit.attempt}"
+
+    def once(self, key: str, function: Callable[[], T]) -> T:
+        """Call a function with a side effect, once in this visit of the node, however often the node is repeated.
+
+        Its result is recorded in the thread's log before this returns, and found there when the node runs again: after
+        a crash, a retry, or an `interrupt()` that was answered. A crash between the effect and the record repeats it;
+        `idempotency_key` closes that gap where the other side can help. Cost: one record.
+
+        Args:
+            key: tells the effects of one visit apart.
+            function: called without arguments; what it returns must be storable.
+
+        Raises:
+            GraphRunnerError: called outside a node.
+            CheckpointSerializationError: the result cannot be stored. The effect has happened.
+        """
+        visit = running("once")
+        found, result = _recorded(visit, key)
+        done: T = result if found else _record(visit, key, function())
+        return done
+
+    async def aonce(self, key: str, function: Callable[[], Awaitable[T]]) -> T:
+        """As `once`, for an asynchronous function; the record is made in a thread."""
+        import asyncio
+
+        visit = running("aonce")
+        found, result = _recorded(visit, key)
+        done: T = result if found else await asyncio.to_thread(_record, visit, key, await function())
+        return done
+
+    def dispatch(self, output: Any) -> None:
+        """Hand something extra into the stream of the run: a NodeOutput as it is, else as the chunk of one.
+
+        It comes out when the node is done, before its own output, and does not touch the state. For output while the
+        node runs, make the node a generator.
+
+        Raises:
+            GraphRunnerError: called outside a node.
+        """
+        running("dispatch").outputs.append(output)
 
     def __getitem__(self, key: str) -> Any:
         """LangGraph's view: `config["configurable"]`, `config["metadata"]`, `config["recursion_limit"]`."""
@@ -152,6 +220,13 @@ class RunnableConfig(JavaNames):
     withCheckPointId = with_check_point_id
     getMetadata = get_metadata
 
+    def nodeId(self) -> str | None:
+        return self.node_id
+
+    def customDispatcher(self) -> Callable[[Any], None]:
+        running("customDispatcher()")
+        return self.dispatch
+
     def threadId(self) -> str | None:
         return self.thread_id
 
@@ -196,8 +271,12 @@ class RunnableConfigBuilder:
 
     recursionLimit = maxIterations
 
-    def executor(self, executor: Executor | None) -> Self:
+    def executor(self, executor: Executor | Mapping[str, Executor] | None) -> Self:
         return self._with(executor=executor)
+
+    def addParallelNodeExecutor(self, node_id: str, executor: Executor) -> Self:
+        others = self._config.executor
+        return self._with(executor={**(others if isinstance(others, Mapping) else {}), node_id: executor})
 
     def metadata(self, metadata: Mapping[str, Any]) -> Self:
         return self._with(metadata=metadata)
@@ -209,6 +288,14 @@ class RunnableConfigBuilder:
 
     def build(self) -> RunnableConfig:
         return self._config
+
+
+def _recorded(visit: Visit, key: str) -> tuple[bool, Any]:
+    return (False, None) if visit.journal is None else visit.journal.recorded(visit, key)
+
+
+def _record(visit: Visit, key: str, result: Any) -> Any:
+    return result if visit.journal is None else visit.journal.record(visit, key, result)
 
 
 def _rebuild(values: dict[str, Any]) -> RunnableConfig:

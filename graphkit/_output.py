@@ -90,12 +90,16 @@ class Command(JavaNames):
 class NodeOutput(JavaNames):
     """One item of a stream: a node has finished (or START or END was passed), and this is the state after it."""
 
-    __slots__ = ("is_subgraph", "node", "state")
+    __slots__ = ("is_subgraph", "node", "state", "update")
+
+    update: Mapping[str, Mapping[str, Any]] | None
+    """Under StreamMode.UPDATES: what each node that ran in this step returned, by node id; None otherwise."""
 
     def __init__(self, node: str, state: AgentState, *, is_subgraph: bool = False) -> None:
         self.node = node
         self.state = state
         self.is_subgraph = is_subgraph
+        self.update = None
 
     @property
     def is_start(self) -> bool:
@@ -240,6 +244,7 @@ class StateSnapshot(NodeOutput):
         self._waiting = waiting
         self.node = checkpoint.node_id
         self.is_subgraph = False
+        self.update = None
         self.config = config.replace(checkpoint_id=checkpoint.id, next_node=checkpoint.next_node_id)
 
     def __getattr__(self, name: str) -> Any:
@@ -319,7 +324,7 @@ class CheckpointInfo(NamedTuple):
     size: int
     """Bytes it takes in the store; 0 where the saver cannot tell."""
     status: str
-    """"running", "interrupted" or "finished", as of this checkpoint."""
+    """"running", "interrupted", "failed" or "finished", as of this checkpoint."""
     tags: tuple[str, ...]
     metadata: Mapping[str, Any]
 

@@ -13,6 +13,7 @@ from graphkit._channels import REMOVE, RESET, AppenderChannel, Channel, Marker
 from graphkit._frozen import FrozenDict, private_copy
 from graphkit._schema import StateSchema, TypedChannel, application_types, channel_from
 from graphkit._state import SET, AgentState, merge
+from graphkit.errors import GraphStateError
 
 
 class PydanticSchema(StateSchema):
@@ -32,6 +33,11 @@ class PydanticSchema(StateSchema):
                 channel.default = partial(fields[name].get_default, call_default_factory=True)
         annotations = [field.annotation for field in fields.values()]
         super().__init__(channels, state_class(model), keys=fields, types=application_types(annotations))
+        if self.transient:
+            raise GraphStateError(
+                f"{', '.join(sorted(map(repr, self.transient)))}: a field of {model.__name__} cannot be transient, "
+                f"for a model is validated whole; use channels or a TypedDict"
+            )
         self.model = model
         decorators = model.__pydantic_decorators__
         self._is_one_piece = bool(decorators.model_validators or model.model_config.get("frozen"))
@@ -44,7 +50,7 @@ class PydanticSchema(StateSchema):
         """Merge the input of a run; where fields are missing it is validated as a whole, defaults filled in."""
         if all(name in data for name in self.model.model_fields):
             return self.merge(data, update)
-        return self._whole(data, self._plain(update))
+        return self._whole(data, self.plain(update))
 
     def merge(self, data: FrozenDict, update: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
         """Merge a node's update.
@@ -52,7 +58,7 @@ class PydanticSchema(StateSchema):
         Raises:
             ValueError: a field does not fit (pydantic's ValidationError is one); nothing was merged.
         """
-        plain = {name: self._unmarked(name, value) for name, value in self._plain(update).items()}
+        plain = {name: self._unmarked(name, value) for name, value in self.plain(update).items()}
         if self._is_one_piece:
             for name in plain:
                 if name not in self.model.model_fields and self.model.model_config.get("extra") != "allow":
@@ -72,6 +78,10 @@ class PydanticSchema(StateSchema):
         new, ops = merge(data, checked, self.channels)
         whole = {name: self._assigned(new, name, new.get(name)) for name in late}
         return _after(ops, *merge(new, whole, {}))
+
+    def adopt(self, data: Mapping[str, Any]) -> FrozenDict:
+        """The state of another graph as this one's first, validated as a whole."""
+        return self._whole(FrozenDict(), {name: data[name] for name in data if name in self.model.model_fields})[0]
 
     def _whole(self, data: FrozenDict, plain: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
         new, ops = merge(data, plain, self.channels)
@@ -112,7 +122,7 @@ class PydanticSchema(StateSchema):
         self.model.__pydantic_validator__.validate_assignment(holder, name, value)
         return getattr(holder, name)
 
-    def _plain(self, update: Mapping[str, Any] | BaseModel) -> Mapping[str, Any]:
+    def plain(self, update: Mapping[str, Any] | BaseModel) -> Mapping[str, Any]:
         if isinstance(update, BaseModel):
             return {name: getattr(update, name) for name in update.model_fields_set}
         return update

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeGuard
 
 from graphkit._abc import StateSerializer
 from graphkit._channels import Channel
-from graphkit._frozen import FrozenDict
+from graphkit._frozen import FrozenDict, freeze
 from graphkit._state import AgentState, merge
 from graphkit.errors import GraphStateError
 
@@ -46,10 +46,16 @@ class StateSchema:
         self.keys = tuple(dict.fromkeys((*channels, *keys)))
         self.types = tuple(types)
         self.serializer = serializer
+        self.transient = frozenset(key for key, channel in self.channels.items() if channel.is_transient)
+        """The keys that live in memory only."""
 
     def initial(self) -> FrozenDict:
         """The state of a thread that has none: the channels' defaults."""
-        defaults = {key: channel.initial() for key, channel in self.channels.items() if channel.default is not None}
+        defaults = {
+            key: channel.initial()
+            for key, channel in self.channels.items()
+            if channel.default is not None and key not in self.transient
+        }
         return merge(_EMPTY, {key: value for key, value in defaults.items() if value is not None}, {})[0]
 
     def begin(self, data: FrozenDict, update: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
@@ -59,6 +65,21 @@ class StateSchema:
     def merge(self, data: FrozenDict, update: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
         """Merge a node's update; see `graphkit._state.merge`."""
         return merge(data, update, self.channels)
+
+    def plain(self, update: Mapping[str, Any]) -> Mapping[str, Any]:
+        """An update as a mapping of the keys that it names."""
+        return update
+
+    def adopt(self, data: Mapping[str, Any]) -> FrozenDict:
+        """The state of another graph as this one's first: as it is, with this schema's defaults for what it lacks."""
+        initial = self.initial()
+        return merge(initial, data, {})[0] if initial else freeze(dict(data))
+
+    def merge_private(self, private: FrozenDict, update: Mapping[str, Any]) -> FrozenDict:
+        """Merge an update of transient keys; what has no value yet gets its default."""
+        missing = {key: self.channels[key].initial() for key in self.transient if key not in private}
+        begun = merge(private, {key: value for key, value in missing.items() if value is not None}, {})[0]
+        return merge(begun, update, self.channels)[0]
 
 
 class TypedChannel(Channel):

@@ -20,17 +20,21 @@ class GraphInterrupt(BaseException):
 
 
 class Journal(Protocol):
-    """Where a visit keeps what must outlive it; the engine's."""
+    """Where the visits of a run keep what must outlive them; the engine's."""
 
-    def recorded(self, key: str) -> tuple[bool, Any]:
-        """Whether something is recorded under a key of this visit, and what."""
+    def place(self, visit: Visit) -> str:
+        """Names a visit: the same again when it is repeated after a crash, and no other's."""
         ...
 
-    def record(self, key: str, value: Any) -> Any:
+    def recorded(self, visit: Visit, key: str) -> tuple[bool, Any]:
+        """Whether something is recorded under a key of a visit, and what."""
+        ...
+
+    def record(self, visit: Visit, key: str, value: Any) -> Any:
         """Record a value at once; returns it as it will be read."""
         ...
 
-    def note(self, type: str, level: str, data: dict[str, Any]) -> None:
+    def note(self, visit: Visit, type: str, level: str, data: dict[str, Any]) -> None:
         """Tell the observers."""
         ...
 
@@ -76,7 +80,7 @@ class Visit:
     def note(self, type: str, level: str, data: dict[str, Any]) -> None:
         """Tell the observers of the run, if it has any."""
         if self.journal is not None:
-            self.journal.note(type, level, data)
+            self.journal.note(self, type, level, data)
 
 
 CURRENT: Final[ContextVar[Visit | None]] = ContextVar("graphkit_visit", default=None)
@@ -87,6 +91,18 @@ def held_locks() -> frozenset[object]:
     """The keys of the run locks held by the runs that the calling code is a node of."""
     visit = CURRENT.get()
     return frozenset() if visit is None else visit.held
+
+
+def running(what: str) -> Visit:
+    """The visit that the calling code belongs to.
+
+    Raises:
+        GraphRunnerError: it belongs to none.
+    """
+    visit = CURRENT.get()
+    if visit is None:
+        raise GraphRunnerError(f"{what} works inside a node of a running graph only")
+    return visit
 
 
 def interrupt(payload: Any = None) -> Any:
@@ -102,9 +118,7 @@ def interrupt(payload: Any = None) -> Any:
         GraphInterrupt: caught by the engine.
         GraphRunnerError: called outside a node.
     """
-    visit = CURRENT.get()
-    if visit is None:
-        raise GraphRunnerError("interrupt() works inside a node of a running graph only")
+    visit = running("interrupt()")
     index = visit.asked
     visit.asked += 1
     if index < len(visit.answers):

@@ -6,7 +6,7 @@ Each wraps any saver, so they stack: `ValidatingSaver(SomethingElse(FileSystemSa
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Self
@@ -121,6 +121,10 @@ class SaverWrapper(BaseCheckpointSaver):
 
     def register_types(self, *types: type) -> None:
         self.delegate.register_types(*types)
+
+    def opener(self) -> Callable[[], BaseCheckpointSaver] | None:
+        """What opens the wrapped store in another process. A wrapper that changes what is stored overrides this."""
+        return self.delegate.opener()
 
     def run_lock(self, config: ConfigLike = None, timeout: float | None = None) -> AbstractContextManager[object]:
         return self.delegate.run_lock(config, timeout)

@@ -3,57 +3,90 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
+from time import perf_counter
+from types import AsyncGeneratorType
 from typing import Any, Final
 
-from graphkit._abc import BaseCheckpointSaver
-from graphkit._checkpoint import Checkpoint
-from graphkit._config import END, RunnableConfig
-from graphkit._engine.loop import Stop
-from graphkit._engine.requests import Ask, Emit, Finish, Load, LoadWrites, Record, Request, RunNode, Save
+from graphkit._config import END
+from graphkit._engine.requests import (
+    Ask,
+    Close,
+    Discard,
+    Emit,
+    Ended,
+    Finish,
+    Hold,
+    Load,
+    LoadWrites,
+    Next,
+    Record,
+    Release,
+    Request,
+    RunNode,
+    Save,
+    Start,
+    Stop,
+    Task,
+    Wait,
+)
+from graphkit._engine.storing import Storing, checkpoint_of
+from graphkit._engine.tasks import Loops, Threads, arguments_of, refuse_awaitable, run_here
+from graphkit._engine.walk import Walk
+from graphkit._observe import Outbox
 from graphkit._output import NodeOutput
 from graphkit._visit import CURRENT, Visit, held_locks
-from graphkit.errors import GraphRunnerError
+from graphkit.errors import CheckpointerError, GraphRunnerError
 
 Steps = Generator[Request, Any, Any]
 _BOUNDARIES: Final = frozenset({Emit, RunNode})
 """Where a cancelled run stops: everything before it is stored."""
-_SETTLED: Final = frozenset({dict, type(None)})
-"""What most nodes return; spares the question whether it is to be awaited."""
+_LOG: Final = logging.getLogger("graphkit.engine")
 
 
 class Driver:
-    """Answers the requests of one run, and holds its run lock.
+    """Answers the requests of one run, and holds its run locks.
 
     Attributes:
         result: what the loop returned, once it has ended.
     """
 
-    def __init__(self, config: RunnableConfig, saver: BaseCheckpointSaver | None, *, runs_nodes: bool = True) -> None:
+    def __init__(self, walk: Walk, *, runs_nodes: bool = True) -> None:
         """Prepare a run, or (`runs_nodes` false) an update, which a node may make of its own thread.
 
         Raises:
             GraphRunnerError: the calling code is a node of a run on the same thread and namespace.
         """
-        self.config = config
-        self.saver = saver
-        self.lock: AbstractContextManager[object] | None = None
+        self.walk = walk
+        self.config = walk.config
+        self.locks: list[AbstractContextManager[object]] = []
+        self.first: AbstractContextManager[object] | None = None
         self.held = held_locks()
         self.result: Any = None
         self.cancelled: BaseException | None = None
         """A cancellation that came while something was to be waited for."""
+        self.storing = Storing(walk.options, self._tell, is_update=not runs_nodes)
+        self.outbox: Outbox | None = None
+        self.threads: Threads | None = None
+        self.loops: Loops | None = None
+        self.guard = threading.Lock()
+        """One at a time stores from the threads of nodes."""
+        saver = walk.saver
         if saver is not None:
-            key = saver.run_lock_key(config)
-            place = (key, config.checkpoint_ns)
+            key = saver.run_lock_key(self.config)
+            place = (key, self.config.checkpoint_ns)
             if runs_nodes and place in self.held:
                 raise GraphRunnerError(
-                    f"thread {config.thread!r} is running this node: a node cannot run its own thread again; "
+                    f"thread {self.config.thread!r} is running this node: a node cannot run its own thread again; "
                     f"use another thread_id",
-                    thread_id=config.thread,
+                    thread_id=self.config.thread,
                 )
-            self.lock = saver.run_lock(config)
+            self.first = saver.run_lock(self.config)
             self.held |= {key, place}
+        walk.attach(self.held, self.perform, perf_counter)
 
     # Synchronous
 
@@ -61,8 +94,8 @@ class Driver:
         """Run to the end, handing out the outputs. Closing it stops at this node boundary, everything saved."""
         answer: Any = None
         error: BaseException | None = None
-        self._enter()
         try:
+            self._enter()
             while (request := self._ask(steps, answer, error)) is not None:
                 answer = error = None
                 if request.__class__ is Emit:
@@ -92,71 +125,96 @@ class Driver:
         return None
 
     def _answer(self, request: Request) -> Any:
-        kind = request.__class__
-        if kind is RunNode:
-            return self._run_node(request)  # type: ignore[arg-type]
-        if kind is Ask:
-            return self._settled(request.call.function, self._arguments(request))  # type: ignore[attr-defined,arg-type]
-        if kind is Finish:
-            return self._finish(request.release)  # type: ignore[attr-defined]
-        return self._store(request)
+        return _ANSWERS[request.__class__](self, request)
 
-    def _run_node(self, request: RunNode) -> Any:
-        call = request.node.action
-        token = CURRENT.set(Visit(request.node.id, request.answers, self.held))
+    def _run(self, task: Task) -> Any:
+        return run_here(task) if task.executor is None else self._threads().run(task)
+
+    def _ask_user(self, request: Ask) -> Any:
+        return refuse_awaitable(request.call.function(*_arguments(request)), None)
+
+    def _load(self, request: Load) -> Any:
+        self.storing.flush()
+        return request.saver.get(request.config)
+
+    def _load_writes(self, request: LoadWrites) -> Any:
+        self.storing.flush()
+        return request.saver.get_writes(request.config)
+
+    def _finish(self, _request: Finish) -> None:
+        self.storing.flush()
+        self._let_go()
+
+    def _release(self, request: Release) -> None:
+        self.storing.flush()
+        with _AsHolder(self.held):
+            request.saver.release(request.config)
+
+    def _discard(self, request: Discard) -> None:
+        self.storing.flush()
         try:
-            result = call.function(request.state, self.config) if call.takes_config else call.function(request.state)
-        finally:
-            CURRENT.reset(token)
-        return result if result.__class__ in _SETTLED else _refuse_awaitable(result, request.node.id)
+            with _AsHolder(self.held):
+                request.saver.delete(request.config)
+        except (CheckpointerError, OSError) as error:
+            # The run has ended well, and its result is not to be lost over what it leaves behind.
+            self._tell("checkpoint.delete", {"error": f"{type(error).__name__}: {error}"})
+            _LOG.warning("thread %r could not be deleted after its run: %s", request.config.thread, error)
+        else:
+            self._tell("checkpoint.delete", {})
 
-    def _settled(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        return _refuse_awaitable(function(*arguments), None)
-
-    def _arguments(self, request: Ask) -> tuple[Any, ...]:
-        arguments = request.arguments
-        return arguments if request.call.takes_config else arguments[: len(arguments) - 1]
-
-    def _store(self, request: Request) -> Any:
-        saver = self.saver
-        assert saver is not None, "the loop stores nothing without a saver"
-        kind = request.__class__
-        if kind is Save:
-            checkpoint = _checkpoint(request)  # type: ignore[arg-type]
-            saver.put(self.config, checkpoint)
-            return checkpoint
-        if kind is Load:
-            return saver.get(request.config)  # type: ignore[attr-defined]
-        if kind is LoadWrites:
-            return saver.get_writes(request.config)  # type: ignore[attr-defined]
-        assert kind is Record
-        return saver.put_writes(request.config, request.writes)  # type: ignore[attr-defined]
-
-    def _finish(self, release: bool) -> None:
-        if release and self.saver is not None:
-            token = CURRENT.set(self._as_holder())
+    def perform(self, steps: Steps) -> None:
+        """Answer what a node asks for itself, on its thread: `once` records a result so."""
+        answer = None
+        with self.guard:
             try:
-                self.saver.release(self.config)
-            finally:
-                CURRENT.reset(token)
-        self._leave()
+                while True:
+                    answer = self._answer(steps.send(answer))
+            except StopIteration:
+                self.storing.flush()
 
-    def _as_holder(self) -> Visit:
-        """What lets a release through the lock that this run holds."""
-        return Visit(END, (), self.held)
+    def _threads(self) -> Threads:
+        if self.threads is None:
+            self.threads = Threads(self.storing.flush)
+        return self.threads
+
+    # Locks and ends
 
     def _enter(self) -> None:
-        if self.lock is not None:
-            try:
-                self.lock.__enter__()
-            except BaseException:
-                self.lock = None  # it is not held, so nobody is to let it go
-                raise
+        observers: Any = self.walk.options.observers
+        if observers:
+            self.outbox = Outbox(observers)
+            self.walk.post = self.outbox.post
+        if self.first is not None:
+            self.first.__enter__()
+            self.locks.append(self.first)
+
+    def _hold(self, request: Hold) -> None:
+        key = request.saver.run_lock_key(request.config)
+        if key in self.held:
+            return
+        lock = request.saver.run_lock(request.config)
+        lock.__enter__()
+        self.locks.append(lock)
+        self.held |= {key}
+
+    def _let_go(self) -> None:
+        while self.locks:
+            self.locks.pop().__exit__(None, None, None)
 
     def _leave(self) -> None:
-        lock, self.lock = self.lock, None
-        if lock is not None:
-            lock.__exit__(None, None, None)
+        try:
+            for bench in (self.threads, self.loops):
+                if bench is not None:
+                    bench.close()
+            self.storing.close()
+        finally:
+            self._let_go()
+            if self.outbox is not None:
+                self.outbox.close()
+
+    def _tell(self, type: str, data: Mapping[str, Any]) -> None:
+        level = "warning" if "error" in data else "info"
+        self.walk.tell(type, level, None, **data)
 
     # Asynchronous: the same, with awaits. What may block runs in a thread.
 
@@ -169,11 +227,7 @@ class Driver:
         answer: Any = None
         error: BaseException | None = None
         try:
-            if self.lock is not None:
-                await self._to_its_end(_in_thread(self._enter))
-            error = self._cancellation()
-            if error is not None:
-                raise error
+            await self._aenter()
             while (request := self._ask(steps, answer, error)) is not None:
                 answer, error = None, self._cancellation() if request.__class__ in _BOUNDARIES else None
                 if error is not None:
@@ -193,54 +247,89 @@ class Driver:
         finally:
             del error
             await self._aleave()
-            late = self._cancellation()
-            if late is not None:
-                raise late
+
+    async def _aenter(self) -> None:
+        if self.first is not None or self.walk.options.observers:
+            await self._to_its_end(_in_thread(self._enter))
+            self._raise_cancellation()
+
+    async def _aleave(self) -> None:
+        if self.locks or self.outbox or self.threads or self.loops or self.storing.line:
+            await self._to_its_end(_in_thread(self._leave))
+        self._raise_cancellation()
 
     async def _aanswer(self, request: Request) -> Any:
-        kind = request.__class__
-        if kind is RunNode:
-            return await self._arun_node(request)  # type: ignore[arg-type]
-        if kind is Ask:
-            result = request.call.function(*self._arguments(request))  # type: ignore[attr-defined,arg-type]
-            return await result if inspect.isawaitable(result) else result
-        if kind is Finish:
-            if request.release and self.saver is not None:  # type: ignore[attr-defined]
-                token = CURRENT.set(self._as_holder())
-                try:
-                    await self._to_its_end(self.saver.arelease(self.config))
-                finally:
-                    CURRENT.reset(token)
-            return await self._aleave()
-        return await self._astore(request)
+        answer = _AANSWERS.get(request.__class__)
+        if answer is not None:
+            return await answer(self, request)
+        # What waits for a disk or a lock.
+        return await self._to_its_end(_in_thread(self._answer, request))
 
-    async def _arun_node(self, request: RunNode) -> Any:
-        call = request.node.action
-        arguments = (request.state, self.config) if call.takes_config else (request.state,)
-        token = CURRENT.set(Visit(request.node.id, request.answers, self.held))
+    async def _arun_where(self, task: Task) -> Any:
+        return await (self._arun(task) if task.executor is None else self._loops().run(task, self._arun))
+
+    async def _aask_user(self, request: Ask) -> Any:
+        result = request.call.function(*_arguments(request))
+        return await result if inspect.isawaitable(result) else result
+
+    async def _astart(self, request: Start) -> int:
+        return self._loops().start(request.task, self._arun)
+
+    async def _await(self, request: Wait) -> Any:
+        return await self._loops().wait(request.tickets)
+
+    async def _arun(self, task: Task) -> Any:
+        if task.__class__ is Next:
+            if isinstance(task.generator, AsyncGeneratorType):
+                return await _aadvanced(task)
+            return await self._to_its_end(_in_thread(run_here, task))
+        assert isinstance(task, RunNode)
+        token = CURRENT.set(task.visit)
         try:
-            if call.is_async:
-                result = call.function(*arguments)
+            if task.call.is_async:
+                result = task.call.function(*arguments_of(task))
             else:
-                result = await self._to_its_end(_in_thread(call.function, *arguments))
+                result = await self._to_its_end(_in_thread(task.call.function, *arguments_of(task)))
             return await result if inspect.isawaitable(result) else result
         finally:
             CURRENT.reset(token)
 
-    async def _astore(self, request: Request) -> Any:
-        saver = self.saver
-        assert saver is not None, "the loop stores nothing without a saver"
-        kind = request.__class__
-        if kind is Save:
-            checkpoint = _checkpoint(request)  # type: ignore[arg-type]
-            await self._to_its_end(saver.aput(self.config, checkpoint))
-            return checkpoint
-        if kind is Load:
-            return await saver.aget(request.config)  # type: ignore[attr-defined]
-        if kind is LoadWrites:
-            return await saver.aget_writes(request.config)  # type: ignore[attr-defined]
-        assert kind is Record
-        return await self._to_its_end(saver.aput_writes(request.config, request.writes))  # type: ignore[attr-defined]
+    async def _aload(self, request: Load) -> Any:
+        await self._aflush()
+        return await request.saver.aget(request.config)
+
+    async def _aload_writes(self, request: LoadWrites) -> Any:
+        await self._aflush()
+        return await request.saver.aget_writes(request.config)
+
+    async def _aflush(self) -> None:
+        if self.storing.line is not None:
+            await self._to_its_end(_in_thread(self.storing.flush))
+
+    async def _asave(self, request: Save) -> Any:
+        if self.storing.line is not None:
+            return await self._to_its_end(_in_thread(self.storing.save, request))
+        checkpoint = checkpoint_of(request)
+        try:
+            await self._to_its_end(request.saver.aput(request.config, checkpoint))
+        except (CheckpointerError, OSError) as error:
+            self.storing.failed(error, f"the checkpoint of {request.node_id!r}")
+            return None
+        return checkpoint
+
+    async def _arecord(self, request: Record) -> None:
+        if self.storing.line is not None:
+            await self._to_its_end(_in_thread(self.storing.record, request))
+            return
+        try:
+            await self._to_its_end(request.saver.aput_writes(request.config, request.writes))
+        except (CheckpointerError, OSError) as error:
+            self.storing.failed(error, "what belongs to a checkpoint")
+
+    def _loops(self) -> Loops:
+        if self.loops is None:
+            self.loops = Loops(self.storing.flush)
+        return self.loops
 
     async def _to_its_end(self, doing: Coroutine[Any, Any, Any]) -> Any:
         """Await what must not be left half done; a cancellation waits in `cancelled`."""
@@ -254,29 +343,81 @@ class Driver:
                 self.cancelled = cancelled
         return task.result()
 
+    def _raise_cancellation(self) -> None:
+        late = self._cancellation()
+        if late is not None:
+            raise late
+
     def _cancellation(self) -> BaseException | None:
         """The cancellation that waits, once."""
         cancelled, self.cancelled = self.cancelled, None
         return cancelled
 
-    async def _aleave(self) -> None:
-        if self.lock is not None:
-            await self._to_its_end(_in_thread(self._leave))
+
+# By type, for a chain of ifs would be asked at every step.
+_ANSWERS: Final[Mapping[type, Callable[[Driver, Any], Any]]] = {
+    RunNode: Driver._run,  # noqa: SLF001 - its own table
+    Next: Driver._run,  # noqa: SLF001
+    Ask: Driver._ask_user,  # noqa: SLF001
+    Save: lambda driver, request: driver.storing.save(request),
+    Record: lambda driver, request: driver.storing.record(request),
+    Load: Driver._load,  # noqa: SLF001
+    LoadWrites: Driver._load_writes,  # noqa: SLF001
+    Start: lambda driver, request: driver._threads().start(request.task),  # noqa: SLF001
+    Wait: lambda driver, request: driver._threads().wait(request.tickets),  # noqa: SLF001
+    Close: lambda _, request: request.generator.close(),
+    Hold: Driver._hold,  # noqa: SLF001
+    Finish: Driver._finish,  # noqa: SLF001
+    Release: Driver._release,  # noqa: SLF001
+    Discard: Driver._discard,  # noqa: SLF001
+}
+_AANSWERS: Final[Mapping[type, Callable[[Driver, Any], Coroutine[Any, Any, Any]]]] = {
+    RunNode: Driver._arun_where,  # noqa: SLF001
+    Next: Driver._arun_where,  # noqa: SLF001
+    Ask: Driver._aask_user,  # noqa: SLF001
+    Save: Driver._asave,  # noqa: SLF001
+    Record: Driver._arecord,  # noqa: SLF001
+    Load: Driver._aload,  # noqa: SLF001
+    LoadWrites: Driver._aload_writes,  # noqa: SLF001
+    Start: Driver._astart,  # noqa: SLF001
+    Wait: Driver._await,  # noqa: SLF001
+    Close: lambda _, request: _aclosed(request.generator),
+}
 
 
-def _checkpoint(save: Save) -> Checkpoint:
-    return Checkpoint._next(  # noqa: SLF001 - made of parts that are known to be right
-        save.node_id, save.next_node_id, save.parent_id, save.metadata, save.data, save.changes
-    )
+class _AsHolder:
+    """Lets a release through the lock that its own run holds."""
+
+    def __init__(self, held: frozenset[object]) -> None:
+        self.visit = Visit(END, (), held)
+
+    def __enter__(self) -> None:
+        self.token = CURRENT.set(self.visit)
+
+    def __exit__(self, *_error: object) -> None:
+        CURRENT.reset(self.token)
 
 
-def _refuse_awaitable(result: Any, node_id: str | None) -> Any:
-    if not inspect.isawaitable(result):
-        return result
-    if inspect.iscoroutine(result):
-        result.close()
-    what = "an edge" if node_id is None else f"node {node_id!r}"
-    raise GraphRunnerError(f"{what} is asynchronous: run the graph with astream or ainvoke", node_id=node_id)
+def _arguments(request: Ask) -> tuple[Any, ...]:
+    arguments = request.arguments
+    return arguments if request.call.takes_config else arguments[: len(arguments) - 1]
+
+
+async def _aadvanced(task: Next) -> Any:
+    token = CURRENT.set(task.visit)
+    try:
+        return await anext(task.generator)
+    except StopAsyncIteration:
+        return Ended(None)
+    finally:
+        CURRENT.reset(token)
+
+
+async def _aclosed(generator: Any) -> None:
+    if isinstance(generator, AsyncGeneratorType):
+        await generator.aclose()
+    else:
+        await _in_thread(generator.close)
 
 
 async def _in_thread(call: Callable[..., Any], *arguments: Any) -> Any:

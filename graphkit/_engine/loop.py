@@ -2,19 +2,21 @@
 
 Theory of operation
 -------------------
-A run walks from node to node. `_Run.steps()` yields requests (`requests.py`): run this node, evaluate this edge, load,
+A run walks from node to node. `Run.steps()` yields requests (`requests.py`): run this node, evaluate this edge, load,
 save, record, emit. A driver (`drive.py`) answers each by sending the result or throwing the error, synchronously or
 not; the loop cannot tell.
 
 One step: node -> merge its update -> evaluate the outgoing edge -> merge the edge's update -> save (node, next) ->
 emit. Nothing of a step is stored before all of it is known, so a node that fails leaves no trace and a resume runs it
-again, and a node whose checkpoint is stored never runs again: the next node is stored with it.
+again, and a node whose checkpoint is stored never runs again: the next node is stored with it. How one node is visited
+is in `strand.py`; a fork is a visit made of branches, which are strands of their own and report to this run.
 
-Where the run stands is `self.at` (the node just finished) and `self.next`. What is recorded beside the *latest*
-checkpoint belongs to the visit of the node that comes next: the stops that wait there, the answers to them, updates
-that came with a resume. They disappear from sight when that node's own checkpoint is appended. So a crash in the
-middle of an answered node finds the answer again. Writes are put beside the latest checkpoint only: a resume from an
-older one starts a visit of its own, on a copy of that checkpoint that is appended once there is something to record.
+Where the run stands is `self.at` (the node just finished), `self.next`, and `self.stand` (the state there; `data` runs
+ahead of it within a step). What is recorded beside the *latest* checkpoint belongs to the visit of the node that comes
+next: the stops that wait there, the answers to them, updates that came with a resume, finished branches, results of
+`once`. They disappear from sight when that node's own checkpoint is appended. So a crash in the middle of an answered
+node finds the answer again. Writes are put beside the latest checkpoint only: a resume from an older one starts a visit
+of its own, on a copy of that checkpoint that is appended once there is something to record.
 
 A declared stop is recorded after its checkpoint. If the process dies in between, the resume finds a checkpoint of the
 loop's own without the record and stops then: an approval cannot be lost to a crash.
@@ -22,20 +24,26 @@ loop's own without the record and stops then: an approval cannot be lost to a cr
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, final
 
-from graphkit._abc import ANSWER, INTERRUPT, UPDATE, public_metadata, unanswered
+from graphkit._abc import ANSWER, FAILURE, INNER, INTERRUPT, UPDATE, BaseCheckpointSaver, inner_stops, unanswered
 from graphkit._checkpoint import Checkpoint, new_id
-from graphkit._compile_config import CompileConfig
 from graphkit._config import END, START, RunnableConfig, StreamMode
-from graphkit._engine.requests import Ask, Emit, Finish, Load, LoadWrites, Record, Request, RunNode, Save
-from graphkit._frozen import FrozenDict, freeze, private_copy
-from graphkit._output import ABSENT, Command, GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, When
-from graphkit._state import AgentState, Changes
-from graphkit._topology import Condition, Node, Topology
-from graphkit._visit import GraphInterrupt
+from graphkit._engine import embedded
+from graphkit._engine.contribution import EXTRA, Contribution, visible
+from graphkit._engine.journal import RunJournal, answers_of, failure_of
+from graphkit._engine.packed import unpack
+from graphkit._engine.program import Program
+from graphkit._engine.requests import Discard, Emit, Finish, Load, Record, Release, Request, Save
+from graphkit._engine.strand import Halt, Strand
+from graphkit._engine.walk import EMPTY, KEEPS, VISIT, Steps, told
+from graphkit._frozen import FrozenDict, FrozenList, freeze
+from graphkit._output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, When
+from graphkit._state import Changes
+from graphkit._topology import Node
 from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointerError,
@@ -44,129 +52,51 @@ from graphkit.errors import (
     MaxIterationsError,
     NodeExecutionError,
 )
+from graphkit.when import Step
 
-Steps = Generator[Request, Any, None]
-_EMPTY: Final = FrozenDict()
 _PATH_LENGTH: Final = 100
-KEEPS: Final = "keeps"
-"""In the metadata of an update: the id of the checkpoint whose record it took over."""
-_OF_ONE_CHECKPOINT: Final = frozenset({"step", "source", "graph", KEEPS})
-"""What the metadata of one checkpoint say about it alone; the rest belongs to the whole run."""
 _OF_NODES: Final = frozenset({"inside", "action"})
 OWN_SOURCES: Final = frozenset({"input", "loop"})
 """Values of the metadata's `source` at which a resume still owes the declared stops; update, fork and answer do not."""
 
 
-class Stop(BaseException):
-    """Thrown in by a driver whose caller closed the stream: save what is unsaved and end."""
+class Stand(NamedTuple):
+    """Where a run stands, whatever has been tried since."""
+
+    at: str
+    next: str | None
+    data: FrozenDict
+    changes: Changes | None
+    step: int
+    entries: FrozenList | None
+    """Of an embedded graph: its contribution."""
 
 
-class Walk:
-    """What a run and an update of a state share: the graph, where it stands, its state, and how an edge is taken."""
+class Control:
+    """What others may ask of a run; shared with the graphs embedded in it."""
 
-    def __init__(self, topology: Topology, options: CompileConfig, config: RunnableConfig) -> None:
-        self.topology = topology
-        self.schema = topology.schema
-        self.options = options
-        self.config = config
-        self.saver = options.saver
-        self.data = _EMPTY
-        self.changes: Changes | None = None
-        """Against the state of the latest stored checkpoint; None if there is none."""
+    __slots__ = ("pausing",)
 
-    def merge(self, node_id: str, update: Any) -> None:
-        """Merge what a node or an edge returned."""
-        if update is None:
-            return
-        if not isinstance(update, Mapping) and not hasattr(update, "model_fields_set"):
-            raise self.failure(
-                NodeExecutionError,
-                f"{node_id!r} returned {type(update).__name__}: return a mapping of updates, a Command or None",
-                node_id,
-            )
-        try:
-            data, ops = self.schema.merge(self.data, update)
-        except Exception as error:
-            reason = f"the update of {node_id!r} cannot be merged: {error}"
-            raise self.failure(NodeExecutionError, reason, node_id) from error
-        self.move_to(data, ops)
-
-    def move_to(self, data: FrozenDict, ops: dict[str, int]) -> None:
-        """Take a new state, and note what it changed."""
-        self.data = data
-        if self.changes is not None and ops:
-            self.changes = self.changes.then(ops)
-
-    def follow(self, source: str) -> Generator[Request, Any, str]:
-        """Take the outgoing edge of a node; returns the next node's id."""
-        edge = self.topology.edges.get(source)
-        if edge.__class__ is str:
-            return edge
-        if edge is None:
-            raise self.failure(GraphRunnerError, f"{source!r} has no outgoing edge; add_edge({source!r}, ...)", source)
-        return (yield from self._decide(source, edge))  # type: ignore[arg-type]
-
-    def _decide(self, source: str, edge: Condition) -> Generator[Request, Any, str]:
-        try:
-            result = yield Ask(edge.call, self.state(), self.config)
-        except (Exception, GraphInterrupt) as error:  # only nodes can wait for a human
-            raise self.failure(NodeExecutionError, f"the edge of {source!r} failed: {_tell(error)}", source) from error
-        if isinstance(result, Command):
-            self.merge(source, result.update)
-            result = result.goto
-        target = result if edge.mappings is None else self._mapped(source, edge.mappings, result)
-        if not isinstance(target, str) or not self.topology.has_target(target):
-            raise self.failure(
-                GraphRunnerError,
-                f"the edge of {source!r} leads to {target!r}, which is not a node of the graph",
-                source,
-            )
-        return str.__str__(target)  # of a StrEnum, too
-
-    def _mapped(self, source: str, mappings: Mapping[Any, str], key: Any) -> str:
-        try:
-            return mappings[key]
-        except (KeyError, TypeError):
-            known = ", ".join(map(repr, mappings))
-            reason = f"the edge of {source!r} gave {key!r}, which its mappings do not have (they have {known})"
-            raise self.failure(GraphRunnerError, reason, source) from None
-
-    def state(self) -> AgentState:
-        """The state as nodes and callers see it."""
-        return self.schema.state_of(self.data)
-
-    def failure(self, kind: type[GraphRunnerError], reason: str, node_id: str | None = None) -> GraphRunnerError:
-        """An error of this run."""
-        thread_id = None if self.saver is None else self.config.thread
-        state: Any = private_copy(self.data)  # the saver may hold the objects in it
-        return kind(reason, node_id=node_id, thread_id=thread_id, state=state, path=self.path(), config=self.config)
-
-    def recorded(self, base: Checkpoint) -> Generator[Request, Any, dict[str, Any]]:
-        """What is recorded beside a checkpoint; also if the process died before an update had taken it over."""
-        recorded = dict((yield LoadWrites(self.config.replace(checkpoint_id=base.id))))
-        kept = base.metadata.get(KEEPS)
-        if not recorded and kept is not None:
-            recorded = dict((yield LoadWrites(self.config.replace(checkpoint_id=kept))))
-        return recorded
-
-    def carried(self, base: Checkpoint) -> dict[str, Any]:
-        """The metadata that a run's next checkpoints share with this one: its run_id, and the caller's keys."""
-        metadata = public_metadata(base.metadata)
-        return {key: value for key, value in metadata.items() if key not in _OF_ONE_CHECKPOINT}
-
-    def path(self) -> list[str]:
-        """The nodes that were finished."""
-        return []
+    def __init__(self) -> None:
+        self.pausing = False
+        """Stop at the next node boundary. Only ever set to true, from any thread or a signal handler."""
 
 
-class Run(Walk):
+@final
+class Run(Strand):
     """One run of a graph; `steps()` is the loop."""
 
-    def __init__(self, topology: Topology, options: CompileConfig, config: RunnableConfig, given: Any) -> None:
-        super().__init__(topology, options, config.replace(checkpoint_id=None))
+    def __init__(
+        self, program: Program, config: RunnableConfig, given: Any, *, saver: BaseCheckpointSaver | None = None
+    ) -> None:
+        super().__init__(program, config.replace(checkpoint_id=None), saver or program.options.saver)
+        self.run = self
         self.given = given
         self.asked_for = config
+        options = program.options
         self.limit = config.max_iterations or options.max_iterations
+        self.exits = options.durability == "exit"
+        """Nothing is stored before the run stands still."""
         self.at: str = START
         self.next: str | None = None
         self.base: Checkpoint | None = None
@@ -177,18 +107,45 @@ class Run(Walk):
         """Whether `base` is the latest of the thread, so that writes may be put beside it."""
         self.writes: dict[str, Any] = {}
         """What is recorded beside where the run stands."""
+        self.unrecorded: dict[str, Any] = {}
+        """What is to be, once the run stands still; see `exits`."""
         self.step = 0
-        self.metadata = _EMPTY
+        """How many nodes were executed."""
+        self.metadata = EMPTY
         self.finished: list[str] = []
         self.may_stop = True
         """Whether the declared stops hold where the run stands: not for the step that a resume was asked for."""
         self.has_arrived = True
         """Whether where the run stands is news to the caller: not after a resume."""
-        self.stand: tuple[FrozenDict, Changes | None] = (_EMPTY, None)
-        """The state where the run stands; `data` runs ahead of it within a step."""
+        self.stand = Stand(START, None, EMPTY, None, 0, None)
+        self.control = Control()
+        self.journal = RunJournal(self)
+        self.contribution: Contribution | None = None
+        self.within: str | None = None
+        """The visit that this run is, in the run around it; None if there is none."""
+        self.inner: list[InterruptionMetadata] = []
+        """What waits in embedded graphs, as they handed it out."""
+        self.for_children: dict[str, GraphResume] = {}
+        """What a resume brought for embedded graphs, by namespace."""
+        self.visits: Counter[str] = Counter()
+        # Set by the driver.
+        self.held: frozenset[object] = frozenset()
+        """The run locks that the run holds."""
+        self.perform: Callable[[Steps], None]
+        """Answers requests at once, from any thread."""
+        self.clock: Callable[[], float]
+        """Seconds."""
 
     def path(self) -> list[str]:
         return self.finished[-_PATH_LENGTH:]
+
+    def attach(self, held: frozenset[object], perform: Callable[[Steps], None], clock: Callable[[], float]) -> None:
+        self.held, self.perform, self.clock = held, perform, clock
+
+    @property
+    def pausing(self) -> bool:
+        """Whether somebody asked the run to stop at the next node boundary."""
+        return self.control.pausing
 
     # The loop
 
@@ -198,111 +155,203 @@ class Run(Walk):
             yield from self._resume(self.given)
         else:
             yield from self._start(self.given)
+        self.tell("graph.start", "info", self.next, run_id=self.metadata.get("run_id"), step=self.step)
         try:
             yield from self._walk()
-        except CheckpointerError:
+        except Halt:
+            yield from self._hand_out_stops()
+        except CheckpointerError as error:
+            self.tell("graph.fail", "error", self.next, error=told(error))
             raise
-        except BaseException:
-            if self.saver is not None and not self.is_saved:
-                self.data, self.changes = self.stand
-                yield from self._save("loop")
+        except BaseException as error:
+            yield from self._fail(error)
             raise
 
     def _walk(self) -> Steps:
         nodes, edges, options = self.topology.nodes, self.topology.edges, self.options
-        saver, interval, limit = self.saver, options.checkpoint_interval, self.limit
+        saver, before, after = self.saver, self.program.before, self.program.after
         snapshots = saver is not None and self.config.stream_mode is StreamMode.SNAPSHOTS
-        stops = bool(options.interrupt_before or options.interrupt_after)
+        updates = self._updates_of_steps()
+        stops = bool(before or after)
         state_of = self.schema.state_of
+        control = self.control
+        measures = self.program.when is not None
         while True:
             stop = self._declared_stop() if stops and self.may_stop else None
             if stop is not None:
-                yield from self._record_stop(*stop)
+                yield from self.record_stop(*stop)
             if self.has_arrived:
                 is_new = snapshots and self.is_saved
-                yield Emit(self._snapshot() if is_new else NodeOutput(self.at, state_of(self.data)))
+                output = self._snapshot() if is_new else NodeOutput(self.at, state_of(self.data))
+                if updates is not None:
+                    output.update = self._update_of_step(updates)
+                yield Emit(output)
             if stop is not None:
-                yield from self._hand_out_stops()
-                return
+                raise Halt
             self.may_stop = self.has_arrived = True
-            if self.next == END:
-                if saver is not None and self._is_behind():
-                    yield from self._save("answer")
-                yield Finish(release=options.release_thread)
+            place = self.next
+            if place == END:
+                yield from self._end()
                 yield Emit(NodeOutput(END, state_of(self.data)))
                 return
-            node = nodes[self.next]  # type: ignore[index]
-            if node.asks is not None and (yield from self._asks_to_stop(node)):
-                return
-            if self.step >= limit:
-                raise self._too_long(node.id)
-            state = state_of(self.data)  # the node's own: nobody else sees what it does to it
-            try:
-                result = yield RunNode(node, state, self._answers() if self.writes else ())
-            except GraphInterrupt as interrupt:
-                yield from self._record_stop(node.id, "inside", interrupt.payload)
-                yield from self._hand_out_stops()
-                return
-            except Exception as error:
-                raise self.failure(NodeExecutionError, f"node {node.id!r} failed: {_tell(error)}", node.id) from error
-            goto = None
-            if result.__class__ is Command:
-                goto, result = result.goto, result.update
-            if result is not None and result is not state:
-                self.merge(node.id, result)
-            self.step += 1
-            if goto is not None:
-                following: str | None = self._checked(node.id, goto)
-            elif options.interrupt_before_edge and node.id in options.interrupt_after:
-                following = None
+            if control.pausing:
+                raise Halt
+            step, started = self.step, self.clock() if measures else 0.0
+            node = nodes.get(place)  # type: ignore[arg-type]
+            if node is None:
+                fork = self.topology.forks[place]  # type: ignore[index]
+                yield from self.fork(fork, "")
+                at, following = fork.id, fork.join
             else:
-                edge = edges.get(node.id)
-                following = edge if edge.__class__ is str else (yield from self.follow(node.id))
-            self.at, self.next, self.is_saved = node.id, following, False
-            self.stand = self.data, self.changes
-            self.finished.append(node.id)
+                at = node.id
+                goto = yield from self.visit(node, "")
+                if goto is not None:
+                    following: str | None = self.checked(at, goto)  # type: ignore[no-redef]
+                elif options.interrupt_before_edge and at in after:
+                    following = None
+                else:
+                    edge = edges.get(at)
+                    following = edge if edge.__class__ is str else (yield from self.follow(at))
+                self.finished.append(at)
+            self.at, self.next, self.is_saved = at, following, False
+            last = self.stand
+            self._stand_here()
             if self.writes:
-                self.writes = {}
-            if saver is not None and (self.step % interval == 0 or following is None or following == END):
-                yield from self._save("loop")
+                self.writes, self.unrecorded = {}, {}
+            if self.post is not None:
+                self.tell("edge.transition", "verbose", at, target=following)
+            if saver is not None and (
+                following == END or following is None or self._is_due(at, step, last.changes, started)
+            ):
+                yield from self.save("loop")
+
+    def _is_due(self, at: str, step: int, last: Changes | None, started: float) -> bool:
+        """Whether a checkpoint is to be stored here, where nothing else asks for one."""
+        when, interval = self.program.when, self.options.checkpoint_interval
+        if self.exits:
+            return False
+        if when is None:
+            return interval == 1 or step // interval != self.step // interval  # a fork may pass several at once
+        before = {} if last is None else last.ops
+        ops = {} if self.changes is None else self.changes.ops
+        changed = tuple(key for key in ops if key not in before or ops[key] != before[key])
+        return when(at, self.state(), Step(self.next, self.clock() - started, changed))
+
+    def count(self, node_id: str) -> None:
+        """One more node is executed.
+
+        Raises:
+            MaxIterationsError: it would be one too many.
+        """
+        if self.step >= self.limit:
+            raise self.failure(
+                MaxIterationsError,
+                f"the run has executed {self.limit} nodes, its max_iterations, and would go on with {node_id!r}",
+                node_id,
+            )
+        self.step += 1
+
+    def _stand_here(self) -> None:
+        entries = None if self.contribution is None else self.contribution.entries
+        self.stand = Stand(self.at, self.next, self.data, self.changes, self.step, entries)
+
+    def _fail(self, error: BaseException) -> Steps:
+        """Store where the run stands, and why it ended, if it did not end by somebody's wish."""
+        self.at, self.next, self.data, self.changes, self.step, entries = self.stand
+        if self.contribution is not None and entries is not None:
+            self.contribution.entries = entries
+        failure = error if isinstance(error, Exception) else None
+        if self.saver is not None:
+            if not self.is_saved:
+                yield from self.save("loop")
+            yield from self._keep_failure(failure)
+        if failure is not None:
+            self.tell("graph.fail", "error", self.next, error=told(failure))
+
+    def _keep_failure(self, failure: Exception | None) -> Steps:
+        writes = dict(self.unrecorded)
+        # Beside an older checkpoint nothing is recorded: its own run did not fail.
+        if failure is not None and self.is_latest:
+            writes[FAILURE] = freeze(failure_of(failure, getattr(failure, "node_id", None) or self.next))
+        if writes:
+            yield from self.record(writes)
+
+    def _end(self) -> Steps:
+        if self.saver is not None and self._is_behind():
+            self._stand_here()
+            yield from self.save("answer")
+        if self.within is None or self.options.checkpoint_saver is not None:
+            yield from self._let_go()
+        self.tell("graph.complete", "info", END, nodes=self.step)
+        if self.within is None:
+            yield Finish()
+
+    def _let_go(self) -> Steps:
+        """Release or delete what a finished run leaves, if it is to be."""
+        if self.saver is None:
+            return
+        for saver in embedded.savers_of(self.topology, self.saver):
+            if self.options.release_thread:
+                yield Release(saver, self.config)
+            elif not self.options.preserve:
+                yield Discard(saver, self.config)
 
     # How a run begins
 
     def _start(self, given: Mapping[str, Any]) -> Steps:
+        if self.within is not None:
+            self._adopt(given)
+        else:
+            yield from self._begin(given)
+        own = {"run_id": self.metadata.get("run_id") or new_id()}
+        self.metadata = self._new_metadata(own if self.within is None else {**own, embedded.WITHIN: self.within}, {})
+        self.next = yield from self.follow(START)
+        self._stand_here()
+        if self.saver is not None and not self.exits:
+            yield from self.save("input")
+
+    def _begin(self, given: Mapping[str, Any]) -> Steps:
         if self.saver is not None:
-            self.base = yield Load(self.asked_for)
+            self.base = yield Load(self.saver, self.asked_for)
             if self.base is None and self.asked_for.checkpoint_id is not None:
                 raise self._no_checkpoint()
         if self.base is None:
             self.data = self.schema.initial()
+            self.tell("state.create", "verbose", START, keys=list(given))
         else:
-            self.data = self.base.state
-            self.changes = Changes(self.data, {})
+            self.opened(self.base)
+            self.tell("checkpoint.load", "info", self.base.node_id, id=self.base.id)
         try:
+            if self.schema.transient:
+                self.private = self.schema.merge_private(EMPTY, {})
+                given = self.without_private(given)
             self.move_to(*self.schema.begin(self.data, given))
         except Exception as error:
             raise self.failure(GraphRunnerError, f"the input cannot be merged: {error}", START) from error
-        self.metadata = self._new_metadata({"run_id": new_id()}, {})
-        self.next = yield from self.follow(START)
-        if self.saver is not None:
-            yield from self._save("input")
+
+    def _adopt(self, given: Mapping[str, Any]) -> None:
+        """Begin with the state of the graph around this one."""
+        assert self.contribution is not None
+        try:
+            self.data = self.schema.adopt(given)
+        except Exception as error:
+            reason = f"the state of the graph around it does not fit: {error}"
+            raise self.failure(GraphRunnerError, reason, START) from error
 
     def _resume(self, resume: GraphResume) -> Steps:
         base = yield from self._load_base()
         self.base, self.is_saved = base, True
-        self.data, self.at, self.next = base.state, base.node_id, base.next_node_id
-        self.changes = Changes(self.data, {})
-        if self.next is not None and not self.topology.has_target(self.next):
-            raise self.failure(
-                GraphRunnerError,
-                f"the stored next node {self.next!r} is not a node of this graph; "
-                f"add it again, or choose another with update_state(config, {{}}, goto=...)",
-                self.next,
-            )
-        recorded = yield from self.recorded(base)
+        self.opened(base)
+        if self.contribution is not None:
+            self.contribution.entries = base.state.get(EXTRA, self.contribution.entries)
+        self.at = base.node_id
+        self.next = base.next_node_id
+        if self.next is not None:
+            self.next = self._still_there(self.next)
+        recorded = yield from self.loaded_writes(base)
         if not self.is_latest:  # what waited here waits again, unanswered
             recorded = {key: value for key, value in recorded.items() if key.startswith(INTERRUPT)}
-        was_stopped = any(key.startswith(INTERRUPT) for key in recorded)
+        was_stopped = any(key.startswith((INTERRUPT, INNER)) for key in recorded)
         carried = self.carried(base)
         self.metadata = self._new_metadata({"run_id": carried["run_id"]} if "run_id" in carried else {}, carried)
         self.step = 0 if was_stopped else base.metadata.get("step", 0)
@@ -312,35 +361,54 @@ class Run(Walk):
         self.may_stop, self.has_arrived = owes_stop, False
         if not self.is_latest:
             recorded = _asked_once(recorded, given)
+        if recorded.get(FAILURE) is not None:
+            given[FAILURE] = None
         self.writes = {**recorded, **given}
-        before = self.data, self.changes
+        self._stand_here()  # what is recorded is merged again by every resume
         self._merge_recorded()
-        after = self.data, self.changes
         # After an update all of it, in case the update died before it had taken over the record.
         writes = self.writes if KEEPS in base.metadata else given
         # A stop that is only passed by, on a line of its own, is nothing that anybody has to find.
         if writes and (self.is_latest or resume.has_value or resume.update is not None):
-            self.data, self.changes = before  # what is recorded is merged again by every resume
-            yield from self._record(writes)
-            self.data, self.changes = after
+            yield from self.record(writes)
+        self.tell("checkpoint.resume", "info", self.next, checkpoint_node=base.node_id, resume_node=self.next)
+        for key, answer in given.items():
+            if key.startswith(ANSWER) and answer is not None:
+                self.tell("interrupt.answered", "info", self.next, id=key.removeprefix(ANSWER))
         if self.next is None and not (owes_stop and self._declared_stop()):
             self.next = yield from self.follow(self.at)  # what interrupt_before_edge left open
+
+    def _still_there(self, place: str) -> str:
+        found = self.topology.target(place)
+        if found is None:
+            raise self.failure(
+                GraphRunnerError,
+                f"the stored next node {place!r} is not a node of this graph; "
+                f"add it again, or choose another with update_state(config, {{}}, goto=...)",
+                place,
+            )
+        return found
 
     def _load_base(self) -> Generator[Request, Any, Checkpoint]:
         if self.saver is None:
             raise CheckpointerConfigurationError(
                 "a resume needs a saver: compile the graph with checkpoint_saver=..., and checkpoint_interval above 0"
             )
-        base: Checkpoint | None = yield Load(self.asked_for)
+        base: Checkpoint | None = yield Load(self.saver, self.asked_for)
         if base is None:
             raise self._no_checkpoint()
         if self.asked_for.checkpoint_id is not None:
-            latest = yield Load(self.config)
+            latest = yield Load(self.saver, self.config)
             self.is_latest = latest is not None and latest.id == base.id
+        self.tell("checkpoint.load", "info", base.node_id, id=base.id)
         return base
+
+    # What a resume brings
 
     def _given(self, resume: GraphResume, waiting: dict[str, Mapping[str, Any]]) -> dict[str, Any]:
         """What a resume adds to the record; refuses what nothing waits for, before anything is stored."""
+        inner = inner_stops(self.writes)
+        resume = self._split(resume, waiting, inner)
         inside = {key: stop for key, stop in waiting.items() if stop["when"] == "inside"}
         declared = {key: stop for key, stop in waiting.items() if stop["when"] != "inside"}
         given: dict[str, Any] = {}
@@ -356,16 +424,29 @@ class Run(Walk):
         if resume.update is not None:
             if not isinstance(resume.update, Mapping):
                 raise self.failure(GraphRunnerError, f"update= must be a mapping, not {type(resume.update).__name__}")
-            given[f"{UPDATE}{sum(key.startswith(UPDATE) for key in self.writes)}"] = resume.update
+            given[f"{UPDATE}{sum(key.startswith(UPDATE) for key in self.writes)}"] = self.storable(resume.update)
         try:
             return {key: freeze(value) for key, value in given.items()}
         except ValueError as error:
             raise self.failure(GraphRunnerError, f"what the resume brought cannot be kept: {error}") from error
 
+    def _split(self, resume: GraphResume, waiting: Mapping[str, Any], inner: Mapping[str, str]) -> GraphResume:
+        """What of a resume is for this graph; the rest is for the embedded graphs that wait."""
+        try:
+            mine, self.for_children = embedded.split(resume, waiting, inner)
+        except ValueError as error:
+            raise self.failure(GraphRunnerError, str(error)) from error
+        return mine
+
     def _to_inside(self, value: Any, inside: Mapping[str, Any]) -> dict[str, Any]:
         by_id = isinstance(value, Mapping) and bool(value) and all(key in inside for key in value)
         if by_id:
             return {ANSWER + key: answer for key, answer in value.items()}
+        if len({stop.get("key", "") for stop in inside.values()}) > 1:
+            known = ", ".join(map(repr, inside))
+            raise self.failure(
+                GraphRunnerError, f"several questions wait: resume with a mapping of id to answer; the ids are {known}"
+            )
         # A node asks one question after the other: the first is the one that waits.
         return {ANSWER + next(iter(inside)): value}
 
@@ -376,7 +457,11 @@ class Run(Walk):
                 f"the run stopped at {self._place()}: resume with a mapping to merge into the state, "
                 f"or without a value, not with {type(value).__name__}",
             )
-        return {ANSWER + key: value for key in declared}
+        return {ANSWER + key: self.storable(value) for key in declared}
+
+    def storable(self, update: Mapping[str, Any]) -> Mapping[str, Any]:
+        """An update without the keys that are never stored; those are merged at once."""
+        return self.without_private(update) if self.schema.transient else update
 
     def _merge_recorded(self) -> None:
         """Merge the answers to declared stops and the updates that came with resumes, in the order they came."""
@@ -384,129 +469,222 @@ class Run(Walk):
         for key, value in self.writes.items():
             answered = stops.get(key.removeprefix(ANSWER)) if key.startswith(ANSWER) and value is not None else None
             if key.startswith(UPDATE) or (answered is not None and answered["when"] != "inside"):
-                self._merge_given(value)
-
-    def _merge_given(self, value: Mapping[str, Any]) -> None:
-        try:
-            self.move_to(*self.schema.merge(self.data, value))
-        except Exception as error:
-            reason = f"what the resume brought cannot be merged: {error}"
-            raise self.failure(GraphRunnerError, reason, self.next) from error
+                try:
+                    self.merge(self.at, value)
+                except NodeExecutionError as error:
+                    reason = f"what the resume brought cannot be merged: {error.__cause__}"
+                    raise self.failure(GraphRunnerError, reason, self.next) from error.__cause__
 
     # Stops
 
-    def _declared_stop(self) -> tuple[str, When, None] | None:
-        if self.at in self.options.interrupt_after:
-            return self.at, "after", None
-        if self.next in self.options.interrupt_before:
-            return self.next, "before", None  # type: ignore[return-value]
+    def _declared_stop(self) -> tuple[str, When, str] | None:
+        if self.at in self.program.after:
+            return self.program.after[self.at], "after", ""
+        if self.next in self.program.before:
+            return self.program.before[self.next], "before", ""
         return None
 
-    def _asks_to_stop(self, node: Node) -> Generator[Request, Any, bool]:
-        try:
-            answer = yield Ask(node.asks, node.id, self.state(), self.config)  # type: ignore[arg-type]
-        except (Exception, GraphInterrupt) as error:
-            reason = f"interrupt() of node {node.id!r} failed: {_tell(error)}"
-            raise self.failure(NodeExecutionError, reason, node.id) from error
-        if answer is None:
-            return False
-        payload = None
-        if isinstance(answer, InterruptionMetadata):
-            answer, payload = answer.metadata, answer.payload
-        if not isinstance(answer, Mapping):
-            returned = type(answer).__name__
-            reason = f"interrupt() of node {node.id!r} returned {returned}: return metadata, a mapping or None"
-            raise self.failure(NodeExecutionError, reason, node.id)
-        yield from self._record_stop(node.id, "action", payload, answer)
-        yield from self._hand_out_stops()
-        return True
-
-    def _record_stop(self, node_id: str, when: When, payload: Any, metadata: Mapping[str, Any] = _EMPTY) -> Steps:
+    def record_stop(
+        self,
+        node_id: str,
+        when: When,
+        key: str,
+        payload: Any = None,
+        metadata: Mapping[str, Any] = EMPTY,
+    ) -> Steps:
         """Store that the run waits here. A stop that waits already is asked again under its id."""
         waiting = unanswered(self.writes)
-        again = [key for key, stop in waiting.items() if (stop["node_id"], stop["when"]) == (node_id, when)]
+        again = [
+            known
+            for known, stop in waiting.items()
+            if (stop["node_id"], stop["when"], stop.get("key", "")) == (node_id, when, key)
+        ]
         since = waiting[again[0]]["created_at"] if again else datetime.now(UTC)
         stop = {"node_id": node_id, "when": when, "payload": payload, "metadata": dict(metadata), "created_at": since}
+        if key:
+            stop["key"] = key
         if self.saver is not None and self.is_saved and when in _OF_NODES:
             # The node may have updated, or released, the thread that runs it.
-            latest = yield Load(self.config)
+            latest = yield Load(self.saver, self.config)
             self.is_latest = latest is not None and latest.id == self.base.id  # type: ignore[union-attr]
         try:
             frozen = freeze(stop)
         except ValueError as error:
             raise self.failure(NodeExecutionError, f"what {node_id!r} asks cannot be kept: {error}", node_id) from error
-        yield from self._record({INTERRUPT + (again[0] if again else new_id()): frozen})
+        id = again[0] if again else new_id()  # noqa: A001
+        yield from self.record({INTERRUPT + id: frozen})
+        self.tell("interrupt.raised", "info", node_id, id=id, when=when)
 
     def _hand_out_stops(self) -> Steps:
-        state = self.state()
+        waiting = unanswered(self.writes)
+        if not waiting and not self.inner:  # somebody asked for a pause
+            yield from self.record_stop(self.next or self.at, "before", "", None, {"reason": "pause"})
+            waiting = unanswered(self.writes)
+        state = self.schema.state_of(self.data)
         stops = [
             InterruptionMetadata(
                 stop["node_id"], state, when=stop["when"], id=key, payload=stop["payload"], metadata=stop["metadata"]
             )
-            for key, stop in unanswered(self.writes).items()
+            for key, stop in waiting.items()
         ]
+        stops += self.inner
         for stop in stops:
             stop.interrupts = (stop, *(other for other in stops if other is not stop))
-        yield Finish(release=False)
+        if self.within is None:
+            yield Finish()
         yield Emit(stops[0])
 
-    def _answers(self) -> tuple[Any, ...]:
-        """The answers to `interrupt()` calls of this visit, in the order of the calls."""
-        asked = [key for key, stop in self.writes.items() if key.startswith(INTERRUPT) and stop["when"] == "inside"]
-        found = [self.writes.get(ANSWER + key.removeprefix(INTERRUPT), ABSENT) for key in asked]
-        return tuple(found[: found.index(ABSENT)] if ABSENT in found else found)
+    def answers(self, key: str) -> tuple[Any, ...]:
+        """The answers to `interrupt()` calls of a visit, in the order of the calls."""
+        return answers_of(self.writes, key)
 
     # Storing
 
-    def _save(self, source: str) -> Steps:
-        self.base = yield Save(
-            self.at,
-            self.next,
-            self.data,
+    def save(self, source: str) -> Steps:
+        """Store where the run stands."""
+        assert self.saver is not None
+        at, following, data, changes, step, entries = self.stand
+        if self.contribution is not None:
+            assert entries is not None
+            data, changes = self.contribution.stored(data, changes, entries)
+        saved = yield Save(
+            self.saver,
+            self.config,
+            at,
+            following,
+            data,
             parent=self.base,
-            metadata=self._stamped(source),
-            changes=self.changes,
+            metadata=self._stamped(source, step),
+            changes=changes,
         )
-        self.changes = Changes(self.data, {})
-        self.stand = self.data, self.changes
+        if saved is None:
+            return
+        self.base = saved
+        now = Changes(data, {})
+        if self.data is self.stand.data:
+            self.changes = now
+        elif self.changes is None or self.changes.base is not data:
+            self.changes = None  # the run is ahead of what is stored, by what nobody has counted
+        self.stand = self.stand._replace(changes=now)
         self.is_saved = self.is_latest = True
+        if self.post is not None:
+            self.tell("checkpoint.save", "info", at, id=saved.id, next=following, source=source)
 
-    def _stamped(self, source: str) -> FrozenDict:
-        stamped = FrozenDict({**self.metadata, "step": self.step, "source": source})
+    def _stamped(self, source: str, step: int) -> FrozenDict:
+        stamped = FrozenDict({**self.metadata, "step": step, "source": source})
         stamped.kind = self.metadata.kind  # a str and an int do not change it; found out anew it would cost O(keys)
         return stamped
 
-    def _record(self, writes: Mapping[str, Any]) -> Steps:
+    def settle(self) -> Steps:
+        """Make sure that values can be recorded beside where the run stands."""
+        if self.saver is None or self.exits:
+            return
+        if not self.is_saved:
+            yield from self.save("loop")
+        elif not self.is_latest:
+            yield from self._fork_off()
+
+    def _fork_off(self) -> Steps:
+        yield from self.save("fork")
+        if self.writes:
+            yield Record(self.saver, self._here(), self.writes)  # type: ignore[arg-type]
+
+    def record(self, writes: Mapping[str, Any]) -> Steps:
         """Put values beside where the run stands; without a saver they live as long as the run."""
         if self.saver is not None:
             if not self.is_saved:
-                yield from self._save("loop")
+                yield from self.save("loop")
             elif not self.is_latest:
-                yield from self._save("fork")
+                yield from self.save("fork")
                 writes = {**self.writes, **writes}
-            yield Record(self.config.replace(checkpoint_id=self.base.id), writes)  # type: ignore[union-attr]
+            if self.is_saved:
+                yield Record(self.saver, self._here(), {**self.unrecorded, **writes})
+                self.unrecorded = {}
         self.writes.update(writes)
+
+    def note(self, writes: Mapping[str, Any]) -> Steps:
+        """As `record`, but only when the run stands still if nothing is to be stored before."""
+        if not self.exits:
+            yield from self.record(writes)
+            return
+        self.writes.update(writes)
+        self.unrecorded.update(writes)
+
+    def _here(self) -> RunnableConfig:
+        return self.config.replace(checkpoint_id=self.base.id)  # type: ignore[union-attr]
 
     def _is_behind(self) -> bool:
         """Whether what is stored is not the end yet: an answer was merged, or an open edge taken, just before it."""
-        assert self.base is not None
-        assert self.changes is not None
-        return self.base.next_node_id != END or bool(self.changes.ops)
+        is_end = self.is_saved and self.base is not None and self.base.next_node_id == END
+        return not is_end or self.changes is None or bool(self.changes.ops)
 
     def _new_metadata(self, own: Mapping[str, Any], carried: Mapping[str, Any]) -> FrozenDict:
-        metadata: FrozenDict = freeze({**carried, **self.config.metadata, **own, "graph": self.topology.fingerprint})
+        metadata: FrozenDict = freeze({**carried, **self.config.metadata, **own, **self.stamp()})
         return metadata
+
+    def place(self, key: str, node_id: str) -> str:
+        """Names a visit: the same again when it is repeated after a crash, and no other's."""
+        base = self.root()
+        return "/".join((self.config.thread, self.config.checkpoint_ns, base, str(self.stand.step), key, node_id))
+
+    def root(self) -> str:
+        """The checkpoint at which the visit that goes on here began."""
+        if self.base is None:
+            return ""
+        root: str = self.base.metadata.get(VISIT, self.base.id)
+        return root
+
+    # Embedded graphs
+
+    def embedded(self, strand: Strand, node: Node, key: str) -> Steps:
+        """Visit a node that is a graph."""
+        yield from embedded.visit(strand, node, key, Run)
 
     # Small things
 
-    def _snapshot(self) -> StateSnapshot:
-        return StateSnapshot(self.base, self.config, self.schema.state_of, lambda _: ())  # type: ignore[arg-type]
+    def tell(self, type: str, level: str, node_id: str | None, **data: Any) -> None:
+        if self.post is not None:
+            checkpoint_id = None if self.base is None else self.base.id
+            self.post(
+                type, level, thread_id=self.config.thread, node_id=node_id, checkpoint_id=checkpoint_id, data=data
+            )
 
-    def _checked(self, node_id: str, goto: str) -> str:
-        if not self.topology.has_target(goto):
-            reason = f"the Command of {node_id!r} goes to {goto!r}, which is not a node of the graph"
-            raise self.failure(GraphRunnerError, reason, node_id)
-        return str.__str__(goto)
+    def tell_start(self, node_id: str, data: FrozenDict) -> None:
+        """A node is about to run."""
+        self.visits[node_id] += 1
+        if self.visits[node_id] > 1:
+            self.tell("cycle.detected", "info", node_id, visit_count=self.visits[node_id])
+        self.tell("node.start", "info", node_id, step=self.step)
+        self.tell("node.state", "verbose", node_id, input=data)
+
+    def tell_complete(self, node_id: str, data: FrozenDict) -> None:
+        """A node has run."""
+        self.tell("node.state", "verbose", node_id, output=data)
+        self.tell("node.complete", "info", node_id, step=self.step, error=False)
+
+    def tell_failed(self, node_id: str, error: BaseException) -> None:
+        """A node has failed."""
+        self.tell("node.complete", "warning", node_id, step=self.step, error=True, reason=str(error))
+
+    def _updates_of_steps(self) -> list[tuple[str, FrozenDict]] | None:
+        if self.config.stream_mode is not StreamMode.UPDATES:
+            return None
+        updates: list[tuple[str, FrozenDict]] = []
+        self.taps.append(lambda node_id, update: updates.append((node_id, update)))
+        return updates
+
+    def _update_of_step(self, updates: list[tuple[str, FrozenDict]]) -> Mapping[str, Any]:
+        by_node: dict[str, dict[str, Any]] = {}
+        for node_id, update in updates:
+            by_node.setdefault(node_id, {}).update(unpack(update))
+        updates.clear()
+        return by_node
+
+    def _snapshot(self) -> StateSnapshot:
+        return StateSnapshot(self.base, self.config, self._visible, lambda _: ())  # type: ignore[arg-type]
+
+    def _visible(self, data: FrozenDict) -> Any:
+        return self.schema.state_of(visible(data))
 
     def _place(self) -> str:
         return f"{self.at!r} -> {self.next!r}"
@@ -517,26 +695,16 @@ class Run(Walk):
         hint = "invoke it with an input first" if wanted is None else "see get_state_history"
         return CheckpointNotFoundError(self.config.thread, what, hint)
 
-    def _too_long(self, node_id: str) -> GraphRunnerError:
-        return self.failure(
-            MaxIterationsError,
-            f"the run has executed {self.limit} nodes, its max_iterations, and would go on with {node_id!r}",
-            node_id,
-        )
-
 
 def _asked_once(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """What waits again where an old checkpoint is resumed: a node's questions up to its first open one."""
     kept: dict[str, Any] = {}
-    asking: set[str] = set()
+    asking: set[tuple[str, str]] = set()
     for key, stop in recorded.items():
         if stop["when"] == "inside" and ANSWER + key.removeprefix(INTERRUPT) not in given:
-            if stop["node_id"] in asking:
+            asked = stop["node_id"], stop.get("key", "")
+            if asked in asking:
                 continue
-            asking.add(stop["node_id"])
+            asking.add(asked)
         kept[key] = stop
     return kept
-
-
-def _tell(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

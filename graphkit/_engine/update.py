@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from typing import Any
 
-from graphkit._abc import INTERRUPT
-from graphkit._compile_config import CompileConfig
+from graphkit._abc import INNER, INTERRUPT, BaseCheckpointSaver
+from graphkit._checkpoint import Checkpoint
 from graphkit._config import RunnableConfig
-from graphkit._engine.loop import KEEPS, Walk
+from graphkit._engine.contribution import EXTRA, Contribution
+from graphkit._engine.program import Program
 from graphkit._engine.requests import Load, Record, Request, Save
+from graphkit._engine.walk import KEEPS, VISIT, Walk
 from graphkit._frozen import freeze
-from graphkit._state import Changes
-from graphkit._topology import Topology
 from graphkit.errors import CheckpointNotFoundError, GraphRunnerError
 
 
@@ -21,14 +21,20 @@ class Update(Walk):
 
     def __init__(
         self,
-        topology: Topology,
-        options: CompileConfig,
+        program: Program,
         config: RunnableConfig,
+        saver: BaseCheckpointSaver,
         values: Mapping[str, Any] | None,
         as_node: str | None,
         goto: str | None,
+        *,
+        wanted: Collection[str] | None = None,
     ) -> None:
-        super().__init__(topology, options, config)
+        """Prepare one; `wanted`, of an embedded graph, are the keys that the graph around it has channels for."""
+        # At no checkpoint: a put at one would replace it, and history is never rewritten.
+        super().__init__(program, config.with_check_point_id(None), saver)
+        self.asked_for = config
+        self.wanted = wanted
         self.values = values
         self.as_node = as_node
         self.goto = goto
@@ -36,33 +42,50 @@ class Update(Walk):
     def steps(self) -> Generator[Request, Any, RunnableConfig]:
         """Merge, decide the next node, append. Everything is checked before anything is stored."""
         self._check()
-        base = yield Load(self.config)
+        assert self.saver is not None
+        base = yield Load(self.saver, self.asked_for)
         if base is None:
-            wanted = self.config.checkpoint_id
+            wanted = self.asked_for.checkpoint_id
             what = "a checkpoint" if wanted is None else f"checkpoint {wanted!r}"
             raise CheckpointNotFoundError(self.config.thread, what)
-        self.data, self.changes = base.state, Changes(base.state, {})
+        self.opened(base)
+        contribution = self._contribution(base)
         node_id = self.as_node or base.node_id
         self.merge(node_id, self.values)
         following = base.next_node_id
         if self.as_node is not None:
             following = yield from self.follow(self.as_node)
         elif self.goto is not None:
-            following = self.goto
-        recorded = yield from self.recorded(base)
+            following = self.topology.target(self.goto)
+        recorded = yield from self.loaded_writes(base)
         # Without a node of its own the run stands where it stood: what waits there, and what was answered, stays true.
-        stays = bool(recorded) and self.as_node is None and self.goto is None
-        was_stopped = any(key.startswith(INTERRUPT) for key in recorded)
+        stays = self.as_node is None and self.goto is None
+        was_stopped = any(key.startswith((INTERRUPT, INNER)) for key in recorded)
         own = {"step": 0 if was_stopped else base.metadata.get("step", 0), "source": "update"}
         if stays:
+            own[VISIT] = base.metadata.get(VISIT, base.id)
+        if stays and recorded:
             own[KEEPS] = base.id  # so that a process that dies before it is recorded here loses no stop
-        graph = {"graph": self.topology.fingerprint}
-        metadata = freeze({**self.carried(base), **self._callers(), **graph, **own})
-        child = yield Save(node_id, following, self.data, parent=base, metadata=metadata, changes=self.changes)
+        metadata = freeze({**self.carried(base), **self._callers(), **self.stamp(), **own})
+        data, changes = self.data, self.changes
+        if contribution is not None:
+            data, changes = contribution.stored(data, changes, contribution.entries)
+        child = yield Save(
+            self.saver, self.config, node_id, following, data, parent=base, metadata=metadata, changes=changes
+        )
         here = self.config.replace(checkpoint_id=child.id, next_node=following)
-        if stays:
-            yield Record(here, recorded)
+        if stays and recorded:
+            yield Record(self.saver, here, recorded)
         return here
+
+    def _contribution(self, base: Checkpoint) -> Contribution | None:
+        """Of an embedded graph: what it hands to the graph around it, to which this update belongs."""
+        if EXTRA not in base.state:
+            return None
+        contribution = Contribution(self.wanted or ())
+        contribution.entries = base.state[EXTRA]
+        self.taps.append(contribution.add)
+        return contribution
 
     def _callers(self) -> Mapping[str, Any]:
         return {key: value for key, value in self.config.metadata.items() if key != "run_id"}
@@ -74,5 +97,5 @@ class Update(Walk):
             known = self.as_node in self.topology.nodes
             reason = "has no outgoing edge" if known else "is not a node of the graph"
             raise GraphRunnerError(f"as_node={self.as_node!r} {reason}", node_id=self.as_node)
-        if self.goto is not None and not self.topology.has_target(self.goto):
+        if self.goto is not None and self.topology.target(self.goto) is None:
             raise GraphRunnerError(f"goto={self.goto!r} is not a node of the graph", node_id=self.goto)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import wraps
+from functools import partial, wraps
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar, final
 
@@ -129,7 +129,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         seconds: Any = lock_timeout
         if not isinstance(seconds, (int, float)) or not seconds >= 0:
             raise CheckpointerConfigurationError(f"lock_timeout must be seconds, not {lock_timeout!r}")
-        self._codec = Codec(types)
+        self._codec, self._serializer = Codec(types), state_serializer
         root = os.path.abspath(os.fspath(base_directory))
         careful = self._fsync == "always"
         self._store = Store(root, io or FileIO(), self._codec, state_serializer, lock_timeout, careful=careful)
@@ -321,6 +321,14 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     def register_types(self, *types: type) -> None:
         self._codec.register(*types)
+
+    def opener(self) -> Callable[[], FileSystemSaver]:
+        """Opens the same directory, with the same types."""
+        # A worker process has no thread of ours that would sync every so many seconds.
+        fsync: Fsync = "never" if self._fsync == "never" else "always"
+        types, compression = tuple(self._codec.types.values()), self._store.compression
+        root, serializer = self._store.root, self._serializer
+        return partial(FileSystemSaver, root, serializer, fsync=fsync, types=types, compression=compression)
 
     # Care
 

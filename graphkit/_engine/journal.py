@@ -1,0 +1,84 @@
+"""What is recorded beside a checkpoint while a run stands there, under which keys, and what is made of it again.
+
+The keys of stops, answers and updates are in `graphkit._abc`, for savers list them. Here are the others: finished
+tasks of a fork or a map, what a map goes over, results of `config.once`, and the failure that ended a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol, final
+
+from graphkit._abc import ANSWER, INTERRUPT
+from graphkit._frozen import freeze
+from graphkit._output import ABSENT
+from graphkit._visit import Visit
+from graphkit.errors import GraphRunnerError
+
+
+class _Run(Protocol):
+    """What a journal needs of its run."""
+
+    writes: dict[str, Any]
+    perform: Callable[[Any], None]
+
+    def place(self, key: str, node_id: str) -> str: ...
+    def record(self, writes: Mapping[str, Any]) -> Any: ...
+    def tell(self, type: str, level: str, node_id: str | None, **data: Any) -> None: ...
+
+
+TASK: Final = "task:"
+"""Prefix: `task:<key of the visit>` -> a finished node of a branch, or item of a map, with its updates."""
+ITEMS: Final = "items:"
+"""Prefix: `items:<key of the visit>` -> what a map goes over."""
+ONCE: Final = "once:"
+"""Prefix: `once:<key of the visit>:<key>` -> the result of a side effect."""
+
+
+@final
+class RunJournal:
+    """The journal of a run's visits; see `graphkit._visit.Journal`."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, run: _Run) -> None:
+        self.run = run
+
+    def place(self, visit: Visit) -> str:
+        """Names a visit: the same again when it is repeated after a crash, and no other's."""
+        return self.run.place(visit.key, visit.node_id)
+
+    def recorded(self, visit: Visit, key: str) -> tuple[bool, Any]:
+        """Whether `once` has a result under a key, and which."""
+        found = self.run.writes.get(f"{ONCE}{visit.key}:{key}", ABSENT)
+        return found is not ABSENT, found
+
+    def record(self, visit: Visit, key: str, value: Any) -> Any:
+        """Record a result at once, from whatever thread the node runs on."""
+        try:
+            frozen = freeze(value)
+        except ValueError as error:
+            raise GraphRunnerError(f"the result of once({key!r}) cannot be kept: {error}") from error
+        self.run.perform(self.run.record({f"{ONCE}{visit.key}:{key}": frozen}))
+        return frozen
+
+    def note(self, visit: Visit, type: str, level: str, data: dict[str, Any]) -> None:
+        """Tell the observers of the run."""
+        self.run.tell(type, level, visit.node_id, **data)
+
+
+def answers_of(writes: Mapping[str, Any], key: str) -> tuple[Any, ...]:
+    """The answers to the `interrupt()` calls of a visit, in the order of the calls, up to the first that waits."""
+    asked = [
+        name
+        for name, stop in writes.items()
+        if name.startswith(INTERRUPT) and stop["when"] == "inside" and stop.get("key", "") == key
+    ]
+    found = [writes.get(ANSWER + name.removeprefix(INTERRUPT), ABSENT) for name in asked]
+    return tuple(found[: found.index(ABSENT)] if ABSENT in found else found)
+
+
+def failure_of(error: Exception, node_id: str | None) -> dict[str, Any]:
+    """What is recorded of the failure that ended a run."""
+    return {"node_id": node_id, "type": type(error).__name__, "message": str(error)[:2000], "at": datetime.now(UTC)}

@@ -1,0 +1,120 @@
+"""A node's action in another process: what is sent there, what is done there, what comes back.
+
+Everything here is found by name in the worker, so it works with any `concurrent.futures.Executor`: a process pool,
+Dask's `client.get_executor(pure=False)`, or one of the application's own.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from types import GeneratorType
+from typing import Any, NamedTuple, final
+
+from graphkit._abc import BaseCheckpointSaver
+from graphkit._config import RunnableConfig
+from graphkit._engine.requests import Collected
+from graphkit._topology import Call
+from graphkit._visit import CURRENT, GraphInterrupt, Visit
+from graphkit.errors import GraphRunnerError
+
+
+class Errand(NamedTuple):
+    """A call, and the visit it belongs to."""
+
+    call: Call
+    argument: Any
+    config: RunnableConfig
+    node_id: str
+    key: str
+    answers: tuple[Any, ...]
+    journal: RemoteJournal
+
+
+class Outcome(NamedTuple):
+    """What became of it."""
+
+    result: Any
+    error: BaseException | None
+    outputs: list[Any]
+    notes: list[tuple[str, str, dict[str, Any]]]
+
+
+@final
+class RemoteJournal:
+    """The journal of a visit in another process: it writes to the thread's log itself."""
+
+    def __init__(
+        self,
+        place: str,
+        results: Mapping[str, Any],
+        opener: Callable[[], BaseCheckpointSaver] | None,
+        here: RunnableConfig | None,
+        prefix: str,
+    ) -> None:
+        self._place = place
+        self._results = dict(results)
+        self._opener = opener
+        self._here = here
+        self._prefix = prefix
+        self.notes: list[tuple[str, str, dict[str, Any]]] = []
+
+    def place(self, _visit: Visit) -> str:
+        """As the run said."""
+        return self._place
+
+    def recorded(self, _visit: Visit, key: str) -> tuple[bool, Any]:
+        """What the run knew, or this visit has recorded since."""
+        return key in self._results, self._results.get(key)
+
+    def record(self, _visit: Visit, key: str, value: Any) -> Any:
+        """Put it into the thread's log from here."""
+        if self._here is not None:
+            if self._opener is None:
+                raise GraphRunnerError(
+                    f"once({key!r}) runs in another process, which cannot open the run's saver: "
+                    f"use a FileSystemSaver, or run the node on threads"
+                )
+            self._opener().put_writes(self._here, {self._prefix + key: value})
+        self._results[key] = value
+        return value
+
+    def note(self, _visit: Visit, type: str, level: str, data: dict[str, Any]) -> None:
+        """Kept, and told when the node is done."""
+        self.notes.append((type, level, data))
+
+
+def perform(errand: Errand) -> Outcome:
+    """Do it, in the worker; never raises."""
+    visit = Visit(errand.node_id, errand.answers, frozenset(), key=errand.key, journal=errand.journal)
+    token = CURRENT.set(visit)
+    result: Any = None
+    error: BaseException | None = None
+    try:
+        arguments = (errand.argument, errand.config) if errand.call.takes_config else (errand.argument,)
+        result = errand.call.function(*arguments)
+        if result.__class__ is GeneratorType:
+            result = _collected(result)
+    except (Exception, GraphInterrupt) as raised:  # noqa: BLE001 - raised again in the run
+        error = _portable(raised)
+    finally:
+        CURRENT.reset(token)
+    return Outcome(result, error, visit.outputs, errand.journal.notes)
+
+
+def _collected(generator: Any) -> Collected:
+    chunks = []
+    while True:
+        try:
+            chunks.append(next(generator))
+        except StopIteration as end:
+            return Collected(chunks, end.value)
+
+
+def _portable(error: BaseException) -> BaseException:
+    """The error, or its text if it cannot travel."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - its own bytes
+    except Exception:  # noqa: BLE001 - whatever it is that does not pickle
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

@@ -1,0 +1,147 @@
+"""How what a run saves gets into its savers: at once, or in the background; and what a failure does to the run.
+
+In the background, puts wait in a bounded queue and are done by one thread, in order. The first that fails is the last
+that is done: its error comes back at the next save, or when the run stands still, so the history is a prefix of what
+happened. Everything is flushed before a run hands out its last item, and before anything is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from queue import Queue
+from typing import Any, Final, final
+
+from graphkit._checkpoint import Checkpoint
+from graphkit._compile_config import CompileConfig
+from graphkit._engine.requests import Record, Save
+from graphkit.errors import CheckpointerError
+
+_BOUND: Final = 64
+"""How many puts may wait in the background. A run that is faster than its disk then waits for it."""
+_LOG: Final = logging.getLogger("graphkit.engine")
+
+Tell = Callable[[str, Mapping[str, Any]], None]
+
+
+@final
+class Storing:
+    """Stores for one run."""
+
+    def __init__(self, options: CompileConfig, tell: Tell, *, is_update: bool) -> None:
+        """Prepare it; what an update of a state stores is stored at once, or it fails."""
+        self.tell = tell
+        self.raises = is_update or options.on_save_error == "raise"
+        self.line = None if is_update or options.durability != "async" else _Line(self._told)
+
+    def save(self, save: Save) -> Checkpoint | None:
+        """Append a checkpoint; None if it failed and the run is to go on."""
+        checkpoint = checkpoint_of(save)
+        done = self._store(lambda: save.saver.put(save.config, checkpoint), f"the checkpoint of {save.node_id!r}")
+        return checkpoint if done else None
+
+    def record(self, record: Record) -> None:
+        """Record values beside a checkpoint."""
+        self._store(lambda: record.saver.put_writes(record.config, record.writes), "what belongs to a checkpoint")
+
+    def flush(self) -> None:
+        """Wait until everything is stored.
+
+        Raises:
+            CheckpointerError: something was not.
+        """
+        if self.line is not None:
+            self.line.flush()
+
+    def close(self) -> None:
+        """End the background thread, everything stored that can be. Errors were told before, or are told now."""
+        if self.line is not None:
+            self.line.close()
+
+    def failed(self, error: Exception, what: str) -> None:
+        """Make of a failure what the options say.
+
+        Raises:
+            Exception: the error itself, if a failure to save ends a run.
+        """
+        self.tell("checkpoint.fail", {"error": f"{type(error).__name__}: {error}", "what": what})
+        if self.raises:
+            raise error
+        _LOG.warning("%s was not stored, and the run goes on: %s", what, error)
+
+    def _store(self, put: Callable[[], object], what: str) -> bool:
+        if self.line is not None:
+            self.line.add(put, what)
+            return True
+        try:
+            put()
+        except (CheckpointerError, OSError) as error:
+            self.failed(error, what)
+            return False
+        return True
+
+    _told = failed
+
+
+@final
+class _Line:
+    """One thread that does what is added, in order."""
+
+    def __init__(self, failed: Callable[[Exception, str], None]) -> None:
+        self.failed = failed
+        self.queue: Queue[tuple[Callable[[], object], str] | None] = Queue(_BOUND)
+        self.error: Exception | None = None
+        self.thread: threading.Thread | None = None
+
+    def add(self, put: Callable[[], object], what: str) -> None:
+        self._surface()
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._work, name="graphkit-saves", daemon=True)
+            self.thread.start()
+        self.queue.put((put, what))
+
+    def flush(self) -> None:
+        self.queue.join()
+        self._surface()
+
+    def close(self) -> None:
+        thread, self.thread = self.thread, None
+        if thread is not None:
+            self.queue.put(None)
+            thread.join()
+        error, self.error = self.error, None
+        if error is not None:
+            _LOG.error("not everything of the last run was stored: %s", error)
+
+    def _surface(self) -> None:
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+
+    def _work(self) -> None:
+        broken = False
+        while (item := self.queue.get()) is not None:
+            try:
+                if not broken:
+                    item[0]()
+            except Exception as error:  # noqa: BLE001 - raised again where the run will hear of it
+                broken = not self._goes_on(error, item[1])
+            finally:
+                self.queue.task_done()
+        self.queue.task_done()
+
+    def _goes_on(self, error: Exception, what: str) -> bool:
+        try:
+            self.failed(error, what)
+        except Exception as raised:  # noqa: BLE001
+            self.error = raised
+            return False
+        return True
+
+
+def checkpoint_of(save: Save) -> Checkpoint:
+    """The checkpoint that is asked for."""
+    return Checkpoint._next(  # noqa: SLF001 - made of parts that are known to be right
+        save.node_id, save.next_node_id, save.parent_id, save.metadata, save.data, save.changes
+    )

@@ -1,0 +1,338 @@
+"""Strand: what visits one node after another: a run on its main line, and each branch of a fork.
+
+A visit of a node: before-hooks -> the question of an InterruptableAction -> the action, chunk by chunk if it is a
+generator -> after-hooks -> merge. A fork, a map and an embedded graph are visits too, made of strands of their own.
+
+A visit that has to wait for a human records the stop and raises Halt; the strand ends there, others go on.
+
+Every visit has a key: where in the run it stands, below the checkpoint it began at. The main line's is "", the second
+node of branch `a` is `a.1`, the third item of a map `2`; one inside the other, as `a.1.b.0`. It is the same again when
+the visit is repeated, so what was recorded under it is found: finished tasks, answers, results of `once`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Mapping
+from types import AsyncGeneratorType, GeneratorType
+from typing import Any, Final, final
+
+from graphkit._engine.journal import ITEMS, TASK
+from graphkit._engine.keeper import Keeper
+from graphkit._engine.packed import pack, unpack
+from graphkit._engine.requests import Ask, Close, Collected, Emit, Ended, Next, Request, RunNode
+from graphkit._engine.side_by_side import side_by_side
+from graphkit._engine.walk import Steps, Walk, told
+from graphkit._frozen import FrozenDict, freeze
+from graphkit._output import Command, InterruptionMetadata, NodeOutput, StreamingOutput, When
+from graphkit._topology import Fork, Node
+from graphkit._visit import GraphInterrupt, Visit
+from graphkit.errors import CheckpointerError, GraphRunnerError, NodeExecutionError
+
+_GENERATORS: Final = frozenset({GeneratorType, AsyncGeneratorType, Collected})
+
+
+class Halt(BaseException):
+    """Raised in a strand that waits for a human, or was told to pause. What waits is recorded."""
+
+
+class Strand(Walk):
+    """Visits nodes; `run` is the run it belongs to, which counts and records for it."""
+
+    run: Keeper
+
+    # A visit
+
+    def visit(self, node: Node, key: str) -> Generator[Request, Any, str | None]:
+        """Visit a node and merge its update; returns where its Command goes, if it returned one with a goto."""
+        run = self.run
+        if node.before or node.asks is not None:
+            yield from self._approach(node, key)
+        run.count(node.id)
+        if self.post is not None:
+            run.tell_start(node.id, self.data)
+        if node.action is None or node.items is not None:
+            update = yield from self._parts(node, key)
+        else:
+            state = self.state()  # the node's own: nobody else sees what it does to it
+            update = yield from self.act(node, state, key)
+            if update is state:
+                update = None
+        goto = None
+        if update.__class__ is Command:
+            goto, update = update.goto, update.update
+        for hook in node.after:
+            update = yield from self._hooked(node.id, hook, node.id, self.state(), self.config, update)
+            if update.__class__ is Command:
+                goto, update = update.goto or goto, update.update
+        if update is not None:
+            self.merge(node.id, update)
+        if self.post is not None:
+            run.tell_complete(node.id, self.data)
+        return goto
+
+    def _approach(self, node: Node, key: str) -> Steps:
+        for hook in node.before:
+            self.merge(node.id, (yield from self._hooked(node.id, hook, node.id, self.state(), self.config)))
+        if node.asks is not None:
+            yield from self._ask(node, key)
+
+    def _parts(self, node: Node, key: str) -> Generator[Request, Any, Any]:
+        """A node that merges what it is made of itself: an after-hook gets None for its update."""
+        if node.graph is not None:
+            yield from self.run.embedded(self, node, key)
+        else:
+            yield from self._map(node, key)
+
+    def act(self, node: Node, argument: Any, key: str) -> Generator[Request, Any, Any]:
+        """Run a node's action; returns what it returned."""
+        run = self.run
+        assert node.action is not None
+        visit = Visit(
+            node.id,
+            run.answers(key) if run.writes else (),
+            run.held,
+            key=key,
+            journal=run.journal,
+        )
+        try:
+            result = yield RunNode(node.action, argument, self.config, visit, node.executor)
+            if result.__class__ in _GENERATORS:
+                result = yield from self._chunks(node, result, visit)
+        except GraphInterrupt as interrupt:
+            yield from self._dispatched(node, visit)
+            yield from self.halt(node.id, "inside", key, interrupt.payload)
+        except CheckpointerError:
+            raise  # of `once`, or of a graph that the node ran: it says what to do
+        except Exception as error:
+            if self.post is not None:
+                run.tell_failed(node.id, error)
+            raise self.failure(NodeExecutionError, f"node {node.id!r} failed: {told(error)}", node.id) from error
+        if visit.outputs:
+            yield from self._dispatched(node, visit)
+        return result
+
+    def _hooked(self, node_id: str, hook: Any, *arguments: Any) -> Generator[Request, Any, Any]:
+        try:
+            return (yield Ask(hook, *arguments))
+        except (Exception, GraphInterrupt) as error:
+            raise self.failure(NodeExecutionError, f"a hook of {node_id!r} failed: {told(error)}", node_id) from error
+
+    def _ask(self, node: Node, key: str) -> Steps:
+        try:
+            answer = yield Ask(node.asks, node.id, self.state(), self.config)  # type: ignore[arg-type]
+        except (Exception, GraphInterrupt) as error:
+            reason = f"interrupt() of node {node.id!r} failed: {told(error)}"
+            raise self.failure(NodeExecutionError, reason, node.id) from error
+        if answer is None:
+            return
+        payload = None
+        if isinstance(answer, InterruptionMetadata):
+            answer, payload = answer.metadata, answer.payload
+        if not isinstance(answer, Mapping):
+            returned = type(answer).__name__
+            reason = f"interrupt() of node {node.id!r} returned {returned}: return metadata, a mapping or None"
+            raise self.failure(NodeExecutionError, reason, node.id)
+        yield from self.halt(node.id, "action", key, payload, answer)
+
+    def halt(
+        self, node_id: str, when: When, key: str, payload: Any, metadata: Mapping[str, Any] | None = None
+    ) -> Generator[Request, Any, Any]:
+        """Record that a human is waited for, and end this strand."""
+        yield from self.run.record_stop(node_id, when, key, payload, metadata or {})
+        raise Halt
+
+    # What a node hands out while it runs
+
+    def _chunks(self, node: Node, source: Any, visit: Visit) -> Generator[Request, Any, Any]:
+        """Hand out what a generator yields; its update is what it returns, or a Command that it yields last."""
+        update: Command | None = None
+        is_over = False
+        try:
+            while True:
+                if source.__class__ is Collected:
+                    chunk = source.chunks.pop(0) if source.chunks else Ended(source.value)
+                else:
+                    chunk = yield Next(source, visit)
+                if chunk.__class__ is Ended:
+                    is_over = True
+                    return update if chunk.value is None else chunk.value
+                if chunk.__class__ is Command and update is None:
+                    update = chunk
+                elif update is None:
+                    yield from self._hand_out(node, chunk)
+                else:
+                    raise TypeError("a generator yields its Command last")  # noqa: TRY301 - it is to be closed below
+        except GeneratorExit:
+            raise
+        except BaseException:
+            if not is_over and source.__class__ is not Collected:
+                yield Close(source)
+            raise
+
+    def _hand_out(self, node: Node, chunk: Any) -> Steps:
+        if not isinstance(chunk, NodeOutput):
+            chunk = StreamingOutput(chunk, node.id, self.schema.state_of(self.data))
+        yield Emit(chunk)
+
+    def _dispatched(self, node: Node, visit: Visit) -> Steps:
+        for output in tuple(visit.outputs):
+            yield from self._hand_out(node, output)
+
+    # A map
+
+    def _map(self, node: Node, key: str) -> Steps:
+        items = yield from self._items(node, key)
+        below = f"{key}." if key else ""
+        results: list[FrozenDict | None] = [None] * len(items)
+        yield from self._side_by_side(
+            node.id, [self._item(node, item, f"{below}{n}", results, n) for n, item in enumerate(items)]
+        )
+        halted = [n for n, result in enumerate(results) if result is None]
+        if halted:
+            raise Halt
+        for update in results:
+            assert update is not None
+            self.merge(node.id, unpack(update))
+
+    def _items(self, node: Node, key: str) -> Generator[Request, Any, Collection[Any]]:
+        """What is mapped over: decided once, and then recorded, so that a resume finds the same items."""
+        run = self.run
+        if ITEMS + key in run.writes:
+            return run.writes[ITEMS + key]  # type: ignore[no-any-return]
+        items = yield from self._hooked(node.id, node.items, self.state(), self.config)
+        try:
+            frozen = freeze([*items])
+        except (TypeError, ValueError) as error:
+            reason = f"what {node.id!r} maps over cannot be listed: {error}"
+            raise self.failure(NodeExecutionError, reason, node.id) from error
+        yield from run.settle()
+        yield from run.note({ITEMS + key: frozen})
+        items = frozen
+        return items  # type: ignore[no-any-return]
+
+    def _item(self, node: Node, item: Any, key: str, results: list[FrozenDict | None], n: int) -> Steps:
+        run = self.run
+        done = run.writes.get(TASK + key)
+        if done is None:
+            if run.pausing:
+                return
+            try:
+                result = yield from self.act(node, item, key)
+            except Halt:
+                return
+            done = {"node": node.id, "update": self._update_of_item(node, result)}
+            yield from run.note({TASK + key: done})
+        results[n] = done["update"]
+
+    def _update_of_item(self, node: Node, result: Any) -> FrozenDict:
+        if result.__class__ is Command:
+            if result.goto is not None:
+                raise self.failure(GraphRunnerError, f"{node.id!r} is a map: its Command cannot go anywhere", node.id)
+            result = result.update
+        if result is not None and not isinstance(result, Mapping) and not hasattr(result, "model_fields_set"):
+            reason = f"{node.id!r} returned {type(result).__name__}: return a mapping of updates, or None"
+            raise self.failure(NodeExecutionError, reason, node.id)
+        try:
+            return pack(self.schema.plain(result or {}))
+        except ValueError as error:
+            raise self.failure(NodeExecutionError, f"the update of {node.id!r} cannot be kept: {error}") from error
+
+    # A fork
+
+    def fork(self, fork: Fork, key: str) -> Steps:
+        """Run the branches side by side, and merge what they changed, once, in the order of the edges."""
+        yield from self.run.settle()
+        below = f"{key}." if key else ""
+        branches = [Branch(self, fork, head, f"{below}{head}") for head in fork.heads]
+        yield from self._side_by_side(fork.id, [branch.steps() for branch in branches])
+        if any(branch.is_halted for branch in branches):
+            raise Halt
+        for branch in branches:
+            for node_id, update in branch.updates:
+                self.merge(node_id, unpack(update))
+            self.private = FrozenDict({**self.private, **branch.private})
+
+    def _side_by_side(self, node_id: str, strands: list[Any]) -> Steps:
+        run = self.run
+        if self.post is not None:
+            run.tell("parallel.start", "info", node_id, tasks=len(strands))
+        yield from side_by_side(strands)
+        if self.post is not None:
+            run.tell("parallel.complete", "info", node_id, tasks=len(strands))
+
+
+@final
+class Branch(Strand):
+    """One branch of a fork: from its head to where the branches meet, on a state of its own."""
+
+    def __init__(self, around: Strand, fork: Fork, head: str, key: str) -> None:
+        super().__init__(around.program, around.config, around.saver)
+        self.run = around.run
+        self.around = around
+        self.fork_id = fork.id
+        self.inside = fork.inside[head]
+        self.join = fork.join
+        self.next = head
+        self.key = key
+        self.data = around.data
+        self.private = around.private
+        self.post = around.post
+        self.updates: list[tuple[str, FrozenDict]] = []
+        self.taps.append(lambda node_id, update: self.updates.append((node_id, update)))
+        self.is_halted = False
+
+    def steps(self) -> Steps:
+        """Walk to the join, or as far as it goes; every finished node is recorded."""
+        n = 0
+        try:
+            while self.next != self.join:
+                self.next = yield from self._step(f"{self.key}.{n}")
+                n += 1
+        except Halt:
+            self.is_halted = True
+        else:
+            if self.post is not None:
+                self.run.tell("parallel.branch", "info", self.fork_id, branch=self.key, nodes=n)
+
+    def _step(self, key: str) -> Generator[Request, Any, str]:
+        run = self.run
+        done = run.writes.get(TASK + key)
+        if done is not None:
+            run.count(done["node"])
+            for update in done["updates"]:
+                self.merge(done["node"], unpack(update))
+            return self._inside(done["node"], done["next"])
+        if run.pausing:
+            raise Halt
+        fork = self.topology.forks.get(self.next)
+        if fork is not None:  # what is inside is recorded by its own branches
+            yield from self.fork(fork, key)
+            return self._inside(fork.id, fork.join)
+        before = len(self.updates)
+        node = self.topology.nodes[self.next]
+        goto = yield from self.visit(node, key)
+        following = yield from self._follow(node, goto)
+        updates = [update for _, update in self.updates[before:]]
+        yield from run.note({TASK + key: {"node": node.id, "next": following, "updates": updates}})
+        run.finished.append(node.id)
+        return following
+
+    def _follow(self, node: Node, goto: str | None) -> Generator[Request, Any, str]:
+        if goto is not None:
+            return self._inside(node.id, self.checked(node.id, goto))
+        if node.id not in self.topology.edges:  # a branch may just end
+            return self.join
+        return self._inside(node.id, (yield from self.follow(node.id)))
+
+    def _inside(self, source: str, target: str) -> str:
+        if target != self.join and target not in self.inside and target not in self.topology.forks:
+            raise self.failure(
+                GraphRunnerError,
+                f"{source!r} leads to {target!r}, out of its branch of {self.fork_id!r}, whose branches meet in "
+                f"{self.join!r}",
+                source,
+            )
+        return target
+
+    def path(self) -> list[str]:
+        return self.around.path()

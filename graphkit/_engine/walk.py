@@ -1,0 +1,224 @@
+"""Walk: what a run, a branch and an update of a state share: where they stand, merging, and taking an edge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Final
+
+from graphkit._abc import BaseCheckpointSaver, public_metadata
+from graphkit._checkpoint import Checkpoint
+from graphkit._config import RunnableConfig
+from graphkit._engine.contribution import visible
+from graphkit._engine.packed import pack
+from graphkit._engine.program import Program
+from graphkit._engine.requests import Ask, LoadWrites, Request
+from graphkit._frozen import FrozenDict, freeze, private_copy
+from graphkit._output import Command
+from graphkit._state import AgentState, Changes
+from graphkit._topology import Condition
+from graphkit._visit import GraphInterrupt
+from graphkit.errors import GraphRunnerError, NodeExecutionError
+
+Steps = Generator[Request, Any, None]
+EMPTY: Final = FrozenDict()
+KEEPS: Final = "keeps"
+"""In the metadata of an update: the id of the checkpoint whose record it took over."""
+VISIT: Final = "visit"
+"""In the metadata of an update: the checkpoint at which the visit that goes on here began."""
+VERSION: Final = "schema_version"
+"""In the metadata: how many migrations the state has been through; absent for none."""
+OF_ONE_CHECKPOINT: Final = frozenset({"step", "source", "graph", KEEPS, VISIT, VERSION})
+"""What the metadata of one checkpoint say about it alone; the rest belongs to the whole run."""
+
+Post = Callable[..., None]
+"""Tells the observers; see `graphkit._observe.Outbox.post`."""
+
+
+class Walk:
+    """Where a run stands in a graph, and how it moves on."""
+
+    def __init__(self, program: Program, config: RunnableConfig, saver: BaseCheckpointSaver | None) -> None:
+        self.program = program
+        self.topology = program.topology
+        self.schema = program.topology.schema
+        self.options = program.options
+        self.config = config
+        self.saver = saver
+        self.data = EMPTY
+        self.changes: Changes | None = None
+        """Against the state of the latest stored checkpoint; None if there is none, or nothing is known."""
+        self.private: FrozenDict = EMPTY
+        """The transient keys: nodes see them, nothing stores or shows them."""
+        self.taps: list[Callable[[str, FrozenDict], None]] = []
+        """Told of every update that was merged, packed."""
+        self.post: Post | None = None
+
+    # Merging
+
+    def merge(self, node_id: str, update: Any) -> None:
+        """Merge what a node or an edge returned."""
+        if update is None:
+            return
+        if not isinstance(update, Mapping) and not hasattr(update, "model_fields_set"):
+            raise self.failure(
+                NodeExecutionError,
+                f"{node_id!r} returned {type(update).__name__}: return a mapping of updates, a Command or None",
+                node_id,
+            )
+        try:
+            if self.schema.transient:
+                update = self.without_private(update)
+            data, ops = self.schema.merge(self.data, update)
+            packed = pack(self.schema.plain(update)) if self.taps else None
+        except Exception as error:
+            reason = f"the update of {node_id!r} cannot be merged: {error}"
+            raise self.failure(NodeExecutionError, reason, node_id) from error
+        if self.post is not None:
+            self.tell("state.merge", "verbose", node_id, keys=list(ops))
+        self.move_to(data, ops)
+        if packed is not None:
+            for tap in self.taps:
+                tap(node_id, packed)
+
+    def move_to(self, data: FrozenDict, ops: dict[str, int]) -> None:
+        """Take a new state, and note what it changed."""
+        self.data = data
+        if self.changes is not None and ops:
+            self.changes = self.changes.then(ops)
+
+    def without_private(self, update: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Take the transient keys out of an update, into what lives in memory only."""
+        update = self.schema.plain(update)
+        private = {key: value for key, value in update.items() if key in self.schema.transient}
+        if not private:
+            return update
+        self.private = self.schema.merge_private(self.private, private)
+        return {key: value for key, value in update.items() if key not in private}
+
+    # Edges
+
+    def follow(self, source: str) -> Generator[Request, Any, str]:
+        """Take the outgoing edge of a node; returns the next node's id."""
+        edge = self.topology.edges.get(source)
+        if edge.__class__ is str:
+            return edge
+        if edge is None:
+            raise self.failure(GraphRunnerError, f"{source!r} has no outgoing edge; add_edge({source!r}, ...)", source)
+        return (yield from self._decide(source, edge))  # type: ignore[arg-type]
+
+    def _decide(self, source: str, edge: Condition) -> Generator[Request, Any, str]:
+        for hook in edge.before:
+            self.merge(source, (yield from self._ask_edge(source, hook, source, self.state(), self.config)))
+        result = yield from self._ask_edge(source, edge.call, self.state(), self.config)
+        for hook in edge.after:
+            result = yield from self._ask_edge(source, hook, source, self.state(), self.config, result)
+        if isinstance(result, Command):
+            self.merge(source, result.update)
+            result = result.goto
+        target = result if edge.mappings is None else self._mapped(source, edge.mappings, result)
+        found = self.topology.target(target, source) if isinstance(target, str) else None
+        if self.post is not None:
+            self.tell("edge.evaluate", "verbose", source, result=repr(result), target=found)
+        if found is None:
+            raise self.failure(
+                GraphRunnerError,
+                f"the edge of {source!r} leads to {target!r}, which is not a node of the graph",
+                source,
+            )
+        return found
+
+    def _ask_edge(self, source: str, call: Any, *arguments: Any) -> Generator[Request, Any, Any]:
+        try:
+            return (yield Ask(call, *arguments))
+        except (Exception, GraphInterrupt) as error:  # only nodes can wait for a human
+            raise self.failure(NodeExecutionError, f"the edge of {source!r} failed: {told(error)}", source) from error
+
+    def _mapped(self, source: str, mappings: Mapping[Any, str], key: Any) -> str:
+        try:
+            return mappings[key]
+        except (KeyError, TypeError):
+            known = ", ".join(map(repr, mappings))
+            reason = f"the edge of {source!r} gave {key!r}, which its mappings do not have (they have {known})"
+            raise self.failure(GraphRunnerError, reason, source) from None
+
+    def checked(self, node_id: str, goto: str) -> str:
+        """Where a node's Command goes."""
+        target = self.topology.target(goto, node_id)
+        if target is None:
+            reason = f"the Command of {node_id!r} goes to {goto!r}, which is not a node of the graph"
+            raise self.failure(GraphRunnerError, reason, node_id)
+        return target
+
+    # What callers and nodes see
+
+    def state(self) -> AgentState:
+        """The state as nodes see it, the transient keys included."""
+        return self.schema.state_of(FrozenDict({**self.data, **self.private}) if self.private else self.data)
+
+    def failure(self, kind: type[GraphRunnerError], reason: str, node_id: str | None = None) -> GraphRunnerError:
+        """An error of this run."""
+        thread_id = None if self.saver is None else self.config.thread
+        state: Any = private_copy(self.data)  # the saver may hold the objects in it
+        return kind(reason, node_id=node_id, thread_id=thread_id, state=state, path=self.path(), config=self.config)
+
+    def path(self) -> list[str]:
+        """The nodes that were finished."""
+        return []
+
+    def attach(
+        self,
+        held: frozenset[object],
+        perform: Callable[[Generator[Request, Any, Any]], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """Take what a driver has for those that run nodes: the locks it holds, its hands, and its clock in seconds."""
+
+    def tell(self, type: str, level: str, node_id: str | None, **data: Any) -> None:
+        """Tell the observers, if there are any; asked for where it matters, so that a run without them pays nothing."""
+        if self.post is not None:
+            self.post(type, level, thread_id=self.config.thread, node_id=node_id, checkpoint_id=None, data=data)
+
+    # What is stored
+
+    def opened(self, base: Checkpoint) -> None:
+        """Stand where a stored checkpoint stands, in the shape that this version of the graph knows."""
+        self.data, self.changes = visible(base.state), Changes(base.state, {})
+        version = base.metadata.get(VERSION, 0)
+        migrations = self.options.migrations
+        if version > len(migrations):
+            raise self.failure(
+                GraphRunnerError,
+                f"checkpoint {base.id!r} is of schema version {version}, and this graph knows {len(migrations)}: "
+                f"run the newer code, or give compile(migrations=...) what it had",
+            )
+        for migrate in migrations[version:]:
+            try:
+                self.data = freeze(dict(migrate(dict(self.data))))
+            except Exception as error:
+                reason = f"the migration of checkpoint {base.id!r} failed: {told(error)}"
+                raise self.failure(GraphRunnerError, reason) from error
+            self.changes = None
+
+    def loaded_writes(self, base: Checkpoint) -> Generator[Request, Any, dict[str, Any]]:
+        """What is recorded beside a checkpoint; also if the process died before an update had taken it over."""
+        assert self.saver is not None
+        recorded = dict((yield LoadWrites(self.saver, self.config.replace(checkpoint_id=base.id))))
+        kept = base.metadata.get(KEEPS)
+        if not recorded and kept is not None:
+            recorded = dict((yield LoadWrites(self.saver, self.config.replace(checkpoint_id=kept))))
+        return recorded
+
+    def carried(self, base: Checkpoint) -> dict[str, Any]:
+        """The metadata that a run's next checkpoints share with this one: its run_id, and the caller's keys."""
+        metadata = public_metadata(base.metadata)
+        return {key: value for key, value in metadata.items() if key not in OF_ONE_CHECKPOINT}
+
+    def stamp(self) -> dict[str, Any]:
+        """What every checkpoint says of the graph that made it."""
+        version = len(self.options.migrations)
+        return {"graph": self.topology.fingerprint, **({VERSION: version} if version else {})}
+
+
+def told(error: BaseException) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, final
 
+from graphkit._config import END, START
 from graphkit._merging import Sketch
 from graphkit._scene import Arrow, Names, Scene, Shape
 from graphkit._topology import Topology
@@ -16,6 +17,8 @@ from graphkit._topology import Topology
 _FILL: Final = "#C8E6C9"
 _LINE: Final = "#2E7D32"
 """The colours of what a run passed."""
+_INNER: Final = {"start": ":::___START__", "stop": ":::___END__"}
+"""What START and END of a graph within the graph look like in Mermaid."""
 _HIDDEN: Final = "%%\t"
 """What makes the rest of a line of Mermaid a comment."""
 
@@ -83,8 +86,8 @@ class _Mermaid:
         yield "flowchart TD"
         yield from self._body(scene, conditions=conditions)
         yield ""
-        for place in ("___START__", "___END__"):
-            yield f"\tclassDef {place} fill:black,stroke-width:1px,font-size:xx-small;"
+        for look in _INNER.values():
+            yield f"\tclassDef {look[3:]} fill:black,stroke-width:1px,font-size:xx-small;"
         yield from self._passed(scene)
 
     def _body(self, scene: Scene, *, conditions: bool) -> Iterator[str]:
@@ -102,9 +105,8 @@ class _Mermaid:
                 self._links.append(arrow)
 
     def _shape(self, shape: Shape) -> str:
-        if shape.kind in ("start", "stop"):
-            inner = f":::{shape.name}" if shape.name in ("___START__", "___END__") else ""
-            return f"{shape.name}(({shape.label})){inner}"
+        if shape.kind in _INNER:
+            return f"{shape.name}(({shape.label}))" + ("" if shape.name in (START, END) else _INNER[shape.kind])
         opening, closing = {"map": ("[[", "]]"), "condition": ("{", "}")}.get(shape.kind, ("(", ")"))
         return f'{shape.name}{opening}"{_mermaid(shape.label)}"{closing}'
 
@@ -164,8 +166,8 @@ class _PlantUml:
 
 
 def _mermaid(label: str) -> str:
-    return re.sub(r"[^\w \-.,:()/]", lambda found: f"#{ord(found[0])};", label)
+    return re.sub(r"[^\w \-.,()/]", lambda found: f"#{ord(found[0])};", label)
 
 
 def _plantuml(label: str) -> str:
-    return re.sub(r"[^\w \-.,:()]", lambda found: f"<U+{ord(found[0]):04X}>", label)
+    return re.sub(r"[^\w \-.,()]", lambda found: f"<U+{ord(found[0]):04X}>", label)

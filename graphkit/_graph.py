@@ -362,6 +362,6 @@ def _ready(node: Node, config: CompileConfig) -> Node:
     """A node as it runs: with all that is around its action, and the graph's defaults for what it does not say."""
     if node.action is None:
         return node
-    retry = node.retry or getattr(config, "retry", None)
-    timeout = getattr(config, "timeout", None) if node.timeout is None else node.timeout
+    retry = node.retry or config.retry
+    timeout = config.timeout if node.timeout is None else node.timeout
     return dataclasses.replace(node, action=composed(node.action, node.id, node.wraps, retry, timeout))

@@ -15,7 +15,8 @@ from graphkit._merging import Sketch
 from graphkit._topology import Condition, Fork, Node, Targets, Topology
 
 _RESERVED: Final = re.compile(
-    r"(call|class|click|default|direction|end|flowchart|graph|href|interpolate|linkstyle|style|subgraph)",
+    r"call|class|click|default|direction|end|flowchart|graph|href|interpolate|linkstyle|style|subgraph|"
+    r"_blank|_parent|_self|_top",
     re.IGNORECASE,
 )
 """What a name cannot begin with: Mermaid would read it as a word of its own."""

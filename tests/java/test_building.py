@@ -1,4 +1,8 @@
-"""langgraph4j's table of validation errors (behaviour, section 3), re-stated; its defects are errors here."""
+"""langgraph4j's table of validation errors (behaviour, section 3), re-stated; its defects are errors here.
+
+Fork shapes and merged subgraphs that it refuses, or fails on, and that work here stand in tests/unit/test_joins.py and
+test_merging.py. Its node of a command and mappings (1.9) is here a node that returns a Command, whose goto names a node.
+"""
 
 import pytest
 
@@ -62,6 +66,114 @@ def test_refused_when_added(build):
 def test_refused_by_compile(build, options):
     with pytest.raises(GraphStateException):
         build(graph()).compile(**options)
+
+
+def test_what_compile_says_names_the_nodes():
+    words = {
+        "entry point": graph(),
+        "'Z'.*not a node": graph().addEdge(START, "Z"),
+        "'A' lead to 'B' more than once": graph().addEdge(START, "A").addEdge("A", "B").addEdge("A", "B"),
+        "'A' maps 'x' to 'Z'": graph().addEdge(START, "A").addConditionalEdges("A", node, {"x": "Z"}),
+    }
+    for pattern, built in words.items():
+        with pytest.raises(GraphStateException, match=pattern):
+            built.compile()
+
+
+# Forks
+
+
+def fork():
+    """A to A1, A2 and A3, which lead to B."""
+    built = graph().addNode("C", node).addEdge(START, "A").addEdge("B", END)
+    for branch in ("A1", "A2", "A3"):
+        built.addNode(branch, node).addEdge("A", branch)
+    return built
+
+
+def test_branches_have_one_common_next_node():
+    built = fork().addEdge("A1", "B").addEdge("A2", "B").addEdge("A3", "B")
+    (one,) = built.compile().topology.forks.values()
+    assert (one.id, one.heads, one.join) == ("__PARALLEL__(A)", ("A1", "A2", "A3"), "B")
+
+
+def test_branches_that_lead_to_different_nodes_meet_later():
+    """An error there: "must have only one target"."""
+    built = fork().addEdge("A1", "B").addEdge("A2", "B").addEdge("A3", "C").addEdge("C", END)
+    with pytest.raises(GraphStateException, match="'A1' and 'A2' meet in 'B', before all of them meet in '__END__'"):
+        built.compile()
+    built = fork().addEdge("A1", "B").addEdge("A3", "C").addEdge("C", "B")
+    (one,) = built.compile().topology.forks.values()
+    assert (one.join, one.inside["A3"]) == ("B", {"A3", "C"})
+
+
+def test_a_branch_without_an_outgoing_edge_is_tolerated():
+    built = fork().addEdge("A1", "B").addEdge("A2", "B")
+    assert built.compile().topology.edges["__PARALLEL__(A)"] == "B"
+
+
+def test_end_as_a_target_is_no_branch():
+    built = graph().addEdge(START, "A").addEdge("A", "B").addEdge("A", END).addEdge("B", END)
+    (one,) = built.compile().topology.forks.values()
+    assert (one.heads, one.join) == (("B",), END)
+
+
+def test_a_fork_out_of_start():
+    built = graph().addEdge(START, "A").addEdge(START, "B").addEdge("A", END).addEdge("B", END)
+    assert "__PARALLEL__(__START__)" in built.compile().topology.forks
+
+
+def test_conditional_branches():
+    """Refused there, and accepted if all are conditional, to fail at the run."""
+    for targets in ({"x": "B"}, {"x": "B", "y": "C"}):
+        built = fork().addEdge("C", "B")
+        for branch in ("A1", "A2"):
+            built.addConditionalEdges(branch, node, {"x": "B"})
+        built.addConditionalEdges("A3", node, targets)
+        assert built.compile().topology.edges["__PARALLEL__(A)"] == "B"
+    with pytest.raises(GraphStateException, match=r"'A3'.*without mappings"):
+        fork().addEdge("A1", "B").addEdge("A2", "B").addConditionalEdges("A3", node).compile()
+
+
+# Merged subgraphs
+
+
+def child():
+    return StateGraph({}).addNode("a", node).addEdge(START, "a").addEdge("a", END)
+
+
+def merging():
+    return graph().addNode("S", child()).addEdge(START, "A").addEdge("A", "S").addEdge("S", "B").addEdge("B", END)
+
+
+def test_an_invalid_child_is_refused_when_it_is_added():
+    with pytest.raises(GraphStateException, match="entry point"):
+        graph().addNode("S", StateGraph({}).addNode("a", node))
+
+
+def test_interruptions_name_the_merged_nodes():
+    compiled = merging().compile(interrupt_before=["S"], interrupt_after=["S-a"]).compileConfig()
+    assert (compiled.interruptsBefore(), compiled.interruptsAfter()) == (("S-a",), ("S-a",))
+
+
+def test_interruption_after_a_merged_graph_is_refused_with_a_hint():
+    with pytest.raises(GraphStateException, match="interrupt_before 'B'"):
+        merging().compile(interrupt_after=["S"])
+
+
+def test_what_is_refused_there_about_merged_graphs_works_here():
+    forking = child().addNode("b", node).addEdge(START, "b").addEdge("b", END)
+    merged = graph().addNode("S", forking).addEdge(START, "S").addEdge("S", "A").addEdge("S", "B")
+    forks = merged.addEdge("A", END).addEdge("B", END).compile().topology.forks
+    assert list(forks) == ["__PARALLEL__(S-__START__)", "__PARALLEL__(S-__END__)"]
+
+
+def test_add_subgraph_is_an_alias():
+    built = graph().addSubgraph("S", child()).addEdge(START, "S").addEdge("S", END)
+    assert "S-a" in built.compile().topology.nodes
+
+
+# What only a run finds
 
 
 def test_refused_by_the_run_unmapped_key():

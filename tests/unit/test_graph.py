@@ -1,11 +1,13 @@
 """StateGraph: what it refuses at once, and what compile reports together."""
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from graphkit import END, START, CompileConfig, RunnableConfig, StateGraph
-from graphkit.errors import CheckpointerConfigurationError, GraphStateError
+from graphkit._retry import RetryPolicy
+from graphkit.errors import CheckpointerConfigurationError, GraphStateError, NodeExecutionError
 
 
 def node(state):
@@ -27,6 +29,130 @@ def test_node_ids_that_are_refused(graph, id):
 def test_actions_that_are_refused(graph, action):
     with pytest.raises(GraphStateError, match="'x'"):
         graph.add_node("x", action)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"retry": 3}, "RetryPolicy"),
+        ({"timeout": 0}, "above 0"),
+        ({"timeout": -1.0}, "above 0"),
+        ({"timeout": float("inf")}, "above 0"),
+        ({"timeout": float("nan")}, "above 0"),
+        ({"timeout": "1"}, "above 0"),
+    ],
+)
+def test_options_of_a_node_that_are_refused(graph, options, word):
+    for add in (lambda: graph.add_node("x", node, **options), lambda: graph.add_map_node("x", node, "k", **options)):
+        with pytest.raises(GraphStateError, match=f"'x'.*{word}"):
+            add()
+    graph.add_node("x", node)  # what was refused left nothing behind
+
+
+def test_what_a_node_keeps_of_its_options(graph):
+    with ThreadPoolExecutor() as pool:
+        policy = RetryPolicy(max_attempts=2)
+        graph.add_node("x", node, retry=policy, executor=pool, timeout=2, metadata={"note": 1})
+        kept = graph.compile().topology.nodes["x"]
+        assert (kept.retry, kept.executor, kept.timeout, kept.metadata) == (policy, pool, 2, {"note": 1})
+        assert kept.action.takes_config, "the retry and the timeout are around it"
+    plain = graph.compile().topology.nodes["a"]
+    assert (plain.action.function, plain.retry, plain.executor, plain.timeout) == (node, None, None, None)
+
+
+def test_a_failing_node_with_a_retry_runs_again():
+    tries = []
+
+    def flaky(state):
+        tries.append(1)
+        if len(tries) < 3:
+            raise OSError
+        return {"tries": len(tries)}
+
+    graph = (
+        StateGraph({}).add_node("a", flaky, retry=RetryPolicy(initial_delay=0)).add_edge(START, "a").add_edge("a", END)
+    )
+    assert graph.compile().invoke({}) == {"tries": 3}
+
+
+def test_the_graphs_retry_and_timeout_are_for_nodes_without_their_own(graph):
+    graph.add_node("own", node, retry=RetryPolicy(max_attempts=2), timeout=3)
+    graph.add_node("S", StateGraph({}).add_edge(START, END).compile())
+    nodes = graph.compile(retry=RetryPolicy(), timeout=5).topology.nodes
+    assert all(nodes[name].action.takes_config for name in ("a", "own"))
+    assert (nodes["own"].timeout, nodes["S"].action) == (3, None)
+    tries = []
+
+    def fails(state):
+        tries.append(1)
+        raise OSError
+
+    built = StateGraph({}).add_node("a", fails, retry=RetryPolicy(max_attempts=2, initial_delay=0)).add_edge(START, "a")
+    with pytest.raises(NodeExecutionError):
+        built.compile(retry=RetryPolicy(max_attempts=9, initial_delay=0)).invoke({})
+    assert len(tries) == 2
+
+
+# Map nodes
+
+
+def test_a_map_node_knows_its_items(graph):
+    graph.add_map_node("m", node, "k").add_map_node("n", node, lambda state, config: [config])
+    nodes = graph.compile().topology.nodes
+    by_key, by_call = nodes["m"].items, nodes["n"].items
+    assert (by_key.function({"k": [1]}), by_key.takes_config) == ([1], False)
+    assert (by_call.function(None, 1), by_call.takes_config) == ([1], True)
+    assert nodes["m"].action.function is node
+    assert nodes["a"].items is None
+
+
+@pytest.mark.parametrize(
+    ("id", "action", "items"),
+    [
+        ("a", node, "k"),
+        (END, node, "k"),
+        ("m", None, "k"),
+        ("m", node, None),
+        ("m", node, 3),
+        ("m", StateGraph({}), "k"),
+    ],
+)
+def test_map_nodes_that_are_refused(graph, id, action, items):
+    with pytest.raises(GraphStateError):
+        graph.add_map_node(id, action, items)
+
+
+# Graphs as nodes; see test_merging.py too
+
+
+def test_a_compiled_graph_is_one_node(graph):
+    inner = graph.add_edge("a", END).compile()
+    outer = StateGraph({}).add_node("S", inner, metadata={"note": 1}).add_edge(START, "S").add_edge("S", END).compile()
+    kept = outer.topology.nodes["S"]
+    assert (kept.graph, kept.action, kept.metadata) == (inner, None, {"note": 1})
+    assert list(outer.topology.nodes) == ["S"]
+
+
+def test_add_subgraph_is_add_node(graph):
+    inner = graph.add_edge("a", END)
+    outer = StateGraph({}).add_subgraph("S", inner).add_subgraph("T", inner.compile())
+    assert list(outer.add_edge(START, "S").compile().topology.nodes) == ["S-a", "S-__END__", "T"]
+    with pytest.raises(GraphStateError, match="'x'"):
+        outer.add_subgraph("x", node)
+
+
+@pytest.mark.parametrize("option", [{"retry": RetryPolicy()}, {"timeout": 1}, {"executor": ThreadPoolExecutor}])
+def test_a_graph_has_no_retry_timeout_or_executor(graph, option):
+    for action in (graph, graph.compile()):
+        with pytest.raises(GraphStateError, match="'x' is a graph: put retry, executor and timeout on the nodes of it"):
+            StateGraph({}).add_node("x", action, **option)
+
+
+@pytest.mark.parametrize("id", [START, END, "a", "", None])
+def test_ids_of_graphs_that_are_refused(graph, id):
+    for action in (StateGraph({}).add_edge(START, END), StateGraph({}).add_edge(START, END).compile()):
+        with pytest.raises(GraphStateError):
+            graph.add_node(id, action)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +225,32 @@ def test_each_problem_alone(graph, build, word):
     assert len(failed.value.problems) == 1
 
 
+def test_the_checks_of_a_graph():
+    """G30: known targets, an entry, an exit; several exits are allowed, and so is none (an agent may run for ever)."""
+    built = StateGraph({}).add_node("a", node).add_node("b", node)
+    built.add_conditional_edges(START, node, ["a", "b"]).add_edge("a", END).add_edge("b", END).compile()
+    with pytest.raises(GraphStateError, match="already exists"):
+        built.add_node("a", node)  # unique
+    with pytest.raises(GraphStateError, match="non-empty"):
+        built.add_node("", node)  # named
+    with pytest.raises(GraphStateError, match="'gone'"):
+        built.add_node("c", node).add_edge("c", "gone").compile()
+
+
+def test_a_fork_needs_its_own_id():
+    graph = StateGraph({}).add_node("a", node).add_node("b", node).add_node("__PARALLEL__(__START__)", node)
+    graph.add_edge(START, "a").add_edge(START, "b").add_edge("a", END).add_edge("b", END)
+    with pytest.raises(GraphStateError, match="the fork has it"):
+        graph.compile()
+
+
+def test_a_fork_is_a_place_between_its_source_and_its_join():
+    graph = StateGraph({}).add_node("a", node).add_node("b", node).add_edge("a", END).add_edge("b", END)
+    topology = graph.add_edge(START, "a").add_edge(START, "b").compile().topology
+    assert topology.edges == {"__PARALLEL__(__START__)": END, START: "__PARALLEL__(__START__)", "a": END, "b": END}
+    assert topology.forks["__PARALLEL__(__START__)"].heads == ("a", "b")
+
+
 def test_no_entry_point():
     with pytest.raises(GraphStateError, match="entry point"):
         StateGraph({}).compile()
@@ -148,6 +300,14 @@ def kinds():
 def test_what_an_action_may_be(action, expected):
     graph = StateGraph({}).add_node("a", action, metadata={"note": 1}).add_edge(START, "a").add_edge("a", END)
     assert graph.compile().invoke({"x": 1}, RunnableConfig("t")).value("got") == expected
+
+
+def test_drawing_needs_no_whole_graph(graph):
+    drawn = graph.add_edge("a", "later").get_graph("mermaid", title=None)
+    assert '\tlater("later")' in drawn.content
+    assert "a:::a --> later:::later" in drawn.content
+    with pytest.raises(ValueError, match="svg"):
+        graph.get_graph("svg")
 
 
 def test_java_names(graph):

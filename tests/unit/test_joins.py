@@ -1,0 +1,230 @@
+"""Joins: the shapes of forks that have one, where it is and what is inside; and what each other shape is told."""
+
+import random
+
+import pytest
+
+from graphkit import END, START
+from graphkit._joins import forks_of
+from graphkit._topology import Call, Condition
+
+
+def to(**mappings):
+    """A conditional edge; without mappings it may lead anywhere."""
+    return Condition(
+        call=Call(lambda state: None),
+        mappings={key: END if to == "END" else to for key, to in mappings.items()} or None,
+    )
+
+
+def fork_of(source, edges):
+    forks, problems = forks_of(edges)
+    assert problems == []
+    return forks[f"__PARALLEL__({source})"]
+
+
+def shape(source, edges):
+    fork = fork_of(source, edges)
+    assert (fork.source, fork.executor, tuple(fork.inside)) == (source, None, fork.heads)
+    return fork.join, {head: "".join(sorted(inside)) for head, inside in fork.inside.items()}
+
+
+SHAPES = {
+    "two nodes": ({"A": ["B", "C"], "B": ["D"], "C": ["D"], "D": [END]}, "D", {"B": "B", "C": "C"}),
+    "up to END": ({"A": ["B", "C"], "B": [END], "C": [END]}, END, {"B": "B", "C": "C"}),
+    "out of START": ({START: ["B", "C"], "B": ["D"], "C": ["D"], "D": [END]}, "D", {"B": "B", "C": "C"}),
+    "chains": ({"A": ["B", "C"], "B": ["E"], "E": ["F"], "F": ["D"], "C": ["D"]}, "D", {"B": "BEF", "C": "C"}),
+    "chains up to END": ({"A": ["B", "C"], "B": ["E"], "E": [END], "C": [END]}, END, {"B": "BE", "C": "C"}),
+    "the nearest, not the last": ({"A": ["B", "C"], "B": ["D"], "C": ["D"], "D": ["E"], "E": [END]}, "D", {"B": "B", "C": "C"}),
+    "a condition in a branch": (
+        {"A": ["B", "C"], "B": to(x="E", y="F"), "E": ["D"], "F": ["D"], "C": ["D"], "D": [END]}, "D", {"B": "BEF", "C": "C"},
+    ),
+    "a condition that leads out of a branch": (
+        {"A": ["B", "C"], "B": to(x="E", y="D"), "E": ["D"], "C": ["D"], "D": [END]}, "D", {"B": "BE", "C": "C"},
+    ),
+    "all branches conditional": (
+        {"A": ["B", "C"], "B": to(x="D"), "C": to(x="D", y="E"), "E": ["D"], "D": [END]}, "D", {"B": "B", "C": "CE"},
+    ),
+    "a loop in a branch": (
+        {"A": ["B", "C"], "B": ["E"], "E": to(again="B", on="D"), "C": ["D"], "D": [END]}, "D", {"B": "BE", "C": "C"},
+    ),
+    "a branch that loops on itself": ({"A": ["B", "C"], "B": to(again="B", on="D"), "C": ["D"], "D": [END]}, "D", {"B": "B", "C": "C"}),
+    "a branch that just ends": ({"A": ["B", "C", "E"], "B": ["D"], "C": ["D"], "D": [END]}, "D", {"B": "B", "C": "C", "E": "E"}),
+    "a way that just ends": (
+        {"A": ["B", "C"], "B": to(x="D", y="E"), "C": ["D"], "D": [END]}, "D", {"B": "BE", "C": "C"},
+    ),
+    "all but one just end": ({"A": ["B", "C"], "B": ["D"], "D": ["E"], "E": [END]}, "D", {"B": "B", "C": "C"}),
+    "a join that leads nowhere": ({"A": ["B", "C", "E"], "B": ["D"], "C": ["D"]}, "D", {"B": "B", "C": "C", "E": "E"}),
+    "a join that may lead anywhere": ({"A": ["B", "C"], "B": ["D"], "C": ["D"], "D": to()}, "D", {"B": "B", "C": "C"}),
+    "END is no branch": ({"A": ["B", END], "B": ["C"], "C": [END]}, "C", {"B": "B"}),
+    "END is no branch, and then END": ({"A": [END, "B"], "B": [END]}, END, {"B": "B"}),
+    "END is no branch, and a last node": ({"A": ["B", END], "B": ["C"]}, "C", {"B": "B"}),
+    "one branch with a condition": (
+        {"A": ["B", END], "B": to(x="C", y="D"), "C": ["E"], "D": ["E"], "E": [END]}, "E", {"B": "BCD"},
+    ),
+    "round and round": ({START: ["A"], "A": ["B", "C"], "B": ["A"], "C": ["A"]}, "A", {"B": "B", "C": "C"}),
+    "a loop through the join": (
+        {"A": ["B", "C"], "B": ["D"], "C": ["D"], "D": to(again="A", alone="B", end="END")}, "D", {"B": "B", "C": "C"},
+    ),
+    "a target that is not there": ({"A": ["B", "C"], "B": ["D"], "C": ["D"], "D": ["Z"]}, "D", {"B": "B", "C": "C"}),
+    "more than two": ({"A": ["B", "C", "D"], "B": ["E"], "C": ["E"], "D": ["E"], "E": [END]}, "E", {"B": "B", "C": "C", "D": "D"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("edges", [pytest.param(case, id=name) for name, case in SHAPES.items()])
+def test_shapes_that_join(edges):
+    edges, join, inside = edges
+    source = next(source for source, edge in edges.items() if isinstance(edge, list) and len(edge) > 1)
+    assert shape(source, edges) == (join, inside)
+
+
+def test_heads_stand_in_the_order_of_the_edges():
+    assert fork_of("A", {"A": ["C", END, "B"], "B": [END], "C": [END]}).heads == ("C", "B")
+
+
+NESTED = {
+    "A": ["B", "C"],
+    "B": ["D", "E"],
+    "D": ["F"],
+    "E": ["F"],
+    "F": to(again="B", on="J"),
+    "C": ["J"],
+    "J": [END],
+}
+
+
+def test_a_fork_in_a_branch():
+    """A raw IllegalStateException in langgraph4j (issue 401)."""
+    assert shape("A", NESTED) == ("J", {"B": "BDEF", "C": "C"})
+    assert shape("B", NESTED) == ("F", {"D": "D", "E": "E"})
+
+
+def test_a_fork_in_a_branch_that_joins_where_the_outer_one_does():
+    edges = {**NESTED, "D": ["J"], "E": ["J"]}
+    assert shape("A", edges) == ("J", {"B": "BDE", "C": "C"})
+    assert shape("B", edges) == ("J", {"D": "D", "E": "E"})
+
+
+def test_the_only_branch_of_a_fork_forks():
+    edges = {"A": ["B", END], "B": ["C", "D"], "C": ["E"], "D": ["E"], "E": [END]}
+    assert shape("A", edges) == ("E", {"B": "BCD"})
+    assert shape("B", edges) == ("E", {"C": "C", "D": "D"})
+
+
+REFUSED = {
+    "two meet before all do": (
+        {"A": ["B", "C", "D"], "B": ["X"], "C": ["X"], "X": ["Y"], "D": ["Y"], "Y": [END]},
+        "'B' and 'C' meet in 'X', before all of them meet in 'Y'",
+    ),
+    "they meet on a way": (
+        {"A": ["B", "C"], "B": to(x="X", y="Y"), "C": ["X"], "X": ["Y"], "Y": [END]},
+        "'B' and 'C' meet in 'X', before all of them meet in 'Y'",
+    ),
+    "a condition without mappings": (
+        {"A": ["B", "C"], "B": ["E"], "E": to(), "C": ["D"], "D": [END]},
+        "'E', in the branch 'B', has a conditional edge without mappings",
+    ),
+    "a target that is the join": ({"A": ["B", "C"], "B": ["C"], "C": [END]}, "the branch 'B' leads to 'C', which is a branch"),
+    "the same, the other way round": ({"A": ["C", "B"], "B": ["C"], "C": [END]}, "the branch 'B' leads to 'C', which is a branch"),
+    "the same, and nothing behind it": ({"A": ["B", "C"], "B": ["C"]}, "the branch 'B' leads to 'C', which is a branch"),
+    "a branch leads back": ({"A": ["B", "C"], "B": to(x="A", y="D"), "C": ["D"], "D": [END]}, "the branch 'B' leads back to 'A'"),
+    "the source is a branch": ({"A": ["A", "B"], "B": [END]}, "the branch 'A' leads back to 'A'"),
+    "all just end": ({"A": ["B", "C"]}, "no node is passed by every way out of 'B', 'C'"),
+    "one ends where others do not": (
+        {"A": ["B", "C", "E"], "B": ["D"], "C": ["D"], "D": to(x="X", y="Y"), "E": ["X"], "X": [END]},
+        "'B' and 'C' meet in 'D', before all of them meet in 'X'",
+    ),
+    "two ends": ({"A": ["B", "C", "E", "F"], "B": ["X"], "C": ["X"], "E": ["Y"], "F": ["Y"]}, "no node is passed by every way"),
+    "only END": ({"A": ["B", END]}, "no node is passed by every way out of 'B'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in REFUSED.items()])
+def test_shapes_that_do_not_join_and_what_is_said(case):
+    edges, words = case
+    forks, problems = forks_of(edges)
+    assert not forks
+    assert len(problems) == 1
+    assert problems[0].startswith("the branches out of 'A' cannot be joined: ")
+    assert words in problems[0]
+
+
+@pytest.mark.parametrize("edge", [[END, END], ["B", "B"], ["B"], [], to(x="B")])
+def test_what_is_no_fork(edge):
+    assert forks_of({"A": edge, "B": [END]}) == ({}, [])
+
+
+# An independent model: try every place, and look at all that can be reached without it
+
+
+def reachable(start, leads, without):
+    found, waiting = set(), [start]
+    while waiting:
+        place = waiting.pop()
+        if place not in found and place != without:
+            found.add(place)
+            waiting.extend(leads.get(place, ()))
+    return found
+
+
+def is_join(place, heads, leads, source):
+    """Whether the branches up to here are apart, and none of them goes on elsewhere."""
+    branches = [reachable(head, leads, place) for head in heads]
+    together = [one for branch in branches for one in branch]
+    escapes = {END, source} - {place}
+    return len(together) == len(set(together)) and not escapes & set(together)
+
+
+def random_graph(seed):
+    dice = random.Random(seed)
+    names = "BCDEFGH"[: dice.randint(3, 7)]
+    edges = {"A": list(dict.fromkeys(dice.choices(names, k=dice.randint(2, 3))))}
+    for name in names:
+        goals = [dice.choice([*names, *names, END, "A"]) for _ in range(dice.choice([1, 1, 1, 2]))]
+        edges[name] = goals if len(goals) == 1 else to(**{f"k{n}": goal for n, goal in enumerate(goals)})
+    return edges
+
+
+def test_against_trying_every_place():
+    joined = 0
+    for seed in range(3000):
+        edges = random_graph(seed)
+        if len(edges["A"]) < 2:
+            continue
+        leads = {
+            one: list(edge.mappings.values()) if isinstance(edge, Condition) else edge for one, edge in edges.items()
+        }
+        heads = edges["A"]
+        goes_on = [head for head in heads if {END, "A"} & reachable(head, leads, None)]
+        possible = [place for place in [*edges, END] if place not in heads and is_join(place, heads, leads, "A")]
+        passed = [
+            place for place in possible if goes_on and all(place in reachable(head, leads, None) for head in goes_on)
+        ]
+        forks, _ = forks_of(edges)
+        assert bool(forks) == bool(passed), (seed, edges)
+        if forks:
+            joined += 1
+            join = forks["__PARALLEL__(A)"].join
+            nearer = [place for place in passed if place in set().union(*forks["__PARALLEL__(A)"].inside.values())]
+            assert (join in passed, nearer) == (True, []), (seed, edges)
+    assert joined > 300
+
+
+def test_a_hundred_branches_of_ten_nodes_cost_what_is_there():
+    """Counted in looks at edges, not in time."""
+
+    class Counting(dict):
+        looks = 0
+
+        def get(self, key, default=None):
+            Counting.looks += 1
+            return super().get(key, default)
+
+    edges = {"A": [f"b{n}.0" for n in range(100)], "J": [END]}
+    edges |= {f"b{n}.{m}": [f"b{n}.{m + 1}" if m < 9 else "J"] for n in range(100) for m in range(10)}
+    from graphkit import _joins
+
+    leads = Counting({source: tuple(targets) for source, targets in edges.items()})
+    fork = _joins._Search("A", edges, leads).fork()
+    assert (fork.join, len(fork.inside["b42.0"])) == ("J", 10)
+    assert Counting.looks < 5 * len(edges)

@@ -1,0 +1,284 @@
+"""Merging: a graph added as a node becomes part of its parent: names, edges, bridges, stops, hooks, at any depth."""
+
+import pytest
+
+from graphkit import END, START, Channels, Command, RunnableConfig, StateGraph
+from graphkit.errors import GraphStateError
+from savers import MemorySaver
+
+LOG = {"log": Channels.appender_with_duplicate()}
+
+
+def logs(name):
+    return lambda state: {"log": name}
+
+
+def chain(*names, schema=LOG):
+    """START -> each of these -> END; a pair is a name and what to add as it."""
+    graph = StateGraph(schema)
+    before = START
+    for part in names:
+        name, action = part if isinstance(part, tuple) else (part, logs(part))
+        graph.add_node(name, action).add_edge(before, name)
+        before = name
+    return graph.add_edge(before, END)
+
+
+def edges(graph, **options):
+    return graph.compile(**options).topology.edges
+
+
+def log(app, state=None):
+    return list(app.invoke(state or {})["log"])
+
+
+CHILD = chain("a", "b")
+CONDITIONAL = (
+    StateGraph(LOG).add_node("a", logs("a")).add_node("b", logs("b")).add_edge("a", END).add_edge("b", END)
+    .add_conditional_edges(START, lambda state: state["way"], {"x": "a", "y": "b"})
+)  # fmt: skip
+
+
+def test_nodes_and_edges_of_both_are_one_graph():
+    """Reference, section 12 A."""
+    graph = chain("A", ("S", CHILD), "Z")
+    assert list(graph.compile().topology.nodes) == ["A", "S-a", "S-b", "Z"]
+    assert edges(graph) == {START: "A", "A": "S-a", "S-a": "S-b", "S-b": "Z", "Z": END}
+    assert log(graph.compile()) == ["A", "a", "b", "Z"]
+
+
+def test_one_history_on_one_thread_with_the_parents_channels():
+    child = chain("a", "b", schema={})  # without its own channel, a node's update would replace the list
+    app = chain(("S", child), "Z").compile(checkpoint_saver=MemorySaver())
+    assert list(app.invoke({}, RunnableConfig("t"))["log"]) == ["a", "b", "Z"]
+    assert [(one.node, one.next) for one in app.get_state_history(RunnableConfig("t"))][::-1] == [
+        (START, "S-a"), ("S-a", "S-b"), ("S-b", "Z"), ("Z", END),
+    ]  # fmt: skip
+
+
+def test_merged_in_merged_in_merged():
+    """A NullPointerException in langgraph4j."""
+    graph = chain(("S", chain(("I", chain(("K", CHILD), "k")), "i")), "Z")
+    assert list(graph.compile().topology.nodes) == ["S-I-K-a", "S-I-K-b", "S-I-k", "S-i", "Z"]
+    assert log(graph.compile()) == ["a", "b", "k", "i", "Z"]
+    assert graph.compile().topology.aliases == {"S-I-K": "S-I-K-a", "S-I": "S-I-K-a", "S": "S-I-K-a"}
+
+
+def test_the_same_graph_twice():
+    graph = chain(("S", CHILD), ("T", CHILD))
+    assert edges(graph) == {START: "S-a", "S-a": "S-b", "S-b": "T-a", "T-a": "T-b", "T-b": END}
+
+
+def test_a_graph_that_is_added_to_itself_is_added_as_it_was():
+    graph = chain("a")
+    graph.add_node("again", graph).add_edge("again", END)
+    assert list(graph.compile().topology.nodes) == ["a", "again-a"]
+
+
+def test_a_loop_over_a_merged_graph():
+    graph = StateGraph(LOG).add_node("S", CHILD).add_edge(START, "S").add_edge("S", "S")
+    assert edges(graph) == {START: "S-a", "S-a": "S-b", "S-b": "S-a"}
+
+
+# Bridges
+
+
+def test_a_conditional_start_is_a_bridge():
+    graph = chain("A", ("S", CONDITIONAL), "Z")
+    assert list(graph.compile().topology.nodes) == ["A", "S-__START__", "S-a", "S-b", "Z"]
+    assert edges(graph)["A"] == "S-__START__"
+    outputs = [output.node for output in graph.compile().stream({"way": "y"})]
+    assert outputs == [START, "A", "S-__START__", "S-b", "Z", END]
+
+
+def test_a_conditional_way_out_is_a_bridge():
+    graph = StateGraph(LOG).add_node("S", CHILD).add_node("Z", logs("Z")).add_edge(START, "S").add_edge("Z", END)
+    graph.add_conditional_edges("S", lambda state: len(state["log"]), {2: "Z", 3: END})
+    assert edges(graph)["S-b"] == "S-__END__"
+    assert [output.node for output in graph.compile().stream({})] == [START, "S-a", "S-b", "S-__END__", "Z", END]
+
+
+def test_an_inner_start_and_an_outer_way_out_meet_in_one_bridge_each():
+    inner = chain(("I", CONDITIONAL))
+    graph = StateGraph(LOG).add_node("S", inner).add_edge(START, "S").add_conditional_edges("S", lambda s: END)
+    assert list(graph.compile().topology.nodes) == ["S-I-__START__", "S-I-a", "S-I-b", "S-__END__"]
+    assert log(graph.compile(), {"way": "x"}) == ["a"]
+
+
+def test_a_start_that_forks_and_a_way_out_that_forks():
+    """Refused in langgraph4j."""
+    forking = StateGraph(LOG)
+    for name in "ab":
+        forking.add_node(name, logs(name)).add_edge(START, name).add_edge(name, END)
+    topology = (
+        StateGraph(LOG).add_node("S", forking).add_node("Y", logs("Y")).add_node("Z", logs("Z")).add_edge(START, "S")
+        .add_edge("S", "Y").add_edge("S", "Z").add_edge("Y", END).add_edge("Z", END).compile().topology
+    )  # fmt: skip
+    first, second = topology.forks.values()
+    assert (first.source, first.heads, first.join) == ("S-__START__", ("S-a", "S-b"), "S-__END__")
+    assert (second.source, second.heads, second.join) == ("S-__END__", ("Y", "Z"), END)
+
+
+def test_running_merged_graphs_as_branches():
+    graph = StateGraph(LOG).add_node("A", logs("A")).add_node("J", logs("J")).add_edge(START, "A").add_edge("J", END)
+    for name, child in (("S", CHILD), ("T", CONDITIONAL)):
+        graph.add_node(name, child).add_edge("A", name).add_edge(name, "J")
+    app = graph.compile()
+    assert log(app, {"way": "y"}) == ["A", "a", "b", "b", "J"]
+    assert [output.node for output in app.stream({"way": "x"})] == [START, "A", "__PARALLEL__(A)", "J", END]
+
+
+def test_merged_graphs_as_branches():
+    graph = StateGraph(LOG).add_node("A", logs("A")).add_node("J", logs("J")).add_edge(START, "A").add_edge("J", END)
+    for name, child in (("S", CHILD), ("T", CONDITIONAL)):
+        graph.add_node(name, child).add_edge("A", name).add_edge(name, "J")
+    (fork,) = graph.compile().topology.forks.values()
+    assert (fork.heads, fork.join) == (("S-a", "T-__START__"), "J")
+    assert fork.inside["T-__START__"] == {"T-__START__", "T-a", "T-b"}
+
+
+def test_an_end_among_the_targets_of_a_childs_fork_is_no_branch_either():
+    child = StateGraph(LOG).add_node("a", logs("a")).add_node("b", logs("b")).add_edge(START, "a").add_edge("b", END)
+    child.add_edge("a", "b").add_edge("a", END)
+    (fork,) = chain(("S", child), "Z").compile().topology.forks.values()
+    assert (fork.heads, fork.join) == (("S-b",), "Z")
+
+
+def test_a_child_that_does_nothing():
+    graph = chain(("S", StateGraph({}).add_edge(START, END)), "Z")
+    assert [output.node for output in graph.compile().stream({})] == [START, "S-__START__", "Z", END]
+
+
+def test_a_graph_that_nothing_leads_on_from_ends_in_its_bridge():
+    topology = StateGraph(LOG).add_node("S", CHILD).add_edge(START, "S").compile().topology
+    assert topology.edges == {START: "S-a", "S-a": "S-b", "S-b": "S-__END__"}
+
+
+# Names that are only known when it runs
+
+
+def test_mappings_that_name_a_merged_graph_lead_to_its_entry():
+    graph = (
+        StateGraph(LOG)
+        .add_node("S", CHILD)
+        .add_edge("S", END)
+        .add_conditional_edges(START, lambda s: "go", {"go": "S"})
+    )
+    assert edges(graph)[START].mappings == {"go": "S-a"}
+    assert log(graph.compile()) == ["a", "b"]
+
+
+def test_a_condition_without_mappings_says_what_its_own_graph_calls_it():
+    child = StateGraph(LOG).add_node("a", logs("a")).add_node("I", CHILD).add_edge(START, "a").add_edge("I", END)
+    child.add_conditional_edges("a", lambda state: state["way"])
+    app = chain(("S", child), "Z").compile()
+    assert log(app, {"way": "I"}) == ["a", "a", "b", "Z"]
+    assert log(app, {"way": END}) == ["a", "Z"]
+    assert app.topology.edges["S-a"].mappings == {"a": "S-a", "I-a": "S-I-a", "I-b": "S-I-b", "I": "S-I-a", END: "Z"}
+
+
+def test_where_a_command_leads_from_a_merged_node():
+    topology = chain(("S", chain(("I", CHILD), "i")), "Z", "a").compile().topology
+    assert [topology.target(name, "S-i") for name in ["I", "I-b", "i", END]] == ["S-I-a", "S-I-b", "S-i", "Z"]
+    assert [topology.target(name, "S-I-a") for name in ["a", "b", END]] == ["S-I-a", "S-I-b", "S-i"]
+    assert [topology.target(name, "Z") for name in ["a", "S", "S-I", END]] == ["a", "S-I-a", "S-I-a", END]
+
+
+# Stops
+
+
+def stops(app):
+    return app.compile_config.interrupt_before, app.compile_config.interrupt_after
+
+
+def test_interrupt_before_a_merged_graph_is_before_its_first_node():
+    graph = chain("A", ("S", chain(("I", CHILD))), ("T", CONDITIONAL))
+    app = graph.compile(interrupt_before=["A", "S", "S-I", "T", "S-I-b"], interrupt_after=["S-I-a"])
+    assert stops(app) == (("A", "S-I-a", "T-__START__", "S-I-b"), ("S-I-a",))
+    assert app.invoke_final({}).node == "A"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("S", "interrupt_before 'Z'"),
+        ("S-I", "interrupt_before 'S-i'"),
+        ("T", "interrupt_after 'T-__END__'"),
+        ("U", "its nodes that lead to END"),
+    ],
+)
+def test_interrupt_after_a_merged_graph_is_a_problem_with_a_hint(name, hint):
+    graph = chain(("S", chain(("I", CHILD), "i")), "Z").add_node("T", CHILD).add_conditional_edges("T", lambda s: END)
+    graph.add_node("U", CHILD).add_edge("U", END)
+    with pytest.raises(GraphStateError, match=f"interrupt_after names '{name}'.*{hint}"):
+        graph.compile(interrupt_after=[name])
+
+
+def test_what_stops_name_is_known_under_its_new_name_only():
+    for option in ("interrupt_before", "interrupt_after"):
+        with pytest.raises(GraphStateError, match=f"{option} names 'a'"):
+            chain(("S", CHILD)).compile(**{option: ["a"]})
+
+
+# What is added is what was there
+
+
+def test_a_child_is_checked_when_it_is_added():
+    child = StateGraph({}).add_node("a", logs("a")).add_edge("a", "gone")
+    with pytest.raises(GraphStateError) as failed:
+        StateGraph({}).add_node("S", child)
+    assert [problem.startswith("subgraph 'S': ") for problem in failed.value.problems] == [True, True]
+    assert "entry point" in failed.value.problems[0]
+    assert "'gone'" in failed.value.problems[1]
+
+
+def test_a_childs_forks_are_checked_when_it_is_added():
+    child = StateGraph({}).add_node("a", logs("a")).add_node("b", logs("b")).add_edge(START, "a").add_edge(START, "b")
+    with pytest.raises(GraphStateError, match=r"subgraph 'S': .*cannot be joined"):
+        StateGraph({}).add_node("S", child)
+
+
+def test_later_changes_of_the_child_change_nothing():
+    child = chain("a")
+    graph = chain(("S", child))
+    before = graph.compile()
+    child.add_node("b", logs("b")).add_edge("b", "a").add_wrap_call_node_hook(lambda *all: {"log": "no"})
+    assert before.topology.edges == edges(graph) == {START: "S-a", "S-a": END}
+    assert log(graph.compile()) == ["a"]
+
+
+@pytest.mark.parametrize("first", ["S", "S-a"])
+def test_names_that_clash(first):
+    parts = {"S": CHILD, "S-a": logs("x")}
+    graph = StateGraph(LOG).add_edge(START, "S").add_edge("S", END)
+    for name in sorted(parts, key=lambda name: name != first):
+        graph.add_node(name, parts[name])
+    with pytest.raises(GraphStateError, match="'S-a' names two nodes"):
+        graph.compile()
+
+
+def test_a_merged_graph_and_a_node_of_another_clash():
+    graph = StateGraph(LOG).add_node("S", CHILD).add_node("S-a", CHILD).add_edge(START, "S").add_edge("S", END)
+    with pytest.raises(GraphStateError, match="'S-a' names two nodes"):
+        graph.compile()
+
+
+def test_notes_on_a_merged_graph_are_on_its_nodes():
+    child = (
+        StateGraph(LOG).add_node("a", logs("a"), metadata={"k": "own", "l": 1}).add_edge(START, "a").add_edge("a", END)
+    )
+    graph = (
+        StateGraph(LOG).add_node("S", child, metadata={"k": "outer", "m": 2}).add_edge(START, "S").add_edge("S", END)
+    )
+    assert graph.compile().topology.nodes["S-a"].metadata == {"k": "own", "l": 1, "m": 2}
+
+
+def test_never_being_led_to_is_no_problem():
+    """An error in langgraph4j; unreachable nodes are none here."""
+    assert chain("A").add_node("S", CHILD).compile().invoke({}) is not None
+
+
+def test_a_command_in_a_merged_node_reaches_its_own_graphs_end():
+    child = StateGraph(LOG).add_node("a", lambda state: Command("b")).add_node("b", logs("b")).add_edge(START, "a")
+    topology = chain(("S", child.add_edge("b", END))).compile().topology
+    assert topology.target("b", "S-a") == "S-b"

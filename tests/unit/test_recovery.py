@@ -1,0 +1,579 @@
+"""Recovery after failures and damage, and the CheckpointManager for loops that are no graph."""
+
+import asyncio
+import logging
+import struct
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from graphkit import END, START, Checkpoint, NodeExecutionError, RunnableConfig, StateGraph
+from graphkit.errors import (
+    CheckpointCorruptionError,
+    CheckpointerConfigurationError,
+    CheckpointNotFoundError,
+    CheckpointSerializationError,
+    CheckpointStorageError,
+    ThreadBusyError,
+)
+from graphkit.recovery import CheckpointManager, CheckpointPolicy, arecover, compare, last_good, recover
+from savers import FileSystemSaver, MemorySaver, SaverWrapper
+
+AT = RunnableConfig("t")
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def file_saver(root):
+    return FileSystemSaver(root, fsync="never", lock_timeout=0)
+
+
+def log_of(root):
+    (path,) = root.rglob("log")
+    return path
+
+
+def records_of(path):
+    """Where the records of a log begin and end, by docs/format.md."""
+    data, at, found = path.read_bytes(), 64, []
+    while at < len(data):
+        length = struct.unpack_from("<I", data, at + 4)[0] + 40
+        found.append((at, at + length))
+        at += length
+    return found
+
+
+def damage(path, *records):
+    """Flip a byte in the middle of these records."""
+    data = bytearray(path.read_bytes())
+    for begin, end in (records_of(path)[number] for number in records):
+        data[(begin + end) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def line(saver, calls, *, nodes="abcd", fails=None):
+    """A graph of nodes in a line; each counts its calls, one may fail."""
+
+    def action(state, name):
+        calls.append(name)
+        if name == fails:
+            raise ValueError("no")
+        return {name: True, "path": [*state.get("path", []), name]}
+
+    graph = StateGraph({})
+    for name in nodes:
+        graph.add_node(name, lambda state, name=name: action(state, name))
+    for source, target in zip([START, *nodes], [*nodes, END], strict=True):
+        graph.add_edge(source, target)
+    return graph.compile(checkpoint_saver=saver)
+
+
+def failed_at(saver, name):
+    with pytest.raises(NodeExecutionError):
+        line(saver, [], fails=name).invoke({}, AT)
+
+
+# recover
+
+
+def test_after_a_failure_what_had_finished_is_not_run_again(saver):  # H12, H13
+    failed_at(saver, "c")
+    calls = []
+    state = recover(line(saver, calls), "t")
+    assert calls == ["c", "d"]
+    assert state["path"] == list("abcd")
+
+
+def test_recovery_with_an_empty_state(saver):  # H12
+    calls = []
+    app = line(saver, calls)
+    saver.put(AT, Checkpoint(node_id="b", next_node_id="c", state={}))
+    assert recover(app, AT)["path"] == ["c", "d"]
+    assert calls == ["c", "d"]
+
+
+def test_modifications_are_seen_and_the_old_checkpoint_stays(saver):  # H42
+    failed_at(saver, "c")
+    before = saver.get(AT)
+    state = recover(line(saver, []), "t", modifications={"path": ["mine"]})
+    assert state["path"] == ["mine", "c", "d"]
+    assert saver.get(AT.with_check_point_id(before.id)).state == before.state
+
+
+def test_the_async_twin(file_saver, root):  # H45
+    failed_at(file_saver, "d")
+    damage(log_of(root), -1)
+    calls = []
+    state = asyncio.run(arecover(line(FileSystemSaver(root, fsync="never"), calls), "t", modifications={"x": 1}))
+    assert (state["path"], state["x"]) == (list("abcd"), 1)
+
+
+def test_nothing_to_recover(saver):
+    with pytest.raises(CheckpointNotFoundError):
+        recover(line(saver, []), "nobody")
+    with pytest.raises(CheckpointNotFoundError):
+        last_good(saver, "nobody")
+    with pytest.raises(CheckpointerConfigurationError, match="checkpoint_saver"):
+        recover(line(None, []), "t")
+
+
+def checkpoints(root, count):
+    saver = FileSystemSaver(root, fsync="never")
+    ids = []
+    for n in range(count):
+        step = Checkpoint(node_id=f"n{n}", next_node_id=f"n{n + 1}", state={"n": n, "text": f"{n}" * 50})
+        ids.append(saver.put(AT, step).checkpoint_id)
+    saver.close()
+    return ids
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_where_the_last_are_damaged_it_lands_on_the_one_before_and_says_so(k, root, caplog):  # H11, H45
+    ids = checkpoints(root, 6)
+    damage(log_of(root), *range(-k, 0))
+    saver = FileSystemSaver(root, fsync="never")
+    with pytest.raises(CheckpointCorruptionError):
+        saver.get(AT)
+    with caplog.at_level(logging.WARNING, "graphkit.recovery"):
+        good = last_good(saver, "t")
+    assert good.id == ids[-k - 1]
+    assert good.state["n"] == 5 - k
+    assert {record.name for record in caplog.records} == {"graphkit.recovery"}
+    assert "is damaged at byte" in caplog.text
+    assert f"the newest checkpoint that reads is {good.id}, after node 'n{5 - k}'" in caplog.text
+    assert len(list(root.rglob("damaged-*"))) == 1, "the damaged bytes are kept"
+    caplog.clear()
+    assert last_good(FileSystemSaver(root, fsync="never"), "t").id == good.id
+    assert not caplog.records
+
+
+def test_a_graph_goes_on_where_it_can(file_saver, root):  # H45
+    for output in line(file_saver, []).stream({}, AT):
+        if output.node == "c":
+            break
+    file_saver.close()
+    damage(log_of(root), -1)
+    calls = []
+    fresh = FileSystemSaver(root, fsync="never")
+    assert recover(line(fresh, calls), "t")["path"] == list("abcd")
+    assert calls == ["c", "d"], "c had finished, but its checkpoint is lost"
+    assert fresh.verify("t").ok
+
+
+def test_nothing_that_reads_is_the_error(root):  # H45
+    checkpoints(root, 3)
+    path = log_of(root)
+    damage(path, *range(1, len(records_of(path))))
+    with pytest.raises(CheckpointCorruptionError):
+        last_good(FileSystemSaver(root, fsync="never"), "t")
+
+
+def test_a_wrapped_saver_is_repaired_too(root):  # H45
+    ids = checkpoints(root, 3)
+    damage(log_of(root), -1)
+    wrapped = SaverWrapper(SaverWrapper(FileSystemSaver(root, fsync="never")))
+    assert last_good(wrapped, "t").id == ids[-2]
+
+
+def test_damage_is_not_repaired_under_a_run(root):  # H45
+    ids = checkpoints(root, 3)
+    damage(log_of(root), -1)
+    holder, other = (FileSystemSaver(root, fsync="never", lock_timeout=0) for _ in range(2))
+    with ThreadPoolExecutor(1) as elsewhere, holder.run_lock(AT), pytest.raises(ThreadBusyError):
+        elsewhere.submit(last_good, other, "t").result()
+    assert last_good(other, "t").id == ids[-2]
+
+
+def test_damage_in_a_namespace_is_found_too(root):  # H45
+    saver = FileSystemSaver(root, fsync="never")
+    inner = AT.replace(checkpoint_ns="child")
+    for n in range(3):
+        for at in (AT, inner):
+            saver.put(at, Checkpoint(node_id=f"n{n}", next_node_id=None, state={"n": n}))
+    saver.close()
+    damage(next(path for path in root.rglob("log") if "child" in str(path)), -1)
+    fresh = FileSystemSaver(root, fsync="never")
+    assert last_good(fresh, "t").state == {"n": 2}
+    assert fresh.get(inner).state == {"n": 1}
+
+
+class Spoilt(SaverWrapper):
+    """A saver that cannot repair, some of whose checkpoints do not read."""
+
+    def __init__(self, delegate):
+        super().__init__(delegate)
+        self.bad = set()
+
+    def _check(self, found):
+        if found is not None and found.id in self.bad:
+            raise CheckpointCorruptionError("row", 0, f"{found.id} does not read")
+        return found
+
+    def get(self, config=None):
+        return self._check(super().get(config))
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_without_a_repair_the_history_is_walked_back_and_gone_on_from(k, list_saver, caplog):  # H11, H45
+    saver = Spoilt(list_saver)
+    failed_at(saver, "d")
+    history = saver.history(AT)
+    saver.bad = {info.id for info in history[:k]}
+    good, calls = history[k], []
+    assert last_good(saver, AT).id == good.id
+    assert all(f"checkpoint {info.id} is passed over" in caplog.text for info in history[:k])
+    assert recover(line(saver, calls), "t")["path"] == list("abcd")
+    assert calls == list("abcd")[3 - k :]
+    assert {info.id for info in saver.history(AT)} > {info.id for info in history}, "nothing is taken away"
+
+
+def test_what_waits_beside_the_good_one_goes_along(list_saver):  # H45
+    saver = Spoilt(list_saver)
+    first = saver.put(AT, Checkpoint(node_id="a", next_node_id="b", state={"path": ["a"]}))
+    saver.put_writes(first, {"update:0": {"x": 1}})
+    saver.bad = {saver.put(AT, Checkpoint(node_id="b", next_node_id="c", state={})).checkpoint_id}
+    assert recover(line(saver, []), "t")["x"] == 1
+
+
+def test_all_spoilt_is_the_first_error(list_saver):  # H45
+    saver = Spoilt(list_saver)
+    failed_at(saver, "b")
+    saver.bad = {info.id for info in saver.history(AT)}
+    with pytest.raises(CheckpointCorruptionError, match=saver.history(AT)[0].id):
+        last_good(saver, "t")
+
+
+# CheckpointManager
+
+
+class Clock:
+    def __init__(self):
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def managing(saver, clock=None, **policy):
+    return CheckpointManager(saver, CheckpointPolicy(**policy), clock=clock or Clock())
+
+
+def saved(manager, count, run="run", **options):
+    return [manager.save_checkpoint(run, f"n{n}", {"n": n}, next_node_id=f"n{n + 1}", **options) for n in range(count)]
+
+
+def test_the_policy_of_hive():  # H2
+    policy = CheckpointManager(MemorySaver()).policy
+    assert policy == CheckpointPolicy()
+    assert (policy.enabled, policy.save_frequency, policy.n_nodes) == (True, "every_node", 1)
+    assert (policy.retention_strategy, policy.max_checkpoints_per_run, policy.on_error) == ("latest_only", 100, "raise")
+    for wrong in (
+        {"save_frequency": "often"}, {"retention_strategy": "some"}, {"on_error": "ignore"}, {"n_nodes": 0},
+        {"max_checkpoints_per_run": 0},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            CheckpointPolicy(**wrong)
+    with pytest.raises(AttributeError):
+        policy.enabled = False
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ({}, [1, 2, 3, 4, 5, 6, 7]),
+        ({"enabled": False}, []),
+        ({"save_frequency": "every_n_nodes"}, [1, 2, 3, 4, 5, 6, 7]),
+        ({"save_frequency": "every_n_nodes", "n_nodes": 3}, [3, 6]),
+        ({"save_frequency": "every_node", "n_nodes": 3}, [1, 2, 3, 4, 5, 6, 7]),
+    ],
+)
+def test_should_checkpoint(policy, expected):  # H3
+    manager = managing(MemorySaver(), **policy)
+    assert [step for step in range(1, 8) if manager.should_checkpoint(step)] == expected
+
+
+@pytest.mark.parametrize(
+    ("policy", "left"),
+    [
+        ({}, 1),
+        ({"retention_strategy": "all"}, 10),
+        ({"retention_strategy": "prune_old"}, 10),
+        ({"retention_strategy": "prune_old", "max_checkpoints_per_run": 4}, 4),
+    ],
+)
+def test_what_is_kept(policy, left, saver):  # H2, H38
+    manager = managing(saver, **policy)
+    ids = saved(manager, 10)
+    assert [info.id for info in manager.list_checkpoints("run")] == ids[-left:]
+    assert manager.restore_from_checkpoint("run") == ({"n": 9}, "n10")
+
+
+def test_save_and_restore(saver):  # H4, H9, H14
+    manager = managing(saver, retention_strategy="all")
+    first, second = (
+        manager.save_checkpoint("run", node, {"at": node}, context={"tokens": n, "seconds": 1.5})
+        for n, node in enumerate(["a/b", "c"])
+    )
+    assert first != second
+    assert manager.restore_from_checkpoint("run") == ({"at": "c"}, "c"), "no next node was named"
+    assert manager.restore_from_checkpoint("run", first) == ({"at": "a/b"}, "a/b")
+    checkpoint = manager.get_checkpoint("run", second)
+    assert (checkpoint.id, checkpoint.parent_id, checkpoint.node_id) == (second, first, "c")
+    assert checkpoint.created_at == datetime(2026, 1, 1, tzinfo=UTC)
+    assert checkpoint.metadata["tokens"] == 1
+    assert manager.get_checkpoint("run").id == second
+    assert manager.get_checkpoint("run", "nowhere") is None
+    assert manager.get_checkpoint("nobody") is None
+    assert manager.restore_from_checkpoint("nobody") == (None, None)
+    with pytest.raises(CheckpointNotFoundError, match="nowhere"):
+        manager.restore_from_checkpoint("run", "nowhere")
+
+
+def test_ids_are_distinct_under_a_frozen_clock(saver):  # H4, H34
+    manager = managing(saver, retention_strategy="all")
+    ids = [manager.save_checkpoint("run", "loop", {"n": n}) for n in range(100)]
+    assert len(set(ids)) == 100
+    assert [info.id for info in manager.list_checkpoints("run")] == ids
+
+
+def test_an_empty_memory_is_a_checkpoint(saver):  # H12
+    manager = managing(saver)
+    manager.save_checkpoint("run", "a", {}, next_node_id="b")
+    assert manager.restore_from_checkpoint("run") == ({}, "b")
+    assert manager.session_state("run")["memory"] == {}
+
+
+def test_the_session_state(saver):  # H6, H12, H32
+    manager = managing(saver, retention_strategy="all")
+    ids = saved(manager, 3, context={"goal": "x", "plan": ["p"]})
+    assert manager.session_state("run") == {
+        "paused_at": "n2",
+        "resume_from": "n3",
+        "memory": {"n": 2},
+        "execution_path": ["n0", "n1", "n2"],
+        "checkpoint_id": ids[2],
+        "context": {"goal": "x", "plan": ["p"]},
+    }
+    assert manager.session_state("run", ids[1])["execution_path"] == ["n0", "n1"]
+    assert manager.session_state("nobody") is None
+    memory = manager.session_state("run")["memory"]
+    memory["n"] = 9
+    assert manager.restore_from_checkpoint("run")[0] == {"n": 2}
+
+
+def test_listing_reads_no_memory(file_saver, monkeypatch):  # H5
+    manager = managing(file_saver, retention_strategy="all")
+    saved(manager, 5)
+    monkeypatch.setattr("savers._filesystem.history.History.state_of", None)
+    assert [info.node_id for info in manager.list_checkpoints("run")] == [f"n{n}" for n in range(5)]
+
+
+def test_listing_is_filtered(saver):  # H31, H35
+    manager = managing(saver, retention_strategy="all")
+    kinds = ["node_complete", "safe_point", "user_checkpoint", "pause", "loop_iteration", "edge_transition"]
+    for kind in kinds:
+        manager.save_checkpoint("run", f"at {kind}", {}, kind=kind, clean=kind != "safe_point")
+    assert [info.metadata["source"] for info in manager.list_checkpoints("run")] == kinds
+    for kind in kinds:
+        assert [info.node_id for info in manager.list_checkpoints("run", kind=kind)] == [f"at {kind}"]
+    assert len(manager.list_checkpoints("run", clean=True)) == 5
+    assert [info.node_id for info in manager.list_checkpoints("run", clean=False)] == ["at safe_point"]
+    assert len(manager.list_checkpoints("run", node_id="at pause")) == 1
+    assert manager.list_checkpoints("run", node_id="at pause", kind="safe_point") == []
+    assert manager.list_checkpoints("nobody") == []
+
+
+def test_the_latest_clean_one(saver):  # H35
+    manager = managing(saver, retention_strategy="all")
+    assert manager.latest_clean("run") is None
+    good = saved(manager, 3)[-1]
+    saved(manager, 2, clean=False)
+    assert manager.latest_clean("run").id == good
+    assert manager.restore_from_checkpoint("run", manager.latest_clean("run").id) == ({"n": 2}, "n3")
+
+
+def test_checkpoints_of_a_graph_are_listed_too(saver):  # H31
+    failed_at(saver, "c")
+    infos = managing(saver).list_checkpoints("t")
+    assert [info.node_id for info in infos] == [START, "a", "b"]
+    assert [info.metadata["source"] for info in infos] == ["input", "loop", "loop"]
+    assert managing(saver).restore_from_checkpoint("t") == ({"a": True, "b": True, "path": ["a", "b"]}, "c")
+
+
+def test_delete(saver):  # H9
+    manager = managing(saver, retention_strategy="all")
+    saved(manager, 3)
+    saved(manager, 2, run="other")
+    assert manager.delete_checkpoints("run") == 3
+    assert manager.delete_checkpoints("run") == 0
+    assert manager.list_checkpoints("run") == []
+    assert len(manager.list_checkpoints("other")) == 2
+
+
+def test_compare(saver):  # H44
+    manager = managing(saver, retention_strategy="all")
+    first = manager.save_checkpoint("run", "a", {"same": 1, "gone": [1], "long": "x" * 2000, "n": 1})
+    second = manager.save_checkpoint("run", "b", {"same": 1, "new": {"k": 2}, "long": "y" * 2000, "n": 2})
+    added, removed, changed = manager.compare("run", first, second)
+    assert (added, removed) == ({"new": "{'k': 2}"}, {"gone": "[1]"})
+    assert list(changed) == ["long", "n"]
+    assert changed["n"] == ("1", "2")
+    assert changed["long"] == ("'" + "x" * 499 + "... (2002 characters)", "'" + "y" * 499 + "... (2002 characters)")
+    assert manager.compare("run", first, first) == ({}, {}, {})
+    one = manager.get_checkpoint("run", first)
+    assert compare(one, one) == ({}, {}, {})
+    with pytest.raises(CheckpointNotFoundError):
+        manager.compare("run", first, "nowhere")
+
+
+def test_pruning_by_age(saver, clock):  # H37
+    manager = managing(saver, clock, retention_strategy="all", max_age=timedelta(days=7))
+    for day in range(10):
+        clock.now = datetime(2026, 1, 1 + day, tzinfo=UTC)
+        manager.save_checkpoint("run", f"day{day}", {})
+    assert [info.node_id for info in manager.list_checkpoints("run")] == [f"day{day}" for day in range(2, 10)]
+    clock.now += timedelta(days=365)
+    assert manager.prune("run") == 7
+    assert [info.node_id for info in manager.list_checkpoints("run")] == ["day9"], "the latest never goes"
+    assert manager.prune("run") == 0
+    assert managing(saver, clock, retention_strategy="all").prune("run") == 0
+
+
+def test_pruning_all_runs_by_age(file_saver, clock):  # H37
+    manager = managing(file_saver, clock, retention_strategy="all", max_age=timedelta(days=7))
+    for run in "ab":
+        saved(manager, 3, run=run)
+    clock.now += timedelta(days=8)
+    assert manager.prune() == 4
+
+
+class Broken(SaverWrapper):
+    """A store whose disk is full and that cannot be read."""
+
+    def _fail(self, *_args, **_options):
+        raise CheckpointStorageError("/store", "use", OSError(28, "No space left on device"))
+
+    get = put = history = delete = prune = namespaces = _fail
+
+
+def test_failing_is_loud_or_quiet(caplog):  # H10
+    calls = {
+        "save_checkpoint": lambda manager: manager.save_checkpoint("run", "a", {}),
+        "restore_from_checkpoint": lambda manager: manager.restore_from_checkpoint("run"),
+        "get_checkpoint": lambda manager: manager.get_checkpoint("run"),
+        "list_checkpoints": lambda manager: manager.list_checkpoints("run"),
+        "delete_checkpoints": lambda manager: manager.delete_checkpoints("run"),
+        "session_state": lambda manager: manager.session_state("run"),
+        "latest_clean": lambda manager: manager.latest_clean("run"),
+        "prune": lambda manager: manager.prune("run"),
+        "compare": lambda manager: manager.compare("run", "a", "b"),
+    }
+    nothing = [None, (None, None), None, [], 0, None, None, 0, ({}, {}, {})]
+    loud, quiet = (managing(Broken(MemorySaver()), max_age=timedelta(1), on_error=on) for on in ("raise", "warn"))
+    for (name, call), expected in zip(calls.items(), nothing, strict=True):
+        with pytest.raises(CheckpointStorageError):
+            call(loud)
+        caplog.clear()
+        assert call(quiet) == expected
+        assert f"{name} failed" in caplog.text
+        assert "No space left" in caplog.text
+
+
+def test_a_value_that_cannot_be_stored_keeps_what_was_there(file_saver):  # H8, H47
+    manager = managing(file_saver)
+    manager.save_checkpoint("run", "a", {"n": 1})
+    with pytest.raises(CheckpointSerializationError, match="handle"):
+        manager.save_checkpoint("run", "b", {"handle": object()})
+    assert manager.restore_from_checkpoint("run") == ({"n": 1}, "a")
+    assert managing(file_saver, on_error="warn").save_checkpoint("run", "b", {"handle": object()}) is None
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_damaged_latest_falls_back_and_is_reported(k, file_saver, root, caplog):  # H11, H45
+    manager = managing(file_saver, retention_strategy="all")
+    saved(manager, 5)
+    file_saver.close()
+    damage(log_of(root), *range(-k, 0))
+    fresh = managing(FileSystemSaver(root, fsync="never"))
+    assert fresh.restore_from_checkpoint("run") == ({"n": 4 - k}, f"n{5 - k}")
+    assert f"after node 'n{4 - k}'" in caplog.text
+    assert fresh.session_state("run")["paused_at"] == f"n{4 - k}"
+
+
+def test_a_run_of_a_graph_is_not_saved_into(file_saver):  # H9
+    manager = managing(file_saver)
+    with ThreadPoolExecutor(1) as elsewhere, file_saver.run_lock(AT), pytest.raises(ThreadBusyError):
+        elsewhere.submit(manager.save_checkpoint, "t", "a", {}).result()
+    assert manager.save_checkpoint("t", "a", {}) is not None
+
+
+def test_a_save_cut_short_leaves_the_one_before(file_saver, root):  # H8
+    manager = managing(file_saver, retention_strategy="all")
+    saved(manager, 3)
+    file_saver.close()
+    path = log_of(root)
+    path.write_bytes(path.read_bytes()[:-5])
+    assert managing(FileSystemSaver(root, fsync="never")).restore_from_checkpoint("run") == ({"n": 1}, "n2")
+
+
+def test_two_managers_in_two_processes(root):  # H9
+    mine = managing(FileSystemSaver(root, fsync="never"), retention_strategy="all")
+    saved(mine, 2)
+    code = (
+        "import sys; from graphkit.recovery import *; from savers import FileSystemSaver\n"
+        "manager = CheckpointManager(FileSystemSaver(sys.argv[1]), CheckpointPolicy(retention_strategy='all'))\n"
+        "assert manager.restore_from_checkpoint('run') == ({'n': 1}, 'n2')\n"
+        "manager.save_checkpoint('run', 'other', {'n': 'theirs'}, next_node_id='next')\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code, str(root)], check=True)
+    assert mine.restore_from_checkpoint("run") == ({"n": "theirs"}, "next")
+    assert len(mine.list_checkpoints("run")) == 3
+
+
+@pytest.mark.parametrize("managed", [False, True])
+def test_a_loop_gives_the_same_with_and_without_a_manager(managed, saver):  # H1
+    manager = managing(saver) if managed else None
+    memory = {"total": 0}
+    for step in range(1, 6):
+        memory = {"total": memory["total"] + step}
+        if manager is not None and manager.should_checkpoint(step):
+            manager.save_checkpoint("run", f"step{step}", memory)
+    assert memory == {"total": 15}
+    assert (saver.get(RunnableConfig("run")) is not None) is managed
+
+
+def test_a_plan_goes_on_at_its_step(saver):  # H13, H15
+    plan, done = ["fetch", "parse", "check", "store"], []
+    manager = managing(saver, retention_strategy="all")
+
+    def work(session, crash_in=None):
+        todo = plan[plan.index(session["resume_from"]) :] if session else plan
+        memory = dict(session["memory"]) if session else {}
+        for step in todo:
+            if step == crash_in:
+                raise RuntimeError(step)
+            done.append(step)
+            memory[step] = "done"
+            following = plan[plan.index(step) + 1] if step != plan[-1] else END
+            manager.save_checkpoint("run", step, memory, next_node_id=following, context={"plan": plan})
+        return memory
+
+    with pytest.raises(RuntimeError):
+        work(None, crash_in="check")
+    session = manager.session_state("run")
+    assert session["context"] == {"plan": plan}
+    assert work(session) == dict.fromkeys(plan, "done")
+    assert done == plan, "each step exactly once"
+    assert manager.session_state("run")["execution_path"] == plan

@@ -177,7 +177,7 @@ class Topology:
         """
         node = None if source is None else self.nodes.get(source)
         place = self.aliases.get(name, name) if node is None or name not in node.names else node.names[name]
-        return place if self.has_target(place) else None
+        return str.__str__(place) if self.has_target(place) else None  # of a StrEnum, too
 
     def places_before(self, names: Iterable[str]) -> dict[str, str]:
         """Where a run stops if it is to stop before these nodes: place -> name.

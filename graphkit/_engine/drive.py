@@ -65,6 +65,7 @@ class Driver:
         self.locks: list[AbstractContextManager[object]] = []
         self.first: AbstractContextManager[object] | None = None
         self.held = held_locks()
+        """The run locks that this run holds, and those of the runs around it."""
         self.result: Any = None
         self.cancelled: BaseException | None = None
         """A cancellation that came while something was to be waited for."""
@@ -131,7 +132,8 @@ class Driver:
         return run_here(task) if task.executor is None else self._threads().run(task)
 
     def _ask_user(self, request: Ask) -> Any:
-        return refuse_awaitable(request.call.function(*_arguments(request)), None)
+        with _AsHolder(self.held):  # and not as the node that runs this graph, if one does
+            return refuse_awaitable(request.call.function(*_arguments(request)), None)
 
     def _load(self, request: Load) -> Any:
         self.storing.flush()
@@ -269,8 +271,9 @@ class Driver:
         return await (self._arun(task) if task.executor is None else self._loops().run(task, self._arun))
 
     async def _aask_user(self, request: Ask) -> Any:
-        result = request.call.function(*_arguments(request))
-        return await result if inspect.isawaitable(result) else result
+        with _AsHolder(self.held):
+            result = request.call.function(*_arguments(request))
+            return await result if inspect.isawaitable(result) else result
 
     async def _astart(self, request: Start) -> int:
         return self._loops().start(request.task, self._arun)
@@ -386,7 +389,9 @@ _AANSWERS: Final[Mapping[type, Callable[[Driver, Any], Coroutine[Any, Any, Any]]
 
 
 class _AsHolder:
-    """Lets a release through the lock that its own run holds."""
+    """Lets what is called through the locks that its own run holds, as a node is; it is none that could wait."""
+
+    __slots__ = ("token", "visit")
 
     def __init__(self, held: frozenset[object]) -> None:
         self.visit = Visit(END, (), held)

@@ -235,7 +235,14 @@ class Run(Strand):
         before = {} if last is None else last.ops
         ops = {} if self.changes is None else self.changes.ops
         changed = tuple(key for key in ops if key not in before or ops[key] != before[key])
-        return when(at, self.state(), Step(self.next, self.clock() - started, changed))
+        seconds = self.clock() - started
+        inside = {"branches": self._inside(at), "next_branches": self._inside(self.next)}
+        return when(at, self.state(), Step(self.next, seconds, changed, **inside))
+
+    def _inside(self, place: str | None) -> frozenset[str]:
+        """The nodes of the branches of a fork; none of any other place."""
+        fork = self.topology.forks.get(place or "")
+        return frozenset() if fork is None else frozenset().union(*fork.inside.values())
 
     def count(self, node_id: str) -> None:
         """One more node is executed.

@@ -38,6 +38,7 @@ class Outcome(NamedTuple):
     error: BaseException | None
     outputs: list[Any]
     notes: list[tuple[str, str, dict[str, Any]]]
+    attempt: int
 
 
 @final
@@ -99,7 +100,7 @@ def perform(errand: Errand) -> Outcome:
         error = _portable(raised)
     finally:
         CURRENT.reset(token)
-    return Outcome(result, error, visit.outputs, errand.journal.notes)
+    return Outcome(result, error, visit.outputs, errand.journal.notes, visit.attempt)
 
 
 def _collected(generator: Any) -> Collected:

@@ -138,6 +138,7 @@ def taken(task: Task, future: Future[Any], is_outcome: bool) -> tuple[Any, BaseE
         return None, error
     if not is_outcome:
         return result  # type: ignore[no-any-return]
+    task.visit.attempt = result.attempt
     task.visit.outputs.extend(result.outputs)
     for type_, level, data in result.notes:
         task.visit.note(type_, level, data)

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import json
-import re
-from collections.abc import Iterator, Sequence
-from typing import Final, final
+from collections.abc import Sequence
+from typing import final
 
-from graphkit._config import END, START
 from graphkit._merging import Sketch
-from graphkit._scene import Arrow, Names, Scene, Shape
 from graphkit._topology import Topology
-
-_FILL: Final = "#C8E6C9"
-_LINE: Final = "#2E7D32"
-"""The colours of what a run passed."""
-_INNER: Final = {"start": ":::___START__", "stop": ":::___END__"}
-"""What START and END of a graph within the graph look like in Mermaid."""
-_HIDDEN: Final = "%%\t"
-"""What makes the rest of a line of Mermaid a comment."""
 
 
 @final
@@ -64,110 +52,7 @@ def draw(
     Raises:
         ValueError: there is no such type.
     """
+    from graphkit._drawing import drawn  # few runs draw, and every import of graphkit would pay for it
+
     kind = GraphRepresentation.Type(type)
-    scene = Scene(Names(), "", graph, path)
-    writer = _Mermaid() if kind is GraphRepresentation.Type.MERMAID else _PlantUml()
-    lines = writer.lines(scene, title, conditions=print_conditional_edges)
-    return GraphRepresentation(kind, "\n".join(lines) + "\n")
-
-
-@final
-class _Mermaid:
-    """Writes Mermaid flowcharts."""
-
-    def __init__(self) -> None:
-        self._links: list[Arrow] = []
-        """The arrows that are shown, in their order: a link is styled by its number."""
-
-    def lines(self, scene: Scene, title: str | None, *, conditions: bool) -> Iterator[str]:
-        if title is not None:
-            is_plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9 _-]*", title)
-            yield from ("---", f"title: {title if is_plain else json.dumps(title)}", "---")
-        yield "flowchart TD"
-        yield from self._body(scene, conditions=conditions)
-        yield ""
-        for look in _INNER.values():
-            yield f"\tclassDef {look[3:]} fill:black,stroke-width:1px,font-size:xx-small;"
-        yield from self._passed(scene)
-
-    def _body(self, scene: Scene, *, conditions: bool) -> Iterator[str]:
-        for shape in scene.shapes:
-            hidden = shape.kind == "condition" and not conditions
-            yield f"\t{_HIDDEN if hidden else ''}{self._shape(shape)}"
-        for inner in scene.scenes:
-            yield f"subgraph {inner.name}" + ("" if inner.name == inner.label else f'["{_mermaid(inner.label)}"]')
-            yield from self._body(inner, conditions=conditions)
-            yield "end"
-        for arrow in scene.arrows:
-            hidden = arrow.when is not None and arrow.when != conditions
-            yield f"\t{_HIDDEN if hidden else ''}{self._arrow(arrow)}"
-            if not hidden:
-                self._links.append(arrow)
-
-    def _shape(self, shape: Shape) -> str:
-        if shape.kind in _INNER:
-            return f"{shape.name}(({shape.label}))" + ("" if shape.name in (START, END) else _INNER[shape.kind])
-        opening, closing = {"map": ("[[", "]]"), "condition": ("{", "}")}.get(shape.kind, ("(", ")"))
-        return f'{shape.name}{opening}"{_mermaid(shape.label)}"{closing}'
-
-    def _arrow(self, arrow: Arrow) -> str:
-        text = arrow.text if re.fullmatch(r"[A-Za-z0-9_ ]*", arrow.text) else f'"{_mermaid(arrow.text)}"'
-        label = f"|{text}|" if text else ""
-        line = "-.->" if arrow.dotted else "-->"
-        return f"{arrow.source}:::{arrow.source} {line}{label} {arrow.target}:::{arrow.target}"
-
-    def _passed(self, scene: Scene) -> Iterator[str]:
-        names = [shape.name for shape in scene.shapes if shape.passed]
-        names += [inner.name for inner in scene.scenes if inner.passed]
-        if names:
-            yield f"\tclassDef passed fill:{_FILL},stroke:{_LINE},stroke-width:2px;"
-            yield f"\tclass {','.join(names)} passed;"
-        taken = [str(number) for number, arrow in enumerate(self._links) if arrow.steps]
-        if taken:
-            yield f"\tlinkStyle {','.join(taken)} stroke:{_LINE},stroke-width:3px;"
-
-
-@final
-class _PlantUml:
-    """Writes PlantUML use case diagrams."""
-
-    def lines(self, scene: Scene, title: str | None, *, conditions: bool) -> Iterator[str]:
-        yield f"@startuml {re.sub('[^A-Za-z0-9]', '_', title or 'unnamed')}"
-        if title is not None:
-            yield f'title "{_plantuml(title)}"'
-        yield from self._body(scene, conditions=conditions)
-        yield "@enduml"
-
-    def _body(self, scene: Scene, *, conditions: bool) -> Iterator[str]:
-        for shape in scene.shapes:
-            yield ("'" if shape.kind == "condition" and not conditions else "") + self._shape(shape)
-        for inner in scene.scenes:
-            yield f'package "{_plantuml(inner.label)}" as {inner.name} {_FILL + " " if inner.passed else ""}{{'
-            yield from self._body(inner, conditions=conditions)
-            yield "}"
-        for arrow in scene.arrows:
-            hidden = arrow.when is not None and arrow.when != conditions
-            yield ("'" if hidden else "") + self._arrow(arrow)
-
-    def _shape(self, shape: Shape) -> str:
-        word, note = {
-            "start": ("circle", "<<input>>"),
-            "stop": ("circle", ""),
-            "condition": ("hexagon", "<<Condition>>"),
-            "map": ("usecase", "<<Map>>"),
-        }.get(shape.kind, ("usecase", "<<Node>>"))
-        return f'{word} "{_plantuml(shape.label)}" as {shape.name}{note}{" " + _FILL if shape.passed else ""}'
-
-    def _arrow(self, arrow: Arrow) -> str:
-        line = "." if arrow.dotted else "-"
-        colour = f"[{_LINE},bold]" if arrow.steps else ""
-        label = f" : {_plantuml(arrow.text)}" if arrow.text else ""
-        return f"{arrow.source} {line}{colour}down{line}> {arrow.target}{label}"
-
-
-def _mermaid(label: str) -> str:
-    return re.sub(r"[^\w \-.,()/]", lambda found: f"#{ord(found[0])};", label)
-
-
-def _plantuml(label: str) -> str:
-    return re.sub(r"[^\w \-.,()]", lambda found: f"<U+{ord(found[0]):04X}>", label)
+    return GraphRepresentation(kind, drawn(graph, kind, title, conditions=print_conditional_edges, path=path))

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
 from graphkit._abc import StateSerializer
+from graphkit._assembly import assembled, checked_child
 from graphkit._channels import Channel
 from graphkit._compile_config import CompileConfig
 from graphkit._compiled import CompiledGraph
 from graphkit._config import END, START
 from graphkit._diagram import GraphRepresentation, draw
-from graphkit._engine.attempts import composed
 from graphkit._hooks import Hooks
-from graphkit._joins import forks_of
-from graphkit._merging import Merged, Sketch
+from graphkit._merging import Sketch
 from graphkit._retry import RetryPolicy
 from graphkit._schema_forms import schema_of
 from graphkit._state import AgentState, MessagesState
-from graphkit._topology import Call, Condition, Edge, Fork, Node, Targets, Topology, fork_id, plain_id, problems_of
+from graphkit._topology import Call, Condition, Node, plain_id
 from graphkit.errors import GraphStateError
 
 if TYPE_CHECKING:
@@ -190,16 +189,12 @@ class StateGraph(Hooks):
             config = CompileConfig(**options)
         elif options:
             config = config.replace(**options)
-        merged = Merged(self._sketch)
-        before, after = merged.entered_by(config.interrupt_before), config.interrupt_after
-        forks = _checked(merged, before, after)
-        nodes = {node.id: _ready(node, config) for node in merged.nodes.values()}
-        topology = Topology(nodes, forks, _edges(merged.edges, forks), self._schema, merged.aliases)
-        return CompiledGraph(topology, config.replace(interrupt_before=before))
+        topology, config = assembled(self._sketch, self._schema, config)
+        return CompiledGraph(topology, config)
 
     def get_graph(
         self,
-        type: GraphRepresentation.Type | str,
+        type: GraphRepresentation.Type | str = GraphRepresentation.Type.MERMAID,
         title: str | None = "Graph Diagram",
         print_conditional_edges: bool = True,
     ) -> GraphRepresentation:
@@ -247,12 +242,7 @@ class StateGraph(Hooks):
     def _add_graph(self, node_id: str, graph: StateGraph | CompiledGraph, metadata: Mapping[str, Any]) -> Self:
         if isinstance(graph, CompiledGraph):
             return self._add(Node(id=node_id, graph=graph, metadata=dict(metadata)))
-        child = graph._sketch.copy(metadata)  # noqa: SLF001 - the same class
-        try:
-            _checked(Merged(child))
-        except GraphStateError as error:
-            raise GraphStateError(*(f"subgraph {node_id!r}: {problem}" for problem in error.problems)) from error
-        self._sketch.nodes[node_id] = child
+        self._sketch.nodes[node_id] = checked_child(node_id, graph._sketch.copy(metadata))  # noqa: SLF001 - the same class
         return self
 
     def _checked_source(self, source: str) -> str:
@@ -300,7 +290,7 @@ def _node(
         asks=Call(asks) if callable(asks) else None,
         retry=_policy(retry, node_id),
         timeout=_seconds(timeout, node_id),
-        executor=executor,
+        executor=_executor(executor, node_id),
         metadata=dict(metadata or {}),
     )
 
@@ -324,44 +314,13 @@ def _policy(retry: Any, node_id: str) -> RetryPolicy | None:
     return retry
 
 
+def _executor(executor: Any, node_id: str) -> Executor | None:
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise GraphStateError(f"the executor of node {node_id!r} has no submit(): {executor!r}")
+    return executor  # type: ignore[no-any-return]
+
+
 def _seconds(timeout: Any, node_id: str) -> float | None:
     if timeout is None or (isinstance(timeout, (int, float)) and 0 < timeout < math.inf):
         return timeout
     raise GraphStateError(f"the timeout of node {node_id!r} is a number of seconds above 0, not {timeout!r}")
-
-
-def _checked(merged: Merged, before: Iterable[str] = (), after: Collection[str] = ()) -> dict[str, Fork]:
-    """The forks of a graph that is right.
-
-    Raises:
-        GraphStateError: everything that is wrong with it.
-    """
-    forks, unjoined = forks_of(merged.edges)
-    stops = [("interrupt_before", name) for name in before]
-    stops += [("interrupt_after", name) for name in after if name not in merged.aliases]
-    problems = merged.problems + problems_of(merged.nodes, merged.edges, stops) + unjoined
-    problems += merged.cannot_stop_after(after)
-    problems += [f"{name!r} is not a valid node id: the fork has it" for name in forks if name in merged.nodes]
-    if problems:
-        raise GraphStateError(*problems)
-    return forks
-
-
-def _edges(edges: Mapping[str, Targets], forks: Mapping[str, Fork]) -> dict[str, Edge]:
-    """The edges that a run follows."""
-    single: dict[str, Edge] = {fork.id: fork.join for fork in forks.values()}
-    for source, edge in edges.items():
-        if isinstance(edge, Condition):
-            single[source] = dataclasses.replace(edge, call=composed(edge.call, source, edge.wraps))
-        else:
-            single[source] = fork_id(source) if len(edge) > 1 else edge[0]
-    return single
-
-
-def _ready(node: Node, config: CompileConfig) -> Node:
-    """A node as it runs: with all that is around its action, and the graph's defaults for what it does not say."""
-    if node.action is None:
-        return node
-    retry = node.retry or config.retry
-    timeout = config.timeout if node.timeout is None else node.timeout
-    return dataclasses.replace(node, action=composed(node.action, node.id, node.wraps, retry, timeout))

@@ -35,6 +35,7 @@ def test_actions_that_are_refused(graph, action):
     ("options", "word"),
     [
         ({"retry": 3}, "RetryPolicy"),
+        ({"executor": 3}, "submit"),
         ({"timeout": 0}, "above 0"),
         ({"timeout": -1.0}, "above 0"),
         ({"timeout": float("inf")}, "above 0"),

@@ -1,0 +1,73 @@
+"""Assembly: a graph as it was written becomes the checked picture that a run walks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+
+from graphkit._compile_config import CompileConfig
+from graphkit._engine.attempts import composed
+from graphkit._joins import forks_of
+from graphkit._merging import Merged, Sketch
+from graphkit._schema import StateSchema
+from graphkit._topology import Condition, Edge, Fork, Node, Targets, Topology, fork_id, problems_of
+from graphkit.errors import GraphStateError
+
+
+def assembled(sketch: Sketch, schema: StateSchema, config: CompileConfig) -> tuple[Topology, CompileConfig]:
+    """A graph's picture, and its options with the ids of merged subgraphs rewritten.
+
+    Raises:
+        GraphStateError: everything that is wrong with the graph.
+    """
+    merged = Merged(sketch)
+    before = merged.entered_by(config.interrupt_before)
+    forks = _checked(merged, before, config.interrupt_after)
+    nodes = {node.id: _ready(node, config) for node in merged.nodes.values()}
+    topology = Topology(nodes, forks, _edges(merged.edges, forks), schema, merged.aliases)
+    return topology, config.replace(interrupt_before=before)
+
+
+def checked_child(node_id: str, child: Sketch) -> Sketch:
+    """A graph that can be merged into another, under this id.
+
+    Raises:
+        GraphStateError: everything that is wrong with it.
+    """
+    try:
+        _checked(Merged(child))
+    except GraphStateError as error:
+        raise GraphStateError(*(f"subgraph {node_id!r}: {problem}" for problem in error.problems)) from error
+    return child
+
+
+def _checked(merged: Merged, before: Collection[str] = (), after: Collection[str] = ()) -> dict[str, Fork]:
+    forks, unjoined = forks_of(merged.edges)
+    stops = [("interrupt_before", name) for name in before]
+    stops += [("interrupt_after", name) for name in after if name not in merged.aliases]
+    problems = merged.problems + problems_of(merged.nodes, merged.edges, stops) + unjoined
+    problems += merged.cannot_stop_after(after)
+    problems += [f"{name!r} is not a valid node id: the fork has it" for name in forks if name in merged.nodes]
+    if problems:
+        raise GraphStateError(*problems)
+    return forks
+
+
+def _edges(edges: Mapping[str, Targets], forks: Mapping[str, Fork]) -> dict[str, Edge]:
+    """The edges that a run follows."""
+    single: dict[str, Edge] = {fork.id: fork.join for fork in forks.values()}
+    for source, edge in edges.items():
+        if isinstance(edge, Condition):
+            single[source] = dataclasses.replace(edge, call=composed(edge.call, source, edge.wraps))
+        else:
+            single[source] = fork_id(source) if len(edge) > 1 else edge[0]
+    return single
+
+
+def _ready(node: Node, config: CompileConfig) -> Node:
+    """A node as it runs: with all that is around its action, and the graph's defaults for what it does not say."""
+    if node.action is None:
+        return node
+    retry = node.retry or config.retry
+    timeout = config.timeout if node.timeout is None else node.timeout
+    return dataclasses.replace(node, action=composed(node.action, node.id, node.wraps, retry, timeout))

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from logging import DEBUG, ERROR, INFO, WARNING, Logger, getLogger
 from threading import Lock
-from typing import Any, Final, final
+from typing import Final, final
 
 from graphkit._abc import BaseCheckpointSaver, ThreadLike
 from graphkit._named import Named
@@ -36,6 +36,7 @@ __all__ = [
     "register_observer",
 ]
 
+_ENDS: Final = frozenset({"graph.complete", "graph.fail", "interrupt.raised"})
 _LOG_LEVELS: Final = {Level.VERBOSE: DEBUG, Level.INFO: INFO, Level.WARNING: WARNING, Level.ERROR: ERROR}
 
 
@@ -111,15 +112,17 @@ def filtered(observer: Observer, level: Level | str) -> Observer:
 
 @final
 class Metrics:
-    """Counts what happens in all the runs that it observes. Thread-safe; read it at any time.
+    """Counts what happens in all the runs that it observes, those of embedded graphs too. Thread-safe.
 
-    The figures are exact once the runs have ended: events are on their way until then.
+    Read it at any time; the figures are exact once the runs have ended, since events are on their way until then.
     """
 
     def __init__(self) -> None:
         self._guard = Lock()
         self._counts: Counter[str] = Counter()
-        self._started: dict[Any, tuple[datetime, bool]] = {}
+        self._resuming: set[str | None] = set()
+        self._open: dict[str | None, list[tuple[datetime, bool]]] = {}
+        """By thread, when each run began that has not ended yet, and whether it was resumed."""
         self._seconds = 0.0
         self._recovered = 0
 
@@ -127,13 +130,24 @@ class Metrics:
         """Count an event."""
         with self._guard:
             self._counts[event.type] += 1
-            run = event.thread_id, event.data.get("checkpoint_ns", ""), event.data.get("run_id")
-            if event.type == "graph.start":
-                self._started[run] = event.timestamp, bool(event.data.get("resumed"))
-            elif event.type in {"graph.complete", "graph.fail"} and run in self._started:
-                started, resumed = self._started.pop(run)
-                self._seconds += (event.timestamp - started).total_seconds()
-                self._recovered += resumed and event.type == "graph.complete"
+            if event.type == "checkpoint.resume":
+                self._resuming.add(event.thread_id)
+            elif event.type == "graph.start":
+                resumed = event.thread_id in self._resuming
+                self._resuming.discard(event.thread_id)
+                self._open.setdefault(event.thread_id, []).append((event.timestamp, resumed))
+            elif event.type in _ENDS:
+                self._end(event)
+
+    def _end(self, event: Event) -> None:
+        begun = self._open.pop(event.thread_id, [])
+        # A stop ends the runs around the graph that stops, too; otherwise the innermost has ended.
+        ended = begun if event.type == "interrupt.raised" else begun[-1:]
+        if still := begun[: len(begun) - len(ended)]:
+            self._open[event.thread_id] = still
+        for started, resumed in ended:
+            self._seconds += (event.timestamp - started).total_seconds()
+            self._recovered += resumed and event.type != "graph.fail"
 
     def count(self, type: str) -> int:
         """How many events of a type there were."""

@@ -368,36 +368,54 @@ def test_metrics(tmp_path):  # G38
     assert metrics.checkpoints_per_second is None
     lived(
         metrics,
-        event("graph.start", run_id="r", resumed=False),
+        event("graph.start"),
         event("node.complete"),
         event("checkpoint.save"),
         event("retry.attempt", "warning"),
-        event("graph.fail", "error", run_id="r"),
-        event("checkpoint.resume", run_id="r"),
-        event("graph.start", run_id="r", resumed=True),
+        event("graph.fail", "error"),
+        event("checkpoint.resume"),
+        event("graph.start"),
         event("checkpoint.save"),
         event("interrupt.raised"),
-        event("graph.complete", run_id="r"),
-        event("checkpoint.resume", run_id="r"),
-        event("graph.start", run_id="r", resumed=True),
-        event("graph.fail", "error", run_id="r"),
-        event("graph.complete", run_id="unheard of"),
+        event("checkpoint.resume"),
+        event("graph.start"),
+        event("graph.fail", "error"),
+        event("graph.complete", thread_id="unheard of"),
     )
     assert metrics.as_dict() == {
         "runs": 3, "nodes": 1, "checkpoints": 2, "failures": 2, "resumes": 2, "interrupts": 1, "retries": 1,
-        "seconds": 8.0, "resume_success": 0.5, "checkpoints_per_second": 0.25,
+        "seconds": 7.0, "resume_success": 0.5, "checkpoints_per_second": 2 / 7,
     }  # fmt: skip
-    assert metrics.count("graph.complete") == 2
+    assert metrics.count("graph.complete") == 1
     assert metrics.count("nothing") == 0
     saver = FileSystemSaver(tmp_path / "store", fsync="never")
     assert metrics.bytes(saver) == saver.size()
     assert metrics.bytes(saver, "t") == 0
 
 
+def test_metrics_of_runs_within_runs():  # G38
+    metrics = Metrics()
+    lived(
+        metrics,
+        event("checkpoint.resume"),
+        event("graph.start"),
+        event("graph.start"),
+        event("graph.complete"),
+        event("graph.start"),
+        event("interrupt.raised"),
+        event("checkpoint.resume"),
+        event("graph.start"),
+        event("graph.complete"),
+    )
+    assert metrics.resume_success == 1.0
+    assert metrics.seconds == 1 + 1 + 4 + 1
+    assert not metrics._open
+
+
 def test_metrics_tell_runs_apart_that_go_on_at_once():  # G38
     metrics = Metrics()
-    starts = [event("graph.start", thread_id=f"t{n}", run_id=f"r{n}") for n in range(2)]
-    ends = [event("graph.complete", thread_id=f"t{n}", run_id=f"r{n}") for n in range(2)]
+    starts = [event("graph.start", thread_id=f"t{n}") for n in range(2)]
+    ends = [event("graph.complete", thread_id=f"t{n}") for n in range(2)]
     lived(metrics, *starts, *ends)
     assert metrics.seconds == 4.0
 

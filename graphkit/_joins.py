@@ -169,12 +169,12 @@ def _traced(place: str, came_from: Mapping[str, str]) -> list[str]:
 
 
 def _reached(start: str, following: Callable[[str], Sequence[str]], join: str = END) -> dict[str, None]:
-    """All that can be reached from a node, itself included, in the order it is found; up to the join."""
+    """All that can be reached from a node, itself included, the first to be found first; up to the join."""
     found: dict[str, None] = {}
     waiting = [start]
     while waiting:
         place = waiting.pop()
         if place not in found and place not in (join, _GOAL):
             found[place] = None
-            waiting.extend(reversed(following(place)))
+            waiting.extend(following(place))
     return found

@@ -33,7 +33,7 @@ class Sketch:
     """A graph as it was written.
 
     Attributes:
-        nodes: by id; a Sketch is a graph that is to be merged.
+        nodes: by id; a Sketch is a graph that is to be merged, and was right when it was added.
         edges: by source.
         node_hooks: in the order they were added.
         edge_hooks: the same, of conditional edges.
@@ -134,7 +134,6 @@ class Merged:
         self._scopes += [names, *child._scopes]
         self.aliases |= {f"{graph_id}-{alias}": names[place] for alias, place in child.aliases.items()}
         self.exits |= {f"{graph_id}-{alias}": names[place] for alias, place in child.exits.items()}
-        self.problems += child.problems
 
     def _add(self, node: Node) -> None:
         self._claim(node.id)

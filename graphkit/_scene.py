@@ -156,11 +156,13 @@ class _Way:
         self._inside = {place for fork in forks.values() for branch in fork.inside.values() for place in branch}
         self.places = set(path)
         self.steps: dict[tuple[str, str], list[int]] = {}
-        for number, (source, target) in enumerate(pairwise(path), 1):
+        # A history has a node twice where its state was updated, and START where another input came.
+        steps = [step for step in pairwise(path) if step[1] != START and (step[0] != step[1] or self._follows(*step))]
+        for number, (source, target) in enumerate(steps, 1):
             if target in forks:
                 self._fork(forks[target], number)
             elif source in forks:
-                ends = [place for place in self._inside_of(forks[source]) if target in self._leads(place)]
+                ends = [place for place in self._inside_of(forks[source]) if self._follows(place, target)]
                 self._take(number, [(place, target) for place in ends])
             else:
                 self._take(number, [(source, target)])
@@ -168,7 +170,10 @@ class _Way:
     def jumps(self, known: Iterable[str]) -> list[tuple[str, str]]:
         """The steps that follow no edge."""
         outside = set(known) - self._inside
-        return [step for step in self.steps if step[1] not in self._leads(step[0]) and outside.issuperset(step)]
+        return [step for step in self.steps if not self._follows(*step) and outside.issuperset(step)]
+
+    def _follows(self, source: str, target: str) -> bool:
+        return target in self._leads(source)
 
     def _leads(self, place: str) -> Iterable[str]:
         edge = self._edges.get(place, [])

@@ -207,6 +207,15 @@ def test_a_step_that_follows_no_edge_is_drawn_too():
     assert links == ["__START__ -->|1| A", "C -->|3| __END__", "A -.->|2| C"]
 
 
+def test_the_ids_of_a_history_are_a_path():
+    """A node is there twice where its state was updated, and START again where a second input came."""
+    _, links = passed(chain("A", "B"), [START, "A", "A", "B", START, "A"])
+    assert links == ['__START__ -->|"1, 3"| A', "A -->|2| B"]
+    loop = StateGraph({}).add_node("A", node).add_edge(START, "A").add_conditional_edges("A", node, ["A", END])
+    _, links = passed(loop, [START, "A", "A", END], conditions=False)
+    assert links == ["__START__ -->|1| A", "A -.->|2| A", "A -.->|3| __END__"]
+
+
 def test_what_the_graph_does_not_have_is_left_out():
     names, links = passed(chain("A"), [START, "A", "gone", END])
     assert (names, links) == (["__START__", "__END__", "A"], ["__START__ -->|1| A"])

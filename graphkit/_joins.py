@@ -169,7 +169,7 @@ def _traced(place: str, came_from: Mapping[str, str]) -> list[str]:
 
 
 def _reached(start: str, following: Callable[[str], Sequence[str]], join: str = END) -> dict[str, None]:
-    """All that can be reached from a node, itself included, the first to be found first; up to the join."""
+    """All that can be reached from a node, itself first; up to the join."""
     found: dict[str, None] = {}
     waiting = [start]
     while waiting:

@@ -1,0 +1,142 @@
+"""What the observers of real runs are told, and that they cannot change a run."""
+
+import threading
+
+import pytest
+
+from graphkit import END, START, GraphResume, NodeExecutionError, RunnableConfig, StateGraph, interrupt
+from graphkit.flows import branch_on, key_exists, process_chain
+from graphkit.graph_config import CheckpointConfig, GraphConfig
+from graphkit.observers import EVENTS, LoggingObserver, Metrics, MultiObserver, filtered
+from graphkit.recovery import recover
+from graphkit.registry import register_checkpoint_store
+from savers import MemorySaver
+
+AT = RunnableConfig("t")
+
+
+def failing_once():
+    failures = [ValueError("no")]
+
+    def node(state):
+        if failures:
+            raise failures.pop()
+        return {"b": True}
+
+    return node
+
+
+def pipeline(b, **options):
+    graph = StateGraph({}).add_node("a", process_chain(lambda state: {"a": True})).add_node("b", b)
+    branch = branch_on((key_exists("a"), "b"), otherwise=END)
+    graph.add_edge(START, "a").add_conditional_edges("a", branch, branch.mappings).add_edge("b", END)
+    return graph.compile(**options)
+
+
+def seen(observer):
+    """The events of a run that fails in b, and of its recovery."""
+    app = pipeline(failing_once(), checkpoint_saver=MemorySaver(), observers=[observer])
+    with pytest.raises(NodeExecutionError):
+        app.invoke({}, AT)
+    assert dict(recover(app, "t")) == {"a": True, "b": True}
+
+
+def test_the_events_of_a_crash_and_a_resume():  # G25, G26, G33
+    got = []
+    seen(filtered(got.append, "info"))
+    assert [(event.type, event.node_id) for event in got] == [
+        ("checkpoint.save", START), ("graph.start", "a"),
+        ("node.start", "a"), ("chain.start", "a"), ("chain.complete", "a"), ("node.complete", "a"), ("checkpoint.save", "a"),
+        ("node.start", "b"), ("node.complete", "b"), ("graph.fail", "b"),
+        ("checkpoint.load", "a"), ("checkpoint.resume", "b"), ("graph.start", "b"),
+        ("node.start", "b"), ("node.complete", "b"), ("checkpoint.save", "b"), ("graph.complete", END),
+    ]  # fmt: skip
+    resume = next(event for event in got if event.type == "checkpoint.resume")
+    assert (resume.data["checkpoint_node"], resume.data["resume_node"]) == ("a", "b")
+    assert {event.thread_id for event in got} == {"t"}
+
+
+def test_every_event_of_a_run_is_in_the_table():  # G26, G33
+    got = []
+    seen(got.append)
+    assert {event.type for event in got} <= set(EVENTS)
+    assert {"node.state", "state.merge", "edge.evaluate", "edge.transition"} <= {event.type for event in got}
+    unusual = {event.type for event in got if event.level != EVENTS[event.type].level}
+    assert unusual <= {"node.complete"}
+
+
+def test_an_observer_that_raises_changes_no_run(caplog):  # G26
+    got = []
+
+    def observer(event):
+        got.append(event.type)
+        raise RuntimeError("no")
+
+    seen(observer)
+    assert got[-1] == "graph.complete"
+    assert caplog.text.count("RuntimeError: no") == len(got)
+
+
+def test_an_observer_that_blocks_holds_up_no_node():  # G26
+    go, got = threading.Event(), []
+
+    def observer(event):
+        go.wait(60)
+        got.append(event.type)
+
+    def release(state):
+        assert got == [], "the observer is still in its first event"
+        go.set()
+
+    pipeline(release, observers=observer).invoke({})
+    assert got[-1] == "graph.complete"
+
+
+def test_metrics_of_real_runs():  # G38
+    metrics = Metrics()
+    seen(metrics)
+    figures = metrics.as_dict()
+    seconds, rate = figures.pop("seconds"), figures.pop("checkpoints_per_second")
+    assert figures == {
+        "runs": 2, "nodes": 3, "checkpoints": 3, "failures": 1, "resumes": 1, "interrupts": 0, "retries": 0,
+        "resume_success": 1.0,
+    }  # fmt: skip
+    assert rate == 3 / seconds
+
+
+def test_metrics_of_a_stop():  # G38
+    metrics = Metrics()
+    app = pipeline(lambda state: {"b": interrupt("?")}, checkpoint_saver=MemorySaver(), observers=metrics)
+    app.invoke({}, AT)
+    app.invoke(GraphResume(7), AT)
+    assert (metrics.interrupts, metrics.resumes, metrics.resume_success, metrics.failures) == (1, 1, 1.0, 0)
+
+
+def test_several_observers_at_once(caplog):  # G27
+    first, second = Metrics(), Metrics()
+    caplog.set_level("INFO", "graphkit.events")
+    seen(MultiObserver(first, None, LoggingObserver(), second))
+    assert first.as_dict() == second.as_dict()
+    assert "checkpoint.save thread='t' node='a'" in caplog.text
+
+
+def test_a_graph_made_of_a_configuration():  # G10, G12, G20
+    saver, text = MemorySaver(), '{"name": "g", "observer": "noop", "checkpoint": {"store": "test-run", "interval": 1}}'
+    register_checkpoint_store("test-run", saver)
+    app = pipeline(failing_once(), **GraphConfig.from_json(text).compile_options())
+    with pytest.raises(NodeExecutionError):
+        app.invoke({}, AT)
+    assert [checkpoint.node_id for checkpoint in saver.list(AT)] == ["a", START], "kept after a failure"
+    assert recover(app, "t")["b"]
+    assert not saver.threads(), "gone after success: preserve is false"
+    off = GraphConfig("g", observer=None, checkpoint=CheckpointConfig(store="nowhere")).compile_options()
+    assert pipeline(lambda state: {"b": 1}, **off).invoke({})["b"] == 1
+
+
+def test_ten_thousand_configured_runs_leave_nothing():  # G40
+    saver = MemorySaver()
+    config = GraphConfig("g", observer=None, checkpoint=CheckpointConfig(interval=1))
+    app = pipeline(lambda state: None, **config.compile_options(store=saver))
+    for n in range(10_000):
+        app.invoke({}, RunnableConfig(f"run-{n}"))
+    assert not saver.threads()

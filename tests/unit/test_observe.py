@@ -6,6 +6,7 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -435,3 +436,9 @@ def test_metrics_say_so_where_a_saver_cannot_tell_sizes(list_saver):  # G38
 
 def test_event_is_what_observers_are_typed_with():
     assert Event._fields == ("type", "level", "thread_id", "node_id", "checkpoint_id", "timestamp", "data")
+
+
+def test_the_documentation_has_the_table():  # G26
+    page = (Path(__file__).resolve().parents[2] / "docs" / "from-other-systems.md").read_text(encoding="utf-8")
+    for name, line in EVENTS.items():
+        assert f"| `{name}` | {line.level} | {line.says} |\n" in page

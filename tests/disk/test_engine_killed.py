@@ -1,0 +1,163 @@
+"""SIGKILL at every call that stores something, of a graph with all that the engine has.
+
+A loop, a fork with a chain, an embedded graph, a question to a human, `once`. The reference is the same graph left
+alone. A node writes its line as the last thing it does, so whoever is killed between that line and its record runs
+again, which is right. What is claimed: what was stored as finished when the process died never runs again, and the
+final state is the one of the undisturbed run.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from graphkit import RunnableConfig
+from savers import FileSystemSaver
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL is POSIX")
+
+THREAD = RunnableConfig(thread_id="t")
+PROGRAM = """
+import os, signal, sys, threading
+from graphkit import END, START, Channels, GraphResume, RunnableConfig, StateGraph, interrupt
+from savers import FileSystemSaver
+
+directory, when, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
+log = os.open(os.path.join(directory, "work.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+one_at_a_time = threading.Lock()
+
+def deadly(method):
+    def stores(self, *arguments):
+        global left
+        with one_at_a_time:
+            left -= 1
+            if when == "before" and not left:
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = method(self, *arguments)
+            if when == "after" and not left:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+    return stores
+
+FileSystemSaver.put = deadly(FileSystemSaver.put)
+FileSystemSaver.put_writes = deadly(FileSystemSaver.put_writes)
+
+def did(what, state):
+    os.write(log, f"{what} {state['round']}\\n".encode())
+
+def says(name):
+    def node(state):
+        did(name, state)
+        return {"log": [f"{name}{state['round']}"], "sum": 1}
+    return node
+
+def pays(state, config):
+    paid = config.once("pay", lambda: did("effect", state) or f"paid{state['round']}")
+    did("pays", state)
+    return {"log": [paid], "sum": 10}
+
+def asks(state):
+    answer = interrupt(f"go on with {state['round']}?")
+    did("asks", state)
+    return {"log": [answer], "sum": 100}
+
+def counts(state):
+    did("counts", state)
+    return {"round": state["round"] + 1}
+
+schema = {
+    "log": Channels.appender_with_duplicate(),
+    "sum": Channels.base(lambda old, new: old + new, lambda: 1000),
+}
+child = StateGraph(schema).add_node("first", says("first")).add_node("asks", asks)
+child.add_edge(START, "first").add_edge("first", "asks").add_edge("asks", END)
+graph = StateGraph(schema).add_node("begins", says("begins"))
+for name in ("left", "further", "right"):
+    graph.add_node(name, says(name))
+graph.add_node("pays", pays).add_node("joins", says("joins")).add_node("inner", child.compile()).add_node("counts", counts)
+graph.add_edge(START, "begins").add_edge("begins", "left").add_edge("begins", "right").add_edge("begins", "pays")
+graph.add_edge("left", "further").add_edge("further", "joins").add_edge("right", "joins").add_edge("pays", "joins")
+graph.add_edge("joins", "inner").add_edge("inner", "counts")
+graph.add_conditional_edges("counts", lambda state: "begins" if state["round"] < 2 else END, ["begins", END])
+app = graph.compile(checkpoint_saver=FileSystemSaver(os.path.join(directory, "runs"), fsync="never"))
+
+config = RunnableConfig("t")
+given = GraphResume() if app.state_of(config) else {"round": 0}
+while True:
+    last = app.invoke_final(given, config)
+    if last.is_end:
+        break
+    given = GraphResume("yes " + last.payload)
+"""
+
+
+def run(directory, when="never", call=0):
+    """Run the program until it ends or is killed at its call-th call; whether it came to its end."""
+    directory.mkdir(exist_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(directory), when, str(call)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode == 0
+
+
+def logged(directory):
+    return (directory / "work.log").read_text().splitlines() if (directory / "work.log").exists() else []
+
+
+def finished(directory):
+    """What the store says is finished, spelled as the log spells it, with the round it was finished in."""
+    saver = FileSystemSaver(directory / "runs")
+    done = set()
+    for namespace in saver.namespaces("t"):
+        at = RunnableConfig("t", checkpoint_ns=namespace)
+        for checkpoint in saver.list(at):
+            ended = checkpoint.state["round"] - (checkpoint.node_id == "counts")
+            done.add(f"{checkpoint.node_id} {ended}")
+            for key, value in saver.get_writes(at.replace(checkpoint_id=checkpoint.id)).items():
+                if key.startswith("task:"):
+                    done.add(f"{value['node']} {ended}")
+                elif key.startswith("once:"):
+                    done.add(f"effect {ended}")
+    return done
+
+
+def outcome(directory):
+    """The final state, and the way there."""
+    saver = FileSystemSaver(directory / "runs")
+    history = [(one.node_id, one.next_node_id) for one in saver.list(THREAD)]
+    inner = [(one.node_id, one.next_node_id) for one in saver.list(RunnableConfig("t", checkpoint_ns="inner"))]
+    return dict(saver.get(THREAD).state), history, inner
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("undisturbed")
+    assert run(directory)
+    assert set(Counter(logged(directory)).values()) == {1}
+    state, history, inner = outcome(directory)
+    assert state["sum"] == 1000 + 2 * (5 * 1 + 10 + 1 + 100)
+    assert state["log"][:5] == ["begins0", "left0", "further0", "right0", "paid0"]
+    assert len(state["log"]) == 16
+    return directory, (state, history, inner)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_every_call_that_stores(tmp_path, reference, when):
+    directory, undisturbed = reference
+    call, killed = 0, True
+    while killed:
+        call += 1
+        place = tmp_path / str(call)
+        killed = not run(place, when, call)
+        done = finished(place) if killed else set()
+        assert run(place)
+        assert outcome(place) == undisturbed, f"killed {when} call {call}"
+        lines = Counter(logged(place))
+        assert lines.keys() == Counter(logged(directory)).keys()
+        assert {line for line in done if lines[line] > 1} == set(), f"killed {when} call {call}"
+        assert max(lines.values()) <= 2
+    assert call > 30, "each node, branch, question, answer and effect is stored by a call of its own"

@@ -37,7 +37,17 @@ def forks_of(edges: Mapping[str, Targets]) -> tuple[dict[str, Fork], list[str]]:
                 problems.append(f"the branches out of {source!r} cannot be joined: {found}")
             else:
                 forks[found.id] = found
-    return forks, problems
+    return forks, problems + [sentence for fork in forks.values() for sentence in _not_within(fork, forks)]
+
+
+def _not_within(outer: Fork, forks: Mapping[str, Fork]) -> list[str]:
+    """A sentence for each fork in a branch that does not end where the branch does, at the latest."""
+    return [
+        f"the branches out of {inner.source!r} lead past {outer.join!r}, where those out of {outer.source!r} meet"
+        for branch in outer.inside.values()
+        for inner in [forks[fork_id(place)] for place in sorted(branch) if fork_id(place) in forks]
+        if inner.join not in branch | {outer.join} or not branch.issuperset(frozenset().union(*inner.inside.values()))
+    ]
 
 
 def _leads(edge: Targets) -> tuple[str, ...]:
@@ -56,6 +66,8 @@ class _Search:
         self.edges = edges
         self.leads = leads
         self.heads = leads[source]
+        self.barred = set(self.heads)
+        """Heads of this fork and of those in its branches: their branches begin there, so it cannot join there."""
         self.dead_ends: Collection[str] = ()
         """Nodes without an outgoing edge that several branches lead to: they may be the join."""
 
@@ -89,14 +101,14 @@ class _Search:
         return None
 
     def _join(self, way: list[str]) -> str | None:
-        """The first place on the way that nothing jumps over, and that is not a head."""
+        """The first place on the way that nothing jumps over, and that is no head."""
         position = {place: i for i, place in enumerate([*way, _GOAL])}
         seen: set[str] = set()
         furthest = self._furthest(self.heads, position, seen)
         for i, place in enumerate(way):
-            if furthest == i and place not in self.heads:
+            if furthest == i and place not in self.barred:
                 return place
-            furthest = max(furthest, self._furthest(self._next(place), position, seen))
+            furthest = max(furthest, self._furthest(self._past(place), position, seen))
         return None
 
     def _furthest(self, places: Iterable[str], position: Mapping[str, int], seen: set[str]) -> int:
@@ -109,8 +121,15 @@ class _Search:
                 furthest = max(furthest, position[place])
             elif place not in seen:
                 seen.add(place)
-                waiting.extend(self._next(place))
+                waiting.extend(self._past(place))
         return furthest
+
+    def _past(self, place: str) -> Sequence[str]:
+        """Where a way goes on from a place that comes before the join."""
+        edge = self.edges.get(place)
+        if isinstance(edge, list) and len(edge) > 1:
+            self.barred.update(self.leads[place])
+        return self._next(place)
 
     def _common_dead_ends(self) -> set[str]:
         reached = [_reached(head, self._next) for head in self.heads]

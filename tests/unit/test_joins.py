@@ -111,6 +111,20 @@ def test_the_only_branch_of_a_fork_forks():
     assert shape("B", edges) == ("E", {"C": "C", "D": "D"})
 
 
+def test_branches_do_not_meet_where_a_branch_of_a_fork_in_them_begins():
+    forks, problems = forks_of({"A": ["B", "C"], "B": ["D", END], "C": ["D"], "D": [END]})
+    assert list(forks) == ["__PARALLEL__(B)"]
+    assert ["'B' and 'C' meet in 'D', before all of them meet in '__END__'" in problem for problem in problems] == [
+        True
+    ]
+
+
+def test_a_fork_in_a_branch_does_not_lead_past_its_end():
+    edges = {"E": ["H", END], "H": to(x="G", y="A"), "G": ["H", END]}
+    _, problems = forks_of(edges)
+    assert problems == ["the branches out of 'G' lead past 'A', where those out of 'E' meet"]
+
+
 REFUSED = {
     "two meet before all do": (
         {"A": ["B", "C", "D"], "B": ["X"], "C": ["X"], "X": ["Y"], "D": ["Y"], "Y": [END]},
@@ -183,6 +197,32 @@ def random_graph(seed):
         goals = [dice.choice([*names, *names, END, "A"]) for _ in range(dice.choice([1, 1, 1, 2]))]
         edges[name] = goals if len(goals) == 1 else to(**{f"k{n}": goal for n, goal in enumerate(goals)})
     return edges
+
+
+def forking_graph(seed):
+    """Forks anywhere, END among their targets, nodes that just end, loops."""
+    dice = random.Random(seed)
+    names = "ABCDEFGHI"[: dice.randint(4, 9)]
+    edges = {}
+    for place, name in enumerate(names):
+        further = [*(names[place + 1 :] if dice.random() < 0.85 else names), END]
+        goals = list(dict.fromkeys(dice.choices(further, k=dice.choice([0, 1, 1, 1, 2, 2, 3]))))
+        if goals:
+            edges[name] = to(**{goal: goal for goal in goals}) if len(goals) > 1 and dice.random() < 0.4 else goals
+    return edges
+
+
+def test_a_fork_in_a_branch_joins_within_it_or_where_the_branch_ends():
+    within = 0
+    for seed in range(5000):
+        forks, problems = forks_of(forking_graph(seed))
+        for outer in forks.values() if not problems else ():
+            for inside in outer.inside.values():
+                for inner in [fork for fork in forks.values() if fork is not outer and fork.source in inside]:
+                    within += 1
+                    assert inner.join in {*inside, outer.join}, seed
+                    assert all(branch <= inside for branch in inner.inside.values()), seed
+    assert within > 50
 
 
 def test_against_trying_every_place():

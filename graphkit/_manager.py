@@ -253,6 +253,24 @@ class CheckpointManager:
         found = reversed(self.saver.history(RunnableConfig(run_id)))
         return [info for info in found if all(value in (None, _facts(info)[name]) for name, value in wanted.items())]
 
+    @_fails_open(list)
+    def list_runs(
+        self, *, status: str | None = None, limit: int | None = None, offset: int = 0
+    ) -> list[CheckpointInfo]:
+        """The latest checkpoint of each run, graphs' too, by run id. Reads metadata, no memory.
+
+        Args:
+            status: only runs that are "running", "interrupted", "failed" or "finished".
+            limit: how many at most; None: all.
+            offset: how many to pass over first.
+
+        Raises:
+            CheckpointerConfigurationError: the saver keeps no list of its threads.
+        """
+        latest = [info for run in sorted(self.saver.threads()) for info in self.saver.history(RunnableConfig(run))[:1]]
+        found = [info for info in latest if status in {None, info.status}]
+        return found[offset : None if limit is None else offset + limit]
+
     @_fails_open(lambda: None)
     def latest_clean(self, run_id: str) -> CheckpointInfo | None:
         """The newest checkpoint that was reached without a failure or a retry, or None."""

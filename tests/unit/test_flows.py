@@ -105,6 +105,11 @@ def test_predicates_have_names_and_pickle():  # G29
     assert back.name == predicate.name
 
 
+class Awaitable:
+    def __await__(self):
+        yield
+
+
 def test_a_predicate_is_no_coroutine():  # G29
     for make in (not_, and_, or_, lambda p: branch_on((p, "x")), lambda p: process_conditional(p, yes)):
         with pytest.raises(TypeError, match="later is asynchronous"):
@@ -112,6 +117,8 @@ def test_a_predicate_is_no_coroutine():  # G29
     hidden = not_(lambda state: later(state) or None)
     with pytest.raises(GraphRunnerError, match="awaitable"):
         hidden({})
+    with pytest.raises(GraphRunnerError, match="awaitable"):
+        not_(lambda state: Awaitable())({})
     with pytest.raises(TypeError):
         not_(3)
 

@@ -242,6 +242,18 @@ def test_what_waits_beside_the_good_one_goes_along(list_saver):  # H45
     assert recover(line(saver, []), "t")["x"] == 1
 
 
+def test_what_is_gone_in_the_meantime_is_passed_over(list_saver):  # H45
+    class Gone(Spoilt):
+        def get(self, config=None):
+            return None if RunnableConfig.of(config).checkpoint_id == history[1].id else super().get(config)
+
+    saver = Gone(list_saver)
+    failed_at(list_saver, "c")
+    history = list_saver.history(AT)
+    saver.bad = {history[0].id}
+    assert last_good(saver, "t").id == history[2].id
+
+
 def test_all_spoilt_is_the_first_error(list_saver):  # H45
     saver = Spoilt(list_saver)
     failed_at(saver, "b")
@@ -393,6 +405,29 @@ def test_listing_is_filtered(saver):  # H31, H35
     assert len(manager.list_checkpoints("run", node_id="at pause")) == 1
     assert manager.list_checkpoints("run", node_id="at pause", kind="safe_point") == []
     assert manager.list_checkpoints("nobody") == []
+
+
+def test_runs_are_listed_with_their_status(file_saver):  # H20, H40, H44
+    manager = managing(file_saver, retention_strategy="all")
+    assert manager.list_runs() == []
+    for run, following in (("c", END), ("a", "next"), ("b", None)):
+        saved(manager, 2, run=run)
+        manager.save_checkpoint(run, "last", {}, next_node_id=following)
+    failed_at(file_saver, "c")
+    assert [(info.thread_id, info.node_id) for info in manager.list_runs()] == [
+        ("a", "last"), ("b", "last"), ("c", "last"), ("t", "b"),
+    ]  # fmt: skip
+    assert [info.thread_id for info in manager.list_runs(status="finished")] == ["c"]
+    assert [info.thread_id for info in manager.list_runs(status="running")] == ["a", "b"]
+    assert [info.thread_id for info in manager.list_runs(status="failed")] == ["t"]
+    assert [info.thread_id for info in manager.list_runs(limit=2, offset=1)] == ["b", "c"]
+    recover(line(file_saver, []), "t")
+    assert manager.list_runs(status="failed") == [], "a failed run can be gone on with"
+
+
+def test_what_failed_is_clean_up_to_there(file_saver):  # H35
+    failed_at(file_saver, "c")
+    assert managing(file_saver).latest_clean("t").node_id == "b"
 
 
 def test_the_latest_clean_one(saver):  # H35

@@ -230,3 +230,59 @@ def test_java_style():
         "after a restart: tool got no answer",
         "FileSystemSaver: tool -> __END__ agent -> tool __START__ -> agent",
     ]
+
+
+def test_data_pipeline_fails_once_and_goes_on_in_another_process(fresh_folder):
+    """G34: four stages, the third fails the first time; the resume skips the first two."""
+    with start("06_data_pipeline.py") as process:
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert err == "failed: node 'analyze' failed: ConnectionError: the service does not answer\n"
+    assert out.splitlines() == ["stage 1: ingest", "stage 2: preprocess", "stage 3: analyze"]
+    saver = FileSystemSaver(fresh_folder / "runs/checkpoints")
+    assert saver.history(RunnableConfig("pipeline"))[0].status == "failed"
+    assert run("06_data_pipeline.py").splitlines() == [
+        "failed: going on with analyze",
+        "stage 3: analyze",
+        "stage 4: report",
+        "4 values, 20.0 on average, 23.0 at most",
+    ]
+    assert [one.node_id for one in saver.list(RunnableConfig("pipeline"))][::-1] == [
+        "__START__",
+        "ingest",
+        "preprocess",
+        "analyze",
+        "report",
+    ]
+
+
+def test_parallel_research_keeps_the_order_of_the_edges():
+    lines = run("07_parallel_research.py").splitlines()
+    assert [line.split(":")[0] for line in lines[:4]] == ["history", "physics", "travel", "travel"]
+    notes = [f"{title} ({shelf})" for shelf, title in (line.split(": ") for line in lines[:4])]
+    assert lines[4].strip() == "; ".join(notes)
+    drawn = run("07_parallel_research.py", "rail", "--draw")
+    assert "flowchart TD" in drawn
+    assert re.search(r"read:::read -->\|3\| answer", drawn)
+    assert "nothing found" in run("07_parallel_research.py", "zeppelin")
+
+
+@pytest.mark.parametrize(("answer", "outcome"), [("yes", "approved"), ("no", "refused")])
+def test_subgraph_approval_goes_on_inside(fresh_folder, answer, outcome):
+    waits = "250 for a boat? It waits in 'checking', at 'approve'."
+    assert run("08_subgraph_approval.py").splitlines() == ["check", waits]
+    assert run("08_subgraph_approval.py").splitlines() == [waits]
+    assert run("08_subgraph_approval.py", "--answer", answer).splitlines() == [f"250 for a boat: {outcome}"]
+
+
+def test_subgraph_approval_of_a_small_order_asks_nobody():
+    assert run("08_subgraph_approval.py", "--amount", "20").splitlines() == ["check", "20 for a boat: approved"]
+
+
+def test_retry_and_timeout_pays_once():
+    assert run("09_retry_and_timeout.py").splitlines() == [
+        "pays 12.50",
+        "attempt 1 failed: TimeoutError: node 'order' took longer than its timeout of 0.2 s",
+        "attempt 2 failed: ConnectionError: busy",
+        "receipt 1",
+    ]

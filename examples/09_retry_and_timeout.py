@@ -1,0 +1,44 @@
+"""Retry and timeout: a service that is slow the first time and busy the second, and a payment that must happen once.
+
+Shows: RetryPolicy and timeout on a node, what an observer hears of them, and `config.once`, whose recorded result is
+found again when the node is repeated.
+Run:   python examples/09_retry_and_timeout.py
+Prints one payment, the two attempts that failed and why, and the receipt.
+"""
+
+import asyncio
+
+from graphkit import END, START, RetryPolicy, RunnableConfig, StateGraph
+from savers import MemorySaver
+
+attempts = []
+
+
+def pay():
+    print("pays 12.50")
+    return "receipt 1"
+
+
+async def order(state, config):
+    receipt = config.once("payment", pay)
+    attempts.append(config.idempotency_key)
+    if len(attempts) == 1:
+        await asyncio.sleep(60)  # the service hangs: the timeout ends this attempt
+    if len(attempts) == 2:
+        raise ConnectionError("busy")
+    return {"receipt": receipt}
+
+
+def watch(event):
+    if event.type == "retry.attempt":
+        print(f"attempt {event.data['attempt']} failed: {event.data['error_type']}: {event.data['error']}")
+
+
+policy = RetryPolicy(max_attempts=3, initial_delay=0.01, retry_on=(ConnectionError, TimeoutError))
+graph = StateGraph({}).add_node("order", order, retry=policy, timeout=0.2)
+graph.add_edge(START, "order").add_edge("order", END)
+app = graph.compile(checkpoint_saver=MemorySaver(), observers=[watch])
+
+final = asyncio.run(app.ainvoke({}, RunnableConfig(thread_id="order")))
+print(final["receipt"])
+assert len({key.rpartition("/")[0] for key in attempts}) == 1, "one visit of the node, three attempts"

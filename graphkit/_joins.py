@@ -6,7 +6,8 @@ edge) is left out, and END among the targets of a fork is no branch, as in langg
 
 How it is found: take any one way from the fork to its goal, and walk along it. From each place on it, look around
 through everything that is not on it, and note how far ahead that comes back to it. A place that nothing jumps over is
-passed by every way. Each fork costs what lies between it and its join, and one search for the way.
+passed by every way; the first that is no head is the join. Each fork costs what lies between it and its join, and one
+search for the way.
 """
 
 from __future__ import annotations

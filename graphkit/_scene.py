@@ -41,10 +41,10 @@ class Arrow(NamedTuple):
 
     source: str
     target: str
-    label: str = ""
-    dotted: bool = False
-    when: bool | None = None
-    steps: Sequence[int] = ()
+    label: str
+    dotted: bool
+    when: bool | None
+    steps: Sequence[int]
 
     @property
     def text(self) -> str:

@@ -285,7 +285,18 @@ def test_never_being_led_to_is_no_problem():
     assert chain("A").add_node("S", CHILD).compile().invoke({}) is not None
 
 
-def test_a_command_in_a_merged_node_reaches_its_own_graphs_end():
-    child = StateGraph(LOG).add_node("a", lambda state: Command("b")).add_node("b", logs("b")).add_edge(START, "a")
-    topology = chain(("S", child.add_edge("b", END))).compile().topology
-    assert topology.target("b", "S-a") == "S-b"
+def path(app):
+    return [output.node for output in app.stream({})]
+
+
+def test_a_run_goes_to_the_first_node_of_a_merged_graph_that_is_named_outright():
+    graph = StateGraph(LOG).add_node("S", CHILD).add_node("X", lambda state: Command("S")).add_edge("S", END)
+    assert path(graph.add_conditional_edges(START, lambda state: "S").compile()) == [START, "S-a", "S-b", END]
+    graph = StateGraph(LOG).add_node("S", CHILD).add_node("X", lambda state: Command("S")).add_edge("S", END)
+    assert path(graph.add_edge(START, "X").compile()) == [START, "X", "S-a", "S-b", END]
+
+
+def test_a_command_in_a_merged_graph_names_the_nodes_of_that_graph():
+    child = StateGraph(LOG).add_node("a", lambda state: Command("c")).add_node("b", logs("b")).add_edge(START, "a")
+    child.add_node("c", lambda state: Command(END)).add_edge("a", "b").add_edge("b", END)
+    assert path(chain(("S", child), "Z").compile()) == [START, "S-a", "S-c", "Z", END]

@@ -36,8 +36,7 @@ def read(find):
 
 def answer(state):
     text = "; ".join(state["notes"]) or "nothing found"
-    for word in text.split():
-        yield word
+    yield from text.split()
     return {"answer": text}
 
 

@@ -66,6 +66,8 @@ class Comparison(NamedTuple):
     """The keys that only the first has."""
     changed: Mapping[str, tuple[str, str]]
     """The keys that both have, with both values."""
+    new_nodes: Sequence[str] = ()
+    """The nodes that finished after the first, up to the second; empty where the history is not known."""
 
 
 def compare(first: Checkpoint, second: Checkpoint) -> Comparison:
@@ -293,8 +295,10 @@ class CheckpointManager:
 
     @_fails_open(lambda: Comparison({}, {}, {}))
     def compare(self, run_id: str, first_id: str, second_id: str) -> Comparison:
-        """What changed from one checkpoint of a run to another."""
-        return compare(self._found(run_id, first_id), self._found(run_id, second_id))
+        """What changed from one checkpoint of a run to another, and which nodes finished between them."""
+        found = compare(self._found(run_id, first_id), self._found(run_id, second_id))
+        passed = len(self._path_to(run_id, first_id))
+        return found._replace(new_nodes=self._path_to(run_id, second_id)[passed:])
 
 
 def _resumes_at(checkpoint: Checkpoint) -> str:

@@ -1,5 +1,7 @@
 """What the observers of real runs are told, and that they cannot change a run."""
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -131,6 +133,43 @@ def test_a_graph_made_of_a_configuration():  # G10, G12, G20
     assert not saver.threads(), "gone after success: preserve is false"
     off = GraphConfig("g", observer=None, checkpoint=CheckpointConfig(store="nowhere")).compile_options()
     assert pipeline(lambda state: {"b": 1}, **off).invoke({})["b"] == 1
+
+
+PIPELINE = """
+import sys
+from graphkit import END, START, StateGraph
+from graphkit.graph_config import GraphConfig
+
+directory, call = sys.argv[1:]
+config = GraphConfig("pipeline", observer=None, checkpoint={
+    "store": "disk", "path": f"{directory}/store", "interval": 1, "preserve": True,
+})
+stages = ["ingest", "preprocess", "analyze", "report"]
+graph = StateGraph({})
+for stage, following in zip(stages, [*stages[1:], END]):
+    def work(state, stage=stage):
+        print(stage)
+        if stage == "analyze" and call == "first":
+            sys.exit("the power went")
+        return {stage: len(state)}
+    graph.add_node(stage, work).add_edge(stage, following)
+app = graph.add_edge(START, "ingest").compile(**config.compile_options())
+thread = {"configurable": {"thread_id": "run-1"}}
+state = app.invoke({"rows": 3}, thread) if call == "first" else app.resume("run-1")
+print(dict(state), len(app.get_state_history(thread)))
+"""
+
+
+def test_the_data_pipeline_goes_on_in_another_process(tmp_path):  # G34, G35
+    def process(call):
+        command = [sys.executable, "-W", "error", "-c", PIPELINE, str(tmp_path), call]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    first, second = process("first"), process("second")
+    assert (first.returncode, first.stdout.split()) == (1, ["ingest", "preprocess", "analyze"]), first.stderr
+    assert second.stdout.splitlines() == [
+        "analyze", "report", "{'rows': 3, 'ingest': 1, 'preprocess': 2, 'analyze': 3, 'report': 4} 5",
+    ], second.stderr  # fmt: skip
 
 
 def test_ten_thousand_configured_runs_leave_nothing():  # G40

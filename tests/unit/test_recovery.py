@@ -461,14 +461,15 @@ def test_compare(saver):  # H44
     manager = managing(saver, retention_strategy="all")
     first = manager.save_checkpoint("run", "a", {"same": 1, "gone": [1], "long": "x" * 2000, "n": 1})
     second = manager.save_checkpoint("run", "b", {"same": 1, "new": {"k": 2}, "long": "y" * 2000, "n": 2})
-    added, removed, changed = manager.compare("run", first, second)
+    added, removed, changed, new_nodes = manager.compare("run", first, second)
+    assert new_nodes == ["b"]
     assert (added, removed) == ({"new": "{'k': 2}"}, {"gone": "[1]"})
     assert list(changed) == ["long", "n"]
     assert changed["n"] == ("1", "2")
     assert changed["long"] == ("'" + "x" * 499 + "... (2002 characters)", "'" + "y" * 499 + "... (2002 characters)")
-    assert manager.compare("run", first, first) == ({}, {}, {})
+    assert manager.compare("run", first, first) == ({}, {}, {}, [])
     one = manager.get_checkpoint("run", first)
-    assert compare(one, one) == ({}, {}, {})
+    assert compare(one, one) == ({}, {}, {}, ())
     with pytest.raises(CheckpointNotFoundError):
         manager.compare("run", first, "nowhere")
 
@@ -515,7 +516,7 @@ def test_failing_is_loud_or_quiet(caplog):  # H10
         "prune": lambda manager: manager.prune("run"),
         "compare": lambda manager: manager.compare("run", "a", "b"),
     }
-    nothing = [None, (None, None), None, [], 0, None, None, 0, ({}, {}, {})]
+    nothing = [None, (None, None), None, [], 0, None, None, 0, ({}, {}, {}, ())]
     loud, quiet = (managing(Broken(MemorySaver()), max_age=timedelta(1), on_error=on) for on in ("raise", "warn"))
     for (name, call), expected in zip(calls.items(), nothing, strict=True):
         with pytest.raises(CheckpointStorageError):

@@ -16,7 +16,7 @@ from graphkit._engine.drive import Driver
 from graphkit._engine.loop import Run
 from graphkit._engine.program import Program
 from graphkit._engine.update import Update
-from graphkit._engine.walk import Steps, Walk
+from graphkit._engine.walk import Walk
 from graphkit._names import JavaNames
 from graphkit._output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, WaitingInterrupt
 from graphkit._state import AgentState
@@ -81,7 +81,7 @@ class CompiledGraph(JavaNames):
         """
         self._refuse_async()
         run = Run(self.program, RunnableConfig.of(config), _given(input))
-        return Driver(run).drive(self._followed(run))
+        return Driver(run, running=self._running).drive(run.steps())
 
     def stream_snapshots(self, input: Input, config: ConfigLike = None) -> Iterator[NodeOutput]:
         """As `stream`, with a StateSnapshot for every checkpoint that was stored."""
@@ -216,7 +216,7 @@ class CompiledGraph(JavaNames):
     def astream(self, input: Input, config: ConfigLike = None) -> AsyncIterator[NodeOutput]:
         """As `stream`."""
         run = Run(self.program, RunnableConfig.of(config), _given(input))
-        return Driver(run).adrive(self._followed(run))
+        return Driver(run, running=self._running).adrive(run.steps())
 
     def astream_snapshots(self, input: Input, config: ConfigLike = None) -> AsyncIterator[NodeOutput]:
         """As `stream_snapshots`."""
@@ -289,14 +289,6 @@ class CompiledGraph(JavaNames):
         if isinstance(thread, str) and saver is not None and saver.get(at) is None:
             at = _thread_of_run(saver, thread) or at
         return at if checkpoint_id is None else at.with_check_point_id(checkpoint_id)
-
-    def _followed(self, run: Run) -> Steps:
-        """The steps of a run that `pause` can find."""
-        self._running[id(run)] = run
-        try:
-            yield from run.steps()
-        finally:
-            del self._running[id(run)]
 
     def _snapshot(self, config: RunnableConfig, checkpoint: Checkpoint) -> StateSnapshot:
         return StateSnapshot(checkpoint, config, partial(self._shown, config, checkpoint), self._waiting)

@@ -56,7 +56,6 @@ class Visit:
         node_id: str,
         answers: tuple[Any, ...],
         held: frozenset[object],
-        *,
         key: str = "",
         journal: Journal | None = None,
     ) -> None:

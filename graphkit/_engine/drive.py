@@ -33,8 +33,8 @@ from graphkit._engine.requests import (
     Task,
     Wait,
 )
-from graphkit._engine.storing import Storing, checkpoint_of
-from graphkit._engine.tasks import Loops, Threads, arguments_of, refuse_awaitable, run_here
+from graphkit._engine.storing import Storing, checkpoint_of, what
+from graphkit._engine.tasks import Loops, Threads, advance, arguments_of, refuse_awaitable, run_node
 from graphkit._engine.walk import Walk
 from graphkit._observe import Outbox
 from graphkit._output import NodeOutput
@@ -54,13 +54,19 @@ class Driver:
         result: what the loop returned, once it has ended.
     """
 
-    def __init__(self, walk: Walk, *, runs_nodes: bool = True) -> None:
+    def __init__(self, walk: Walk, *, runs_nodes: bool = True, running: dict[int, Any] | None = None) -> None:
         """Prepare a run, or (`runs_nodes` false) an update, which a node may make of its own thread.
+
+        Args:
+            walk: what is driven.
+            runs_nodes: whether it is a run.
+            running: where it is to be found while it is under way, by its id().
 
         Raises:
             GraphRunnerError: the calling code is a node of a run on the same thread and namespace.
         """
         self.walk = walk
+        self.running = {} if running is None else running
         self.config = walk.config
         self.locks: list[AbstractContextManager[object]] = []
         self.first: AbstractContextManager[object] | None = None
@@ -87,6 +93,8 @@ class Driver:
                 )
             self.first = saver.run_lock(self.config)
             self.held |= {key, place}
+        self.nobody = Visit(END, (), self.held)
+        """As whom edges and hooks are asked, and releases done: as no node, least of all one that runs this graph."""
         walk.attach(self.held, self.perform, perf_counter)
 
     # Synchronous
@@ -97,6 +105,7 @@ class Driver:
         error: BaseException | None = None
         try:
             self._enter()
+            self.running[id(self.walk)] = self.walk
             while (request := self._ask(steps, answer, error)) is not None:
                 answer = error = None
                 if request.__class__ is Emit:
@@ -113,6 +122,7 @@ class Driver:
                         error = raised
         finally:
             del error  # its traceback refers to this frame
+            self.running.pop(id(self.walk), None)
             self._leave()
 
     def _ask(self, steps: Steps, answer: Any, error: BaseException | None) -> Request | None:
@@ -128,12 +138,15 @@ class Driver:
     def _answer(self, request: Request) -> Any:
         return _ANSWERS[request.__class__](self, request)
 
-    def _run(self, task: Task) -> Any:
-        return run_here(task) if task.executor is None else self._threads().run(task)
+    def _run_node(self, task: RunNode) -> Any:
+        return run_node(task) if task.executor is None else self._threads().run(task)
 
     def _ask_user(self, request: Ask) -> Any:
-        with _AsHolder(self.held):  # and not as the node that runs this graph, if one does
+        token = CURRENT.set(self.nobody)
+        try:
             return refuse_awaitable(request.call.function(*_arguments(request)), None)
+        finally:
+            CURRENT.reset(token)
 
     def _load(self, request: Load) -> Any:
         self.storing.flush()
@@ -149,20 +162,25 @@ class Driver:
 
     def _release(self, request: Release) -> None:
         self.storing.flush()
-        with _AsHolder(self.held):
+        token = CURRENT.set(Visit(END, (), self.held))
+        try:
             request.saver.release(request.config)
+        finally:
+            CURRENT.reset(token)
 
     def _discard(self, request: Discard) -> None:
         self.storing.flush()
+        token = CURRENT.set(Visit(END, (), self.held))
         try:
-            with _AsHolder(self.held):
-                request.saver.delete(request.config)
+            request.saver.delete(request.config)
         except (CheckpointerError, OSError) as error:
             # The run has ended well, and its result is not to be lost over what it leaves behind.
             self._tell("checkpoint.delete", {"error": f"{type(error).__name__}: {error}"})
             _LOG.warning("thread %r could not be deleted after its run: %s", request.config.thread, error)
         else:
             self._tell("checkpoint.delete", {})
+        finally:
+            CURRENT.reset(token)
 
     def perform(self, steps: Steps) -> None:
         """Answer what a node asks for itself, on its thread: `once` records a result so."""
@@ -230,6 +248,7 @@ class Driver:
         error: BaseException | None = None
         try:
             await self._aenter()
+            self.running[id(self.walk)] = self.walk
             while (request := self._ask(steps, answer, error)) is not None:
                 answer, error = None, self._cancellation() if request.__class__ in _BOUNDARIES else None
                 if error is not None:
@@ -248,6 +267,7 @@ class Driver:
                         error = raised
         finally:
             del error
+            self.running.pop(id(self.walk), None)
             await self._aleave()
 
     async def _aenter(self) -> None:
@@ -271,9 +291,12 @@ class Driver:
         return await (self._arun(task) if task.executor is None else self._loops().run(task, self._arun))
 
     async def _aask_user(self, request: Ask) -> Any:
-        with _AsHolder(self.held):
+        token = CURRENT.set(self.nobody)
+        try:
             result = request.call.function(*_arguments(request))
             return await result if inspect.isawaitable(result) else result
+        finally:
+            CURRENT.reset(token)
 
     async def _astart(self, request: Start) -> int:
         return self._loops().start(request.task, self._arun)
@@ -285,7 +308,7 @@ class Driver:
         if task.__class__ is Next:
             if isinstance(task.generator, AsyncGeneratorType):
                 return await _aadvanced(task)
-            return await self._to_its_end(_in_thread(run_here, task))
+            return await self._to_its_end(_in_thread(advance, task))
         assert isinstance(task, RunNode)
         token = CURRENT.set(task.visit)
         try:
@@ -316,7 +339,7 @@ class Driver:
         try:
             await self._to_its_end(request.saver.aput(request.config, checkpoint))
         except (CheckpointerError, OSError) as error:
-            self.storing.failed(error, f"the checkpoint of {request.node_id!r}")
+            self.storing.failed(error, what(request))
             return None
         return checkpoint
 
@@ -327,7 +350,7 @@ class Driver:
         try:
             await self._to_its_end(request.saver.aput_writes(request.config, request.writes))
         except (CheckpointerError, OSError) as error:
-            self.storing.failed(error, "what belongs to a checkpoint")
+            self.storing.failed(error, what(request))
 
     def _loops(self) -> Loops:
         if self.loops is None:
@@ -359,8 +382,8 @@ class Driver:
 
 # By type, for a chain of ifs would be asked at every step.
 _ANSWERS: Final[Mapping[type, Callable[[Driver, Any], Any]]] = {
-    RunNode: Driver._run,  # noqa: SLF001 - its own table
-    Next: Driver._run,  # noqa: SLF001
+    RunNode: Driver._run_node,  # noqa: SLF001 - its own table
+    Next: lambda _, task: advance(task),
     Ask: Driver._ask_user,  # noqa: SLF001
     Save: lambda driver, request: driver.storing.save(request),
     Record: lambda driver, request: driver.storing.record(request),
@@ -386,21 +409,6 @@ _AANSWERS: Final[Mapping[type, Callable[[Driver, Any], Coroutine[Any, Any, Any]]
     Wait: Driver._await,  # noqa: SLF001
     Close: lambda _, request: _aclosed(request.generator),
 }
-
-
-class _AsHolder:
-    """Lets what is called through the locks that its own run holds, as a node is; it is none that could wait."""
-
-    __slots__ = ("token", "visit")
-
-    def __init__(self, held: frozenset[object]) -> None:
-        self.visit = Visit(END, (), held)
-
-    def __enter__(self) -> None:
-        self.token = CURRENT.set(self.visit)
-
-    def __exit__(self, *_error: object) -> None:
-        CURRENT.reset(self.token)
 
 
 def _arguments(request: Ask) -> tuple[Any, ...]:

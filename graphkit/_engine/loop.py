@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
 from graphkit._abc import ANSWER, FAILURE, INNER, INTERRUPT, UPDATE, BaseCheckpointSaver, inner_stops, unanswered
 from graphkit._checkpoint import Checkpoint, new_id
@@ -60,16 +60,8 @@ OWN_SOURCES: Final = frozenset({"input", "loop"})
 """Values of the metadata's `source` at which a resume still owes the declared stops; update, fork and answer do not."""
 
 
-class Stand(NamedTuple):
-    """Where a run stands, whatever has been tried since."""
-
-    at: str
-    next: str | None
-    data: FrozenDict
-    changes: Changes | None
-    step: int
-    entries: FrozenList | None
-    """Of an embedded graph: its contribution."""
+Stand = tuple[str, str | None, FrozenDict, Changes | None, int, FrozenList | None]
+"""Where a run stands, whatever has been tried since: at, next, data, changes, step, and an embedded graph's entries."""
 
 
 class Control:
@@ -117,7 +109,7 @@ class Run(Strand):
         """Whether the declared stops hold where the run stands: not for the step that a resume was asked for."""
         self.has_arrived = True
         """Whether where the run stands is news to the caller: not after a resume."""
-        self.stand = Stand(START, None, EMPTY, None, 0, None)
+        self.stand: Stand = (START, None, EMPTY, None, 0, None)
         self.control = Control()
         self.journal = RunJournal(self)
         self.contribution: Contribution | None = None
@@ -214,15 +206,13 @@ class Run(Strand):
                     following = edge if edge.__class__ is str else (yield from self.follow(at))
                 self.finished.append(at)
             self.at, self.next, self.is_saved = at, following, False
-            last = self.stand
+            last = self.stand[3]
             self._stand_here()
             if self.writes:
                 self.writes, self.unrecorded = {}, {}
             if self.post is not None:
                 self.tell("edge.transition", "verbose", at, target=following)
-            if saver is not None and (
-                following == END or following is None or self._is_due(at, step, last.changes, started)
-            ):
+            if saver is not None and (following == END or following is None or self._is_due(at, step, last, started)):
                 yield from self.save("loop")
 
     def _is_due(self, at: str, step: int, last: Changes | None, started: float) -> bool:
@@ -260,7 +250,7 @@ class Run(Strand):
 
     def _stand_here(self) -> None:
         entries = None if self.contribution is None else self.contribution.entries
-        self.stand = Stand(self.at, self.next, self.data, self.changes, self.step, entries)
+        self.stand = (self.at, self.next, self.data, self.changes, self.step, entries)
 
     def _fail(self, error: BaseException) -> Steps:
         """Store where the run stands, and why it ended, if it did not end by somebody's wish."""
@@ -550,7 +540,8 @@ class Run(Strand):
     def save(self, source: str) -> Steps:
         """Store where the run stands."""
         assert self.saver is not None
-        at, following, data, changes, step, entries = self.stand
+        at, following, seen, changes, step, entries = self.stand
+        data = seen
         if self.contribution is not None:
             assert entries is not None
             data, changes = self.contribution.stored(data, changes, entries)
@@ -568,11 +559,11 @@ class Run(Strand):
             return
         self.base = saved
         now = Changes(data, {})
-        if self.data is self.stand.data:
+        if self.data is seen:
             self.changes = now
         elif self.changes is None or self.changes.base is not data:
             self.changes = None  # the run is ahead of what is stored, by what nobody has counted
-        self.stand = self.stand._replace(changes=now)
+        self.stand = (at, following, seen, now, step, entries)
         self.is_saved = self.is_latest = True
         if self.post is not None:
             self.tell("checkpoint.save", "info", at, id=saved.id, next=following, source=source)
@@ -632,7 +623,7 @@ class Run(Strand):
     def place(self, key: str, node_id: str) -> str:
         """Names a visit: the same again when it is repeated after a crash, and no other's."""
         base = self.root()
-        return "/".join((self.config.thread, self.config.checkpoint_ns, base, str(self.stand.step), key, node_id))
+        return "/".join((self.config.thread, self.config.checkpoint_ns, base, str(self.stand[4]), key, node_id))
 
     def root(self) -> str:
         """The checkpoint at which the visit that goes on here began."""
@@ -688,9 +679,9 @@ class Run(Strand):
         return by_node
 
     def _snapshot(self) -> StateSnapshot:
-        return StateSnapshot(self.base, self.config, self._visible, lambda _: ())  # type: ignore[arg-type]
+        return StateSnapshot(self.base, self.config, self._shown, lambda _: ())  # type: ignore[arg-type]
 
-    def _visible(self, data: FrozenDict) -> Any:
+    def _shown(self, data: FrozenDict) -> Any:
         return self.schema.state_of(visible(data))
 
     def _place(self) -> str:

@@ -33,17 +33,30 @@ class Storing:
         """Prepare it; what an update of a state stores is stored at once, or it fails."""
         self.tell = tell
         self.raises = is_update or options.on_save_error == "raise"
-        self.line = None if is_update or options.durability != "async" else _Line(self._told)
+        self.line = None if is_update or options.durability != "async" else _Line(self.failed)
 
     def save(self, save: Save) -> Checkpoint | None:
         """Append a checkpoint; None if it failed and the run is to go on."""
         checkpoint = checkpoint_of(save)
-        done = self._store(lambda: save.saver.put(save.config, checkpoint), f"the checkpoint of {save.node_id!r}")
-        return checkpoint if done else None
+        if self.line is not None:
+            self.line.add(lambda: save.saver.put(save.config, checkpoint), what(save))
+            return checkpoint
+        try:
+            save.saver.put(save.config, checkpoint)
+        except (CheckpointerError, OSError) as error:
+            self.failed(error, what(save))
+            return None
+        return checkpoint
 
     def record(self, record: Record) -> None:
         """Record values beside a checkpoint."""
-        self._store(lambda: record.saver.put_writes(record.config, record.writes), "what belongs to a checkpoint")
+        if self.line is not None:
+            self.line.add(lambda: record.saver.put_writes(record.config, record.writes), what(record))
+            return
+        try:
+            record.saver.put_writes(record.config, record.writes)
+        except (CheckpointerError, OSError) as error:
+            self.failed(error, what(record))
 
     def flush(self) -> None:
         """Wait until everything is stored.
@@ -59,29 +72,16 @@ class Storing:
         if self.line is not None:
             self.line.close()
 
-    def failed(self, error: Exception, what: str) -> None:
+    def failed(self, error: Exception, lost: str) -> None:
         """Make of a failure what the options say.
 
         Raises:
             Exception: the error itself, if a failure to save ends a run.
         """
-        self.tell("checkpoint.fail", {"error": f"{type(error).__name__}: {error}", "what": what})
+        self.tell("checkpoint.fail", {"error": f"{type(error).__name__}: {error}", "what": lost})
         if self.raises:
             raise error
-        _LOG.warning("%s was not stored, and the run goes on: %s", what, error)
-
-    def _store(self, put: Callable[[], object], what: str) -> bool:
-        if self.line is not None:
-            self.line.add(put, what)
-            return True
-        try:
-            put()
-        except (CheckpointerError, OSError) as error:
-            self.failed(error, what)
-            return False
-        return True
-
-    _told = failed
+        _LOG.warning("%s was not stored, and the run goes on: %s", lost, error)
 
 
 @final
@@ -94,12 +94,12 @@ class _Line:
         self.error: Exception | None = None
         self.thread: threading.Thread | None = None
 
-    def add(self, put: Callable[[], object], what: str) -> None:
+    def add(self, put: Callable[[], object], lost: str) -> None:
         self._surface()
         if self.thread is None:
             self.thread = threading.Thread(target=self._work, name="graphkit-saves", daemon=True)
             self.thread.start()
-        self.queue.put((put, what))
+        self.queue.put((put, lost))
 
     def flush(self) -> None:
         self.queue.join()
@@ -131,13 +131,18 @@ class _Line:
                 self.queue.task_done()
         self.queue.task_done()
 
-    def _goes_on(self, error: Exception, what: str) -> bool:
+    def _goes_on(self, error: Exception, lost: str) -> bool:
         try:
-            self.failed(error, what)
+            self.failed(error, lost)
         except Exception as raised:  # noqa: BLE001
             self.error = raised
             return False
         return True
+
+
+def what(request: Save | Record) -> str:
+    """What it is that was to be stored."""
+    return f"the checkpoint of {request.node_id!r}" if isinstance(request, Save) else "what belongs to a checkpoint"
 
 
 def checkpoint_of(save: Save) -> Checkpoint:

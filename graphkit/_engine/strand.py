@@ -87,13 +87,7 @@ class Strand(Walk):
         """Run a node's action; returns what it returned."""
         run = self.run
         assert node.action is not None
-        visit = Visit(
-            node.id,
-            run.answers(key) if run.writes else (),
-            run.held,
-            key=key,
-            journal=run.journal,
-        )
+        visit = Visit(node.id, run.answers(key) if run.writes else (), run.held, key, run.journal)
         try:
             result = yield RunNode(node.action, argument, self.config, visit, node.executor)
             if result.__class__ in _GENERATORS:

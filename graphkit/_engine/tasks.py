@@ -32,16 +32,29 @@ Done = tuple[int, Any, BaseException | None]
 
 def run_here(task: Task) -> Any:
     """Run a task on the calling thread."""
+    return run_node(task) if isinstance(task, RunNode) else advance(task)  # type: ignore[arg-type]
+
+
+def run_node(task: RunNode) -> Any:
+    """Run a node's action on the calling thread."""
+    call = task.call
     token = CURRENT.set(task.visit)
     try:
-        if task.__class__ is RunNode:
-            function, arguments = task.call.function, arguments_of(task)
-            result = function(*arguments)
-        else:
-            result = _advance(task.generator)  # type: ignore[attr-defined]
+        result = call.function(task.argument, task.config) if call.takes_config else call.function(task.argument)
     finally:
         CURRENT.reset(token)
     return result if result.__class__ in _SETTLED else refuse_awaitable(result, task.visit.node_id)
+
+
+def advance(task: Next) -> Any:
+    """The next chunk of a generator, on the calling thread."""
+    token = CURRENT.set(task.visit)
+    try:
+        return next(task.generator)
+    except StopIteration as end:
+        return Ended(end.value)
+    finally:
+        CURRENT.reset(token)
 
 
 def arguments_of(task: RunNode) -> tuple[Any, ...]:
@@ -61,13 +74,6 @@ def refuse_awaitable(result: Any, node_id: str | None) -> Any:
         result.close()
     what = "an edge" if node_id is None else f"node {node_id!r}"
     raise GraphRunnerError(f"{what} is asynchronous: run the graph with astream or ainvoke", node_id=node_id)
-
-
-def _advance(generator: Any) -> Any:
-    try:
-        return next(generator)
-    except StopIteration as end:
-        return Ended(end.value)
 
 
 class Bench:

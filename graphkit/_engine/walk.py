@@ -59,7 +59,7 @@ class Walk:
         """Merge what a node or an edge returned."""
         if update is None:
             return
-        if not isinstance(update, Mapping) and not hasattr(update, "model_fields_set"):
+        if update.__class__ is not dict and not isinstance(update, Mapping) and not hasattr(update, "model_fields_set"):
             raise self.failure(
                 NodeExecutionError,
                 f"{node_id!r} returned {type(update).__name__}: return a mapping of updates, a Command or None",

@@ -117,7 +117,7 @@ class RunnableConfig(JavaNames):
     def node_id(self) -> str | None:
         """The node that the calling code is part of; None outside a node."""
         visit = CURRENT.get()
-        return None if visit is None else visit.node_id
+        return None if visit is None else visit.node_id or None
 
     @property
     def idempotency_key(self) -> str:

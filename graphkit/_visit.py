@@ -40,7 +40,7 @@ class Journal(Protocol):
 
 
 class Visit:
-    """A node is being run.
+    """A node is being run; or, with no node id, an edge or a hook is asked, which can neither wait nor record.
 
     Attributes:
         answers: the human's answers of earlier stops in this visit, in the order of the `interrupt()` calls.
@@ -99,7 +99,7 @@ def running(what: str) -> Visit:
         GraphRunnerError: it belongs to none.
     """
     visit = CURRENT.get()
-    if visit is None:
+    if visit is None or not visit.node_id:
         raise GraphRunnerError(f"{what} works inside a node of a running graph only")
     return visit
 

@@ -11,7 +11,6 @@ from time import perf_counter
 from types import AsyncGeneratorType
 from typing import Any, Final
 
-from graphkit._config import END
 from graphkit._engine.requests import (
     Ask,
     Close,
@@ -33,6 +32,7 @@ from graphkit._engine.requests import (
     Task,
     Wait,
 )
+from graphkit._engine.side_by_side import Withdraw
 from graphkit._engine.storing import Storing, checkpoint_of, what
 from graphkit._engine.tasks import Loops, Threads, advance, arguments_of, refuse_awaitable, run_node
 from graphkit._engine.walk import Walk
@@ -93,7 +93,7 @@ class Driver:
                 )
             self.first = saver.run_lock(self.config)
             self.held |= {key, place}
-        self.nobody = Visit(END, (), self.held)
+        self.nobody = Visit("", (), self.held, journal=walk.journal)
         """As whom edges and hooks are asked, and releases done: as no node, least of all one that runs this graph."""
         walk.attach(self.held, self.perform, perf_counter)
 
@@ -162,7 +162,7 @@ class Driver:
 
     def _release(self, request: Release) -> None:
         self.storing.flush()
-        token = CURRENT.set(Visit(END, (), self.held))
+        token = CURRENT.set(self.nobody)
         try:
             request.saver.release(request.config)
         finally:
@@ -170,7 +170,7 @@ class Driver:
 
     def _discard(self, request: Discard) -> None:
         self.storing.flush()
-        token = CURRENT.set(Visit(END, (), self.held))
+        token = CURRENT.set(self.nobody)
         try:
             request.saver.delete(request.config)
         except (CheckpointerError, OSError) as error:
@@ -299,10 +299,21 @@ class Driver:
             CURRENT.reset(token)
 
     async def _astart(self, request: Start) -> int:
+        if self.cancelled is not None:
+            raise self.cancelled  # again where what runs is waited for
+        if request.task.executor is not None:
+            await self._aflush()
         return self._loops().start(request.task, self._arun)
 
     async def _await(self, request: Wait) -> Any:
+        late = self._cancellation()
+        if late is not None:  # it came while something was stored
+            await self._loops().cancel()
+            raise late
         return await self._loops().wait(request.tickets)
+
+    async def _awithdraw(self, request: Withdraw) -> None:
+        self._loops().withdraw(request.tickets)
 
     async def _arun(self, task: Task) -> Any:
         if task.__class__ is Next:
@@ -391,6 +402,7 @@ _ANSWERS: Final[Mapping[type, Callable[[Driver, Any], Any]]] = {
     LoadWrites: Driver._load_writes,  # noqa: SLF001
     Start: lambda driver, request: driver._threads().start(request.task),  # noqa: SLF001
     Wait: lambda driver, request: driver._threads().wait(request.tickets),  # noqa: SLF001
+    Withdraw: lambda driver, request: driver._threads().withdraw(request.tickets),  # noqa: SLF001
     Close: lambda _, request: request.generator.close(),
     Hold: Driver._hold,  # noqa: SLF001
     Finish: Driver._finish,  # noqa: SLF001
@@ -407,6 +419,7 @@ _AANSWERS: Final[Mapping[type, Callable[[Driver, Any], Coroutine[Any, Any, Any]]
     LoadWrites: Driver._aload_writes,  # noqa: SLF001
     Start: Driver._astart,  # noqa: SLF001
     Wait: Driver._await,  # noqa: SLF001
+    Withdraw: Driver._awithdraw,  # noqa: SLF001
     Close: lambda _, request: _aclosed(request.generator),
 }
 

@@ -65,7 +65,7 @@ class RunJournal:
 
     def note(self, visit: Visit, type: str, level: str, data: dict[str, Any]) -> None:
         """Tell the observers of the run."""
-        self.run.tell(type, level, visit.node_id, **data)
+        self.run.tell(type, level, visit.node_id or None, **data)
 
 
 def answers_of(writes: Mapping[str, Any], key: str) -> tuple[Any, ...]:

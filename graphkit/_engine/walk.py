@@ -16,7 +16,7 @@ from graphkit._frozen import FrozenDict, freeze, private_copy
 from graphkit._output import Command
 from graphkit._state import AgentState, Changes
 from graphkit._topology import Condition
-from graphkit._visit import GraphInterrupt
+from graphkit._visit import GraphInterrupt, Journal
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 
 Steps = Generator[Request, Any, None]
@@ -24,7 +24,7 @@ EMPTY: Final = FrozenDict()
 KEEPS: Final = "keeps"
 """In the metadata of an update: the id of the checkpoint whose record it took over."""
 VISIT: Final = "visit"
-"""In the metadata of an update: the checkpoint at which the visit that goes on here began."""
+"""In the metadata: the name of the visit that goes on here, where it did not begin at this very checkpoint."""
 VERSION: Final = "schema_version"
 """In the metadata: how many migrations the state has been through; absent for none."""
 OF_ONE_CHECKPOINT: Final = frozenset({"step", "source", "graph", KEEPS, VISIT, VERSION})
@@ -52,6 +52,7 @@ class Walk:
         self.taps: list[Callable[[str, FrozenDict], None]] = []
         """Told of every update that was merged, packed."""
         self.post: Post | None = None
+        self.journal: Journal | None = None
 
     # Merging
 

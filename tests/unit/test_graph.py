@@ -80,7 +80,7 @@ def test_the_graphs_retry_and_timeout_are_for_nodes_without_their_own(graph):
     graph.add_node("own", node, retry=RetryPolicy(max_attempts=2), timeout=3)
     graph.add_node("S", StateGraph({}).add_edge(START, END).compile())
     nodes = graph.compile(retry=RetryPolicy(), timeout=5).topology.nodes
-    assert all(nodes[name].action.takes_config for name in ("a", "own"))
+    assert [nodes[name].action.function.timeout for name in ("a", "own")] == [5, 3]
     assert (nodes["own"].timeout, nodes["S"].action) == (3, None)
     tries = []
 

@@ -173,6 +173,8 @@ class Run(Strand):
             if stop is not None:
                 yield from self.record_stop(*stop)
             if self.has_arrived:
+                if self.dispatched:
+                    yield from self.hand_out(self.dispatched)
                 is_new = snapshots and self.is_saved
                 output = self._snapshot() if is_new else NodeOutput(self.at, state_of(self.data))
                 if updates is not None:
@@ -513,6 +515,8 @@ class Run(Strand):
         self.tell("interrupt.raised", "info", node_id, id=id, when=when)
 
     def _hand_out_stops(self) -> Steps:
+        if self.unrecorded:
+            yield from self.record({})
         waiting = unanswered(self.writes)
         if not waiting and not self.inner:  # somebody asked for a pause
             yield from self.record_stop(self.next or self.at, "before", "", None, {"reason": "pause"})
@@ -533,7 +537,7 @@ class Run(Strand):
 
     def answers(self, key: str) -> tuple[Any, ...]:
         """The answers to `interrupt()` calls of a visit, in the order of the calls."""
-        return answers_of(self.writes, key)
+        return answers_of(self.writes.copy(), key)  # other branches record, from threads too
 
     # Storing
 
@@ -596,8 +600,10 @@ class Run(Strand):
                 yield from self.save("fork")
                 writes = {**self.writes, **writes}
             if self.is_saved:
-                yield Record(self.saver, self._here(), {**self.unrecorded, **writes})
-                self.unrecorded = {}
+                together = {**self.unrecorded, **writes}
+                yield Record(self.saver, self._here(), together)
+                # A branch may have left more in the meantime.
+                self.unrecorded = {key: value for key, value in self.unrecorded.items() if key not in together}
         self.writes.update(writes)
 
     def note(self, writes: Mapping[str, Any]) -> Steps:

@@ -4,27 +4,53 @@ Each strand is a generator of requests. Its tasks are started instead of run, an
 else it asks for is passed on and answered at once, so that only the user's own calls are concurrent and the engine is
 not. A strand that has strands of its own waits for tickets, as this does; the waits add up.
 
+Between two waits a strand is never left in the middle of storing something: it goes on with the answer before any
+other is looked at, so two that find nothing stored yet do not both store it.
+
 Records of one round are put together in one: a hundred branches that finish at once cost one append.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Sequence
-from typing import Any, final
+from collections.abc import Collection, Generator, Sequence
+from typing import Any, NamedTuple, final
 
-from graphkit._engine.requests import Record, Request, Start, Stop, Task, Wait
+from graphkit._engine.requests import Emit, Record, Request, Start, Stop, Task, Wait
+from graphkit._visit import GraphInterrupt
 
 Steps = Generator[Request, Any, Any]
+
+
+@final
+class Withdraw(Request):
+    """Take back those of some tasks that have not begun: they end with a Stop, and are waited for like any other.
+
+    Answer: None.
+    """
+
+    __slots__ = ("tickets",)
+
+    def __init__(self, tickets: Collection[int]) -> None:
+        self.tickets = tickets
+
+
+class _Answer(NamedTuple):
+    """What came of a request: an answer or an error."""
+
+    value: Any = None
+    error: BaseException | None = None
 
 
 def side_by_side(strands: Sequence[Steps]) -> Steps:
     """Run strands to their ends.
 
-    Once one has failed, no other starts a task; what runs already is waited for, and keeps its result.
+    Once one has failed, or the run is to end, no other starts a task; what runs already is waited for, and keeps its
+    result.
 
     Raises:
-        BaseException: the failure of the first strand, in their order, that failed.
+        BaseException: what was thrown in to end the run; else the failure of the first strand, in their order, that
+            failed.
     """
     return (yield from _Round(strands).steps())
 
@@ -33,12 +59,13 @@ def side_by_side(strands: Sequence[Steps]) -> Steps:
 class _Round:
     def __init__(self, strands: Sequence[Steps]) -> None:
         self.strands = strands
-        self.ready: deque[tuple[int, Any, BaseException | None]] = deque((n, None, None) for n in range(len(strands)))
+        self.ready: deque[tuple[int, _Answer]] = deque((n, _Answer()) for n in range(len(strands)))
         self.parked: dict[int, tuple[int, bool]] = {}
         """Who waits for a ticket: a strand, and whether it is for one of its own strands."""
         self.keeping: list[tuple[int, Record]] = []
         self.failures: dict[int, BaseException] = {}
         self.stopped: BaseException | None = None
+        """What was thrown in to end the run."""
 
     def steps(self) -> Steps:
         while True:
@@ -53,48 +80,48 @@ class _Round:
         if self.stopped is not None:
             raise self.stopped
         if self.failures:
-            # A Stop among them is only what another's failure did to a strand with strands of its own.
+            # A Stop among them is only what another's failure did.
             real = [n for n, failure in self.failures.items() if not isinstance(failure, Stop)]
             raise self.failures[min(real or self.failures)]
 
-    def _advance(self, n: int, answer: Any, error: BaseException | None) -> Steps:
+    def _advance(self, n: int, answer: _Answer) -> Steps:
+        """Let a strand go on until it has to wait."""
         strand = self.strands[n]
-        try:
-            request = strand.send(answer) if error is None else strand.throw(error)
-        except StopIteration:
-            return
-        except BaseException as raised:  # noqa: BLE001 - raised again when all have ended
-            self.failures[n] = raised
-            return
-        if isinstance(request, Record):
-            self.keeping.append((n, request))
-        elif isinstance(request, Wait):
-            self.parked.update(dict.fromkeys(request.tickets, (n, True)))
-        elif isinstance(request, Task):
-            yield from self._start(n, request)
-        else:
-            yield from self._pass_on(n, request)
+        while True:
+            try:
+                request = strand.send(answer.value) if answer.error is None else strand.throw(answer.error)
+            except StopIteration:
+                return
+            except BaseException as raised:  # noqa: BLE001 - raised again when all have ended
+                self.failures[n] = raised
+                return
+            if isinstance(request, Record):
+                self.keeping.append((n, request))
+                return
+            if isinstance(request, Wait):
+                self.parked.update(dict.fromkeys(request.tickets, (n, True)))
+                return
+            if not isinstance(request, Task):
+                answer = yield from self._ask(request)
+                continue
+            answer = yield from self._ask(Start(request))
+            if answer.error is None:
+                self.parked[answer.value] = n, False
+                return
 
-    def _start(self, n: int, task: Task) -> Steps:
-        if self._is_ending():
-            self.strands[n].close()
-            return
+    def _ask(self, request: Request) -> Generator[Request, Any, _Answer]:
+        """Pass a request on, if it still makes sense."""
+        is_start = isinstance(request, Start)
+        if is_start and (self.failures or self.stopped is not None):
+            return _Answer(error=Stop())
+        if self.stopped is not None and isinstance(request, Emit):
+            return _Answer()  # nobody listens any more
         try:
-            ticket = yield Start(task)
-        except BaseException as raised:  # noqa: BLE001 - an executor that takes nothing, or a Stop from around
-            self.strands[n].close()
-            self.failures[n] = raised
-            return
-        self.parked[ticket] = n, False
-
-    def _pass_on(self, n: int, request: Request) -> Steps:
-        if isinstance(request, Start) and self._is_ending():
-            self.ready.append((n, None, Stop()))
-            return
-        try:
-            self.ready.append((n, (yield request), None))
+            return _Answer((yield request))
         except BaseException as raised:  # noqa: BLE001 - the strand decides what becomes of it
-            self.ready.append((n, None, raised))
+            if not is_start and not isinstance(raised, (Exception, GraphInterrupt)):
+                self.stopped = self.stopped or raised
+            return _Answer(error=raised)
 
     def _keep(self) -> Steps:
         keeping, self.keeping = self.keeping, []
@@ -103,16 +130,15 @@ class _Round:
         same = [(n, one) for n, one in keeping if (one.saver, one.config) == (first.saver, first.config)]
         self.keeping = [(n, one) for n, one in keeping if (n, one) not in same]
         together = {key: value for _, one in same for key, value in one.writes.items()}
-        error = None
-        try:
-            yield Record(first.saver, first.config, together)
-        except BaseException as raised:  # noqa: BLE001
-            error = raised
-        self.ready.extend((n, None, error) for n, _ in same)
+        answer = yield from self._ask(Record(first.saver, first.config, together))
+        self.ready.extend((n, answer) for n, _ in same)
 
     def _wait(self) -> Steps:
+        tickets = tuple(self.parked)
+        if self.failures or self.stopped is not None:
+            yield from self._ask(Withdraw(tickets))
         try:
-            done = yield Wait(tuple(self.parked))
+            done = yield Wait(tickets)
         except BaseException as raised:
             if self.stopped is not None:
                 raise  # asked twice
@@ -124,10 +150,7 @@ class _Round:
             if is_for_its_own:
                 for_strands.setdefault(n, []).append((ticket, result, error))
             else:
-                self.ready.append((n, result, error))
+                self.ready.append((n, _Answer(result, error)))
         for n, outcomes in for_strands.items():
             self.parked = {ticket: owner for ticket, owner in self.parked.items() if owner[0] != n}
-            self.ready.append((n, outcomes, None))
-
-    def _is_ending(self) -> bool:
-        return self.stopped is not None or bool(self.failures)
+            self.ready.append((n, _Answer(outcomes)))

@@ -13,12 +13,16 @@ the visit is repeated, so what was recorded under it is found: finished tasks, a
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, final
 
+from graphkit._abc import BaseCheckpointSaver
+from graphkit._config import RunnableConfig
 from graphkit._engine.journal import ITEMS, TASK
 from graphkit._engine.keeper import Keeper
 from graphkit._engine.packed import pack, unpack
+from graphkit._engine.program import Program
 from graphkit._engine.requests import Ask, Close, Collected, Emit, Ended, Next, Request, RunNode
 from graphkit._engine.side_by_side import side_by_side
 from graphkit._engine.walk import Steps, Walk, told
@@ -40,6 +44,13 @@ class Strand(Walk):
 
     run: Keeper
 
+    def __init__(self, program: Program, config: RunnableConfig, saver: BaseCheckpointSaver | None) -> None:
+        super().__init__(program, config, saver)
+        self.executor: Executor | None = None
+        """Where the nodes run that do not say; None: where the run is."""
+        self.dispatched: list[NodeOutput] = []
+        """What nodes handed out beside their updates; it goes out once these are stored."""
+
     # A visit
 
     def visit(self, node: Node, key: str) -> Generator[Request, Any, str | None]:
@@ -54,7 +65,7 @@ class Strand(Walk):
             update = yield from self._parts(node, key)
         else:
             state = self.state()  # the node's own: nobody else sees what it does to it
-            update = yield from self.act(node, state, key)
+            update = yield from self.act(node, state, key, self.executor)
             if update is state:
                 update = None
         goto = None
@@ -83,18 +94,23 @@ class Strand(Walk):
         else:
             yield from self._map(node, key)
 
-    def act(self, node: Node, argument: Any, key: str) -> Generator[Request, Any, Any]:
-        """Run a node's action; returns what it returned."""
+    def act(self, node: Node, argument: Any, key: str, executor: Executor | None) -> Generator[Request, Any, Any]:
+        """Run a node's action, on an executor unless it has its own; returns what it returned."""
         run = self.run
         assert node.action is not None
+        if node.executor is not None or node.action.is_async:  # what is asynchronous runs in the event loop
+            executor = node.executor
+        if executor is not None and not isinstance(executor, ThreadPoolExecutor):
+            yield from self._anchor()
         visit = Visit(node.id, run.answers(key) if run.writes else (), run.held, key, run.journal)
         try:
-            result = yield RunNode(node.action, argument, self.config, visit, node.executor)
+            result = yield RunNode(node.action, argument, self.config, visit, executor)
             if result.__class__ in _GENERATORS:
                 result = yield from self._chunks(node, result, visit)
         except GraphInterrupt as interrupt:
-            yield from self._dispatched(node, visit)
-            yield from self.halt(node.id, "inside", key, interrupt.payload)
+            yield from run.record_stop(node.id, "inside", key, interrupt.payload)
+            yield from self.hand_out(self._outputs(node, visit))
+            raise Halt from None
         except CheckpointerError:
             raise  # of `once`, or of a graph that the node ran: it says what to do
         except Exception as error:
@@ -102,8 +118,14 @@ class Strand(Walk):
                 run.tell_failed(node.id, error)
             raise self.failure(NodeExecutionError, f"node {node.id!r} failed: {told(error)}", node.id) from error
         if visit.outputs:
-            yield from self._dispatched(node, visit)
+            self.dispatched += self._outputs(node, visit)
         return result
+
+    def _anchor(self) -> Steps:
+        """Store where the run stands: what another process records must find it."""
+        yield from self.run.settle()
+        if self.run.saver is not None and not self.run.is_saved:
+            yield from self.run.record({})
 
     def _hooked(self, node_id: str, hook: Any, *arguments: Any) -> Generator[Request, Any, Any]:
         try:
@@ -153,7 +175,7 @@ class Strand(Walk):
                 if chunk.__class__ is Command and update is None:
                     update = chunk
                 elif update is None:
-                    yield from self._hand_out(node, chunk)
+                    yield Emit(self._output(node, chunk))
                 else:
                     raise TypeError("a generator yields its Command last")  # noqa: TRY301 - it is to be closed below
         except GeneratorExit:
@@ -163,14 +185,18 @@ class Strand(Walk):
                 yield Close(source)
             raise
 
-    def _hand_out(self, node: Node, chunk: Any) -> Steps:
-        if not isinstance(chunk, NodeOutput):
-            chunk = StreamingOutput(chunk, node.id, self.schema.state_of(self.data))
-        yield Emit(chunk)
+    def _output(self, node: Node, chunk: Any) -> NodeOutput:
+        if isinstance(chunk, NodeOutput):
+            return chunk
+        return StreamingOutput(chunk, node.id, self.schema.state_of(self.data))
 
-    def _dispatched(self, node: Node, visit: Visit) -> Steps:
-        for output in tuple(visit.outputs):
-            yield from self._hand_out(node, output)
+    def _outputs(self, node: Node, visit: Visit) -> list[NodeOutput]:
+        return [self._output(node, output) for output in tuple(visit.outputs)]
+
+    def hand_out(self, outputs: list[NodeOutput]) -> Steps:
+        """Hand out, and forget, what was dispatched."""
+        while outputs:
+            yield Emit(outputs.pop(0))
 
     # A map
 
@@ -178,8 +204,9 @@ class Strand(Walk):
         items = yield from self._items(node, key)
         below = f"{key}." if key else ""
         results: list[FrozenDict | None] = [None] * len(items)
+        executor = self.executor_of(node.id)
         yield from self._side_by_side(
-            node.id, [self._item(node, item, f"{below}{n}", results, n) for n, item in enumerate(items)]
+            node.id, [self._item(node, item, f"{below}{n}", results, n, executor) for n, item in enumerate(items)]
         )
         halted = [n for n, result in enumerate(results) if result is None]
         if halted:
@@ -193,29 +220,39 @@ class Strand(Walk):
         run = self.run
         if ITEMS + key in run.writes:
             return run.writes[ITEMS + key]  # type: ignore[no-any-return]
-        items = yield from self._hooked(node.id, node.items, self.state(), self.config)
+        assert node.items is not None
         try:
-            frozen = freeze([*items])
-        except (TypeError, ValueError) as error:
-            reason = f"what {node.id!r} maps over cannot be listed: {error}"
+            found = yield Ask(node.items, self.state(), self.config)
+            items: Collection[Any] = freeze([*found])
+        except (Exception, GraphInterrupt) as error:
+            reason = f"what {node.id!r} maps over cannot be listed: {told(error)}"
             raise self.failure(NodeExecutionError, reason, node.id) from error
         yield from run.settle()
-        yield from run.note({ITEMS + key: frozen})
-        items = frozen
-        return items  # type: ignore[no-any-return]
+        yield from run.note({ITEMS + key: items})
+        return items
 
-    def _item(self, node: Node, item: Any, key: str, results: list[FrozenDict | None], n: int) -> Steps:
+    def _item(
+        self,
+        node: Node,
+        item: Any,
+        key: str,
+        results: list[FrozenDict | None],
+        n: int,
+        executor: Executor | None,
+    ) -> Steps:
         run = self.run
         done = run.writes.get(TASK + key)
         if done is None:
             if run.pausing:
                 return
             try:
-                result = yield from self.act(node, item, key)
+                result = yield from self.act(node, item, key, executor)
             except Halt:
                 return
             done = {"node": node.id, "update": self._update_of_item(node, result)}
             yield from run.note({TASK + key: done})
+            if self.dispatched:
+                yield from self.hand_out(self.dispatched)
         results[n] = done["update"]
 
     def _update_of_item(self, node: Node, result: Any) -> FrozenDict:
@@ -237,14 +274,23 @@ class Strand(Walk):
         """Run the branches side by side, and merge what they changed, once, in the order of the edges."""
         yield from self.run.settle()
         below = f"{key}." if key else ""
-        branches = [Branch(self, fork, head, f"{below}{head}") for head in fork.heads]
+        branches = [Branch(self, fork, head, f"{below}{_part(head)}") for head in fork.heads]
         yield from self._side_by_side(fork.id, [branch.steps() for branch in branches])
         if any(branch.is_halted for branch in branches):
             raise Halt
         for branch in branches:
             for node_id, update in branch.updates:
                 self.merge(node_id, unpack(update))
-            self.private = FrozenDict({**self.private, **branch.private})
+            given = branch.given_private
+            news = {name: value for name, value in branch.private.items() if value is not given.get(name, given)}
+            self.private = FrozenDict({**self.private, **news})
+
+    def executor_of(self, place: str) -> Executor | None:
+        """Where the branches of the fork out of a node, or the items of a map, run; None: on threads of the run's."""
+        given = self.config.executor
+        if isinstance(given, Mapping):
+            given = given.get(place)
+        return given or self.executor or self.options.executor
 
     def _side_by_side(self, node_id: str, strands: list[Any]) -> Steps:
         run = self.run
@@ -269,8 +315,9 @@ class Branch(Strand):
         self.next = head
         self.key = key
         self.data = around.data
-        self.private = around.private
+        self.private = self.given_private = around.private
         self.post = around.post
+        self.executor = around.executor_of(fork.source)
         self.updates: list[tuple[str, FrozenDict]] = []
         self.taps.append(lambda node_id, update: self.updates.append((node_id, update)))
         self.is_halted = False
@@ -309,6 +356,8 @@ class Branch(Strand):
         updates = [update for _, update in self.updates[before:]]
         yield from run.note({TASK + key: {"node": node.id, "next": following, "updates": updates}})
         run.finished.append(node.id)
+        if self.dispatched:
+            yield from self.hand_out(self.dispatched)
         return following
 
     def _follow(self, node: Node, goto: str | None) -> Generator[Request, Any, str]:
@@ -319,7 +368,8 @@ class Branch(Strand):
         return self._inside(node.id, (yield from self.follow(node.id)))
 
     def _inside(self, source: str, target: str) -> str:
-        if target != self.join and target not in self.inside and target not in self.topology.forks:
+        fork = self.topology.forks.get(target)
+        if target != self.join and (target if fork is None else fork.source) not in self.inside:
             raise self.failure(
                 GraphRunnerError,
                 f"{source!r} leads to {target!r}, out of its branch of {self.fork_id!r}, whose branches meet in "
@@ -330,3 +380,8 @@ class Branch(Strand):
 
     def path(self) -> list[str]:
         return self.around.path()
+
+
+def _part(head: str) -> str:
+    """A node's id as part of a key, in which dots and colons separate."""
+    return head.replace("~", "~0").replace(".", "~1").replace(":", "~2")

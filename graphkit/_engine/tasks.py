@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Coroutine
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from itertools import count
 from queue import SimpleQueue
@@ -12,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from graphkit._engine.journal import ONCE
 from graphkit._engine.remote import Errand, Outcome, RemoteJournal, perform
-from graphkit._engine.requests import Ended, Next, RunNode, Task
+from graphkit._engine.requests import Ended, Next, RunNode, Stop, Task
 from graphkit._visit import CURRENT
 from graphkit.errors import GraphRunnerError
 
 if TYPE_CHECKING:
-    from asyncio import Task as AsyncTask
+    from asyncio import Event, Task as AsyncTask
 
     from graphkit._engine.loop import Run
 
@@ -30,20 +31,24 @@ Done = tuple[int, Any, BaseException | None]
 """A ticket, and what became of its task: a result or an error."""
 
 
-def run_here(task: Task) -> Any:
-    """Run a task on the calling thread."""
-    return run_node(task) if isinstance(task, RunNode) else advance(task)  # type: ignore[arg-type]
-
-
 def run_node(task: RunNode) -> Any:
-    """Run a node's action on the calling thread."""
+    """Run a node's action on the calling thread.
+
+    Raises:
+        GraphRunnerError: it gave something to be awaited.
+    """
+    result = begin(task)
+    return result if result.__class__ in _SETTLED else refuse_awaitable(result, task.visit.node_id)
+
+
+def begin(task: RunNode) -> Any:
+    """Run a node's action on the calling thread; what it gives may have to be awaited."""
     call = task.call
     token = CURRENT.set(task.visit)
     try:
-        result = call.function(task.argument, task.config) if call.takes_config else call.function(task.argument)
+        return call.function(task.argument, task.config) if call.takes_config else call.function(task.argument)
     finally:
         CURRENT.reset(token)
-    return result if result.__class__ in _SETTLED else refuse_awaitable(result, task.visit.node_id)
 
 
 def advance(task: Next) -> Any:
@@ -79,35 +84,69 @@ def refuse_awaitable(result: Any, node_id: str | None) -> Any:
 class Bench:
     """Where the tasks of one run go that run beside others: its own threads, or executors that were given."""
 
-    def __init__(self, flush: Callable[[], None]) -> None:
+    def __init__(self, flush: Callable[[], None], run_node: Callable[[RunNode], Any]) -> None:
         self.flush = flush
         """What is recorded from another process must find its checkpoint stored."""
+        self.run_node = run_node
         self.tickets = count()
         self.pool: ThreadPoolExecutor | None = None
+        self.futures: dict[int, Future[Any]] = {}
+        """By ticket, until they are done."""
+        self.withdrawn: set[int] = set()
 
-    def submit(self, task: Task) -> tuple[Future[Any], bool]:
-        """Hand a task to its executor; the future, and whether it gives an Outcome instead of a result."""
+    def submit(self, ticket: int, task: Task) -> Future[Any]:
+        """Hand a task to its executor; see `taken` for what the future gives."""
         executor = task.executor
-        if executor is not None and not isinstance(executor, ThreadPoolExecutor):
+        if executor is not None and is_async(task):
+            raise GraphRunnerError(
+                f"node {task.visit.node_id!r} is asynchronous: it cannot run on a {type(executor).__name__}",
+                node_id=task.visit.node_id,
+            )
+        if executor is None or isinstance(executor, ThreadPoolExecutor):
+            future: Future[Any] = (executor or self._threads()).submit(copy_context().run, self._outcome_here, task)
+        else:
             assert isinstance(task, RunNode), "a generator is run to its end where it cannot be followed"
-            return self._send(executor, task), True
-        context = copy_context()
-        return (executor or self._threads()).submit(context.run, _outcome_here, task), False
+            self.flush()
+            run: Run = task.visit.journal.run  # type: ignore[union-attr]
+            future = executor.submit(perform, errand_of(run, task))
+        self.futures[ticket] = future
+        return future
 
     def _threads(self) -> ThreadPoolExecutor:
         if self.pool is None:
             self.pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="graphkit")
         return self.pool
 
-    def _send(self, executor: Executor, task: RunNode) -> Future[Outcome]:
-        run: Run = task.visit.journal.run  # type: ignore[union-attr]
-        if task.call.is_async:
-            raise GraphRunnerError(
-                f"node {task.visit.node_id!r} is asynchronous: it cannot run on a {type(executor).__name__}",
-                node_id=task.visit.node_id,
-            )
-        self.flush()
-        return executor.submit(perform, errand_of(run, task))
+    def _outcome_here(self, task: Task) -> tuple[Any, BaseException | None]:
+        # As a value: a future does not take StopIteration, and an executor may treat a BaseException in its own way.
+        try:
+            return (self.run_node(task) if isinstance(task, RunNode) else advance(task)), None  # type: ignore[arg-type]
+        except BaseException as error:  # noqa: BLE001 - thrown again where it is waited for
+            return None, error
+
+    def taken(self, ticket: int, task: Task) -> tuple[Any, BaseException | None]:
+        """What became of a task whose future is done."""
+        try:
+            result = self.futures.pop(ticket).result()
+        except CancelledError as error:
+            return None, Stop() if ticket in self.withdrawn else error
+        except BaseException as error:  # noqa: BLE001 - the executor's own: a broken pool, a worker that is gone
+            return None, error
+        if not isinstance(result, Outcome):
+            return result  # type: ignore[no-any-return]
+        task.visit.attempt = result.attempt
+        task.visit.outputs.extend(result.outputs)
+        for type_, level, data in result.notes:
+            task.visit.note(type_, level, data)
+        return result.result, result.error
+
+    def withdraw(self, tickets: Collection[int]) -> None:
+        """Take back those of some tasks that have not begun; they end with a Stop."""
+        for ticket in tickets:
+            future = self.futures.get(ticket)
+            if future is not None and not future.running() and ticket not in self.withdrawn:
+                self.withdrawn.add(ticket)
+                future.cancel()
 
     def close(self) -> None:
         """End the threads; each has done its task."""
@@ -118,6 +157,7 @@ class Bench:
 def errand_of(run: Run, task: RunNode) -> Errand:
     """What is sent to another process."""
     visit = task.visit
+    assert visit.node_id is not None, "edges and hooks are asked where the run is"
     prefix = f"{ONCE}{visit.key}:"
     results = {key.removeprefix(prefix): value for key, value in run.writes.items() if key.startswith(prefix)}
     saver, base = run.saver, run.base
@@ -128,43 +168,19 @@ def errand_of(run: Run, task: RunNode) -> Errand:
     return Errand(task.call, task.argument, config, visit.node_id, visit.key, visit.answers, journal)
 
 
-def _outcome_here(task: Task) -> tuple[Any, BaseException | None]:
-    # As a value: a future does not take StopIteration, and an executor may treat a BaseException in its own way.
-    try:
-        return run_here(task), None
-    except BaseException as error:  # noqa: BLE001 - thrown again where it is waited for
-        return None, error
-
-
-def taken(task: Task, future: Future[Any], is_outcome: bool) -> tuple[Any, BaseException | None]:
-    """What a future that is done says of its task."""
-    try:
-        result = future.result()
-    except BaseException as error:  # noqa: BLE001 - the executor's own: a broken pool, a worker that is gone
-        return None, error
-    if not is_outcome:
-        return result  # type: ignore[no-any-return]
-    task.visit.attempt = result.attempt
-    task.visit.outputs.extend(result.outputs)
-    for type_, level, data in result.notes:
-        task.visit.note(type_, level, data)
-    return result.result, result.error
-
-
 @final
 class Threads(Bench):
     """The tasks of a synchronous run."""
 
     def __init__(self, flush: Callable[[], None]) -> None:
-        super().__init__(flush)
+        super().__init__(flush, run_node)
         self.queue: SimpleQueue[Done] = SimpleQueue()
         self.done: dict[int, Done] = {}
 
     def start(self, task: Task) -> int:
         """Begin a task; its ticket."""
         ticket = next(self.tickets)
-        future, is_outcome = self.submit(task)
-        future.add_done_callback(lambda one: self.queue.put((ticket, *taken(task, one, is_outcome))))
+        self.submit(ticket, task).add_done_callback(lambda _: self.queue.put((ticket, *self.taken(ticket, task))))
         return ticket
 
     def wait(self, tickets: Collection[int]) -> list[Done]:
@@ -172,9 +188,9 @@ class Threads(Bench):
         while True:
             while not self.queue.empty():
                 self._take()
-            found = [self.done.pop(ticket) for ticket in tickets if ticket in self.done]
+            found = [self.done.pop(ticket) for ticket in self.done.keys() & tickets]
             if found:
-                return found
+                return sorted(found, key=_ticket)
             self._take()
 
     def _take(self) -> None:
@@ -183,7 +199,7 @@ class Threads(Bench):
 
     def run(self, task: Task) -> Any:
         """Run one task on its executor, and wait for it."""
-        ((_, result, error),) = self.wait((self.start(task),))
+        ((_, result, error),) = self.wait({self.start(task)})
         if error is not None:
             raise error
         return result
@@ -194,23 +210,31 @@ class Loops(Bench):
     """The tasks of an asynchronous run."""
 
     def __init__(self, flush: Callable[[], None]) -> None:
-        super().__init__(flush)
+        super().__init__(flush, begin)
         self.running: dict[int, AsyncTask[tuple[Any, BaseException | None]]] = {}
-        self.cancellable: set[int] = set()
+        self.done: set[int] = set()
+        """Tickets whose task has ended, and that nobody has asked for yet."""
+        self.news: Event | None = None
 
     def start(self, task: Task, arun: Callable[[Task], Coroutine[Any, Any, Any]]) -> int:
         """Begin a task; `arun` runs it in this event loop, if it is asynchronous."""
         import asyncio
 
+        if self.news is None:
+            self.news = asyncio.Event()
         ticket = next(self.tickets)
         if task.executor is None and is_async(task):
-            self.cancellable.add(ticket)
             coroutine = _outcome_of(arun(task))
         else:
-            future, is_outcome = self.submit(task)
-            coroutine = _settled(task, future, is_outcome)
-        self.running[ticket] = asyncio.ensure_future(coroutine)
+            coroutine = self._settled(ticket, task, self.submit(ticket, task))
+        self.running[ticket] = running = asyncio.ensure_future(coroutine)
+        running.add_done_callback(lambda _: self._tell(ticket))
         return ticket
+
+    def _tell(self, ticket: int) -> None:
+        assert self.news is not None
+        self.done.add(ticket)
+        self.news.set()
 
     async def wait(self, tickets: Collection[int]) -> list[Done]:
         """Those of some tickets that are done, at least one.
@@ -220,19 +244,23 @@ class Loops(Bench):
         """
         import asyncio
 
-        waited = {ticket: self.running[ticket] for ticket in tickets}
-        try:
-            await asyncio.wait(waited.values(), return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            await self._cancel()
-            raise
-        done = [ticket for ticket, one in waited.items() if one.done()]
-        return [(ticket, *_result_of(self.running.pop(ticket))) for ticket in done]
+        assert self.news is not None
+        while not (found := self.done.intersection(tickets)):
+            self.news.clear()
+            try:
+                await self.news.wait()
+            except asyncio.CancelledError:
+                await self.cancel()
+                raise
+        self.done -= found
+        return [(ticket, *_result_of(self.running.pop(ticket))) for ticket in sorted(found)]
 
-    async def _cancel(self) -> None:
+    async def cancel(self) -> None:
+        """Cancel what is asynchronous, take back what has not begun, and wait for the rest."""
         import asyncio
 
-        for ticket in self.cancellable & self.running.keys():
+        self.withdraw(self.running)
+        for ticket in self.running.keys() - self.futures.keys():
             self.running[ticket].cancel()
         pending = [one for one in self.running.values() if not one.done()]
         while pending:
@@ -244,10 +272,25 @@ class Loops(Bench):
 
     async def run(self, task: Task, arun: Callable[[Task], Coroutine[Any, Any, Any]]) -> Any:
         """Run one task on its executor, and wait for it."""
-        ((_, result, error),) = await self.wait((self.start(task, arun),))
+        ((_, result, error),) = await self.wait({self.start(task, arun)})
         if error is not None:
             raise error
         return result
+
+    async def _settled(self, ticket: int, task: Task, future: Future[Any]) -> tuple[Any, BaseException | None]:
+        import asyncio
+
+        # Not the future's result: what failed would be told a second time, by a future that nobody asks.
+        done = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        future.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
+        while not done.is_set():
+            with suppress(asyncio.CancelledError):  # of an event loop that ends: what runs must come to its end first
+                await done.wait()
+        result, error = self.taken(ticket, task)
+        if error is None and inspect.isawaitable(result):  # a plain function that gives an awaitable
+            return await _outcome_of(_awaited(task, result))
+        return result, error
 
 
 def is_async(task: Task) -> bool:
@@ -268,18 +311,12 @@ async def _outcome_of(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseExc
         return None, error
 
 
-async def _settled(task: Task, future: Future[Any], is_outcome: bool) -> tuple[Any, BaseException | None]:
-    import asyncio
-
-    await asyncio.wait((asyncio.wrap_future(future),))
-    result, error = taken(task, future, is_outcome)
-    if error is None and inspect.isawaitable(result):  # a plain function that gives an awaitable
-        return await _outcome_of(_awaited(result))
-    return result, error
-
-
-async def _awaited(result: Any) -> Any:
-    return await result
+async def _awaited(task: Task, result: Any) -> Any:
+    token = CURRENT.set(task.visit)
+    try:
+        return await result
+    finally:
+        CURRENT.reset(token)
 
 
 def _result_of(task: AsyncTask[tuple[Any, BaseException | None]]) -> tuple[Any, BaseException | None]:
@@ -289,3 +326,7 @@ def _result_of(task: AsyncTask[tuple[Any, BaseException | None]]) -> tuple[Any, 
         return task.result()
     except asyncio.CancelledError as cancelled:
         return None, cancelled
+
+
+def _ticket(done: Done) -> int:
+    return done[0]

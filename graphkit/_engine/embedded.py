@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 from graphkit._abc import INNER, BaseCheckpointSaver
-from graphkit._checkpoint import new_id
 from graphkit._engine.contribution import Contribution
 from graphkit._engine.requests import Emit, Finish, Hold, Load, LoadWrites, Request
 from graphkit._engine.strand import Halt
@@ -33,7 +32,7 @@ def visit(strand: Any, node: Node, key: str, make: Callable[..., Any]) -> Steps:
     """Run an embedded graph, from the strand's state or from where it was left, and merge what it changed."""
     run = strand.run
     if run.saver is not None and not run.is_saved:
-        yield from run.save("loop")
+        yield from run.save("loop", run.root())
     yield from run.settle()
     child = _child(strand, node, key, make)
     if child.saver is not None and child.saver is not run.saver:
@@ -63,7 +62,7 @@ def _child(strand: Any, node: Node, key: str, make: Callable[..., Any]) -> Any:
         saver = program.options.checkpoint_saver or run.saver
     child = make(program, config, None, saver=saver)
     child.limit, child.exits, child.control = run.limit, run.exits, run.control
-    child.within = f"{run.root()}/{key}" if run.base is not None else new_id()
+    child.within = f"{run.root()}/{key}"
     child.contribution = Contribution(strand.schema.channels)
     child.taps.append(child.contribution.add)
     child.private = strand.private

@@ -51,11 +51,11 @@ class Keeper(Protocol):
         ...
 
     def root(self) -> str:
-        """The checkpoint at which the visit that goes on here began."""
+        """Names where on the main line the visit that goes on here began."""
         ...
 
-    def save(self, source: str) -> Steps:
-        """Store where it stands."""
+    def save(self, source: str, visit: str | None = None) -> Steps:
+        """Store where it stands; `visit` names the one that is under way there, if one is."""
         ...
 
     def settle(self) -> Steps:

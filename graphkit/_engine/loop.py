@@ -103,6 +103,10 @@ class Run(Strand):
         """What is to be, once the run stands still; see `exits`."""
         self.step = 0
         """How many nodes were executed."""
+        self.began = ""
+        """Names the visit that began at `base`; see `root`."""
+        self.passed = 0
+        """How many of the nodes were executed before that."""
         self.metadata = EMPTY
         self.finished: list[str] = []
         self.may_stop = True
@@ -262,7 +266,7 @@ class Run(Strand):
         failure = error if isinstance(error, Exception) else None
         if self.saver is not None:
             if not self.is_saved:
-                yield from self.save("loop")
+                yield from self.save("loop", self.root())
             yield from self._keep_failure(failure)
         if failure is not None:
             self.tell("graph.fail", "error", self.next, error=told(failure))
@@ -303,6 +307,7 @@ class Run(Strand):
         else:
             yield from self._begin(given)
         own = {"run_id": self.metadata.get("run_id") or new_id()}
+        self.began = self.within or own["run_id"]
         self.metadata = self._new_metadata(own if self.within is None else {**own, embedded.WITHIN: self.within}, {})
         self.next = yield from self.follow(START)
         self._stand_here()
@@ -353,7 +358,8 @@ class Run(Strand):
         was_stopped = any(key.startswith((INTERRUPT, INNER)) for key in recorded)
         carried = self.carried(base)
         self.metadata = self._new_metadata({"run_id": carried["run_id"]} if "run_id" in carried else {}, carried)
-        self.step = 0 if was_stopped else base.metadata.get("step", 0)
+        self.step = self.passed = 0 if was_stopped else base.metadata.get("step", 0)
+        self.began = base.metadata.get(VISIT, base.id) if self.is_latest else new_id()
         self.writes = recorded
         given = self._given(resume, unanswered(recorded))
         owes_stop = not was_stopped and base.metadata.get("source") in OWN_SOURCES
@@ -541,8 +547,8 @@ class Run(Strand):
 
     # Storing
 
-    def save(self, source: str) -> Steps:
-        """Store where the run stands."""
+    def save(self, source: str, visit: str | None = None) -> Steps:
+        """Store where the run stands; `visit` names the one that is under way there, if one is."""
         assert self.saver is not None
         at, following, seen, changes, step, entries = self.stand
         data = seen
@@ -556,12 +562,13 @@ class Run(Strand):
             following,
             data,
             parent=self.base,
-            metadata=self._stamped(source, step),
+            metadata=self._stamped(source, step, {} if visit is None else {VISIT: visit}),
             changes=changes,
         )
         if saved is None:
             return
         self.base = saved
+        self.began, self.passed = visit or saved.id, step
         now = Changes(data, {})
         if self.data is seen:
             self.changes = now
@@ -572,8 +579,8 @@ class Run(Strand):
         if self.post is not None:
             self.tell("checkpoint.save", "info", at, id=saved.id, next=following, source=source)
 
-    def _stamped(self, source: str, step: int) -> FrozenDict:
-        stamped = FrozenDict({**self.metadata, "step": step, "source": source})
+    def _stamped(self, source: str, step: int, visit: Mapping[str, str]) -> FrozenDict:
+        stamped = FrozenDict({**self.metadata, "step": step, "source": source, **visit})
         stamped.kind = self.metadata.kind  # a str and an int do not change it; found out anew it would cost O(keys)
         return stamped
 
@@ -582,12 +589,12 @@ class Run(Strand):
         if self.saver is None or self.exits:
             return
         if not self.is_saved:
-            yield from self.save("loop")
+            yield from self.save("loop", self.root())
         elif not self.is_latest:
             yield from self._fork_off()
 
     def _fork_off(self) -> Steps:
-        yield from self.save("fork")
+        yield from self.save("fork", self.root())
         if self.writes:
             yield Record(self.saver, self._here(), self.writes)  # type: ignore[arg-type]
 
@@ -595,9 +602,9 @@ class Run(Strand):
         """Put values beside where the run stands; without a saver they live as long as the run."""
         if self.saver is not None:
             if not self.is_saved:
-                yield from self.save("loop")
+                yield from self.save("loop", self.root())
             elif not self.is_latest:
-                yield from self.save("fork")
+                yield from self.save("fork", self.root())
                 writes = {**self.writes, **writes}
             if self.is_saved:
                 together = {**self.unrecorded, **writes}
@@ -628,15 +635,15 @@ class Run(Strand):
 
     def place(self, key: str, node_id: str) -> str:
         """Names a visit: the same again when it is repeated after a crash, and no other's."""
-        base = self.root()
-        return "/".join((self.config.thread, self.config.checkpoint_ns, base, str(self.stand[4]), key, node_id))
+        return "/".join((self.config.thread, self.config.checkpoint_ns, self.root(), key, node_id))
 
     def root(self) -> str:
-        """The checkpoint at which the visit that goes on here began."""
-        if self.base is None:
-            return ""
-        root: str = self.base.metadata.get(VISIT, self.base.id)
-        return root
+        """Names where on the main line the visit that goes on here began: a checkpoint, and the steps since.
+
+        The same when the visit is repeated, though it may have made the run store where it stands in the meantime.
+        """
+        steps = self.stand[4] - self.passed
+        return f"{self.began}+{steps}" if steps else self.began
 
     # Embedded graphs
 

@@ -6,12 +6,14 @@ import dataclasses
 from collections.abc import Collection, Mapping
 
 from graphkit._compile_config import CompileConfig
+from graphkit._config import END
 from graphkit._engine.attempts import composed
 from graphkit._joins import forks_of
 from graphkit._merging import Merged, Sketch
 from graphkit._schema import StateSchema
 from graphkit._topology import Condition, Edge, Fork, Node, Targets, Topology, fork_id, problems_of
 from graphkit.errors import GraphStateError
+from graphkit.when import node_ids_of
 
 
 def assembled(sketch: Sketch, schema: StateSchema, config: CompileConfig) -> tuple[Topology, CompileConfig]:
@@ -22,7 +24,7 @@ def assembled(sketch: Sketch, schema: StateSchema, config: CompileConfig) -> tup
     """
     merged = Merged(sketch)
     before = merged.entered_by(config.interrupt_before)
-    forks = _checked(merged, before, config.interrupt_after)
+    forks = _checked(merged, before, config.interrupt_after, _named_by(config))
     nodes = {node.id: _ready(node, config) for node in merged.nodes.values()}
     topology = Topology(nodes, forks, _edges(merged.edges, forks), schema, merged.aliases)
     return topology, config.replace(interrupt_before=before)
@@ -41,10 +43,18 @@ def checked_child(node_id: str, child: Sketch) -> Sketch:
     return child
 
 
-def _checked(merged: Merged, before: Collection[str] = (), after: Collection[str] = ()) -> dict[str, Fork]:
+def _named_by(config: CompileConfig) -> Collection[str]:
+    """The nodes at which a checkpoint is to be stored; a preset with a slip in a name would never store one."""
+    return () if config.checkpoint_when is None else node_ids_of(config.checkpoint_when) - {END}
+
+
+def _checked(
+    merged: Merged, before: Collection[str] = (), after: Collection[str] = (), saved: Collection[str] = ()
+) -> dict[str, Fork]:
     forks, unjoined = forks_of(merged.edges)
     stops = [("interrupt_before", name) for name in before]
     stops += [("interrupt_after", name) for name in after if name not in merged.aliases]
+    stops += [("checkpoint_when", name) for name in sorted(saved) if name not in forks]
     problems = merged.problems + problems_of(merged.nodes, merged.edges, stops) + unjoined
     problems += merged.cannot_stop_after(after)
     problems += [f"{name!r} is not a valid node id: the fork has it" for name in forks if name in merged.nodes]

@@ -183,7 +183,7 @@ class CompiledGraph(JavaNames):
 
     def get_graph(
         self,
-        type: GraphRepresentation.Type = GraphRepresentation.Type.MERMAID,
+        type: GraphRepresentation.Type | str = GraphRepresentation.Type.MERMAID,
         title: str | None = "Graph Diagram",
         print_conditional_edges: bool = True,
         *,

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graphkit import END, START, CompileConfig, RunnableConfig, StateGraph
+from graphkit import END, START, CompileConfig, RunnableConfig, StateGraph, when
 from graphkit._retry import RetryPolicy
 from graphkit.errors import CheckpointerConfigurationError, GraphStateError, NodeExecutionError
 
@@ -314,3 +314,18 @@ def test_drawing_needs_no_whole_graph(graph):
 def test_java_names(graph):
     twin = StateGraph({}).addNode("a", node).addEdge(START, "a").addConditionalEdges("a", lambda s: "k", {"k": END})
     assert [output.node for output in twin.compile().stream({})] == [START, "a", END]
+
+
+def test_a_slip_in_a_name_that_checkpoint_when_has_is_found_at_compile():
+    """G37, H51: it would never store anything, and nobody would know."""
+    graph = StateGraph({}).add_node("a", lambda state: None).add_edge(START, "a").add_edge("a", END)
+    graph.compile(checkpoint_when=when.any_of(when.after("a"), when.before(END)))
+    with pytest.raises(GraphStateError, match="checkpoint_when names 'b', which is not a node"):
+        graph.compile(checkpoint_when=when.after("b"))
+
+
+def test_the_node_that_forks_is_no_slip():
+    graph = StateGraph({}).add_edge(START, "a").add_edge(START, "b").add_edge("a", END).add_edge("b", END)
+    for node_id in "ab":
+        graph.add_node(node_id, lambda state: None)
+    graph.compile(checkpoint_when=when.after("__PARALLEL__(__START__)"))

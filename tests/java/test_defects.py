@@ -1,0 +1,183 @@
+"""langgraph4j's constants, options, serializer and its list of defects (behaviour, sections 1, 4, 15, 16 and 19), re-stated.
+
+What was reproduced there must not happen here. Most of it is proved at length elsewhere; here each has its number.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from graphkit import (
+    END,
+    START,
+    Channels,
+    Checkpoint,
+    CompileConfig,
+    RunnableConfig,
+    StateGraph,
+    StateSerializer,
+)
+from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
+from savers import FileSystemSaver, MemorySaver
+
+
+def at(thread):
+    return RunnableConfig(thread)
+
+
+def put(saver, thread, **state):
+    checkpoint = Checkpoint(node_id="a", next_node_id="b", state=state)
+    saver.put(at(thread), checkpoint)
+    return checkpoint
+
+
+@pytest.fixture
+def saver(tmp_path):
+    return FileSystemSaver(tmp_path / "runs")
+
+
+def reopened(saver):
+    return FileSystemSaver(saver.base_directory)
+
+
+def test_constants():
+    """Behaviour 1: START, END, the default thread, and the ids of forks and merged nodes."""
+    assert (START, END, MemorySaver.THREAD_ID_DEFAULT) == ("__START__", "__END__", "$default")
+    child = StateGraph({}).add_node("a", lambda state: None).add_edge(START, "a").add_edge("a", END)
+    graph = StateGraph({}).add_node("s", child).add_node("b", lambda state: None)
+    graph.add_edge(START, "s").add_edge(START, "b").add_edge("s", END).add_edge("b", END)
+    nodes = [output.node for output in graph.compile().stream({})]
+    assert nodes == [START, "__PARALLEL__(__START__)", END]
+    assert set(graph.compile().topology.nodes) == {"s-a", "b"}
+
+
+def test_options_of_a_compiled_graph_show_the_merged_ids():
+    """Behaviour 4: each call of the builder replaces the set, and S becomes its first node."""
+    config = CompileConfig.builder().interruptBefore("x", "y").interruptBefore("s").build()
+    assert config.interruptsBefore() == ("s",)
+    child = StateGraph({}).add_node("a", lambda state: None).add_edge(START, "a").add_edge("a", END)
+    graph = StateGraph({}).add_node("s", child).add_edge(START, "s").add_edge("s", END)
+    assert graph.compile(config).compileConfig().interruptsBefore() == ("s-a",)
+
+
+def test_a_serializer_of_the_applications_own(tmp_path):
+    """Behaviour 16: a StateSerializer turns whole states into bytes and back; the built-in one knows sets and long keys."""
+
+    class Text(StateSerializer):
+        def dumps(self, data):
+            return repr(sorted(data.items())).encode()
+
+        def loads(self, data):
+            return dict(__import__("ast").literal_eval(data.decode()))
+
+    graph = StateGraph(Text()).add_node("a", lambda state: {"x": [1]}).add_edge(START, "a").add_edge("a", END)
+    saver = FileSystemSaver(tmp_path / "text", Text())
+    graph.compile(checkpoint_saver=saver).invoke({"y": 2}, at("t"))
+    assert FileSystemSaver(tmp_path / "text", Text()).get(at("t")).state == {"x": [1], "y": 2}
+    plain = FileSystemSaver(tmp_path / "plain")
+    long = "k" * 70_000
+    put(plain, "t", **{long: {1, 2}})
+    assert reopened(plain).get(at("t")).state == {long: {1, 2}}
+
+
+def test_1_node_and_next_are_read_back_as_they_were_written(saver):
+    put(saver, "t")
+    read = reopened(saver).get(at("t"))
+    assert (read.node_id, read.next_node_id) == ("a", "b")
+
+
+def test_2_a_put_that_fails_leaves_what_was_there(saver):
+    kept = [put(saver, "t", n=n).id for n in range(5)]
+    with pytest.raises(CheckpointSerializationError, match=r"n.*object"):
+        put(saver, "t", n=object())
+    assert [one.id for one in reopened(saver).list(at("t"))] == kept[::-1]
+    put(saver, "t", n=6)
+    assert saver.get(at("t")).state == {"n": 6}
+
+
+def test_3_a_torn_file_reads_the_same_twice(saver):
+    ids = [put(saver, "t", n=n).id for n in range(5)]
+    log = next(path for path in Path(saver.base_directory).rglob("log"))
+    os.truncate(log, log.stat().st_size - 3)
+    again = reopened(saver)
+    first, second = ([one.id for one in again.list(at("t"))] for _ in range(2))
+    assert first == second == ids[-2::-1]  # the last record never was there
+
+
+def test_3_damage_in_the_middle_is_told_each_time(saver):
+    for n in range(5):
+        put(saver, "t", n=n)
+    log = next(path for path in Path(saver.base_directory).rglob("log"))
+    damaged = bytearray(log.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    log.write_bytes(damaged)
+    again = reopened(saver)
+    for _ in range(2):
+        with pytest.raises(CheckpointCorruptionError):
+            again.list(at("t"))
+
+
+def test_4_two_savers_on_one_folder_lose_nothing(saver):
+    other = reopened(saver)
+    ids = [put(one, "t", n=n).id for n, one in enumerate((saver, saver, other, saver, other))]
+    assert [one.id for one in saver.list(at("t"))] == [one.id for one in other.list(at("t"))] == ids[::-1]
+
+
+@pytest.mark.parametrize(
+    "thread", ["x/../../evil2", "a/b", "x" * 300, "a\0b", "..", "", "thread-t-v1", "a(b", "CON", "ÅÅ"]
+)
+def test_5_6_7_any_thread_id_is_a_place_of_its_own(saver, thread):
+    """Behaviour 19: unescaped ids (5), names that clash with versions (6), ids taken for patterns (7)."""
+    put(saver, "t", n=0)
+    saver.release(at("t"))
+    put(saver, thread, n=1)
+    put(saver, "abc", n=2)
+    root = Path(saver.base_directory)
+    assert {path.name for path in root.parent.iterdir()} == {root.name}
+    assert saver.release(at(thread)).version == 1
+    assert saver.versions_by_thread_id("abc") == []
+    assert saver.tag(at("t")).checkpoints[0].state == {"n": 0}
+    assert saver.tag(at(thread)).checkpoints[0].state == {"n": 1}
+
+
+def test_8_what_is_deleted_does_not_come_back(saver):
+    put(saver, "t", n=1)
+    assert saver.delete("t")
+    assert saver.get(at("t")) is None
+    put(saver, "t", n=2)
+    assert [one.state["n"] for one in reopened(saver).list(at("t"))] == [2]
+
+
+def test_9_a_listing_is_not_a_live_view(saver):
+    put(saver, "t", n=1)
+    listed = saver.list(at("t"))
+    for _ in listed:
+        put(saver, "t", n=2)
+    assert len(listed) == 1
+    assert len(saver.list(at("t"))) == 2
+
+
+@pytest.mark.parametrize("make", [MemorySaver, None])
+def test_10_what_a_saver_hands_out_does_not_alias_what_it_keeps(saver, make):
+    saver = make() if make else saver
+    given = {"inner": [1]}
+    put(saver, "t", x=given)
+    given["inner"].append(2)
+    with pytest.raises(TypeError):
+        saver.get(at("t")).state["x"]["inner"].append(3)
+    assert saver.get(at("t")).state == {"x": {"inner": [1]}}
+
+
+def test_11_a_put_writes_what_changed_and_not_the_file(saver):
+    graph = StateGraph({"log": Channels.appender_with_duplicate()})
+    graph.add_node("a", lambda state: {"log": "x" * 100}).add_edge(START, "a")
+    graph.add_conditional_edges("a", lambda state: END if len(state["log"]) == 500 else "a", ["a", END])
+    graph.compile(checkpoint_saver=saver).invoke({}, at("t"))
+    assert saver.size("t") < 500 * 100 * 5  # whole states would be 12.5 MB
+
+
+def test_12_reading_an_unknown_thread_leaves_nothing_behind(saver):
+    assert saver.get(at("nobody")) is None
+    assert list(saver.list(at("nobody"))) == []
+    assert "nobody" not in saver.threads()

@@ -7,20 +7,24 @@ graph around it, with the visit it belongs to; so a resume finds out whether it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from typing import Any, Final
 
-from graphkit._abc import INNER, BaseCheckpointSaver
+from graphkit._abc import INNER, BaseCheckpointSaver, inner_stops, unanswered
 from graphkit._engine.contribution import Contribution
-from graphkit._engine.requests import Emit, Finish, Hold, Load, LoadWrites, Request
+from graphkit._engine.requests import Emit, Finish, Hold, Load, LoadWrites, Record, Request, Save
 from graphkit._engine.strand import Halt
 from graphkit._engine.walk import Steps
 from graphkit._frozen import FrozenDict
 from graphkit._output import ABSENT, GraphResume, InterruptionMetadata
 from graphkit._topology import Node, Topology
+from graphkit.errors import GraphRunnerError
 
 WITHIN = "within"
 """In the metadata of an embedded graph's checkpoints: the visit of the node that it is, in the graph around it."""
+
+_BEFORE_IT_GOES_ON: Final = (Load, LoadWrites, Hold, Record, Save)
+"""What a graph asks for while an answer to it is not stored yet."""
 
 
 def namespace_of(namespace: str, node_id: str) -> str:
@@ -50,6 +54,22 @@ def visit(strand: Any, node: Node, key: str, make: Callable[..., Any]) -> Steps:
     strand.private = FrozenDict(
         {**strand.private, **{name: value for name, value in child.private.items() if name in known}}
     )
+
+
+def accept(run: Any, make: Callable[..., Any]) -> Steps:
+    """See that the graphs inside take what a resume brought for them, before anything of it is stored.
+
+    Raises:
+        GraphRunnerError: one does not, or what waited in it is gone.
+    """
+    for node in run.topology.nodes.values():
+        resume = run.for_children.get(namespace_of(run.config.checkpoint_ns, node.id))
+        if node.graph is not None and resume is not None:
+            child = _child(run, node, "", make)
+            child.post = None  # it only tries
+            yield from child.accept(resume)
+            if not child.base.metadata.get(WITHIN, "").startswith(f"{run.root()}/"):
+                raise run.failure(GraphRunnerError, f"what waited in the subgraph {node.id!r} waits no more", node.id)
 
 
 def _child(strand: Any, node: Node, key: str, make: Callable[..., Any]) -> Any:
@@ -90,7 +110,7 @@ def _relay(run: Any, child: Any) -> Generator[Request, Any, list[InterruptionMet
     """Pass on what the child asks for; returns what it waits for, if it stopped."""
     steps = child.steps()
     here = child.config.checkpoint_ns
-    waited = [name for name, place in run.writes.items() if name.startswith(INNER) and place == here]
+    waited = [name for name, place in inner_stops(run.writes).items() if place == here]
     stopped: list[InterruptionMetadata] = []
     answer: Any = None
     error: BaseException | None = None
@@ -101,10 +121,8 @@ def _relay(run: Any, child: Any) -> Generator[Request, Any, list[InterruptionMet
             return stopped
         answer = error = None
         try:
-            if waited and not isinstance(request, (Load, LoadWrites, Hold)):
-                # The answers have been accepted: from here on this run does not wait any more.
-                names, waited = waited, []
-                yield from run.record(dict.fromkeys(names))
+            if waited and not isinstance(request, _BEFORE_IT_GOES_ON):
+                waited = yield from _settled(run, child, waited)
             if isinstance(request, Finish):
                 continue
             if isinstance(request, Emit):
@@ -117,6 +135,15 @@ def _relay(run: Any, child: Any) -> Generator[Request, Any, list[InterruptionMet
             answer = yield request
         except BaseException as raised:  # noqa: BLE001 - the child decides what becomes of it
             error = raised
+
+
+def _settled(run: Any, child: Any, waited: Collection[str]) -> Generator[Request, Any, list[str]]:
+    """Note which stops in a child wait no more; returns those that do. An answer must be stored there by now."""
+    waiting = {*unanswered(child.writes), *inner_stops(child.writes)}
+    gone = [name for name in waited if name not in waiting]
+    if gone:
+        yield from run.record({INNER + name: None for name in gone})
+    return [name for name in waited if name in waiting]
 
 
 def split(
@@ -182,6 +209,8 @@ def savers_of(topology: Topology, saver: BaseCheckpointSaver) -> Iterator[BaseCh
 def programs_at(program: Any, namespace: str) -> list[Any] | None:
     """The graphs on the way to a namespace, the outermost first; None if there is none at it."""
     programs = [program]
+    if namespace.endswith("/"):
+        return None
     while namespace:
         nodes = programs[-1].topology.nodes.values()
         found = [node for node in nodes if node.graph is not None and _leads(node.id, namespace)]

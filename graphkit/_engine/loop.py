@@ -283,7 +283,7 @@ class Run(Strand):
         if self.saver is not None and self._is_behind():
             self._stand_here()
             yield from self.save("answer")
-        if self.within is None or self.options.checkpoint_saver is not None:
+        if self.within is None:  # else the graph around it may still have to come for what is here
             yield from self._let_go()
         self.tell("graph.complete", "info", END, nodes=self.step)
         if self.within is None:
@@ -323,7 +323,7 @@ class Run(Strand):
             self.data = self.schema.initial()
             self.tell("state.create", "verbose", START, keys=list(given))
         else:
-            self.opened(self.base)
+            self._take(self.base)
             self.tell("checkpoint.load", "info", self.base.node_id, id=self.base.id)
         try:
             if self.schema.transient:
@@ -332,6 +332,17 @@ class Run(Strand):
             self.move_to(*self.schema.begin(self.data, given))
         except Exception as error:
             raise self.failure(GraphRunnerError, f"the input cannot be merged: {error}", START) from error
+
+    def _take(self, base: Checkpoint) -> None:
+        """Stand where a stored checkpoint stands, if it is of this graph's own history."""
+        if self.within is None and embedded.WITHIN in base.metadata:
+            raise self.failure(
+                GraphRunnerError,
+                f"checkpoint_ns={self.config.checkpoint_ns!r} is the history of a subgraph, which only the graph "
+                f"around it runs: leave checkpoint_ns out, and what a resume brings goes to the one that waits",
+            )
+        self.base = base
+        self.opened(base)
 
     def _adopt(self, given: Mapping[str, Any]) -> None:
         """Begin with the state of the graph around this one."""
@@ -342,10 +353,15 @@ class Run(Strand):
             reason = f"the state of the graph around it does not fit: {error}"
             raise self.failure(GraphRunnerError, reason, START) from error
 
-    def _resume(self, resume: GraphResume) -> Steps:
+    def accept(self, resume: GraphResume) -> Generator[Request, Any, dict[str, Any]]:
+        """Stand where a resume goes on; returns what it adds to the record. Nothing is stored yet.
+
+        Raises:
+            GraphRunnerError: what it brings is not what is waited for, here or in an embedded graph.
+        """
         base = yield from self._load_base()
-        self.base, self.is_saved = base, True
-        self.opened(base)
+        self._take(base)
+        self.is_saved = True
         if self.contribution is not None:
             self.contribution.entries = base.state.get(EXTRA, self.contribution.entries)
         self.at = base.node_id
@@ -371,6 +387,13 @@ class Run(Strand):
         self.writes = {**recorded, **given}
         self._stand_here()  # what is recorded is merged again by every resume
         self._merge_recorded()
+        yield from embedded.accept(self, Run)
+        return given
+
+    def _resume(self, resume: GraphResume) -> Steps:
+        given = yield from self.accept(resume)
+        base = self.base
+        assert base is not None
         # After an update all of it, in case the update died before it had taken over the record.
         writes = self.writes if KEEPS in base.metadata else given
         # A stop that is only passed by, on a line of its own, is nothing that anybody has to find.
@@ -380,7 +403,7 @@ class Run(Strand):
         for key, answer in given.items():
             if key.startswith(ANSWER) and answer is not None:
                 self.tell("interrupt.answered", "info", self.next, id=key.removeprefix(ANSWER))
-        if self.next is None and not (owes_stop and self._declared_stop()):
+        if self.next is None and not (self.may_stop and self._declared_stop()):
             self.next = yield from self.follow(self.at)  # what interrupt_before_edge left open
 
     def _still_there(self, place: str) -> str:
@@ -414,8 +437,6 @@ class Run(Strand):
         """What a resume adds to the record; refuses what nothing waits for, before anything is stored."""
         inner = inner_stops(self.writes)
         resume = self._split(resume, waiting, inner)
-        inside = {key: stop for key, stop in waiting.items() if stop["when"] == "inside"}
-        declared = {key: stop for key, stop in waiting.items() if stop["when"] != "inside"}
         given: dict[str, Any] = {}
         if resume.has_value:
             if not waiting:
@@ -423,9 +444,9 @@ class Run(Strand):
                     GraphRunnerError,
                     "nothing waits for an answer here; give GraphResume(update={...}) to change the state",
                 )
-            given = self._to_inside(resume.value, inside) if inside else self._to_declared(resume.value, declared)
-        passed = [key for key, stop in declared.items() if stop["when"] != "action" and ANSWER + key not in given]
-        given.update({ANSWER + key: None for key in passed})
+            given = {ANSWER + key: answer for key, answer in self._answers(resume.value, waiting).items()}
+        passed = [ANSWER + key for key, stop in waiting.items() if stop["when"] in {"before", "after"}]
+        given = {**dict.fromkeys(passed), **given}
         if resume.update is not None:
             if not isinstance(resume.update, Mapping):
                 raise self.failure(GraphRunnerError, f"update= must be a mapping, not {type(resume.update).__name__}")
@@ -443,26 +464,36 @@ class Run(Strand):
             raise self.failure(GraphRunnerError, str(error)) from error
         return mine
 
-    def _to_inside(self, value: Any, inside: Mapping[str, Any]) -> dict[str, Any]:
-        by_id = isinstance(value, Mapping) and bool(value) and all(key in inside for key in value)
-        if by_id:
-            return {ANSWER + key: answer for key, answer in value.items()}
+    def _answers(self, value: Any, waiting: Mapping[str, Any]) -> dict[str, Any]:
+        """What each stop is answered, by id."""
+        by_id = isinstance(value, Mapping) and bool(value) and all(key in waiting for key in value)
+        answers = value if by_id else dict.fromkeys(self._asked(waiting), value)
+        return {
+            key: answer if waiting[key]["when"] == "inside" else self._to_declared(answer)
+            for key, answer in answers.items()
+        }
+
+    def _asked(self, waiting: Mapping[str, Any]) -> list[str]:
+        """The stops that an answer is for which names none: the question that waits, or all declared stops."""
+        inside = {key: stop for key, stop in waiting.items() if stop["when"] == "inside"}
+        if not inside:
+            return [*waiting]
         if len({stop.get("key", "") for stop in inside.values()}) > 1:
-            known = ", ".join(map(repr, inside))
+            known = ", ".join(map(repr, waiting))
             raise self.failure(
                 GraphRunnerError, f"several questions wait: resume with a mapping of id to answer; the ids are {known}"
             )
         # A node asks one question after the other: the first is the one that waits.
-        return {ANSWER + next(iter(inside)): value}
+        return [next(iter(inside))]
 
-    def _to_declared(self, value: Any, declared: Mapping[str, Any]) -> dict[str, Any]:
+    def _to_declared(self, value: Any) -> Mapping[str, Any]:
         if not isinstance(value, Mapping):
             raise self.failure(
                 GraphRunnerError,
                 f"the run stopped at {self._place()}: resume with a mapping to merge into the state, "
                 f"or without a value, not with {type(value).__name__}",
             )
-        return {ANSWER + key: self.storable(value) for key in declared}
+        return self.storable(value)
 
     def storable(self, update: Mapping[str, Any]) -> Mapping[str, Any]:
         """An update without the keys that are never stored; those are merged at once."""
@@ -635,7 +666,7 @@ class Run(Strand):
 
     def place(self, key: str, node_id: str) -> str:
         """Names a visit: the same again when it is repeated after a crash, and no other's."""
-        return "/".join((self.config.thread, self.config.checkpoint_ns, self.root(), key, node_id))
+        return f"{self.config.thread}/{self.config.checkpoint_ns}/{self.root()}/{key}/{node_id}"
 
     def root(self) -> str:
         """Names where on the main line the visit that goes on here began: a checkpoint, and the steps since.

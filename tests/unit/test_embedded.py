@@ -2,6 +2,7 @@
 
 import asyncio
 import operator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, TypedDict
 
 import pytest
@@ -15,17 +16,24 @@ from graphkit import (
     Channels,
     Command,
     GraphResume,
+    InterruptableAction,
     RemoveByHash,
     ReplaceAllWith,
     RunnableConfig,
     StateGraph,
     interrupt,
 )
+from graphkit._abc import status_of
 from graphkit.errors import (
+    CheckpointerConfigurationError,
+    CheckpointNotFoundError,
     GraphRunnerError,
+    MaxIterationsError,
+    NodeExecutionError,
+    ThreadBusyError,
 )
 from graphkit.testing.fakes import ScriptedSaver
-from savers import FileSystemSaver, MemorySaver
+from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
 
 CONFIG = RunnableConfig("t")
 INSIDE = RunnableConfig("t", checkpoint_ns="s")
@@ -65,8 +73,7 @@ def three_levels(runs, saver, questions=(), **options):
     """a -> s(p -> t(x -> y) -> q) -> z"""
 
     def node(name):
-        made = Node(name, runs, f"{name}?" if name in questions else None)
-        return made
+        return Node(name, runs, f"{name}?" if name in questions else None)
 
     inmost = chain(x=node("x"), y=node("y")).compile()
     middle = chain(p=node("p"), t=inmost, q=node("q")).compile()
@@ -338,3 +345,482 @@ def histories_of_undisturbed(stores, kind, questions, how):
     saver = stores("undisturbed", kind)
     go_on(three_levels([], saver, questions), how)
     return histories(saver)
+
+
+@both
+def test_a_failure_inside_names_the_node_and_repeats_nothing(saver, how):
+    runs = []
+    y = Node("y", runs)
+    y.fails = True
+    middle = chain(p=Node("p", runs), t=chain(x=Node("x", runs), y=y).compile()).compile()
+    graph = chain(a=Node("a", runs), s=middle).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError) as failed:
+        run(graph, {}, how=how)
+    assert failed.value.node_id == "y"
+    assert isinstance(failed.value.__cause__, ValueError)
+    assert [saver.history(config)[0].status for config in (CONFIG, INSIDE, DEEP)] == ["failed"] * 3
+    y.fails = False
+    assert run(graph, None, how=how)[-1].state["log"] == ["a", "p", "x", "y"]
+    assert runs == ["a", "p", "x", "y"]
+    assert [saver.history(config)[0].status for config in (CONFIG, INSIDE, DEEP)] == ["finished"] * 3
+
+
+@pytest.mark.parametrize("options", [{"checkpoint_interval": 3}, {"durability": "exit"}, {"durability": "async"}])
+@both
+def test_a_failure_repeats_nothing_however_it_is_stored(saver, options, how):
+    runs = []
+    y = Node("y", runs)
+    y.fails = True
+    inner = {"checkpoint_interval": options.get("checkpoint_interval", 1)}
+    middle = chain(p=Node("p", runs), t=chain(x=Node("x", runs), y=y).compile(**inner)).compile(**inner)
+    graph = chain(a=Node("a", runs), s=middle).compile(checkpoint_saver=saver, **options)
+    with pytest.raises(NodeExecutionError):
+        run(graph, {}, how=how)
+    y.fails = False
+    assert run(graph, None, how=how)[-1].state["log"] == ["a", "p", "x", "y"]
+    assert runs == ["a", "p", "x", "y"]
+
+
+@both
+def test_each_graph_counts_its_own_nodes_to_the_same_limit(saver, how):
+    graph = StateGraph(LOG).add_node("p", Node("p", [])).add_edge(START, "p")
+    child = graph.add_conditional_edges("p", lambda state: "p" if state["n"] < 5 else END).compile(max_iterations=2)
+    compiled = chain(a=Node("a", []), s=child).compile(checkpoint_saver=saver, max_iterations=4)
+    assert run(compiled, {}, how=how)[-1].state["n"] == 5
+    with pytest.raises(MaxIterationsError):
+        run(compiled, {"n": -7}, RunnableConfig("u"), how=how)
+    inside = RunnableConfig("u", checkpoint_ns="s")
+    assert saver.get(inside).metadata["step"] == 4
+    with pytest.raises(MaxIterationsError):  # a crash does not start it anew
+        run(compiled, None, RunnableConfig("u"), how=how)
+    assert run(compiled, None, RunnableConfig("u", max_iterations=20), how=how)[-1].state["n"] == 5
+
+
+# --- stops ------------------------------------------------------------------------------------------------------------
+
+
+class Careful(InterruptableAction):
+    def interrupt(self, node_id, state, config):
+        return None if "ok" in state["log"] else {"why": "look"}
+
+    def __call__(self, state, config):
+        return {"log": "p"}
+
+
+def asking(state):
+    return {"log": interrupt("ok?")}
+
+
+STOPS = {
+    "inside": (asking, {}, "ok", ["a", "ok", "q", "z"]),
+    "action": (Careful(), {}, {"log": "ok"}, ["a", "ok", "p", "q", "z"]),
+    "before": (Node("p", []), {"interrupt_before": ["p"]}, {"log": "ok"}, ["a", "ok", "p", "q", "z"]),
+    "after": (Node("p", []), {"interrupt_after": ["p"]}, {"log": "ok"}, ["a", "p", "ok", "q", "z"]),
+    "before_edge": (
+        Node("p", []),
+        {"interrupt_after": ["p"], "interrupt_before_edge": True},
+        {"log": "ok"},
+        ["a", "p", "ok", "q", "z"],
+    ),
+}
+
+
+def stopping(kind, saver, *, deep=False):
+    """a -> s(p -> q) -> z, which stops at p in one of the ways; or with one level more around p and q."""
+    p, options, answer, log = STOPS[kind]
+    child = chain(p=p, q=Node("q", [])).compile(**options)
+    if deep:
+        child = chain(t=child).compile()
+    graph = chain(a=Node("a", []), s=child, z=Node("z", [])).compile(checkpoint_saver=saver)
+    return graph, answer, log
+
+
+@pytest.mark.parametrize("kind", STOPS)
+@pytest.mark.parametrize("deep", [False, True])
+@both
+def test_a_stop_inside_stops_the_run_and_is_answered_through_it(saver, kind, deep, how):
+    graph, answer, log = stopping(kind, saver, deep=deep)
+    last = run(graph, {}, how=how)[-1]
+    assert (last.is_subgraph, last.node_id, [one.id for one in last.interrupts]) == (True, "p", [last.id])
+    assert last.when == ("after" if kind == "before_edge" else kind)
+    assert saver.history(CONFIG)[0].status == "interrupted"
+    state = run(graph, GraphResume(answer), how=how)[-1].state
+    assert state["log"] == log
+    assert saver.history(CONFIG)[0].status == "finished"
+    assert saver.interrupts("t") == []
+
+
+@pytest.mark.parametrize("kind", STOPS)
+@pytest.mark.parametrize("place", ["parent", "child"])
+def test_what_waits_is_listed_once_and_answered_by_its_id(saver, kind, place):
+    graph, answer, log = stopping(kind, saver, deep=True)
+    last = graph.invoke_final({}, CONFIG)
+    if len(saver.namespaces("t")) > 1:  # a saver of four methods cannot tell which there are
+        assert [(one.id, one.checkpoint_ns) for one in saver.interrupts("t")] == [(last.id, "s/t")]
+        assert [one.id for one in graph.get_state(DEEP).interrupts] == [last.id]
+    assert graph.invoke(GraphResume({last.id: answer}), CONFIG)["log"] == log
+
+
+@pytest.mark.parametrize("kind", [kind for kind in STOPS if kind != "inside"])
+def test_a_resume_without_a_value_goes_on(saver, kind):
+    graph, _, log = stopping(kind, saver)
+    first = graph.invoke_final({}, CONFIG)
+    given = GraphResume(update={"log": "ok"}) if kind == "action" else GraphResume()
+    state = graph.invoke(given, CONFIG)
+    assert [word for word in state["log"] if word != "ok"] == [word for word in log if word != "ok"]
+    assert first.id not in {one.id for one in saver.interrupts("t")}
+
+
+@both
+def test_without_a_value_a_question_is_asked_again_under_its_id(saver, how):
+    graph, _, log = stopping("inside", saver, deep=True)
+    first = run(graph, {}, how=how)[-1]
+    again = run(graph, GraphResume(), how=how)[-1]
+    assert (again.id, again.payload) == (first.id, "ok?")
+    updated = run(graph, GraphResume(update={"log": "u"}), how=how)[-1]
+    assert updated.id == first.id
+    assert run(graph, GraphResume("ok"), how=how)[-1].state["log"] == ["a", "u", *log[1:]]
+
+
+@pytest.mark.parametrize(("kind", "wrong"), [*((kind, "text") for kind in STOPS if kind != "inside")])
+@pytest.mark.parametrize("deep", [False, True])
+@both
+def test_a_wrong_value_is_refused_before_anything_runs_or_is_stored(saver, kind, wrong, deep, how):
+    graph, answer, log = stopping(kind, saver, deep=deep)
+    run(graph, {}, how=how)
+    before = everything(saver)
+    with pytest.raises(GraphRunnerError, match="mapping"):
+        run(graph, GraphResume(wrong), how=how)
+    with pytest.raises(GraphRunnerError, match="mapping"):
+        run(graph, GraphResume(update="text"), how=how)
+    assert everything(saver) == before
+    assert run(graph, GraphResume(answer), how=how)[-1].state["log"] == log
+
+
+def test_an_answer_that_cannot_be_merged_inside_is_refused_too(saver):
+    graph, _, _ = stopping("before", saver)
+    graph.invoke({}, CONFIG)
+    before = everything(saver)
+    with pytest.raises(GraphRunnerError, match="cannot be merged"):
+        graph.invoke(GraphResume({"n": "text"}), CONFIG)
+    with pytest.raises(GraphRunnerError, match="cannot be merged"):
+        graph.invoke(GraphResume(update={"n": "text"}), CONFIG)
+    assert everything(saver) == before
+
+
+def everything(saver):
+    """All that is stored: ids, and what is recorded beside each checkpoint."""
+    return [
+        (one.id, dict(saver.get_writes(config.replace(checkpoint_id=one.id))))
+        for config in (CONFIG, INSIDE, DEEP)
+        for one in saver.list(config)
+    ]
+
+
+@both
+def test_a_question_asked_again_still_takes_its_answer_after_a_crash(saver, how):
+    dies = []
+
+    def ask(state):
+        if dies:
+            raise Killed
+        return {"log": interrupt("ok?")}
+
+    graph = chain(s=chain(t=chain(x=ask).compile()).compile()).compile(checkpoint_saver=saver)
+    run(graph, {}, how=how)
+    dies.append(1)
+    with pytest.raises(Killed):
+        run(graph, GraphResume(), how=how)
+    dies.clear()
+    assert saver.history(CONFIG)[0].status == "interrupted"
+    assert run(graph, GraphResume("ok"), how=how)[-1].state["log"] == ["ok"]
+
+
+@both
+def test_an_answer_that_was_accepted_is_not_asked_for_again_after_a_crash(saver, how):
+    dies = [1]
+
+    def ask(state):
+        answer = interrupt("ok?")
+        if dies:
+            raise Killed
+        return {"log": answer}
+
+    graph = chain(s=chain(t=chain(x=ask).compile()).compile()).compile(checkpoint_saver=saver)
+    run(graph, {}, how=how)
+    with pytest.raises(Killed):
+        run(graph, GraphResume("ok"), how=how)
+    dies.clear()
+    assert status_of("s", saver.get_writes(CONFIG)) == "running"
+    assert run(graph, GraphResume(), how=how)[-1].state["log"] == ["ok"]
+
+
+def branches(saver, *nodes, **options):
+    """Subgraphs side by side, which meet in j."""
+    graph = StateGraph(LOG).add_node("j", Node("j", [])).add_edge("j", END)
+    for name, node in nodes:
+        graph.add_node(name, node).add_edge(START, name).add_edge(name, "j")
+    return graph.compile(checkpoint_saver=saver, **options)
+
+
+@both
+def test_several_that_wait_in_a_fork_are_answered_each_by_its_id(saver, how):
+    runs = []
+    children = [
+        (name, chain(p=Node(f"p{name}", runs), q=lambda state, name=name: {"log": interrupt(name)}).compile())
+        for name in ("s1", "s2")
+    ]
+    graph = branches(saver, *children, ("own", lambda state: {"log": interrupt("own")}))
+    last = run(graph, {}, how=how)[-1]
+    ids = {stop.payload: stop.id for stop in last.interrupts}
+    assert sorted(ids) == ["own", "s1", "s2"]
+    before = everything(saver)
+    for wrong in (GraphResume("x"), GraphResume({ids["s1"]: "A", "unknown": "B"})):
+        with pytest.raises(GraphRunnerError, match="several questions"):
+            run(graph, wrong, how=how)
+    assert everything(saver) == before
+    last = run(graph, GraphResume({ids["s2"]: "B", ids["own"]: "O"}), how=how)[-1]
+    assert [stop.id for stop in last.interrupts] == [ids["s1"]]
+    assert run(graph, GraphResume("A"), how=how)[-1].state["log"] == ["ps1", "A", "ps2", "B", "O", "j"]
+    assert sorted(runs) == ["ps1", "ps2"]
+
+
+def test_an_update_for_several_that_wait_is_for_none_of_them(saver):
+    graph = branches(saver, *((name, chain(p=asking).compile()) for name in ("s1", "s2")))
+    graph.invoke({}, CONFIG)
+    before = everything(saver)
+    with pytest.raises(GraphRunnerError, match="several subgraphs wait"):
+        graph.invoke(GraphResume(update={"log": "u"}), CONFIG)
+    assert everything(saver) == before
+
+
+@both
+def test_a_subgraph_that_fails_beside_one_that_waits(saver, how):
+    runs = []
+    x = Node("x", runs)
+    x.fails = True
+    fails = chain(p=Node("p1", runs), x=x).compile()
+    graph = branches(saver, ("s1", fails), ("s2", chain(p=Node("p2", runs), q=asking).compile()))
+    with pytest.raises(NodeExecutionError):
+        run(graph, {}, how=how)
+    x.fails = False
+    last = run(graph, None, how=how)[-1]
+    assert [stop.payload for stop in last.interrupts] == ["ok?"]
+    assert run(graph, GraphResume("ok"), how=how)[-1].state["log"] == ["p1", "x", "p2", "ok", "j"]
+    assert sorted(runs) == ["p1", "p2", "x"]
+
+
+# --- correcting while it waits ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", STOPS)
+def test_updates_of_either_history_while_it_waits(saver, kind):
+    graph, answer, log = stopping(kind, saver)
+    last = graph.invoke_final({}, CONFIG)
+    graph.update_state(CONFIG, {"log": "parents"})
+    graph.update_state(INSIDE, {"log": "childs"})
+    graph.update_state(INSIDE, {"log": "again"})
+    if len(saver.namespaces("t")) > 1:
+        assert [one.id for one in saver.interrupts("t")] == [last.id]
+    at = log.index("p") + 1 if kind in {"after", "before_edge"} else 1
+    expected = ["a", "parents", *log[1:at], "childs", "again", *log[at:]]
+    assert graph.invoke(GraphResume(answer), CONFIG)["log"] == expected
+
+
+def test_where_it_goes_on_inside_can_be_said(saver):
+    graph, _, _ = stopping("inside", saver)
+    graph.invoke({}, CONFIG)
+    graph.update_state(INSIDE, {"log": "by hand"}, "p")
+    assert saver.interrupts("t") == []
+    assert graph.invoke(None, CONFIG)["log"] == ["a", "by hand", "q", "z"]
+    graph.invoke({"log": RESET}, CONFIG)
+    graph.update_state(INSIDE, {}, goto=END)
+    assert graph.invoke(None, CONFIG)["log"] == ["a", "z"]
+
+
+def test_an_answer_for_what_no_longer_waits_inside_is_refused(saver):
+    graph, _, _ = stopping("inside", saver)
+    graph.invoke({}, CONFIG)
+    graph.update_state(INSIDE, {"log": "by hand"}, "p")
+    before = everything(saver)
+    with pytest.raises(GraphRunnerError, match="nothing waits"):
+        graph.invoke(GraphResume("ok"), CONFIG)
+    assert everything(saver) == before
+
+
+def test_the_run_goes_past_it_when_its_own_next_node_is_said(saver):
+    graph, _, _ = stopping("inside", saver)
+    graph.invoke({}, CONFIG)
+    graph.update_state(CONFIG, {"log": "instead"}, "s")
+    with pytest.raises(GraphRunnerError, match="nothing waits"):
+        graph.invoke(GraphResume("ok"), CONFIG)
+    assert graph.invoke(None, CONFIG)["log"] == ["a", "instead", "z"]
+
+
+def test_time_travel_before_it_and_into_it(saver):
+    graph, _, log = stopping("inside", saver)
+    graph.invoke({}, CONFIG)
+    graph.invoke(GraphResume("ok"), CONFIG)
+    before, into = [one for one in reversed(graph.get_state_history(CONFIG)) if one.next in {"a", "s"}]
+    for past in (before, into):
+        last = graph.invoke_final(None, past.config)
+        assert last.payload == "ok?"
+        assert graph.invoke(GraphResume("other"), CONFIG)["log"] == ["a", "other", *log[2:]]
+    question = next(one for one in graph.get_state_history(INSIDE) if one.next == "p")
+    changed = graph.update_state(question.config, {"log": "past"})
+    assert changed.checkpoint_ns == "s"
+    assert graph.get_state(CONFIG).next == END
+
+
+def test_time_travel_inside_while_it_waits(saver):
+    runs = []
+    child = chain(p=Node("p", runs), q=Node("q", runs), r=asking).compile()
+    graph = chain(s=child).compile(checkpoint_saver=saver)
+    graph.invoke({}, CONFIG)
+    past = next(one for one in graph.get_state_history(INSIDE) if one.node == "p")
+    graph.update_state(past.config, {"log": "changed"})
+    assert graph.invoke_final(None, CONFIG).payload == "ok?"
+    assert graph.invoke(GraphResume("ok"), CONFIG)["log"] == ["p", "changed", "q", "ok"]
+    assert runs == ["p", "q", "q"]
+
+
+def test_pruning_while_it_waits_loses_nothing(saver):
+    graph, _, log = stopping("inside", saver, deep=True)
+    last = graph.invoke_final({}, CONFIG)
+    graph.update_state(CONFIG, {"log": "u"})
+    saver.prune("t", keep_last=1)
+    assert len(saver.list(CONFIG)) == 2  # the stop before the update is kept, too
+    saver.prune("t", keep_last=1, keep_interrupted=False)
+    assert len(saver.list(CONFIG)) == 1
+    assert graph.invoke(GraphResume({last.id: "ok"}), CONFIG)["log"] == ["a", "u", *log[1:]]
+
+
+def test_new_input_while_it_waits_begins_inside_too(saver):
+    graph, _, _ = stopping("inside", saver)
+    first = graph.invoke_final({}, CONFIG)
+    second = graph.invoke_final({}, CONFIG)
+    assert first.id != second.id
+    assert graph.invoke(GraphResume("ok"), CONFIG)["log"] == ["a", "a", "ok", "q", "z"]
+
+
+def test_an_unknown_namespace_is_an_error(saver):
+    graph, _, _ = stopping("inside", saver)
+    graph.invoke({}, CONFIG)
+    for namespace in ("x", "s/x", "a", "s/", "/s", "ss"):
+        config = RunnableConfig("t", checkpoint_ns=namespace)
+        for look in (graph.get_state, graph.get_state_history, lambda at: graph.update_state(at, {})):
+            with pytest.raises(GraphRunnerError, match="no subgraph at checkpoint_ns"):
+                look(config)
+    with pytest.raises(CheckpointNotFoundError):
+        graph.get_state(RunnableConfig("u", checkpoint_ns="s"))
+
+
+@pytest.mark.parametrize("given", [{}, None, GraphResume("ok")])
+@both
+def test_the_namespace_of_a_subgraph_is_run_by_the_graph_around_it_only(saver, given, how):
+    child = chain(p=asking, q=Node("q", [])).compile(checkpoint_saver=saver)
+    graph = chain(a=Node("a", []), s=child).compile(checkpoint_saver=saver)
+    run(graph, {}, how=how)
+    before = everything(saver)
+    for one in (graph, child):
+        with pytest.raises(GraphRunnerError, match="subgraph"):
+            run(one, given, INSIDE, how=how)
+    assert everything(saver) == before
+    assert run(graph, GraphResume("ok"), how=how)[-1].state["log"] == ["a", "ok", "q"]
+
+
+# --- savers of its own ------------------------------------------------------------------------------------------------
+
+
+def with_own(own, saver, *, p=asking, **options):
+    child = chain(p=p, q=Node("q", [])).compile(checkpoint_saver=own, **options)
+    return chain(a=Node("a", []), s=child, z=Node("z", []))
+
+
+@both
+def test_a_saver_of_its_own(saver, how):
+    own = VersionedMemorySaver()
+    graph = with_own(own, saver).compile(checkpoint_saver=saver, release_thread=True)
+    run(graph, {}, how=how)
+    assert (stored(saver, INSIDE), stored(own, INSIDE)) == ([], [("__START__", "p")])
+    assert [one.checkpoint_ns for one in own.interrupts("t")] == ["s"]
+    graph.update_state(INSIDE, {"log": "u"})
+    assert graph.get_state(INSIDE).values["log"] == ["a", "u"]
+    assert run(graph, GraphResume("ok"), how=how)[-1].state["log"] == ["a", "u", "ok", "q", "z"]
+    assert (stored(own, INSIDE), stored(saver)) == ([], [])
+    assert [*own.versions_by_thread_id("t")] == [1]
+
+
+def test_a_saver_of_its_own_is_locked_while_the_run_goes_on(saver, tmp_path):
+    own = FileSystemSaver(tmp_path / "own", fsync="never", lock_timeout=0)
+    other = FileSystemSaver(tmp_path / "own", fsync="never", lock_timeout=0)
+
+    def hold():
+        with pytest.raises(ThreadBusyError), other.run_lock(CONFIG):
+            pass
+
+    def p(state):
+        with ThreadPoolExecutor() as pool:  # where nobody is a node of the run
+            pool.submit(hold).result()
+        return {"log": "p"}
+
+    graph = with_own(own, saver, p=p).compile(checkpoint_saver=saver)
+    for output in graph.stream({}, CONFIG):
+        if output.is_end and not output.is_subgraph:
+            with other.run_lock(CONFIG):  # the last item
+                pass
+    assert output.state["log"] == ["a", "p", "q", "z"]
+
+
+def test_a_saver_of_its_own_without_one_around_it():
+    own = MemorySaver()
+    graph = with_own(own, None, p=Node("p", [])).compile()
+    assert graph.invoke({}, CONFIG)["log"] == ["a", "p", "q", "z"]
+    assert [one.node_id for one in own.list(INSIDE)] == ["q", "p", START]
+
+
+@pytest.mark.parametrize("options", [{"release_thread": True}, {"preserve": False}])
+def test_what_is_its_own_is_kept_until_the_run_around_it_has_taken_it_over(options):
+    own, runs = MemorySaver(), []
+    saver = ScriptedSaver(MemorySaver()).fail("put", Killed(), skip=2)
+    child = chain(p=Node("p", runs)).compile(checkpoint_saver=own, **options)
+    graph = chain(a=Node("a", runs), s=child).compile(checkpoint_saver=saver)
+    with pytest.raises(Killed):
+        graph.invoke({}, CONFIG)
+    assert graph.invoke(None, CONFIG)["log"] == ["a", "p"]
+    assert runs == ["a", "p"]
+
+
+@pytest.mark.parametrize("options", [{"release_thread": True}, {"preserve": False}])
+def test_it_goes_with_the_thread(options, tmp_path):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    assert three_levels([], saver, **options).invoke({}, CONFIG)["log"] == WHOLE
+    assert not saver.namespaces("t")
+    assert [*saver.versions_by_thread_id("t")] == ([1] if "release_thread" in options else [])
+
+
+@both
+def test_without_checkpoints_of_its_own_it_starts_over(saver, how):
+    runs = []
+    q = Node("q", runs)
+    q.fails = True
+    child = chain(p=Node("p", runs), q=q).compile(checkpoint_interval=0)
+    graph = chain(a=Node("a", runs), s=child).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError):
+        run(graph, {}, how=how)
+    q.fails = False
+    assert run(graph, None, how=how)[-1].state["log"] == ["a", "p", "q"]
+    assert runs == ["a", "p", "p", "q"]
+    assert stored(saver, INSIDE) == []
+
+
+@both
+def test_a_question_inside_one_without_checkpoints_cannot_be_answered(saver, how):
+    child = chain(p=asking).compile(checkpoint_interval=0)
+    graph = chain(s=child).compile(checkpoint_saver=saver)
+    assert run(graph, {}, how=how)[-1].payload == "ok?"
+    before = everything(saver)
+    with pytest.raises(CheckpointerConfigurationError, match="checkpoint_interval"):
+        run(graph, GraphResume("ok"), how=how)
+    assert everything(saver) == before
+    assert run(graph, None, how=how)[-1].payload == "ok?"

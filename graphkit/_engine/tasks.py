@@ -174,28 +174,27 @@ class Threads(Bench):
 
     def __init__(self, flush: Callable[[], None]) -> None:
         super().__init__(flush, run_node)
-        self.queue: SimpleQueue[Done] = SimpleQueue()
         self.done: dict[int, Done] = {}
+        """What is done; kept until it is asked for no more, so that a Ctrl-C on the way to the asker loses nothing."""
+        self.news: SimpleQueue[None] = SimpleQueue()
 
     def start(self, task: Task) -> int:
         """Begin a task; its ticket."""
         ticket = next(self.tickets)
-        self.submit(ticket, task).add_done_callback(lambda _: self.queue.put((ticket, *self.taken(ticket, task))))
+        self.submit(ticket, task).add_done_callback(lambda _: self._tell(ticket, task))
         return ticket
 
-    def wait(self, tickets: Collection[int]) -> list[Done]:
-        """Those of some tickets that are done, at least one."""
-        while True:
-            while not self.queue.empty():
-                self._take()
-            found = [self.done.pop(ticket) for ticket in self.done.keys() & tickets]
-            if found:
-                return sorted(found, key=_ticket)
-            self._take()
+    def _tell(self, ticket: int, task: Task) -> None:
+        self.done[ticket] = ticket, *self.taken(ticket, task)
+        self.news.put(None)
 
-    def _take(self) -> None:
-        done = self.queue.get()
-        self.done[done[0]] = done
+    def wait(self, tickets: Collection[int]) -> list[Done]:
+        """Those of some tickets that are done, at least one. What is done and not asked for is forgotten."""
+        for ticket in self.done.keys() - tickets:
+            del self.done[ticket]
+        while not (found := self.done.keys() & tickets):
+            self.news.get()
+        return [self.done[ticket] for ticket in sorted(found)]
 
     def run(self, task: Task) -> Any:
         """Run one task on its executor, and wait for it."""
@@ -326,7 +325,3 @@ def _result_of(task: AsyncTask[tuple[Any, BaseException | None]]) -> tuple[Any, 
         return task.result()
     except asyncio.CancelledError as cancelled:
         return None, cancelled
-
-
-def _ticket(done: Done) -> int:
-    return done[0]

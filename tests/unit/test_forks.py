@@ -1,0 +1,1179 @@
+"""Forks: branches side by side, joined once; what is recorded of them, what a resume repeats, what stops them."""
+
+import asyncio
+import operator
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from graphkit import (
+    END,
+    START,
+    Channels,
+    Command,
+    GraphResume,
+    RunnableConfig,
+    StateGraph,
+    StateSnapshot,
+    StreamingOutput,
+    StreamMode,
+    interrupt,
+)
+from graphkit.errors import (
+    CheckpointSerializationError,
+    GraphRunnerError,
+    MaxIterationsError,
+    NodeExecutionError,
+)
+from savers import FileSystemSaver
+
+CONFIG = RunnableConfig("t")
+SCHEMA = {
+    "log": Channels.appender_with_duplicate(),
+    "sum": Channels.base(operator.add, lambda: 10),
+}
+_NEW = {}
+PATIENCE = 60
+"""Seconds after which a test that waits for another thread has failed."""
+
+
+class Boom(Exception):
+    pass
+
+
+def says(word):
+    return lambda state: {"log": word, "sum": 1, "last": word}
+
+
+def built(edges, schema=SCHEMA, **nodes):
+    """A graph of edges like "START>a a>b,c b>d"; nodes that are not given log their name."""
+    graph = StateGraph(schema)
+    pairs = [
+        (source, target)
+        for part in edges.split()
+        for source, _, to in [part.partition(">")]
+        for target in to.split(",")
+    ]
+    names = dict.fromkeys(name for pair in pairs for name in pair)
+    for name in names:
+        if name not in {"START", "END"}:
+            graph.add_node(name, nodes.get(name) or says(name))
+    places = {"START": START, "END": END}
+    for source, target in pairs:
+        graph.add_edge(places.get(source, source), places.get(target, target))
+    return graph
+
+
+def diamond(**nodes):
+    return built("START>a a>b,c b>d c>d d>END", **nodes)
+
+
+class Failing:
+    """A node that fails until it is mended; it notes its runs."""
+
+    def __init__(self, name, runs, *, broken=True):
+        self.name, self.runs, self.broken = name, runs, broken
+
+    def __call__(self, state):
+        self.runs.append(self.name)
+        if self.broken:
+            raise Boom(self.name)
+        return {"log": self.name, "sum": 1, "last": self.name}
+
+
+def noting(name, runs):
+    return Failing(name, runs, broken=False)
+
+
+async def _collected(stream):
+    return [output async for output in stream]
+
+
+@pytest.fixture(params=["sync", "async"])
+def go(request):
+    """Runs a graph, in both ways; gives the outputs."""
+
+    def run(graph, given, config=CONFIG):
+        if request.param == "sync":
+            return list(graph.stream(given, config))
+        return asyncio.run(_collected(graph.astream(given, config)))
+
+    run.kind = request.param
+    return run
+
+
+def walked(outputs):
+    return [output.node for output in outputs]
+
+
+def stored(saver, config=CONFIG):
+    """(node, next) of what is stored, oldest first."""
+    return [(one.node_id, one.next_node_id) for one in reversed(saver.list(config))]
+
+
+def payloads(stop):
+    return sorted(one.payload for one in stop.interrupts)
+
+
+def ids_of(stop):
+    return {one.payload: one.id for one in stop.interrupts}
+
+
+def asking(word, runs=None):
+    def node(state):
+        if runs is not None:
+            runs.append(word)
+        return {"log": interrupt(word), "sum": 1}
+
+    return node
+
+
+# --- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_fork_is_one_step_with_one_output_and_one_checkpoint(saver, go):  # behaviour 13
+    outputs = go(diamond().compile(checkpoint_saver=saver), {})
+    assert walked(outputs) == [START, "a", "__PARALLEL__(a)", "d", END]
+    assert stored(saver) == [(START, "a"), ("a", "__PARALLEL__(a)"), ("__PARALLEL__(a)", "d"), ("d", END)]
+    assert outputs[-1].state["log"] == ["a", "b", "c", "d"]
+    history = list(reversed(saver.list(CONFIG)))
+    assert [one.parent_id for one in history] == [None, *(one.id for one in history[:-1])]
+    assert [list(one.state.get("log", ())) for one in history] == [[], ["a"], ["a", "b", "c"], ["a", "b", "c", "d"]]
+    assert [one.metadata["step"] for one in history] == [0, 1, 3, 4]
+
+
+SHAPES = {
+    "from START": ("START>b,c b>END c>END", ["b", "c"]),
+    "END among the targets": ("START>a a>b,END b>END", ["a", "b"]),
+    "END and two branches": ("START>a a>b,c,END b>d c>d d>END", ["a", "b", "c", "d"]),
+    "a branch without an outgoing edge": ("START>a a>b,c b>d d>END", ["a", "b", "c", "d"]),
+    "chains of different lengths": ("START>b,c b>b2 b2>b3 b3>d c>d d>END", ["b", "b2", "b3", "c", "d"]),
+    "nested": ("START>a a>b,c b>e,f e>g f>g g>d c>d d>END", ["a", "b", "e", "f", "g", "c", "d"]),
+    "nested, the same join": ("START>a a>b,c b>e,f e>d f>d c>d d>END", ["a", "b", "e", "f", "c", "d"]),
+    "one after the other": ("START>b,c b>d c>d d>e,f e>g f>g g>END", ["b", "c", "d", "e", "f", "g"]),
+    "edges in another order": ("START>a a>c,b b>d c>d d>END", ["a", "c", "b", "d"]),
+    "deep": (
+        "START>a a>b,c b>e,f e>g,h g>i h>i i>j f>j j>d c>d d>END",
+        ["a", "b", "e", "g", "h", "i", "f", "j", "c", "d"],
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes(saver, go, shape):
+    edges, log = SHAPES[shape]
+    final = go(built(edges).compile(checkpoint_saver=saver), {})[-1].state
+    assert final["log"] == log
+    assert final["sum"] == 10 + len(log)  # once each: not 10 more for every branch
+    assert final["last"] == log[-1]
+
+
+def test_conditional_edges_and_loops_inside_a_branch(saver, go):
+    graph = StateGraph(SCHEMA)
+    for name in "abcdxy":
+        graph.add_node(name, says(name))
+    graph.add_edge(START, "a").add_edge("a", "b").add_edge("a", "c").add_edge("c", "d").add_edge("d", END)
+    graph.add_conditional_edges("b", lambda s: "again" if s["sum"] < 14 else "x", {"again": "b", "x": "x", "y": "y"})
+    graph.add_edge("x", "d").add_edge("y", "d")
+    final = go(graph.compile(checkpoint_saver=saver), {})[-1].state
+    # the branch counts its own: a, b, b, b make 14, whatever c does
+    assert final["log"] == ["a", "b", "b", "b", "x", "c", "d"]
+
+
+def test_commands_inside_a_branch(saver, go):
+    b = lambda s: Command("y", {"log": "b"})  # noqa: E731
+    graph = StateGraph(SCHEMA).add_node("b", b)
+    for name in "xycd":
+        graph.add_node(name, says(name))
+    graph.add_edge(START, "b").add_edge(START, "c").add_edge("c", "d").add_edge("d", END)
+    graph.add_conditional_edges("b", lambda s: "x", ["x", "y"]).add_edge("x", "d").add_edge("y", "d")
+    assert go(graph.compile(checkpoint_saver=saver), {})[-1].state["log"] == ["b", "y", "c", "d"]
+
+
+@pytest.mark.parametrize("target", ["e", "c", "a", END, "__PARALLEL__(a)", "nowhere"])
+def test_a_command_that_leads_out_of_its_branch_is_refused(go, target):
+    graph = built("START>a a>b,c b>d c>d d>e e>END", b=lambda s: Command(target)).compile()
+    with pytest.raises(GraphRunnerError, match=r"out of its branch|not a node") as failed:
+        go(graph, {})
+    assert failed.value.node_id == "b"
+
+
+def test_an_edge_of_a_branch_that_updates_the_state(saver, go):
+    graph = StateGraph(SCHEMA)
+    for name in "bcd":
+        graph.add_node(name, says(name))
+    graph.add_edge(START, "b").add_edge(START, "c").add_edge("c", "d").add_edge("d", END)
+    graph.add_conditional_edges("b", lambda s: Command("on", {"log": "edge"}), {"on": "d"})
+    assert go(graph.compile(checkpoint_saver=saver), {})[-1].state["log"] == ["b", "edge", "c", "d"]
+
+
+def test_a_branch_node_reached_alone_runs_alone(saver, go):  # behaviour 13: loop back to A1 runs only A1
+    graph = StateGraph(SCHEMA)
+    for name in "abcd":
+        graph.add_node(name, says(name))
+    graph.add_edge(START, "a").add_edge("a", "b").add_edge("a", "c").add_edge("b", "d").add_edge("c", "d")
+    graph.add_conditional_edges("d", lambda s: "back" if s["sum"] < 15 else "on", {"back": "b", "on": END})
+    outputs = go(graph.compile(checkpoint_saver=saver), {})
+    assert walked(outputs) == [START, "a", "__PARALLEL__(a)", "d", "b", "d", END]
+    assert outputs[-1].state["log"] == ["a", "b", "c", "d", "b", "d"]
+
+
+def test_a_fork_visited_again_runs_all_of_it_again(saver, go):
+    graph = StateGraph(SCHEMA)
+    for name in "abcd":
+        graph.add_node(name, says(name))
+    graph.add_edge(START, "a").add_edge("a", "b").add_edge("a", "c").add_edge("b", "d").add_edge("c", "d")
+    graph.add_conditional_edges("d", lambda s: "a" if s["sum"] < 18 else END)
+    assert go(graph.compile(checkpoint_saver=saver), {})[-1].state["log"] == ["a", "b", "c", "d"] * 2
+
+
+def test_a_branch_sees_the_forks_input_and_no_other_branch(go):
+    seen, both = {}, threading.Barrier(2)
+
+    def node(name):
+        def run(state):
+            both.wait(PATIENCE)
+            seen[name] = list(state["log"])
+            return {"log": name}
+
+        def second(state):
+            both.wait(PATIENCE)  # both firsts are merged by now
+            seen[name + "2"] = list(state["log"])
+            return {"log": name + "2"}
+
+        return run, second
+
+    (b, b2), (c, c2) = node("b"), node("c")
+    final = go(built("START>b,c b>b2 c>c2 b2>d c2>d d>END", b=b, b2=b2, c=c, c2=c2).compile(), {"log": "in"})[-1]
+    assert seen == {"b": ["in"], "c": ["in"], "b2": ["in", "b"], "c2": ["in", "c"]}
+    assert final.state["log"] == ["in", "b", "b2", "c", "c2", "d"]
+
+
+@pytest.mark.parametrize("first", ["b", "c", "e"])
+def test_the_order_is_that_of_the_edges_whoever_finishes_first(saver, go, first):
+    done = threading.Event()
+
+    def node(name):
+        def run(state):
+            if name == first:
+                done.set()
+            else:
+                assert done.wait(PATIENCE)
+            return {"log": [name, "again", "again"], "sum": 1, "last": name}
+
+        return run
+
+    graph = built("START>b,c,e b>d c>d e>d d>END", b=node("b"), c=node("c"), e=node("e"), d=lambda s: None)
+    final = go(graph.compile(checkpoint_saver=saver), {"sum": 5})[-1].state
+    assert final["log"] == ["b", "again", "again", "c", "again", "again", "e", "again", "again"]
+    assert (final["sum"], final["last"]) == (18, "e")
+
+
+def test_branches_really_run_at_once(go):
+    at_once = threading.Barrier(8)
+    graph = StateGraph(SCHEMA)
+    for n in range(8):
+        graph.add_node(f"n{n}", lambda s, n=n: (at_once.wait(PATIENCE) and None) or {"log": n})
+        graph.add_edge(START, f"n{n}").add_edge(f"n{n}", END)
+    assert go(graph.compile(), {})[-1].state["log"] == list(range(8))
+
+
+def test_a_hundred_branches_and_only_so_many_threads(go):
+    most, now, lock = [0], set(), threading.Lock()
+
+    def node(state):
+        with lock:
+            now.add(threading.get_ident())
+            most[0] = max(most[0], threading.active_count())
+
+    graph = StateGraph({})
+    for n in range(100):
+        graph.add_node(f"n{n}", node).add_edge(START, f"n{n}").add_edge(f"n{n}", END)
+    before = threading.active_count()
+    go(graph.compile(), {})
+    assert most[0] <= before + 64 + 2
+    assert threading.active_count() == before
+
+
+def test_hooks_of_a_branch_node(saver, go):
+    graph = diamond()
+    graph.add_before_call_node_hook("b", lambda node, state, config: {"log": "before"})
+    graph.add_after_call_node_hook("b", lambda node, state, config, update: {**update, "log": ["b", "after"]})
+    assert go(graph.compile(checkpoint_saver=saver), {})[-1].state["log"] == ["a", "before", "b", "after", "c", "d"]
+
+
+def test_transient_values_of_branches(go):
+    schema = {**SCHEMA, "key": Channels.transient()}
+    seen = []
+    graph = built(
+        "START>b,c b>d c>d d>END", schema, b=lambda s: {"key": "new"}, c=says("c"), d=lambda s: seen.append(s["key"])
+    )
+    go(graph.compile(), {"key": "old"})
+    assert seen == ["new"]  # c did not touch it
+
+
+# --- stream modes -----------------------------------------------------------------------------------------------------
+
+
+def test_updates_mode_names_each_branch_node(saver, go):
+    graph = built("START>a a>b,c b>b2 b2>d c>d d>END").compile(checkpoint_saver=saver)
+    outputs = go(graph, {}, CONFIG.with_stream_mode(StreamMode.UPDATES))
+    fork = outputs[2]
+    assert fork.node == "__PARALLEL__(a)"
+    assert list(fork.update) == ["b", "b2", "c"]
+    assert fork.update["b2"] == {"log": "b2", "sum": 1, "last": "b2"}
+
+
+def test_snapshots_mode(saver, go):
+    outputs = go(diamond().compile(checkpoint_saver=saver), {}, CONFIG.with_stream_mode(StreamMode.SNAPSHOTS))
+    assert [type(one) is StateSnapshot for one in outputs] == [True, True, True, True, False]
+    assert [one.next for one in outputs[:-1]] == ["a", "__PARALLEL__(a)", "d", END]
+
+
+def test_chunks_of_branches_come_as_they_are_made(saver, go):
+    came = threading.Event()
+
+    def b(state):
+        yield "b1"
+        yield "b2"
+        return {"log": "b"}
+
+    def c(state):
+        assert came.wait(PATIENCE)  # until the first chunk of b is out
+        yield "c1"
+        return {"log": "c"}
+
+    graph = diamond(b=b, c=c).compile(checkpoint_saver=saver)
+    outputs = []
+    if go.kind == "sync":
+        for output in graph.stream({}, CONFIG):
+            outputs.append(output)
+            if isinstance(output, StreamingOutput):
+                came.set()
+    else:
+
+        async def main():
+            async for output in graph.astream({}, CONFIG):
+                outputs.append(output)
+                if isinstance(output, StreamingOutput):
+                    came.set()
+
+        asyncio.run(main())
+    chunks = [one.chunk for one in outputs if isinstance(one, StreamingOutput)]
+    assert sorted(chunks) == ["b1", "b2", "c1"]
+    assert chunks.index("b1") < chunks.index("c1")
+    assert outputs[-1].state["log"] == ["a", "b", "c", "d"]
+    assert stored(saver) == [(START, "a"), ("a", "__PARALLEL__(a)"), ("__PARALLEL__(a)", "d"), ("d", END)]
+
+
+def test_what_branches_dispatch_comes_before_the_forks_output(saver, go):
+    def b(state, config):
+        config.dispatch("from b")
+        return {"log": "b"}
+
+    outputs = go(diamond(b=b).compile(checkpoint_saver=saver), {})
+    assert [getattr(one, "chunk", one.node) for one in outputs] == [START, "a", "from b", "__PARALLEL__(a)", "d", END]
+
+
+# --- how many nodes, and when to save ---------------------------------------------------------------------------------
+
+
+def test_max_iterations_counts_branch_nodes(saver, go):
+    graph = built("START>a a>b,c b>b2 b2>d c>d d>END").compile(checkpoint_saver=saver)
+    go(graph, {}, RunnableConfig("enough", max_iterations=5))
+    with pytest.raises(MaxIterationsError):
+        go(graph, {}, RunnableConfig("t", max_iterations=4))
+
+
+def test_the_count_survives_a_crash_and_a_resume(saver, go):
+    runs = []
+    c = Failing("c", runs)
+    graph = built("START>a a>b,c b>b2 b2>d c>d d>END", c=c).compile(checkpoint_saver=saver)
+    for _ in range(3):  # a failed attempt costs nothing
+        with pytest.raises(NodeExecutionError):
+            go(graph, {} if not runs else None, RunnableConfig("t", max_iterations=5))
+    c.broken = False
+    with pytest.raises(MaxIterationsError):
+        go(graph, None, RunnableConfig("t", max_iterations=4))
+    assert go(graph, None, RunnableConfig("t", max_iterations=5))[-1].state["log"] == ["a", "b", "b2", "c", "d"]
+
+
+@pytest.mark.parametrize("interval", [1, 2, 3, 5])
+def test_interval_with_forks(saver, go, interval):
+    runs = []
+    c = Failing("c", runs)
+    graph = built("START>a a>b,c b>d c>d d>e e>END", b=noting("b", runs), c=c)
+    compiled = graph.compile(checkpoint_saver=saver, checkpoint_interval=interval)
+    with pytest.raises(NodeExecutionError):
+        go(compiled, {})
+    c.broken = False
+    assert go(compiled, None)[-1].state["log"] == ["a", "b", "c", "d", "e"]
+    assert sorted(runs) == ["b", "c", "c"]
+    places = [node for node, _ in stored(saver)]
+    # before a fork always, for its branches are recorded there; a, b, c are steps 1, 2, 3
+    assert (
+        places
+        == {
+            1: [START, "a", "__PARALLEL__(a)", "d", "e"],
+            2: [START, "a", "__PARALLEL__(a)", "d", "e"],
+            3: [START, "a", "__PARALLEL__(a)", "e"],
+            5: [START, "a", "e"],
+        }[interval]
+    )
+
+
+def test_checkpoint_when_with_forks(saver, go):
+    asked = []
+
+    def when(node_id, state):
+        asked.append(node_id)
+        return node_id == "__PARALLEL__(a)"
+
+    go(diamond().compile(checkpoint_saver=saver, checkpoint_when=when), {})
+    assert asked == ["a", "__PARALLEL__(a)"]
+    assert [node for node, _ in stored(saver)] == [START, "a", "__PARALLEL__(a)", "d"]
+
+
+# --- a branch fails ---------------------------------------------------------------------------------------------------
+
+
+def test_a_failing_branch_lets_the_others_finish_and_a_resume_repeats_only_it(saver, go):
+    runs, failed = [], threading.Event()
+    c = Failing("c", runs)
+
+    def fails(state):
+        failed.set()
+        return c(state)
+
+    def b(state):
+        assert failed.wait(PATIENCE)
+        runs.append("b")
+        return {"log": "b"}
+
+    graph = diamond(a=noting("a", runs), b=b, c=fails).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError) as error:
+        go(graph, {})
+    assert (error.value.node_id, type(error.value.__cause__), error.value.thread_id) == ("c", Boom, "t")
+    assert list(error.value.path) == ["a"] or list(error.value.path) == ["a", "b"]
+    assert saver.history(CONFIG)[0].status == "failed"
+    c.broken = False
+    final = go(graph, None)[-1].state
+    assert final["log"] == ["a", "b", "c", "d"]
+    assert sorted(runs) == ["a", "b", "c", "c"]
+    assert saver.history(CONFIG)[0].status == "finished"
+
+
+def test_each_finished_node_of_a_chain_is_recorded(saver, go):
+    runs = []
+    b3, c = Failing("b3", runs), Failing("c", runs)
+    nodes = {name: noting(name, runs) for name in ("b", "b2")}
+    graph = built("START>b,c b>b2 b2>b3 b3>d c>c2 c2>d d>END", b3=b3, c=c, **nodes).compile(checkpoint_saver=saver)
+    # c fails at once: whatever of b has begun by then is finished, the rest does not start
+    for mend in (c, b3):
+        with pytest.raises(NodeExecutionError):
+            go(graph, None if runs else {})
+        mend.broken = False
+    assert go(graph, None)[-1].state["log"] == ["b", "b2", "b3", "c", "c2", "d"]
+    assert [runs.count(name) for name in ("b", "b2")] == [1, 1]
+
+
+def test_the_first_failure_in_the_order_of_the_edges_is_raised(go):
+    failed = threading.Event()
+
+    def c(state):
+        failed.set()
+        raise Boom("c")
+
+    def b(state):
+        assert failed.wait(PATIENCE)
+        raise Boom("b")
+
+    with pytest.raises(NodeExecutionError) as error:
+        go(diamond(b=b, c=c).compile(), {})
+    assert error.value.node_id == "b"
+    assert str(error.value.__cause__) == "b"
+
+
+class Watched(ThreadPoolExecutor):
+    """One thread; knows what it was given."""
+
+    def __init__(self):
+        super().__init__(1)
+        self.futures = []
+
+    def submit(self, *call):
+        self.futures.append(super().submit(*call))
+        return self.futures[-1]
+
+    def wait_for_the_last(self):
+        done = threading.Event()
+        self.futures[-1].add_done_callback(lambda _: done.set())
+        assert done.wait(PATIENCE)
+
+
+def test_what_has_not_started_does_not_start(saver, go):
+    runs = []
+    b = Failing("b", runs)
+    nodes = {name: noting(name, runs) for name in "efg"}
+    with Watched() as pool:
+
+        def c(state):  # its thread is not free before the last was taken back
+            runs.append("c")
+            pool.wait_for_the_last()
+            return {"log": "c"}
+
+        graph = built("START>b,c,e,f,g b>d c>d e>d f>d g>d d>END", b=b, c=c, **nodes).compile(checkpoint_saver=saver)
+        with pytest.raises(NodeExecutionError):
+            go(graph, {}, CONFIG.replace(executor=pool))
+        assert runs in (["b"], ["b", "c"])
+    b.broken = False
+    final = built("START>b,c,e,f,g b>d c>d e>d f>d g>d d>END", b=b, c=noting("c", runs), **nodes)
+    assert go(final.compile(checkpoint_saver=saver), None)[-1].state["log"] == ["b", "c", "e", "f", "g", "d"]
+    assert sorted(runs) == ["b", "b", "c", "e", "f", "g"]
+
+
+def test_an_update_that_cannot_be_stored_fails_its_branch_alone(tmp_path, go):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    runs, values = [], [object(), "fine"]
+    b = lambda s: {"last": values[0]}  # noqa: E731
+    graph = diamond(b=b, c=noting("c", runs)).compile(checkpoint_saver=saver)
+    with pytest.raises(CheckpointSerializationError, match="last"):
+        go(graph, {})
+    values.pop(0)
+    assert go(graph, None)[-1].state["log"] == ["a", "c", "d"]
+
+
+def test_an_embedded_graph_in_a_branch_is_stopped_by_another_branchs_failure(saver, go):
+    runs, failed = [], threading.Event()
+    c = Failing("c", runs)
+
+    def fails(state):
+        failed.set()
+        return c(state)
+
+    def p(state):
+        assert failed.wait(PATIENCE)
+        runs.append("p")
+        return {"log": "p"}
+
+    child = built("START>p p>q q>END", p=p, q=noting("q", runs)).compile()
+    graph = built("START>s,c s>d c>d d>END", s=child, c=fails).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError) as error:
+        go(graph, {})
+    assert error.value.node_id == "c"
+    c.broken = False
+    assert go(graph, None)[-1].state["log"] == ["p", "q", "c", "d"]
+    assert sorted(runs) == ["c", "c", "p", "q"]
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_durability_with_a_failing_branch(saver, go, durability):
+    runs = []
+    c = Failing("c", runs)
+    both = threading.Barrier(2)
+
+    def b(state):
+        both.wait(PATIENCE)
+        runs.append("b")
+        return {"log": "b"}
+
+    def fails(state):
+        if c.broken:
+            both.wait(PATIENCE)
+        return c(state)
+
+    graph = diamond(a=noting("a", runs), b=b, c=fails).compile(checkpoint_saver=saver, durability=durability)
+    with pytest.raises(NodeExecutionError):
+        go(graph, {})
+    c.broken = False
+    assert go(graph, None)[-1].state["log"] == ["a", "b", "c", "d"]
+    assert sorted(runs) == ["a", "b", "c", "c"]
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize("last", ["b", "c", "e2", None])
+def test_durability_with_interrupted_branches(saver, go, durability, last):
+    """Whoever comes last, after another has asked: all of it is stored, at one checkpoint."""
+    runs, asked, together = [], threading.Event(), threading.Barrier(2)
+
+    def node(name, *, asks):
+        def run(state):
+            runs.append(name)
+            if name == last:
+                assert asked.wait(PATIENCE)
+            elif asks and last is None and runs.count(name) == 1:
+                together.wait(PATIENCE)
+            return {"log": interrupt(name) if asks else name}
+
+        return run
+
+    def tell(event):
+        if event.type == "interrupt.raised":
+            asked.set()
+
+    nodes = {
+        "b": node("b", asks=True),
+        "c": node("c", asks=True),
+        "e": node("e", asks=False),
+        "e2": node("e2", asks=False),
+    }
+    built_one = built("START>a a>b,c,e b>d c>d e>e2 e2>d d>END", **nodes)
+    graph = built_one.compile(checkpoint_saver=saver, durability=durability, observers=[tell])
+    stop = go(graph, {})[-1]
+    assert payloads(stop) == ["b", "c"]
+    assert sorted(one.payload for one in graph.get_state(CONFIG).interrupts) == ["b", "c"]
+    answers = {id_: payload.upper() for payload, id_ in ids_of(stop).items()}
+    assert go(graph, GraphResume(answers))[-1].state["log"] == ["a", "B", "C", "e", "e2", "d"]
+    assert [runs.count(name) for name in ("e", "e2", "b", "c")] == [1, 1, 2, 2]
+
+
+# --- several wait for a human -----------------------------------------------------------------------------------------
+
+
+def test_several_questions_are_listed_and_answered_one_after_the_other(saver, go):
+    runs = []
+    graph = diamond(b=asking("b?", runs), c=asking("c?", runs)).compile(checkpoint_saver=saver)
+    outputs = go(graph, {})
+    stop = outputs[-1]
+    assert walked(outputs[:-1]) == [START, "a"]
+    assert (stop.when, payloads(stop), {one.node_id for one in stop.interrupts}) == ("inside", ["b?", "c?"], {"b", "c"})
+    assert len({one.id for one in stop.interrupts}) == 2  # lg#6626
+    ids = ids_of(stop)
+    assert {one.payload: one.id for one in graph.get_state(CONFIG).interrupts} == ids
+    stop = go(graph, GraphResume({ids["c?"]: "C"}))[-1]
+    assert ids_of(stop) == {"b?": ids["b?"]}
+    assert go(graph, GraphResume("B"))[-1].state["log"] == ["a", "B", "C", "d"]  # only one is left
+    assert sorted(runs) == ["b?"] * 2 + ["c?"] * 2 or sorted(runs) == ["b?"] * 3 + ["c?"] * 2
+    assert stored(saver) == [(START, "a"), ("a", "__PARALLEL__(a)"), ("__PARALLEL__(a)", "d"), ("d", END)]
+
+
+def test_several_questions_are_answered_all_at_once(saver, go):
+    graph = diamond(b=asking("b?"), c=asking("c?")).compile(checkpoint_saver=saver)
+    ids = ids_of(go(graph, {})[-1])
+    answers = {ids["c?"]: [], ids["b?"]: ["B"]}
+    assert go(graph, GraphResume(answers))[-1].state["log"] == ["a", "B", "d"]
+
+
+@pytest.mark.parametrize("value", ["plain", {"no such id": 1}, {}, None, ["b", "c"]])
+def test_an_answer_for_nobody_changes_nothing(saver, go, value):  # lg#8579
+    graph = diamond(b=asking("b?"), c=asking("c?")).compile(checkpoint_saver=saver)
+    ids = ids_of(go(graph, {})[-1])
+    before = saver.get(CONFIG)
+    with pytest.raises(GraphRunnerError, match=r"several questions wait.*ids are"):
+        go(graph, GraphResume(value))
+    assert saver.get(CONFIG).id == before.id
+    assert ids_of(go(graph, GraphResume())[-1]) == ids  # asked again, under the same ids
+
+
+def test_one_right_id_and_one_wrong(saver, go):
+    graph = diamond(b=asking("b?"), c=asking("c?")).compile(checkpoint_saver=saver)
+    ids = ids_of(go(graph, {})[-1])
+    with pytest.raises(GraphRunnerError, match="several questions wait"):
+        go(graph, GraphResume({ids["b?"]: "B", "other": 1}))
+    assert ids_of(go(graph, None)[-1]) == ids
+
+
+def test_a_node_asks_twice(saver, go):
+    def b(state):
+        return {"log": [interrupt("first?"), interrupt("second?")]}
+
+    graph = diamond(b=b, c=asking("c?")).compile(checkpoint_saver=saver)
+    first = ids_of(go(graph, {})[-1])
+    second = ids_of(go(graph, GraphResume({first["first?"]: 1}))[-1])
+    assert second.keys() == {"second?", "c?"}
+    assert second["c?"] == first["c?"]
+    with pytest.raises(GraphRunnerError):  # it was answered
+        go(graph, GraphResume({first["first?"]: 1}))
+    final = go(graph, GraphResume({second["second?"]: 2, second["c?"]: 3}))[-1].state
+    assert final["log"] == ["a", 1, 2, 3, "d"]
+
+
+def test_the_second_node_of_a_chain_asks(saver, go):
+    runs = []
+    nodes = {"b": noting("b", runs), "b2": asking("b2?"), "b3": noting("b3", runs), "c": noting("c", runs)}
+    graph = built("START>b,c b>b2 b2>b3 b3>d c>d d>END", **nodes).compile(checkpoint_saver=saver)
+    stop = go(graph, {})[-1]
+    assert (stop.node_id, stop.payload) == ("b2", "b2?")
+    assert go(graph, GraphResume("B2"))[-1].state["log"] == ["b", "B2", "b3", "c", "d"]
+    assert sorted(runs) == ["b", "b3", "c"]
+
+
+def test_a_loop_in_a_branch_asks_at_every_turn(saver, go):
+    def b(state):
+        return {"log": interrupt(len(state["log"]))}
+
+    graph = StateGraph(SCHEMA).add_node("b", b).add_node("c", says("c"))
+    graph.add_edge(START, "b").add_edge(START, "c").add_edge("c", END)
+    graph.add_conditional_edges("b", lambda s: "b" if len(s["log"]) < 3 else END, ["b", END])
+    compiled = graph.compile(checkpoint_saver=saver)
+    stop = go(compiled, {})[-1]
+    asked = []
+    for answer in "xyz":
+        asked.append(stop.payload)
+        stop = go(compiled, GraphResume(answer))[-1]
+    assert (asked, stop.state["log"]) == ([0, 1, 2], ["x", "y", "z", "c"])
+
+
+def test_questions_of_a_fork_in_a_fork(saver, go):
+    nodes = {"e": asking("e?"), "f": asking("f?"), "c": asking("c?")}
+    graph = built("START>a a>b,c b>e,f e>g f>g g>d c>d d>END", **nodes).compile(checkpoint_saver=saver)
+    ids = ids_of(go(graph, {})[-1])
+    assert ids.keys() == {"e?", "f?", "c?"}
+    assert ids_of(go(graph, GraphResume({ids["e?"]: "E", ids["c?"]: "C"}))[-1]) == {"f?": ids["f?"]}
+    assert go(graph, GraphResume("F"))[-1].state["log"] == ["a", "b", "E", "F", "g", "C", "d"]
+
+
+def test_questions_of_embedded_graphs_in_branches(saver, go):
+    runs = []
+    child = lambda word: built("START>p p>q q>END", p=noting(word, runs), q=asking(word + "?")).compile()  # noqa: E731
+    graph = built("START>s,u,c s>d u>d c>d d>END", s=child("s"), u=child("u"), c=asking("c?")).compile(
+        checkpoint_saver=saver
+    )
+    ids = ids_of(go(graph, {})[-1])
+    assert ids.keys() == {"s?", "u?", "c?"}
+    assert ids_of(go(graph, GraphResume({ids["u?"]: "U", ids["c?"]: "C"}))[-1]) == {"s?": ids["s?"]}
+    assert go(graph, GraphResume("S"))[-1].state["log"] == ["s", "S", "u", "U", "C", "d"]
+    assert sorted(runs) == ["s", "u"]
+
+
+def test_an_interruptable_action_in_a_branch(saver, go):
+    class Careful:
+        def interrupt(self, node_id, state, config):
+            return None if state.get("approved") else {"why": node_id}
+
+        def __call__(self, state):
+            return {"log": "b"}
+
+    runs = []
+    graph = diamond(b=Careful(), c=noting("c", runs)).compile(checkpoint_saver=saver)
+    stop = go(graph, {})[-1]
+    assert (stop.when, stop.node_id, stop.metadata) == ("action", "b", {"why": "b"})
+    assert go(graph, GraphResume())[-1].when == "action"  # asks again
+    assert go(graph, GraphResume({"approved": True}))[-1].state["log"] == ["a", "b", "c", "d"]
+    assert runs == ["c"]
+
+
+@pytest.mark.parametrize("kind", ["before", "after"])
+@pytest.mark.parametrize("node", ["b", "b2", "e", "c"])
+def test_a_declared_stop_at_a_branch_node_is_at_its_fork(saver, go, kind, node):
+    runs = []
+    names = ["b", "b2", "c", "e", "f", "g"]
+    graph = built("START>a a>b,c b>b2 b2>e,f e>g f>g g>d c>d d>END", **{name: noting(name, runs) for name in names})
+    compiled = graph.compile(checkpoint_saver=saver, **{f"interrupt_{kind}": [node]})
+    stop = go(compiled, {})[-1]
+    assert (stop.when, stop.node_id) == (kind, node)
+    assert sorted(runs) == ([] if kind == "before" else sorted(names))
+    assert stored(saver)[-1] == (("a", "__PARALLEL__(a)") if kind == "before" else ("__PARALLEL__(a)", "d"))
+    final = go(compiled, GraphResume({"log": "approved"}))[-1].state
+    assert final["log"][1 if kind == "before" else -2] == "approved"
+    assert sorted(runs) == sorted(names)
+
+
+# --- corrections and time travel --------------------------------------------------------------------------------------
+
+
+def test_update_state_while_several_wait(saver, go):
+    runs = []
+    graph = diamond(b=asking("b?", runs), c=asking("c?", runs)).compile(checkpoint_saver=saver)
+    ids = ids_of(go(graph, {})[-1])
+    stop = go(graph, GraphResume({ids["b?"]: "B"}))[-1]
+    graph.update_state(CONFIG, {"log": "update"})
+    assert {one.payload: one.id for one in graph.get_state(CONFIG).interrupts} == ids_of(stop)
+    final = go(graph, GraphResume({ids["c?"]: "C"}))[-1].state
+    assert final["log"] == ["a", "update", "B", "C", "d"]
+
+
+@pytest.mark.parametrize("how", [{"as_node": "__PARALLEL__(a)"}, {"goto": "d"}, {"as_node": "b"}])
+def test_update_state_that_leads_past_the_fork(saver, go, how):
+    runs = []
+    graph = diamond(b=asking("b?", runs), c=asking("c?", runs)).compile(checkpoint_saver=saver)
+    go(graph, {})
+    before = len(runs)
+    graph.update_state(CONFIG, {"log": "by hand"}, **how)
+    assert graph.get_state(CONFIG).interrupts == ()
+    with pytest.raises(GraphRunnerError, match="nothing waits"):
+        go(graph, GraphResume("x"))
+    assert go(graph, None)[-1].state["log"] == ["a", "by hand", "d"]
+    assert len(runs) == before
+
+
+def test_update_state_that_leads_into_a_branch(saver, go):
+    graph = diamond(b=asking("b?"), c=asking("c?")).compile(checkpoint_saver=saver)
+    go(graph, {})
+    graph.update_state(CONFIG, {"log": "by hand"}, goto="b")
+    stop = go(graph, None)[-1]
+    assert payloads(stop) == ["b?"]
+    assert go(graph, GraphResume("B"))[-1].state["log"] == ["a", "by hand", "B", "d"]
+
+
+def test_time_travel_to_a_forks_checkpoint_runs_its_branches_anew(saver, go):
+    runs = []
+    graph = diamond(b=noting("b", runs), c=noting("c", runs)).compile(checkpoint_saver=saver)
+    go(graph, {})
+    before = [one.id for one in saver.list(CONFIG)]
+    at = next(one for one in graph.get_state_history(CONFIG) if one.next == "__PARALLEL__(a)")
+    final = go(graph, None, CONFIG.replace(checkpoint_id=at.config.checkpoint_id))[-1].state
+    assert final["log"] == ["a", "b", "c", "d"]
+    assert sorted(runs) == ["b", "b", "c", "c"]
+    assert [one.id for one in saver.list(CONFIG)][-len(before) :] == before  # nothing was rewritten
+
+
+def test_time_travel_to_questions_that_were_answered(saver, go):
+    graph = diamond(b=asking("b?"), c=asking("c?")).compile(checkpoint_saver=saver)
+    stop = go(graph, {})[-1]
+    at = CONFIG.replace(checkpoint_id=saver.get(CONFIG).id)
+    go(graph, GraphResume({one.id: one.payload for one in stop.interrupts}))
+    again = go(graph, None, at)[-1]
+    assert payloads(again) == ["b?", "c?"]
+    answers = {one.id: one.payload.upper() for one in again.interrupts}
+    assert go(graph, GraphResume(answers))[-1].state["log"] == ["a", "B?", "C?", "d"]
+
+
+# --- closed, cancelled, thrown into, killed ---------------------------------------------------------------------------
+
+
+def two_of_chunks(runs, both=None):
+    """A fork of two generators, which meet before each chunk, and a chain beside them."""
+
+    def node(name):
+        def run(state):
+            try:
+                for n in range(3):
+                    if both is not None:
+                        both.wait(PATIENCE)
+                    yield f"{name}{n}"
+                runs.append(name)
+                return {"log": name}
+            finally:
+                runs.append(f"{name} closed")
+
+        return run
+
+    return built(
+        "START>a a>b,c,e b>d c>d e>f f>d d>END", b=node("b"), c=node("c"), e=noting("e", runs), f=noting("f", runs)
+    )
+
+
+def close_at(graph, kind, is_it, act, given=_NEW):
+    """Streams until an output is the one; then acts: close, or throw something in."""
+    if kind == "sync":
+        stream = graph.stream(given, CONFIG)
+        for output in stream:
+            if is_it(output):
+                return act(stream)
+        raise AssertionError("never came")
+
+    async def main():
+        stream = graph.astream(given, CONFIG)
+        async for output in stream:
+            if is_it(output):
+                return await act(stream)
+        raise AssertionError("never came")
+
+    return asyncio.run(main())
+
+
+def is_chunk(output):
+    return isinstance(output, StreamingOutput)
+
+
+def close(stream):
+    return stream.aclose() if hasattr(stream, "aclose") else stream.close()
+
+
+def test_closing_the_stream_in_the_middle_of_chunks(saver, go):
+    runs, both = [], threading.Barrier(2)
+    graph = two_of_chunks(runs, both).compile(checkpoint_saver=saver)
+    threads = threading.active_count()
+    close_at(graph, go.kind, is_chunk, close)
+    assert threading.active_count() == threads
+    assert sorted(one for one in runs if "closed" in one) == ["b closed", "c closed"]
+    assert "b" not in runs
+    assert stored(saver) == [(START, "a"), ("a", "__PARALLEL__(a)")]
+    before = runs.copy()
+    both.reset()
+    assert go(graph, None)[-1].state["log"] == ["a", "b", "c", "e", "f", "d"]
+    assert [runs.count("e"), runs.count("f")] == [1, 1]
+    assert saver.history(CONFIG)[0].status == "finished"
+    assert before.count("f") <= 1
+
+
+def test_closing_where_something_was_dispatched_loses_nothing(saver, go):
+    runs = []
+
+    def node(name):
+        def run(state, config):
+            runs.append(name)
+            config.dispatch(name)
+            return {"log": name}
+
+        return run
+
+    graph = built("START>a a>b,c b>d c>d d>END", **{name: node(name) for name in "abcd"}).compile(
+        checkpoint_saver=saver
+    )
+    given = {}
+    while saver.get(CONFIG) is None or saver.get(CONFIG).next_node_id != END:
+        close_at(graph, go.kind, is_chunk, close, given)
+        given = None
+    go(graph, None)
+    assert sorted(runs) == list("abcd")
+    assert saver.get(CONFIG).state["log"] == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_something_thrown_in_among_chunks(saver, go, error):
+    runs = []
+    graph = two_of_chunks(runs).compile(checkpoint_saver=saver)
+
+    def throw(stream):
+        return stream.athrow(error()) if hasattr(stream, "athrow") else stream.throw(error())
+
+    with pytest.raises(error):
+        close_at(graph, go.kind, is_chunk, throw)
+    assert go(graph, None)[-1].state["log"] == ["a", "b", "c", "e", "f", "d"]
+    assert [runs.count("e"), runs.count("f")] == [1, 1]
+
+
+def test_a_close_wins_over_a_failure_that_comes_after_it(saver, go):
+    closing = threading.Event()
+
+    def b(state):
+        yield "b"
+        return {"log": "b"}
+
+    def c(state):
+        assert closing.wait(PATIENCE)
+        raise Boom("c")
+
+    graph = diamond(b=b, c=c).compile(checkpoint_saver=saver)
+
+    def act(stream):
+        closing.set()
+        return close(stream)
+
+    close_at(graph, go.kind, is_chunk, act)
+    assert saver.get(CONFIG).next_node_id == "__PARALLEL__(a)"
+
+
+def test_a_cancelled_task_keeps_what_finished(saver):
+    runs, started = [], []
+
+    async def slow(state):
+        started.append("b")
+        runs.append("b")
+        if len(runs) < 5:
+            await asyncio.Event().wait()
+        return {"log": "b"}
+
+    def thread(state):
+        assert cancelled.wait(PATIENCE)  # cannot be cancelled: it is waited for
+        runs.append("c")
+        return {"log": "c"}
+
+    async def quick(state):
+        runs.append("e")
+        return {"log": "e"}
+
+    cancelled = threading.Event()
+    graph = built(
+        "START>b,c,e b>d c>c2 c2>d e>e2 e2>d d>END",
+        b=slow,
+        c=thread,
+        c2=noting("c2", runs),
+        e=quick,
+        e2=noting("e2", runs),
+    )
+    compiled = graph.compile(checkpoint_saver=saver)
+
+    async def main():
+        noted, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def tell(event):
+            if event.type == "parallel.branch":
+                loop.call_soon_threadsafe(noted.set)
+
+        watched = graph.compile(checkpoint_saver=saver, observers=[tell])
+        task = asyncio.create_task(watched.ainvoke({}, CONFIG))
+        await noted.wait()  # e2 is recorded
+        task.cancel()
+        loop.call_soon(cancelled.set)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert sorted(runs) == ["b", "c", "e", "e2"]  # c2 did not start
+    runs.append("again")
+    assert asyncio.run(compiled.ainvoke(None, CONFIG))["log"] == ["b", "c", "c2", "e", "e2", "d"]
+    assert sorted(runs) == ["again", "b", "b", "c", "c2", "e", "e2"]
+
+
+def test_an_abandoned_async_stream_is_closed_by_the_event_loop(saver):
+    runs = []
+    graph = two_of_chunks(runs).compile(checkpoint_saver=saver)
+    threads = threading.active_count()
+
+    async def begin():
+        async for output in graph.astream({}, CONFIG):
+            if is_chunk(output):
+                return
+
+    async def main():
+        await begin()
+        while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110 - turns of the loop, not a wait
+            await asyncio.sleep(0)
+        return (await graph.ainvoke(None, CONFIG))["log"]
+
+    assert asyncio.run(main()) == ["a", "b", "c", "e", "f", "d"]
+    assert [runs.count("e"), runs.count("f")] == [1, 1]
+    asyncio.run(begin())  # and here the event loop ends
+    assert threading.active_count() == threads
+    assert asyncio.run(graph.ainvoke(None, CONFIG))["log"][-6:] == ["a", "b", "c", "e", "f", "d"]
+
+
+def test_keyboard_interrupt_while_branches_run(saver):
+    """Ctrl-C in the main thread: what runs comes to its end and is recorded, the rest does not begin."""
+    runs, begun = [], threading.Event()
+
+    def b(state):
+        begun.set()
+        main.wait(PATIENCE)
+        runs.append("b")
+        return {"log": "b"}
+
+    main = threading.Event()
+
+    def c(state):
+        assert begun.wait(PATIENCE)
+        runs.append("c")
+        signal.raise_signal(signal.SIGINT)  # the main thread waits for the branches
+        main.set()
+        return {"log": "c"}
+
+    graph = built("START>b,c b>b2 b2>d c>d d>END", b=b, b2=noting("b2", runs), c=c).compile(checkpoint_saver=saver)
+    with pytest.raises(KeyboardInterrupt):
+        graph.invoke({}, CONFIG)
+    assert sorted(runs) == ["b", "c"]
+    assert graph.invoke(None, CONFIG)["log"] == ["b", "b2", "c", "d"]
+    assert sorted(runs) == ["b", "b2", "c"]
+
+
+KILLED = """
+import os, signal, sys, threading
+from graphkit import END, START, Channels, RunnableConfig, StateGraph
+from savers import FileSystemSaver
+
+store, work, kill = sys.argv[1:]
+noted = threading.Event()
+
+
+def note(word):
+    with open(work, "a") as file:
+        file.write(word + "\\n")
+
+
+def says(word):
+    def node(state):
+        note(word)
+        return {"log": word}
+    return node
+
+
+def c(state):
+    if kill:
+        noted.wait(60)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return says("c")(state)
+
+
+def tell(event):
+    if event.type == "parallel.branch" and event.data["branch"] == "b":
+        noted.set()
+
+
+graph = StateGraph({"log": Channels.appender_with_duplicate()})
+for name in ("a", "b", "b2", "d"):
+    graph.add_node(name, says(name))
+graph.add_node("c", c).add_edge(START, "a").add_edge("a", "b").add_edge("a", "c").add_edge("b", "b2")
+graph.add_edge("b2", "d").add_edge("c", "d").add_edge("d", END)
+compiled = graph.compile(checkpoint_saver=FileSystemSaver(store, fsync="never"), observers=[tell])
+final = compiled.invoke({} if kill else None, RunnableConfig("t"))
+print(list(final["log"]))
+"""
+
+
+def test_a_process_killed_while_branches_run_repeats_none_that_finished(tmp_path):
+    program, work = tmp_path / "program.py", tmp_path / "work"
+    program.write_text(KILLED)
+
+    def run(kill):
+        command = [sys.executable, "-W", "error", program, tmp_path / "store", work, kill]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+    assert run("kill").returncode == -signal.SIGKILL
+    done = run("")
+    assert done.stdout.strip() == "['a', 'b', 'b2', 'c', 'd']", done.stderr
+    assert work.read_text().split() == ["a", "b", "b2", "c", "d"]
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+def test_names_with_dots_and_colons_do_not_meet(saver, go):
+    """The second node of `a`, a map, has the items a.1.0, ...; the branch `a.1` has the node a.1.0."""
+    runs = []
+    graph = StateGraph(SCHEMA).add_node("a", noting("a", runs)).add_node("a.1", noting("a.1", runs))
+    last = Failing("d", runs)
+    graph.add_map_node("m", lambda item: runs.append(item) or {"log": item}, lambda state: [1, 2]).add_node("d", last)
+    graph.add_edge(START, "a").add_edge(START, "a.1").add_edge("a", "m").add_edge("m", "d").add_edge("a.1", END)
+    graph.add_edge("d", END)
+    compiled = graph.compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError):
+        go(compiled, {})
+    last.broken = False
+    assert go(compiled, None)[-1].state["log"] == ["a", 1, 2, "d", "a.1"]
+    assert sorted(map(str, runs)) == ["1", "2", "a", "a.1", "d", "d"]
+
+
+def test_idempotency_keys_are_the_same_again_and_no_others(saver, go):
+    keys, c = {}, Failing("c", [])
+
+    def node(name):
+        def run(state, config):
+            keys.setdefault(name, []).append(config.idempotency_key)
+            if name == "b" and interrupt("?") == "again":
+                raise Boom("b")
+            return {"log": name}
+
+        return run
+
+    nodes = {name: node(name) for name in ("a", "b", "b2", "e")}
+    graph = built("START>a a>b,e,c b>b2 b2>d e>d c>d d>END", c=c, **nodes).compile(
+        checkpoint_saver=saver, checkpoint_interval=3
+    )
+    with pytest.raises(NodeExecutionError):
+        go(graph, {})
+    c.broken = False
+    stop = go(graph, None)[-1]
+    with pytest.raises(NodeExecutionError):
+        go(graph, GraphResume("again"))
+    assert stop.payload == "?"
+    assert len(keys["b"]) >= 3
+    assert len(set(keys["b"])) == 1
+    for key in (keys["a"][0], keys["b"][0], keys["e"][0]):
+        assert key.startswith("t/")
+        assert key.endswith("/1")
+    assert len({keys[name][0] for name in keys}) == 3
+    go(graph, {})
+    assert keys["a"][-1] != keys["a"][0]
+
+
+def test_errors_of_branches_pickle(go):
+    with pytest.raises(NodeExecutionError) as error:
+        go(diamond(b=Failing("b", [])).compile(), {})
+    assert pickle.loads(pickle.dumps(error.value)).node_id == "b"

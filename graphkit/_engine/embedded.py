@@ -50,10 +50,8 @@ def visit(strand: Any, node: Node, key: str, make: Callable[..., Any]) -> Steps:
     assert child.contribution is not None
     for update in child.contribution.updates(child.data):
         strand.merge(node.id, update)
-    known = strand.schema.transient | strand.private.keys()
-    strand.private = FrozenDict(
-        {**strand.private, **{name: value for name, value in child.private.items() if name in known}}
-    )
+    theirs = {name: value for name, value in child.private.items() if name in strand.transient}
+    strand.private = FrozenDict({**strand.private, **theirs})
 
 
 def accept(run: Any, make: Callable[..., Any]) -> Steps:
@@ -85,6 +83,7 @@ def _child(strand: Any, node: Node, key: str, make: Callable[..., Any]) -> Any:
     child.within = f"{run.root()}/{key}"
     child.contribution = Contribution(strand.schema.channels)
     child.taps.append(child.contribution.add)
+    child.transient |= strand.transient
     child.private = strand.private
     child.post, child.perform, child.clock = run.post, run.perform, run.clock
     child.metadata = FrozenDict({key: run.metadata[key] for key in ("run_id",) if key in run.metadata})

@@ -147,6 +147,8 @@ class Run(Strand):
 
     def steps(self) -> Steps:
         """Run, from the input or the stored checkpoint, to the end or a stop."""
+        if self.transient:
+            self.private = self.schema.merge_private(self.private, {})  # the defaults
         if isinstance(self.given, GraphResume):
             yield from self._resume(self.given)
         else:
@@ -326,10 +328,7 @@ class Run(Strand):
             self._take(self.base)
             self.tell("checkpoint.load", "info", self.base.node_id, id=self.base.id)
         try:
-            if self.schema.transient:
-                self.private = self.schema.merge_private(EMPTY, {})
-                given = self.without_private(given)
-            self.move_to(*self.schema.begin(self.data, given))
+            self.move_to(*self.schema.begin(self.data, self.without_private(given)))
         except Exception as error:
             raise self.failure(GraphRunnerError, f"the input cannot be merged: {error}", START) from error
 
@@ -450,7 +449,7 @@ class Run(Strand):
         if resume.update is not None:
             if not isinstance(resume.update, Mapping):
                 raise self.failure(GraphRunnerError, f"update= must be a mapping, not {type(resume.update).__name__}")
-            given[f"{UPDATE}{sum(key.startswith(UPDATE) for key in self.writes)}"] = self.storable(resume.update)
+            given[f"{UPDATE}{sum(key.startswith(UPDATE) for key in self.writes)}"] = self.without_private(resume.update)
         try:
             return {key: freeze(value) for key, value in given.items()}
         except ValueError as error:
@@ -493,11 +492,7 @@ class Run(Strand):
                 f"the run stopped at {self._place()}: resume with a mapping to merge into the state, "
                 f"or without a value, not with {type(value).__name__}",
             )
-        return self.storable(value)
-
-    def storable(self, update: Mapping[str, Any]) -> Mapping[str, Any]:
-        """An update without the keys that are never stored; those are merged at once."""
-        return self.without_private(update) if self.schema.transient else update
+        return self.without_private(value)
 
     def _merge_recorded(self) -> None:
         """Merge the answers to declared stops and the updates that came with resumes, in the order they came."""

@@ -264,7 +264,7 @@ class Strand(Walk):
             reason = f"{node.id!r} returned {type(result).__name__}: return a mapping of updates, or None"
             raise self.failure(NodeExecutionError, reason, node.id)
         try:
-            return pack(self.schema.plain(result or {}))
+            return pack(self.schema.plain(self.without_private(result or {})))
         except ValueError as error:
             raise self.failure(NodeExecutionError, f"the update of {node.id!r} cannot be kept: {error}") from error
 
@@ -315,6 +315,7 @@ class Branch(Strand):
         self.next = head
         self.key = key
         self.data = around.data
+        self.transient = around.transient
         self.private = self.given_private = around.private
         self.post = around.post
         self.executor = around.executor_of(fork.source)

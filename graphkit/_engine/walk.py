@@ -47,8 +47,10 @@ class Walk:
         self.data = EMPTY
         self.changes: Changes | None = None
         """Against the state of the latest stored checkpoint; None if there is none, or nothing is known."""
+        self.transient: frozenset[str] = program.topology.schema.transient
+        """The keys that nothing stores or shows: those of the schema, and of the graphs around this one."""
         self.private: FrozenDict = EMPTY
-        """The transient keys: nodes see them, nothing stores or shows them."""
+        """What nodes see under them."""
         self.taps: list[Callable[[str, FrozenDict], None]] = []
         """Told of every update that was merged, packed."""
         self.post: Post | None = None
@@ -67,7 +69,7 @@ class Walk:
                 node_id,
             )
         try:
-            if self.schema.transient:
+            if self.transient:
                 update = self.without_private(update)
             data, ops = self.schema.merge(self.data, update)
             packed = pack(self.schema.plain(update)) if self.taps else None
@@ -89,8 +91,10 @@ class Walk:
 
     def without_private(self, update: Mapping[str, Any]) -> Mapping[str, Any]:
         """Take the transient keys out of an update, into what lives in memory only."""
+        if not self.transient:
+            return update
         update = self.schema.plain(update)
-        private = {key: value for key, value in update.items() if key in self.schema.transient}
+        private = {key: value for key, value in update.items() if key in self.transient}
         if not private:
             return update
         self.private = self.schema.merge_private(self.private, private)

@@ -21,7 +21,7 @@ from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
 
 CONFIG = RunnableConfig("t")
-SECRET = "hunter2-hunter2"  # noqa: S105 - what is to be found nowhere
+SECRET = "hunter2-hunter2"
 SCHEMA = {"log": Channels.appender_with_duplicate(), "token": Channels.transient()}
 PLAIN = {"log": Channels.appender_with_duplicate()}
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import abc
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
+from functools import partial
 from time import monotonic
 from typing import Any, ClassVar, Final, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
@@ -17,6 +18,7 @@ from graphkit._frozen import FrozenDict, freeze
 from graphkit._names import JavaNames
 from graphkit._output import CheckpointInfo, InterruptionMetadata, WaitingInterrupt
 from graphkit._visit import held_locks
+from graphkit._watch import Change, PollingWatch, Watch
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
@@ -272,6 +274,60 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         """
         return None
 
+    # Following
+
+    def watch(self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0) -> Watch:
+        """Follow one thread with all its namespaces, or all threads (None), from now on; nothing is missed after this.
+
+        On the four methods alone, and with others that cannot do better, it looks again and again; close it.
+
+        Args:
+            thread: the thread. A config with a checkpoint id: from that checkpoint on, which is not told itself, but
+                what was recorded beside it. With a namespace: that one and those below it.
+            latest: begin with the latest checkpoint of each history, and what is recorded beside it.
+            interval: seconds between looks, where the saver can but look.
+
+        Raises:
+            CheckpointNotFoundError: there is no such checkpoint.
+            CheckpointerConfigurationError: all threads are to be followed, and the saver keeps no list of them.
+        """
+        config = self._followed(thread)
+        return PollingWatch(self, config, told_beside, partial(_versions_of, self), latest=latest, interval=interval)
+
+    def _followed(self, thread: ThreadLike) -> RunnableConfig | None:
+        """What a watch is to follow."""
+        if thread is None or isinstance(thread, str):
+            return None if thread is None else RunnableConfig(thread)
+        config = RunnableConfig.of(thread)
+        if config.checkpoint_id is not None and self.get(config) is None:
+            raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id}")
+        return config
+
+    def wait_for_resume(
+        self, thread: ThreadLike = None, timeout: float | None = None, *, interval: float = 1.0
+    ) -> bool:
+        """Wait until nothing of what waits for a human in a thread does so any more: answered, or moved on past.
+
+        Then `app.resume(thread)` finds the answers, and goes on. A thread that waits for nobody, or is not there, is
+        not waited for.
+
+        Args:
+            thread: the thread.
+            timeout: seconds; None waits for ever.
+            interval: seconds between looks, where the saver can but look; see `watch`.
+
+        Returns:
+            True; False if the time is up, and something still waits.
+        """
+        at = RunnableConfig(thread) if isinstance(thread, str) else RunnableConfig.of(thread).with_check_point_id(None)
+        deadline = None if timeout is None else monotonic() + timeout
+        with self.watch(at, interval=interval) as changes:
+            waited = waiting_ids(self, at)
+            while waited.intersection(waiting_ids(self, at)):
+                if changes.get(None if deadline is None else max(0.0, deadline - monotonic())) is None:
+                    return False
+        return True
+
     # The run lock
 
     def run_lock(self, config: ConfigLike = None, timeout: float | None = None) -> AbstractContextManager[object]:
@@ -382,8 +438,28 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         """As `size`."""
         return await _in_thread(self.size, thread)
 
+    async def awatch(
+        self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0
+    ) -> AsyncIterator[Change]:
+        """As `watch`; begins with the first item asked for, and ends when the iterator is closed."""
+        with await _in_thread(self.watch, thread, latest=latest, interval=interval) as changes:
+            while (change := await _in_thread(changes.get)) is not None:
+                yield change
+
+    async def await_for_resume(
+        self,
+        thread: ThreadLike = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - the twin of a method that has it
+        *,
+        interval: float = 1.0,
+    ) -> bool:
+        """As `wait_for_resume`."""
+        return await _in_thread(self.wait_for_resume, thread, timeout, interval=interval)
+
     # Java names
     putWrites = put_writes
+    waitForResume = wait_for_resume
+    awaitForResume = await_for_resume
     getWrites = get_writes
     addTags = add_tags
     removeTags = remove_tags
@@ -534,6 +610,36 @@ def inner_stops(writes: Mapping[str, Any]) -> dict[str, str]:
     """The stops that wait in embedded graphs: id -> namespace."""
     stops = {key.removeprefix(INNER): place for key, place in writes.items() if key.startswith(INNER)}
     return {key: place for key, place in stops.items() if place is not None}
+
+
+def waiting_ids(saver: BaseCheckpointSaver, config: RunnableConfig) -> set[str]:
+    """The ids of what waits for a human at the latest checkpoint of a history, and in the embedded graphs it waits for.
+
+    What waits in an embedded graph whose own saver keeps its history does so as long as the graph around it says so.
+    """
+    writes = saver.get_writes(config)
+    found = set(unanswered(writes))
+    for key, namespace in inner_stops(writes).items():
+        inside = config.replace(checkpoint_ns=namespace)
+        if saver.get(inside) is None or key in waiting_ids(saver, inside):
+            found.add(key)
+    return found
+
+
+def told_beside(place: tuple[str, str], info: CheckpointInfo | None, writes: Mapping[str, Any]) -> Iterator[Change]:
+    """What values recorded beside a checkpoint of a thread and namespace tell whoever follows the store."""
+    about = *place, info
+    for key, value in writes.items():
+        if key.startswith(INTERRUPT):
+            yield Change("interrupt", *about, key.removeprefix(INTERRUPT), value)
+        elif key.startswith(ANSWER):
+            yield Change("answer", *about, key.removeprefix(ANSWER), value)
+        elif key == FAILURE and value is not None:
+            yield Change("failure", *about, None, value)
+
+
+def _versions_of(saver: BaseCheckpointSaver, thread: str) -> object:
+    return saver.versions_by_thread_id(thread) if isinstance(saver, HasVersions) else None
 
 
 def status_of(next_node_id: str | None, writes: Mapping[str, Any]) -> str:

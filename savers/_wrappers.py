@@ -6,7 +6,7 @@ Each wraps any saver, so they stack: `ValidatingSaver(SomethingElse(FileSystemSa
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Self
@@ -16,6 +16,7 @@ from graphkit._checkpoint import Checkpoint, Tag
 from graphkit._config import ConfigLike, RunnableConfig
 from graphkit._names import snake_to_camel
 from graphkit._output import CheckpointInfo, WaitingInterrupt
+from graphkit._watch import Change, Watch
 from graphkit.errors import CheckpointerConfigurationError
 
 
@@ -132,6 +133,14 @@ class SaverWrapper(BaseCheckpointSaver):
     def run_lock_key(self, config: ConfigLike = None) -> object:
         return self.delegate.run_lock_key(config)
 
+    def watch(self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0) -> Watch:
+        return self.delegate.watch(thread, latest=latest, interval=interval)
+
+    def wait_for_resume(
+        self, thread: ThreadLike = None, timeout: float | None = None, *, interval: float = 1.0
+    ) -> bool:
+        return self.delegate.wait_for_resume(thread, timeout, interval=interval)
+
     # Async twins
 
     async def alist(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
@@ -203,6 +212,20 @@ class SaverWrapper(BaseCheckpointSaver):
 
     async def asize(self, thread: ThreadLike = None) -> int:
         return await self.delegate.asize(thread)
+
+    def awatch(
+        self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0
+    ) -> AsyncIterator[Change]:
+        return self.delegate.awatch(thread, latest=latest, interval=interval)
+
+    async def await_for_resume(
+        self,
+        thread: ThreadLike = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - the twin of a method that has it
+        *,
+        interval: float = 1.0,
+    ) -> bool:
+        return await self.delegate.await_for_resume(thread, timeout, interval=interval)
 
 
 class VersionedSaverWrapper(SaverWrapper, HasVersions):

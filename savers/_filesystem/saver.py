@@ -44,6 +44,7 @@ from savers._filesystem.store import Store
 from savers._filesystem.sync import Flusher, Ticket, give_back, sync, take_ticket
 
 if TYPE_CHECKING:
+    from graphkit._watch import Watch
     from savers._filesystem.repair import RepairReport
     from savers._filesystem.verify import Progress, StoreReport
 
@@ -437,6 +438,20 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         with history.mutex:
             checkpoints = self._listed(history) if history.refresh() else []
         return Tag(config.thread, checkpoints, version)
+
+    # Following
+
+    @_at_the_edge("follow")
+    def watch(self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0) -> Watch:
+        """As the contract's, on file events: nothing is looked at until something has happened.
+
+        On a network file system, and where the system has no events left to give, it looks every `interval` seconds,
+        and says so in a warning of the logger "graphkit". What died without a word is told as idle at once on Linux,
+        and elsewhere not at all.
+        """
+        from savers._filesystem.watch import FileWatch
+
+        return FileWatch(self._store, self._followed(thread), _info, latest=latest, interval=interval)
 
     # The run lock
 

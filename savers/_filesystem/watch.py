@@ -1,0 +1,524 @@
+"""Following a store on file events: which logs have grown, what was appended to them, whose run has ended.
+
+Theory of operation. watchdog tells which files change, and of those only the names of threads are kept, in a set, so
+nothing piles up however slowly a reader asks. What has happened is read from the logs themselves, on from a bookmark:
+where the last look ended. So an event too many does no harm, and what was written while the watch was being set up
+needs none. A process that dies closes its files, which is an event too: that is how a run lock that nobody holds any
+more is noticed at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from logging import getLogger
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
+
+from graphkit._abc import told_beside
+from graphkit._watch import Change, Watch, is_inside
+from graphkit.errors import CheckpointerError, CheckpointSerializationError, CheckpointStorageError
+from savers._filesystem import layout, log, record, rewrite
+from savers._filesystem.history import History
+
+if TYPE_CHECKING:
+    from threading import Condition
+
+    from graphkit._config import RunnableConfig
+    from graphkit._output import CheckpointInfo
+    from savers._filesystem.record import Entry
+    from savers._filesystem.store import Store
+
+_OPEN: Final = 64
+"""So many logs are kept open."""
+_TRUST: Final = 60.0
+"""Seconds after which all is looked at without an event: a system's queue of them may run over."""
+_SOON: Final = 0.05
+"""Seconds after which a lock is looked at again: its file is closed a moment before it is free."""
+_REMOTE: Final = frozenset({"9p", "afs", "ceph", "cifs", "glusterfs", "lustre", "nfs", "nfs4", "smb3", "virtiofs"})
+"""File systems that other machines change, of which no event tells here; so do most of FUSE's."""
+_LOGGER: Final = getLogger("graphkit")
+
+Info = Callable[[History, "Entry"], "CheckpointInfo"]
+_Place = tuple[str, str]
+"""The names of a thread's directory and of a namespace's inside it, "" at the root."""
+
+
+class Bookmark(NamedTuple):
+    """Where in which file the last look ended."""
+
+    inode: int
+    end: int
+    last: str | None = None
+    """The last checkpoint known of it."""
+    is_over: bool = False
+    """The end of this history was told."""
+
+
+@final
+class _Log(History):
+    """An open log that is read on and on; states are not decoded, and no list of its checkpoints is kept."""
+
+    inode = 0
+
+    def open_at(self, end: int | None) -> bool:
+        """Open the file as it was when it ended there (None: as it is); false if there is no log."""
+        try:
+            self.fd = self.io.open(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        try:
+            found = self.io.fstat(self.fd)
+            self.inode = found.st_ino
+            start = self._read_birth(found.st_size)
+            limit = found.st_size if end is None else min(end, found.st_size)
+            if limit > start and not self._read_tail(limit, start):
+                self._read_all(limit)
+        except log.Unborn:
+            self.close()
+            return False
+        except BaseException:
+            self.close()
+            raise
+        self.table = self.index = None
+        return True
+
+    def changes(self, info: Info) -> Iterator[Change]:
+        """What was appended since."""
+        size = self.io.fstat(self.fd).st_size
+        for frame in log.scan(self.io, self.fd, self.path, self.fid, self.end, size, self.seq):
+            self._take(frame, tracked=False)
+            self.seq, self.end = frame.seq + 1, frame.end
+            yield from self._told(frame, info)
+
+    def _told(self, frame: log.Frame, info: Info) -> Iterator[Change]:
+        place = self.thread_id, self.namespace
+        if frame.type == log.CHECKPOINT and self.tail is not None:
+            yield Change("checkpoint", *place, info(self, self.tail))
+        elif frame.type == log.WRITE:
+            beside, values = record.unpack_payload(self.path, frame)
+            entry = self._known(record.id_text(beside))
+            about = None if entry is None else info(self, entry)
+            yield from told_beside(place, about, {key: self._value(key, packed) for key, packed in values.items()})
+        elif frame.type in {log.RELEASE, log.TOMBSTONE}:
+            yield Change("release" if frame.type == log.RELEASE else "delete", *place)
+
+    def _value(self, key: str, packed: bytes) -> Any:
+        try:
+            return self._codec.unpack(packed, key)
+        except CheckpointSerializationError as error:
+            return error.raw  # whoever follows need not know the application's types
+
+    def latest_changes(self, info: Info) -> Iterator[Change]:
+        """The latest checkpoint and what is recorded beside it, as if it were new."""
+        entry = self.latest()
+        if entry is not None:
+            yield from self._entry_told(entry, info)
+        self.index = None
+
+    def changes_after(self, id: str | None, info: Info) -> Iterator[Change]:
+        """The checkpoints after one, in a log that was written anew, and what is beside that one; all if it is gone."""
+        entries = self.listing().entries
+        known = next((number for number, entry in enumerate(entries) if entry.id == id), -1)
+        if known >= 0:
+            yield from self._beside(entries[known], info)
+        for entry in entries[known + 1 :]:
+            yield from self._entry_told(entry, info)
+        self.index = None
+
+    def _entry_told(self, entry: Entry, info: Info) -> Iterator[Change]:
+        yield Change("checkpoint", self.thread_id, self.namespace, info(self, entry))
+        yield from self._beside(entry, info)
+
+    def _beside(self, entry: Entry, info: Info) -> Iterator[Change]:
+        values = {key: self._value(key, packed) for key, packed in self.packed_values_of(entry).items()}
+        yield from told_beside((self.thread_id, self.namespace), info(self, entry), values)
+
+    def bookmark(self) -> Bookmark:
+        """Where it was read to."""
+        last = None if self.tail is None else self.tail.id
+        return Bookmark(self.inode, self.end, last, self.closed_by is not None)
+
+
+@final
+class _Events:
+    """The threads whose files have changed, as watchdog tells it; `changed` is notified."""
+
+    def __init__(self, changed: Condition, root: str, only: str | None) -> None:
+        """Start to listen.
+
+        Args:
+            changed: guards what is collected here.
+            root: the directory of the store.
+            only: the name of the one thread's directory that matters; None: all do.
+
+        Raises:
+            OSError: the system refuses, having no such events or no room for more.
+        """
+        from watchdog import events
+        from watchdog.observers import Observer
+
+        self.names: set[str] = set()
+        self.closed: set[str] = set()
+        """Threads whose run lock somebody has closed."""
+        self._changed, self._root, self._only = changed, root, only
+        kinds = ("Modified", "Created", "Moved", "Deleted")
+        self._of_names = [getattr(events, f"Dir{kind}Event") for kind in kinds[1:]]
+        self._of_all = [*self._of_names, events.FileClosedEvent, *(getattr(events, f"File{one}Event") for one in kinds)]
+        self._observer: Any = Observer()
+        self._inner: Any = None
+        self._inode = 0
+        self._listen(root, recursive=only is None)
+        self._observer.start()
+
+    def _listen(self, path: str, *, recursive: bool) -> Any:
+        wanted = self._of_all if recursive else self._of_names
+        return self._observer.schedule(self, path, recursive=recursive, event_filter=wanted)
+
+    def cover(self, directory: str) -> None:
+        """Listen to what happens in the one thread's directory, which may have been made anew; before it is read."""
+        found = os.stat(directory).st_ino if os.path.isdir(directory) else 0
+        if self._only is None or found == self._inode:
+            return
+        if self._inner is not None:
+            with suppress(KeyError):
+                self._observer.unschedule(self._inner)
+        self._inode, self._inner = found, None
+        if found:
+            with suppress(FileNotFoundError):
+                self._inner = self._listen(directory, recursive=True)
+
+    def dispatch(self, event: Any) -> None:
+        """Take an event; watchdog calls it."""
+        for path in (event.src_path, event.dest_path):
+            name, _, rest = path[len(self._root) + 1 :].partition(os.sep)
+            if layout.is_thread(name) and self._only in {None, name}:
+                self._note(name, rest, closed=event.event_type == "closed")
+
+    def _note(self, name: str, rest: str, *, closed: bool) -> None:
+        is_lock = rest == layout.RUN_LOCK
+        if closed == is_lock:  # who holds the lock writes to it, and readers close logs: neither says anything
+            with self._changed:
+                (self.closed if closed else self.names).add(name)
+                self._changed.notify_all()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still listens."""
+        return bool(self._observer.is_alive())
+
+    def stop(self) -> None:
+        """Listen no more."""
+        self._observer.stop()
+        self._observer.join()
+
+
+@final
+class FileWatch(Watch):
+    """The changes of a checkpoint directory, whoever makes them."""
+
+    def __init__(
+        self, store: Store, config: RunnableConfig | None, info: Info, *, latest: bool, interval: float
+    ) -> None:
+        """Begin to follow; see `BaseCheckpointSaver.watch`.
+
+        Args:
+            store: the directory.
+            config: what to follow.
+            info: makes what is told of a checkpoint.
+            latest: begin with the latest checkpoint of each history.
+            interval: seconds between looks on a file system without events.
+        """
+        super().__init__()
+        self._store, self._config, self._info = store, config, info
+        self._only = None if config is None else layout.place_of(config.thread).name
+        self._interval = interval
+        self._marks: dict[str, dict[str, Bookmark]] = {}
+        """Per thread's directory and namespace's."""
+        self._logs: OrderedDict[_Place, _Log] = OrderedDict()
+        self._fresh: set[_Place] = set()
+        """Of which the latest checkpoint is to be told first."""
+        self._suspects: dict[str, float] = {}
+        """Threads whose lock is to be looked at again, and when."""
+        self._events = self._listen()
+        begins_earlier = latest or (config is not None and config.checkpoint_id is not None)
+        self._next = monotonic() if begins_earlier else self._due()
+        for name in self._names():
+            for place in self._places(name):
+                self._begin(place, latest=latest)
+
+    def _listen(self) -> _Events | None:
+        root = self._store.root
+        try:
+            if (kind := _remote_kind(root)) is not None:
+                raise OSError(f"{kind} is a network file system")  # noqa: TRY301
+            events = _Events(self._changed, root, self._only)
+            if self._only is not None:
+                events.cover(layout.join(root, self._only))
+        except OSError as error:
+            self._tell_that_it_polls(error)
+            return None
+        return events
+
+    def _tell_that_it_polls(self, reason: object) -> None:
+        _LOGGER.warning(
+            "%s: no file events (%s); looking every %g seconds instead", self._store.root, reason, self._interval
+        )
+
+    def _due(self) -> float:
+        return monotonic() + (self._interval if self._events is None else _TRUST)
+
+    # Waiting
+
+    def _pause(self, deadline: float | None) -> bool:
+        while not self._is_disturbed and not self._has_news() and (now := monotonic()) < self._wanted():
+            if deadline is not None and now >= deadline:
+                return False
+            self._sleep(self._wanted() if deadline is None else min(deadline, self._wanted()))
+        return True
+
+    def _has_news(self) -> bool:
+        return self._events is not None and bool(self._events.names or self._events.closed)
+
+    def _wanted(self) -> float:
+        return min([self._next, *self._suspects.values()])
+
+    def _give_back(self) -> None:
+        if self._events is not None:
+            self._events.stop()
+            self._events = None
+        while self._logs:
+            self._logs.popitem()[1].close()
+
+    # Looking
+
+    def _look(self) -> Iterator[Change]:
+        try:
+            names, closed = self._news()
+            for name in sorted(names | closed):
+                yield from self._look_at(name)
+            for name in sorted(closed):
+                yield from self._idle(name)
+        except OSError as error:
+            raise CheckpointStorageError(error.filename or self._store.root, "follow", error) from error
+
+    def _news(self) -> tuple[set[str], set[str]]:
+        """The threads to look at, and those whose lock may be free."""
+        now = monotonic()
+        names: set[str] = set()
+        closed = {name for name, due in self._suspects.items() if due <= now}
+        if now >= self._next:
+            names = {*self._names(), *self._marks}
+            self._check_events()
+            self._next = self._due()
+        if self._events is not None:
+            with self._changed:
+                names, self._events.names = names | self._events.names, set()
+                closed, self._events.closed = closed | self._events.closed, set()
+        return names, closed
+
+    def _check_events(self) -> None:
+        if self._events is not None and not self._events.is_alive:
+            self._events = None
+            self._tell_that_it_polls("they have ended")
+
+    def _names(self) -> list[str]:
+        """The directories of threads."""
+        if self._only is not None:
+            return [self._only]
+        return [name for name in self._store.io.listdir(self._store.root) if layout.is_thread(name)]
+
+    def _places(self, name: str) -> list[_Place]:
+        """The root of a thread and its namespaces, those too that have been there."""
+        inside = self._store.io.listdir(layout.join(self._store.root, name))
+        found = {one for one in inside if layout.is_namespace(one)}
+        return [(name, one) for one in sorted({"", *found, *self._marks.get(name, ())})]
+
+    def _path(self, place: _Place) -> str:
+        return layout.join(self._store.root, *place, layout.LOG)
+
+    def _look_at(self, name: str) -> Iterator[Change]:
+        if self._events is not None:
+            self._events.cover(layout.join(self._store.root, name))
+        for place in self._places(name):
+            try:
+                yield from self._look_at_log(place)
+            except CheckpointerError as error:
+                _LOGGER.warning("what happens here is not told: %s", error)
+                self._close(place)
+                self._mark_end(place)
+
+    def _look_at_log(self, place: _Place) -> Iterator[Change]:
+        there = self._store.io.stat(self._path(place))
+        mark = self._marks.get(place[0], {}).get(place[1])
+        if mark is not None and (there is None or there.st_ino != mark.inode):
+            is_over = yield from self._rest(place, mark, is_gone=there is None)
+            mark = None if is_over else mark._replace(inode=0)
+        elif mark is not None and there is not None and there.st_size < mark.end:
+            self._close(place)  # a write that never finished was cut off, and more than that may have been
+            mark = mark._replace(inode=0)
+        if there is not None and (mark is None or (there.st_ino, there.st_size) != mark[:2]):
+            yield from self._read(place, mark)
+
+    def _rest(self, place: _Place, mark: Bookmark, *, is_gone: bool) -> Generator[Change, None, bool]:
+        """What was still written to a file that is no longer there; whether that history is over."""
+        opened = self._logs.pop(place, None) or self._released(place, mark)
+        is_over = mark.is_over
+        try:
+            if opened is not None and not is_over:
+                yield from opened.changes(self._info)
+                is_over = opened.closed_by is not None
+        finally:
+            if opened is not None:
+                opened.close()
+        if is_gone and not is_over and (ids := self._ids(place)) is not None:
+            yield Change("delete", *ids)
+        if is_gone or is_over:
+            self._forget(place)
+        return is_gone or is_over
+
+    def _released(self, place: _Place, mark: Bookmark) -> _Log | None:
+        """The file that was the log, if a release has made a version of it."""
+        directory = layout.join(self._store.root, *place)
+        for name in self._store.io.listdir(directory):
+            path = layout.join(directory, name)
+            if layout.version_of(name) is not None and (found := self._store.io.stat(path)) is not None:
+                ids = self._ids(place)
+                if found.st_ino == mark.inode and ids is not None:
+                    opened = self._log(path, ids)
+                    return opened if opened.open_at(mark.end) else None
+        return None
+
+    def _read(self, place: _Place, mark: Bookmark | None) -> Iterator[Change]:
+        ids = self._ids(place)
+        if ids is None or not self._is_wanted(ids[1]):
+            return
+        opened = self._logs.get(place)
+        if opened is None:
+            opened = self._log(self._path(place), ids)
+            starts_later = place in self._fresh or (mark is not None and not mark.inode)
+            if not opened.open_at(None if starts_later else mark.end if mark is not None else 0):
+                return
+            self._keep(place, opened)
+        self._logs.move_to_end(place)
+        try:
+            if mark is not None and not mark.inode:
+                yield from opened.changes_after(mark.last, self._info)
+            elif place in self._fresh:
+                yield from opened.latest_changes(self._info)
+            yield from opened.changes(self._info)
+        finally:
+            if opened.fd >= 0:
+                self._fresh.discard(place)
+                self._marks.setdefault(place[0], {})[place[1]] = opened.bookmark()
+
+    def _keep(self, place: _Place, opened: _Log) -> None:
+        self._logs[place] = opened
+        if len(self._logs) > _OPEN:
+            self._logs.popitem(last=False)[1].close()
+
+    def _log(self, path: str, ids: tuple[str, str]) -> _Log:
+        return _Log(*self._store._arguments(path, *ids))  # noqa: SLF001 - of the same package
+
+    def _close(self, place: _Place) -> None:
+        if (opened := self._logs.pop(place, None)) is not None:
+            opened.close()
+
+    # Bookmarks
+
+    def _begin(self, place: _Place, *, latest: bool) -> None:
+        if self._begins_inside(place):
+            return
+        if latest:
+            self._fresh.add(place)
+        else:
+            self._mark_end(place)
+
+    def _begins_inside(self, place: _Place) -> bool:
+        """Whether a history is followed from one of its checkpoints on, which is marked."""
+        config = self._config
+        if config is None or config.checkpoint_id is None:
+            return False
+        if layout.namespace_name(config.checkpoint_ns) != place[1]:
+            return False
+        history = self._store.live(config.thread, config.checkpoint_ns)
+        with history.mutex:
+            entry = history.find(config.checkpoint_id) if history.refresh() else None
+            if entry is None:
+                return False
+            inode = history.io.fstat(history.fd).st_ino
+        self._marks.setdefault(place[0], {})[place[1]] = Bookmark(inode, entry.offset + entry.size, entry.id)
+        return True
+
+    def _mark_end(self, place: _Place) -> None:
+        found = self._store.io.stat(self._path(place))
+        if found is not None:
+            self._ids(place)  # while there is a file that tells them
+            self._marks.setdefault(place[0], {})[place[1]] = Bookmark(found.st_ino, found.st_size)
+
+    def _forget(self, place: _Place) -> None:
+        marks = self._marks.get(place[0], {})
+        marks.pop(place[1], None)
+        if not marks:
+            self._marks.pop(place[0], None)
+
+    # Whose they are
+
+    def _is_wanted(self, namespace: str) -> bool:
+        return self._config is None or is_inside(namespace, self._config.checkpoint_ns)
+
+    def _ids(self, place: _Place) -> tuple[str, str] | None:
+        """The thread and the namespace; None while no file tells them."""
+        name, inner = place
+        thread = self._thread(name)
+        if thread is None or not inner:
+            return None if thread is None else (thread, "")
+        namespace = rewrite._id_in(self._store, layout.join(self._store.root, name, inner), [layout.LOG], "ns")  # noqa: SLF001
+        return None if namespace is None else (thread, namespace)
+
+    def _thread(self, name: str) -> str | None:
+        if self._config is not None:
+            return self._config.thread
+        known = layout.plain_id(name) or self._store.ids.get(name)
+        if known is not None:
+            return known
+        directory = layout.join(self._store.root, name)
+        logs = rewrite._logs_of_thread(self._store, directory, released=True)  # noqa: SLF001 - of the same package
+        return rewrite._id_in(self._store, directory, logs, "thread")  # noqa: SLF001
+
+    # Run locks
+
+    def _idle(self, name: str) -> Iterator[Change]:
+        """Tell that nobody runs a thread, if so; if not yet, there is a second look."""
+        is_second = self._suspects.pop(name, None) is not None
+        path = layout.join(self._store.root, name, layout.RUN_LOCK)
+        found, thread = self._store.io.stat(path), self._thread(name)
+        if found is not None and thread is not None:
+            if not _is_locked(found.st_ino):
+                yield Change("idle", thread, "")
+            elif not is_second:
+                self._suspects[name] = monotonic() + _SOON
+
+
+def _is_locked(inode: int) -> bool:
+    """Whether somebody holds a lock on a file. Trying to take it would disturb those who want it."""
+    try:
+        with open("/proc/locks", encoding="ascii") as file:
+            return any(" FLOCK " in line and f":{inode} " in line for line in file)
+    except OSError:
+        return False
+
+
+def _remote_kind(path: str) -> str | None:
+    """The kind of the network file system that a directory is on; None if it is on a local one."""
+    device = os.stat(path).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    with suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            mount, _, source = line.partition(" - ")
+            kind = source.split(" ", 1)[0]
+            if mount.split()[2] == wanted and (kind in _REMOTE or kind == "fuse" or kind.startswith("fuse.")):
+                return kind
+    return None

@@ -1,0 +1,143 @@
+"""The typer application: every command, with the options that all have, and one place where errors become sentences."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import logging
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Final, get_type_hints
+
+import typer
+from typer.core import TyperCommand
+
+from graphkit.cli.render import Said, show
+from graphkit.cli.world import World
+from graphkit.errors import GraphKitError
+
+SUBJECTS: Final = ("looking", "reading", "steering", "running", "caring", "moving")
+"""The modules that have commands, as a tuple COMMANDS of functions, in the order of the help."""
+
+_AS_JSON: Final = Annotated[bool, typer.Option("--json", help="Print JSON: all fields, whole ids, times in UTC.")]
+_DEBUG: Final = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+_EXAMPLE: Final = "Example:"
+
+
+def application() -> typer.Typer:
+    """The command line as typer has it."""
+    app = typer.Typer(
+        name="graphkit",
+        help="See and steer the runs of a checkpoint directory.",
+        no_args_is_help=True,
+        rich_markup_mode=None,  # rich takes 100 ms to import, and help is asked for often
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
+    app.callback()(_version)
+    for subject in SUBJECTS:
+        for function in importlib.import_module(f"graphkit.cli.{subject}").COMMANDS:
+            text, _, example = inspect.getdoc(function).partition(_EXAMPLE)  # type: ignore[union-attr]
+            epilog = f"{_EXAMPLE} {' '.join(example.split())}"
+            name = function.__name__.rstrip("_").replace("_", "-")
+            app.command(name, cls=_Command, help=text.strip(), epilog=epilog)(_as_typer_wants(function))
+    return app
+
+
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as version_of
+
+        typer.echo(f"graphkit {version_of('graphkit')}")
+        raise typer.Exit
+
+
+class _Command(TyperCommand):
+    """A command whose directory may be left out, where something else tells it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; if one is missing, the first is taken for left out."""
+        given, place = list(args), _default_place(ctx.obj, args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if place is None or type(error).__name__ != "MissingParameter":
+                raise
+            ctx.params.clear()
+            return super().parse_args(ctx, [place, *given])
+
+
+def _default_place(world: World | None, args: list[str]) -> str | None:
+    named = None if world is None else world.environment.get("GRAPHKIT_DIR")
+    if named:
+        return named
+    return "" if any(one.split("=")[0] == "--app" for one in args) else None
+
+
+def _as_typer_wants(function: Callable[..., Any]) -> Callable[..., None]:
+    """The command with the options that all have; its result is shown, its errors are told."""
+    signature = inspect.signature(function)
+    hints = get_type_hints(function, include_extras=True)
+    own = [one.replace(annotation=hints[one.name]) for one in signature.parameters.values() if one.name != "world"]
+
+    def command(ctx: typer.Context, **given: Any) -> None:
+        world = dataclasses.replace(ctx.obj, as_json=given.pop("as_json"), debug=given.pop("debug"))
+        code = _told(world, lambda: function(world, **given))
+        if code:
+            raise typer.Exit(code)
+
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
+            *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own),
+            inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_AS_JSON),
+            inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_DEBUG),
+        ]
+    )
+    command.__annotations__ = {}
+    return command
+
+
+def _told(world: World, call: Callable[[], Any]) -> int:
+    """Show what a command gives: a view, or several as they come. Returns the exit code."""
+    handler = _Warnings(world)
+    logger = logging.getLogger("graphkit")
+    logger.addHandler(handler)
+    try:
+        return _shown(world, call())
+    except (GraphKitError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        if world.debug:
+            world.warn("".join(traceback.format_exception(error)).rstrip())
+        world.warn(f"graphkit: {error}")
+        return error.exit_code if isinstance(error, GraphKitError) else 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        logger.removeHandler(handler)
+
+
+def _shown(world: World, result: Any) -> int:
+    code = 0
+    for view in result if isinstance(result, Iterator) else [result]:
+        if isinstance(view, Said):
+            code = view.exit_code
+        if view is not None:  # else it has written its output itself
+            show(world, view)
+    return code
+
+
+class _Warnings(logging.Handler):
+    """Says what the library logs."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.WARNING)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line of it."""
+        self._world.warn(f"graphkit: {record.levelname.lower()}: {record.getMessage()}")

@@ -1,0 +1,271 @@
+"""Looking after a store: verify, repair, compact, prune, copy, delete, release."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+import typer
+
+from graphkit._abc import BaseCheckpointSaver, Retention
+from graphkit._config import RunnableConfig
+from graphkit.cli.looking import age
+from graphkit.cli.opening import open_store, thread_of
+from graphkit.cli.options import Directory, DryRun, MaybeThread, Thread
+from graphkit.cli.render import Column, Said, Table, human_bytes
+from graphkit.cli.values import UsageError, shown
+from graphkit.cli.world import World
+from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointNotFoundError
+
+_PROBLEMS: Final = (
+    Column("path", "FILE"),
+    Column("state", "STATE"),
+    Column("offset", "AT BYTE", "number"),
+    Column("checkpoints", "GOOD CHECKPOINTS", "number"),
+    Column("reason", "REASON"),
+)
+
+
+def _ability(saver: BaseCheckpointSaver, name: str) -> Callable[..., Any]:
+    """What some savers can do beyond the contract.
+
+    Raises:
+        CheckpointerConfigurationError: this one cannot.
+    """
+    found = getattr(saver, name, None)
+    if not callable(found):
+        raise CheckpointerConfigurationError(f"{type(saver).__name__} cannot {name}; a checkpoint directory can")
+    return found  # type: ignore[no-any-return]
+
+
+def _named(saver: BaseCheckpointSaver, typed: str | None) -> str | None:
+    """The thread that was typed; one that only its name still proves is taken as it is."""
+    if typed is None:
+        return None
+    try:
+        return thread_of(saver, typed, released=True)
+    except CheckpointNotFoundError:
+        if _is_there(saver, typed):
+            return typed
+        raise
+
+
+def _is_there(saver: BaseCheckpointSaver, thread_id: str) -> bool:
+    verify = getattr(saver, "verify", None)
+    return verify is not None and any(one.files or one.unfinished for one in verify(thread_id).threads)
+
+
+def verify(world: World, directory: Directory, thread: MaybeThread = None) -> Any:
+    """Read every byte and tell what is wrong. Changes nothing, and nobody waits. Exits with 12 if there is damage.
+
+    Example: graphkit verify runs
+    """
+    saver = open_store(directory)
+    check = _ability(saver, "verify")
+    with world.progress("verifying") as progress:
+        report = check(_named(saver, thread), progress=progress)
+    rows = [_file_row(one, file) for one in report.threads for file in one.files if file.state != "ok"]
+    rows += [
+        {"thread": one.thread_id, "path": one.directory, "state": f"unfinished {one.unfinished}"}
+        for one in report.threads
+        if one.unfinished
+    ]
+    checkpoints = sum(file.checkpoints for one in report.threads for file in one.files)
+    sums = {"threads": len(report.threads), "checkpoints": checkpoints, "size": report.size, "ok": report.ok}
+    amount = f"{len(report.threads)} threads, {checkpoints} checkpoints, {human_bytes(report.size)}"
+    if report.ok:
+        return Said(f"{amount}: all of it is well", {**sums, "problems": []})
+    code = CheckpointCorruptionError.exit_code if any(row["state"] != "torn" for row in rows) else 0
+    advice = "see `graphkit repair`" if code else "the next write, or `graphkit repair`, sets a torn end aside"
+    said = Said(f"{amount}: {len(rows)} not well; {advice}", {**sums, "problems": rows}, code)
+    return iter([said] if world.as_json else [Table(_PROBLEMS, rows, ""), said])
+
+
+def _file_row(one: Any, file: Any) -> dict[str, Any]:
+    return {
+        "thread": one.thread_id, "path": file.path, "state": file.state, "offset": file.offset,
+        "reason": file.reason, "size": file.size, "checkpoints": file.checkpoints,
+    }  # fmt: skip
+
+
+def repair(world: World, directory: Directory, thread: MaybeThread = None, dry_run: DryRun = False) -> Said:
+    """Make damaged threads readable again, with every checkpoint that can still be rebuilt. Old bytes are set aside.
+
+    Example: graphkit repair runs order-17 --dry-run
+    """
+    saver = open_store(directory)
+    only = _named(saver, thread)
+    if dry_run:
+        report = _ability(saver, "verify")(only)
+        wrong = [one for one in report.threads if not one.ok]
+        names = ", ".join(shown(one.thread_id or one.directory) for one in wrong) or "none"
+        return Said(f"would repair {len(wrong)} threads: {names}", {"threads": [one.thread_id for one in wrong]})
+    with world.progress("repairing") as progress:
+        done = _ability(saver, "repair")(only, progress=progress)
+    kept, lost = sum(file.kept for file in done.files), [one for file in done.files for one in file.lost]
+    refused = [file for file in done.files if file.refused]
+    files = [
+        {"path": file.before.path, "kept": file.kept, "set_aside": file.set_aside, "refused": file.refused}
+        for file in done.files
+    ]
+    sentence = f"repaired {len(done.files) - len(refused)} files: kept {kept} checkpoints, lost {len(lost)} records"
+    sentence += "".join(f"\n{file.before.path}: {file.refused}" for file in refused)
+    losses = [{"checkpoint": one.checkpoint_id, "offset": one.offset, "reason": one.reason} for one in lost]
+    data = {"files": files, "lost": losses, "finished": list(done.finished), "removed": list(done.removed)}
+    return Said(
+        sentence if done.files else "nothing was damaged", data, CheckpointCorruptionError.exit_code if refused else 0
+    )
+
+
+def compact(world: World, directory: Directory, thread: MaybeThread = None, dry_run: DryRun = False) -> Said:
+    """Free the bytes of what was replaced and nobody can reach any more.
+
+    Example: graphkit compact runs
+    """
+    saver = open_store(directory)
+    only = None if thread is None else thread_of(saver, thread)
+    call = _ability(saver, "compact")
+    if dry_run:
+        size = saver.size(only)
+        return Said(f"would rewrite what can be shortened among {human_bytes(size)}", {"size": size})
+    with world.progress("compacting") as progress:
+        freed = call(only, progress=progress)
+    return Said(f"freed {human_bytes(freed)}", {"freed": freed})
+
+
+def prune(
+    world: World,
+    directory: Directory,
+    thread: MaybeThread = None,
+    keep_last: Annotated[
+        int | None, typer.Option("--keep-last", min=1, help="Keep so many of each history.", show_default=False)
+    ] = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option("--older-than", metavar="AGE", help="Remove only what is older: 12h, 30d.", show_default=False),
+    ] = None,
+    keep_tag: Annotated[
+        list[str] | None, typer.Option("--keep-tag", help="Keep what has this tag; repeatable.", show_default=False)
+    ] = None,
+    interrupted: Annotated[bool, typer.Option("--interrupted", help="Remove what waits for a human too.")] = False,
+    dry_run: DryRun = False,
+) -> Said:
+    """Remove old checkpoints. The latest of a history never goes.
+
+    Example: graphkit prune runs --keep-last 10 --older-than 30d --keep-tag golden
+    """
+    if keep_last is None and older_than is None:
+        raise UsageError("say what to prune: --keep-last, --older-than or both")
+    saver = open_store(directory)
+    before = None if older_than is None else world.now() - age(older_than)
+    options: dict[str, Any] = {
+        "keep_last": keep_last,
+        "older_than": before,
+        "keep_tags": tuple(keep_tag or ()),
+        "keep_interrupted": not interrupted,
+    }
+    among = saver.threads() if thread is None else [thread_of(saver, thread)]
+    count = 0
+    with world.progress("pruning") as progress:
+        for done, thread_id in enumerate(among, 1):
+            count += _going(saver, thread_id, options) if dry_run else saver.prune(thread_id, **options)
+            progress(done, len(among), thread_id)
+    verb = "would remove" if dry_run else "removed"
+    return Said(
+        f"{verb} {count} checkpoints of {len(among)} threads",
+        {"removed": count, "threads": len(among), "dry_run": dry_run},
+    )
+
+
+def _going(saver: BaseCheckpointSaver, thread_id: str, options: dict[str, Any]) -> int:
+    retention = Retention(*options.values())
+    spaces = [RunnableConfig(thread_id, checkpoint_ns=ns) for ns in saver.namespaces(thread_id)]
+    return sum(len(retention.going(saver.history(at))) for at in spaces)
+
+
+def copy(
+    world: World,  # noqa: ARG001 - as all commands
+    directory: Directory,
+    thread: Thread,
+    target: Annotated[str, typer.Argument(metavar="NEW", help="The id of the copy.")],
+    dry_run: DryRun = False,
+) -> Said:
+    """Copy the active history of a thread into a new one, ids and all.
+
+    Example: graphkit copy runs order-17 order-17-backup
+    """
+    saver = open_store(directory)
+    source = thread_of(saver, thread)
+    count = len(saver.history(RunnableConfig(source)))
+    data = {"thread": target, "from": source, "checkpoints": count, "dry_run": dry_run}
+    if dry_run:
+        free = "is free" if not saver.namespaces(target) else "is taken, so it would be refused"
+        return Said(f"would copy {count} checkpoints of {shown(source)} to {shown(target)}, which {free}", data)
+    saver.copy(source, target)
+    return Said(f"copied {count} checkpoints of {shown(source)} to {shown(target)}", data)
+
+
+def delete(
+    world: World,
+    directory: Directory,
+    thread: Thread,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: DryRun = False,
+) -> Said:
+    """Remove a thread with all its versions. Asks first; where nobody can be asked, --yes says so.
+
+    The id must be typed whole.
+
+    Example: graphkit delete runs order-17 --yes
+    """
+    saver = open_store(directory)
+    thread_id = _whole(saver, thread)
+    size = saver.size(thread_id)
+    data = {"thread": thread_id, "size": size, "dry_run": dry_run}
+    if dry_run:
+        return Said(f"would delete {shown(thread_id)}, {human_bytes(size)}", data)
+    if not yes and not _agreed(world, f"delete {shown(thread_id)}, {human_bytes(size)}, for good?"):
+        return Said("nothing was deleted", {**data, "deleted": False}, 1)
+    saver.delete(thread_id)
+    return Said(f"deleted {shown(thread_id)}, {human_bytes(size)}", {**data, "deleted": True})
+
+
+def _whole(saver: BaseCheckpointSaver, typed: str) -> str:
+    found = thread_of(saver, typed, released=True)
+    if typed not in {found, shown(found)}:
+        raise UsageError(f"what is removed must be typed whole: {shown(found)}")
+    return found
+
+
+def _agreed(world: World, question: str) -> bool:
+    if not world.is_terminal or not world.input.isatty():
+        raise UsageError("nobody can be asked here: give --yes")
+    world.err.write(f"{question} [y/N] ")
+    world.err.flush()
+    return world.input.readline().strip().lower() in {"y", "yes"}
+
+
+def release(
+    world: World,  # noqa: ARG001 - as all commands
+    directory: Directory,
+    thread: Thread,
+    dry_run: DryRun = False,
+) -> Said:
+    """End the active history of a thread. A directory keeps it as a version; the thread begins anew.
+
+    Example: graphkit release runs order-17
+    """
+    saver = open_store(directory)
+    thread_id = thread_of(saver, thread)
+    count = len(saver.history(RunnableConfig(thread_id)))
+    data = {"thread": thread_id, "checkpoints": count, "dry_run": dry_run}
+    if dry_run:
+        return Said(f"would release {count} checkpoints of {shown(thread_id)}", data)
+    tag = saver.release(RunnableConfig(thread_id))
+    kept = f"as version {tag.version}" if tag.version is not None else "and kept nowhere: this saver has no versions"
+    return Said(
+        f"released {len(tag.checkpoints)} checkpoints of {shown(thread_id)} {kept}", {**data, "version": tag.version}
+    )
+
+
+COMMANDS: Final = (verify, repair, compact, prune, copy, delete, release)

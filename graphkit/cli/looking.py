@@ -1,0 +1,376 @@
+"""Looking over a store: threads, history, search, stats."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from itertools import chain
+from typing import Annotated, Any, Final
+
+import typer
+
+from graphkit._abc import FAILURE, BaseCheckpointSaver, inner_stops, unanswered
+from graphkit._config import RunnableConfig
+from graphkit._output import CheckpointInfo
+from graphkit.cli.opening import open_store, thread_of
+from graphkit.cli.options import Directory, Limit, MaybeThread, Meta, Namespace, Thread
+from graphkit.cli.render import Card, Column, Table
+from graphkit.cli.values import UsageError, assignments
+from graphkit.cli.world import World
+from graphkit.errors import CheckpointerConfigurationError, CheckpointerError
+
+_PAGE: Final = 100
+"""Threads that a terminal shows unless told otherwise."""
+
+
+class Status(StrEnum):
+    """What `threads --status` chooses among."""
+
+    RUNNING = "running"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+    FINISHED = "finished"
+    DAMAGED = "damaged"
+
+
+class Sort(StrEnum):
+    """What `threads --sort` sorts by."""
+
+    ID = "id"
+    AGE = "age"
+    SIZE = "size"
+    CHECKPOINTS = "checkpoints"
+
+
+_ORDER: Final[dict[Sort, Callable[[dict[str, Any]], Any]]] = {
+    Sort.ID: lambda row: row["thread"],
+    Sort.AGE: lambda row: -row["updated"].timestamp() if row["updated"] else 0.0,
+    Sort.SIZE: lambda row: -(row["size"] or 0),
+    Sort.CHECKPOINTS: lambda row: -(row["checkpoints"] or 0),
+}
+_THREADS: Final = (
+    Column("thread", "THREAD", "name"),
+    Column("status", "STATUS"),
+    Column("node", "NODE"),
+    Column("next", "NEXT"),
+    Column("waiting", "WAITING FOR", "value"),
+    Column("checkpoints", "CHECKPOINTS", "number"),
+    Column("size", "SIZE", "bytes"),
+    Column("updated", "UPDATED", "age"),
+)
+_HISTORY: Final = (
+    Column("id", "CHECKPOINT", "id"),
+    Column("node", "NODE"),
+    Column("next", "NEXT"),
+    Column("status", "STATUS"),
+    Column("source", "SOURCE"),
+    Column("step", "STEP", "number"),
+    Column("created", "CREATED", "age"),
+    Column("seconds", "TOOK", "seconds"),
+    Column("size", "SIZE", "bytes"),
+    Column("tags", "TAGS", "list"),
+)
+
+
+def threads(
+    world: World,
+    directory: Directory,
+    status: Annotated[list[Status] | None, typer.Option("--status", help="Only those; repeatable.")] = None,
+    meta: Meta = None,
+    tag: Annotated[str | None, typer.Option("--tag", help="Only those with a checkpoint of this tag.")] = None,
+    newer: Annotated[
+        str | None, typer.Option("--newer", metavar="AGE", help="Only those changed within: 30min, 2d.")
+    ] = None,
+    older: Annotated[str | None, typer.Option("--older", metavar="AGE", help="Only those not changed within.")] = None,
+    sort: Annotated[Sort, typer.Option("--sort", help="By what; the newest, largest or most first.")] = Sort.ID,
+    limit: Limit = None,
+    offset: Annotated[int, typer.Option("--offset", min=0, help="Pass over so many first.")] = 0,
+    everything: Annotated[bool, typer.Option("--all", help="At a terminal: all, and not only the first 100.")] = False,
+) -> Table:
+    """List the threads: where each stands, what it waits for, how large and how old it is.
+
+    A damaged thread is listed as such. By id, only the threads that are shown are read; filters and another order
+    read them all.
+
+    Example: graphkit threads runs --status interrupted --sort age
+    """
+    saver = open_store(directory)
+    rows = (_thread_row(saver, thread_id) for thread_id in saver.threads())
+    wanted = (
+        row
+        for row in rows
+        if _is_wanted(row, world.now(), status, assignments(meta or (), "--meta"), tag, newer, older)
+    )
+    if limit is None and world.is_pretty and not everything:
+        limit = _PAGE
+    if sort is Sort.ID:
+        page = _page(wanted, offset, limit)
+    else:
+        page = _page(iter(sorted(wanted, key=_ORDER[sort])), offset, limit)
+    more = next(wanted, None) is not None if sort is Sort.ID else limit is not None and len(page) == limit
+    note = f"the first {len(page)}; --all or --limit shows more" if more and limit == _PAGE else ""
+    return Table(_THREADS, page, "no such threads" if status or meta or tag or newer or older else "no threads", note)
+
+
+def _page(rows: Iterator[dict[str, Any]], offset: int, limit: int | None) -> list[dict[str, Any]]:
+    page: list[dict[str, Any]] = []
+    for number, row in enumerate(rows):
+        if number >= offset:
+            page.append(row)
+        if limit is not None and len(page) == limit:
+            break
+    return page
+
+
+def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys((column.key for column in _THREADS), None)
+    row["thread"] = thread_id
+    try:
+        _fill(row, saver, thread_id)
+    except CheckpointerError as error:
+        row.update(status="damaged", waiting=str(error))
+    return row
+
+
+def _fill(row: dict[str, Any], saver: BaseCheckpointSaver, thread_id: str) -> None:
+    at = RunnableConfig(thread_id)
+    history = saver.history(at) or next(
+        (saver.history(at.replace(checkpoint_ns=ns)) for ns in saver.namespaces(thread_id)), ()
+    )
+    row["size"] = _size(saver, thread_id)
+    if not history:
+        return
+    latest = history[0]
+    row.update(status=latest.status, node=latest.node_id, next=latest.next_node_id, updated=latest.created_at)
+    row.update(checkpoints=len(history), metadata=latest.metadata, id=latest.id)
+    row["tags"] = list(dict.fromkeys(tag for info in history for tag in info.tags))
+    if latest.status in {"interrupted", "failed"}:
+        row["waiting"] = _waiting(saver, at)
+
+
+def _size(saver: BaseCheckpointSaver, thread_id: str) -> int | None:
+    try:
+        return saver.size(thread_id)
+    except CheckpointerConfigurationError:
+        return None
+
+
+def _waiting(saver: BaseCheckpointSaver, at: RunnableConfig) -> Any:
+    """What a human is asked, or why it failed."""
+    writes = saver.get_writes(at)
+    if writes.get(FAILURE) is not None and not unanswered(writes):
+        return f"{writes[FAILURE]['type']}: {writes[FAILURE]['message']}"
+    waiting = saver.interrupts(at.thread) if inner_stops(writes) else [*unanswered(writes).values()]
+    asked = [stop["payload"] if isinstance(stop, dict) else stop.payload for stop in waiting]
+    places = [
+        f"{stop['when']} {stop['node_id']}" if isinstance(stop, dict) else f"{stop.when} {stop.node_id}"
+        for stop in waiting
+    ]
+    told = [place if payload is None else payload for place, payload in zip(places, asked, strict=True)]
+    return told[0] if len(told) == 1 else told
+
+
+def _is_wanted(
+    row: dict[str, Any],
+    now: datetime,
+    status: Sequence[Status] | None,
+    meta: dict[str, Any],
+    tag: str | None,
+    newer: str | None,
+    older: str | None,
+) -> bool:
+    if status and row["status"] not in status:
+        return False
+    metadata = row.get("metadata") or {}
+    if any(key not in metadata or metadata[key] != value for key, value in meta.items()):
+        return False
+    if tag is not None and tag not in row.get("tags", ()):
+        return False
+    if newer is None and older is None:
+        return True
+    updated = row["updated"]
+    if updated is None:
+        return False
+    return (newer is None or now - updated <= age(newer)) and (older is None or now - updated > age(older))
+
+
+_AGE_UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def age(text: str) -> timedelta:
+    """An age as it is typed: `90s`, `30min`, `12h`, `7d`, `2w`.
+
+    Raises:
+        UsageError: it is none.
+    """
+    number = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
+    unit = text.removeprefix(number).strip()
+    try:
+        return timedelta(seconds=float(number) * _AGE_UNITS[unit])
+    except (ValueError, KeyError) as error:
+        raise UsageError(f"an age is a number and s, min, h, d or w, such as 30min, not {text!r}") from error
+
+
+def history(
+    world: World,  # noqa: ARG001 - as all commands
+    directory: Directory,
+    thread: Thread,
+    limit: Limit = None,
+    ns: Namespace = "",
+    source: Annotated[
+        str | None, typer.Option("--source", help="Only those saved for this: input, loop, update, fork, ...")
+    ] = None,
+    clean: Annotated[bool, typer.Option("--clean", help="Only those reached without a failure.")] = False,
+    node: Annotated[str | None, typer.Option("--node", help="Only those after this node.")] = None,
+) -> Table:
+    """List the checkpoints of a thread, newest first: node and next node, when, how long the step took, how large.
+
+    Example: graphkit history runs order-17 --limit 20
+    """
+    saver = open_store(directory)
+    at = RunnableConfig(thread_of(saver, thread), checkpoint_ns=ns)
+    infos = saver.history(at)
+    found = (
+        _history_row(info, before)
+        for info, before in zip(infos, chain(infos[1:], (None,)), strict=True)
+        if _is_kept(info, source, clean=clean, node=node)
+    )
+    return Table(_HISTORY, _page(found, 0, limit), f"thread {at.thread!r} has no such checkpoints")
+
+
+def _is_kept(info: CheckpointInfo, source: str | None, *, clean: bool, node: str | None) -> bool:
+    if source is not None and info.metadata.get("source") != source:
+        return False
+    if clean and (info.metadata.get("clean") is False or info.status == "failed"):
+        return False
+    return node is None or info.node_id == node
+
+
+def _history_row(info: CheckpointInfo, before: CheckpointInfo | None) -> dict[str, Any]:
+    """A checkpoint; the step took as long as it is away from its parent, if that one was stored just before it."""
+    follows = before is not None and before.id == info.parent_id
+    seconds = (info.created_at - before.created_at).total_seconds() if follows and before is not None else None
+    return {
+        "id": info.id, "parent": info.parent_id, "node": info.node_id, "next": info.next_node_id,
+        "status": info.status, "created": info.created_at, "seconds": seconds, "size": info.size,
+        "tags": list(info.tags), "source": info.metadata.get("source"), "step": info.metadata.get("step"),
+        "metadata": info.metadata,
+    }  # fmt: skip
+
+
+_FOUND: Final = (Column("thread", "THREAD", "name"), *_HISTORY[:4], _HISTORY[6])
+
+
+def search(
+    world: World,
+    directory: Directory,
+    metadata: Annotated[
+        list[str],
+        typer.Argument(metavar="KEY=VALUE...", help="Metadata that must be so; a value is JSON, or else text."),
+    ],
+    thread: Annotated[str | None, typer.Option("--thread", help="Only in this thread.")] = None,
+    limit: Limit = None,
+) -> Table:
+    """Find checkpoints by their metadata, in all threads. States are not read.
+
+    Example: graphkit search runs user=anna source=input
+    """
+    saver = open_store(directory)
+    wanted = assignments(metadata, "search")
+    among = saver.threads() if thread is None else [thread_of(saver, thread)]
+    found: list[CheckpointInfo] = []
+    for thread_id in among:
+        left = None if limit is None else limit - len(found)
+        try:
+            found += saver.search(wanted, thread_id=thread_id, limit=left)
+        except CheckpointerError as error:
+            world.warn(f"graphkit: {error}")
+        if limit is not None and len(found) >= limit:
+            break
+    rows = [{"thread": info.thread_id, "ns": info.checkpoint_ns, **_history_row(info, None)} for info in found]
+    return Table(_FOUND, rows, "nothing has such metadata")
+
+
+_STATS: Final = (
+    Column("threads", "threads", "number"),
+    Column("statuses", "of these", "value"),
+    Column("waiting", "questions waiting", "number"),
+    Column("checkpoints", "checkpoints", "number"),
+    Column("size", "size", "bytes"),
+    Column("bytes_per_checkpoint", "per checkpoint", "bytes"),
+    Column("oldest", "oldest", "time"),
+    Column("newest", "newest", "time"),
+    Column("per_hour", "checkpoints per hour", "number"),
+    Column("median_seconds", "median step", "seconds"),
+    Column("slowest_node", "slowest node", "value"),
+    Column("resumed_after_failure", "went on after a failure", "number"),
+    Column("resume_success_rate", "of these finished", "value"),
+)
+
+
+def stats(world: World, directory: Directory, thread: MaybeThread = None) -> Card:
+    """Sum up a store or a thread: statuses, checkpoints, bytes, how often and how fast it saves, how resumes end.
+
+    Example: graphkit stats runs
+    """
+    saver = open_store(directory)
+    only = None if thread is None else thread_of(saver, thread)
+    histories: list[Sequence[CheckpointInfo]] = []
+    statuses: Counter[str] = Counter()
+    among = saver.threads() if only is None else [only]
+    with world.progress("reading") as progress:
+        for done, thread_id in enumerate(among, 1):
+            row, infos = _thread_row(saver, thread_id), ()
+            if row["status"] != "damaged":
+                infos = saver.history(RunnableConfig(thread_id))  # type: ignore[assignment]
+            histories.append(infos)
+            statuses[row["status"] or "empty"] += 1
+            progress(done, len(among), thread_id)
+    waiting = sum(info.status == "interrupted" for one in histories for info in one[:1])
+    return Card(
+        _STATS,
+        {
+            **_summed(histories),
+            "threads": len(among),
+            "statuses": dict(statuses),
+            "waiting": waiting,
+            "size": _total(saver, only),
+        },
+    )
+
+
+def _total(saver: BaseCheckpointSaver, thread_id: str | None) -> int | None:
+    try:
+        return saver.size(thread_id)
+    except CheckpointerConfigurationError:
+        return None
+
+
+def _summed(histories: Sequence[Sequence[CheckpointInfo]]) -> dict[str, Any]:
+    infos = [info for one in histories for info in one]
+    if not infos:
+        return {"checkpoints": 0}
+    rows = [_history_row(*pair) for one in histories for pair in zip(one, (*one[1:], None), strict=True)]
+    took = sorted((row["seconds"], row["node"]) for row in rows if row["seconds"] is not None)
+    created = sorted(info.created_at for info in infos)
+    hours = (created[-1] - created[0]).total_seconds() / 3600
+    unclean = [one[0] for one in histories if one and any(info.metadata.get("clean") is False for info in one)]
+    ended = [info for info in unclean if info.status in {"finished", "failed"}]
+    return {
+        "checkpoints": len(infos),
+        "bytes_per_checkpoint": sum(info.size for info in infos) // len(infos),
+        "oldest": created[0],
+        "newest": created[-1],
+        "per_hour": round(len(infos) / hours, 1) if hours > 0 else None,
+        "median_seconds": took[len(took) // 2][0] if took else None,
+        "slowest_node": f"{took[-1][1]} ({took[-1][0]:.2f} s)" if took else None,
+        "resumed_after_failure": len(unclean),
+        "resume_success_rate": round(sum(info.status == "finished" for info in ended) / len(ended), 3)
+        if ended
+        else None,
+    }
+
+
+COMMANDS: Final = (threads, history, search, stats)

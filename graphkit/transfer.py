@@ -1,0 +1,386 @@
+"""Threads as a file: out of any saver and into any other, nothing lost on the way.
+
+    with open("backup.jsonl", "w", encoding="utf-8") as file:
+        file.writelines(export_threads(saver))
+    with open("backup.jsonl", encoding="utf-8") as file:
+        import_threads(FileSystemSaver("elsewhere"), file)
+
+The file has a JSON object per line, which people can read: a head, then of each thread its checkpoints, oldest first,
+with what changed in the state since the one before, what is recorded beside them, and their tags. JSON's own types are
+written as they are; what it has no form for is packed as checkpoints are (`{"$packed": ...}`), so every type comes
+back. docs/cli.md has the lines. `graphkit.rawlogs` moves the log files themselves.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple, final
+
+from graphkit._abc import BaseCheckpointSaver, HasVersions, public_metadata
+from graphkit._checkpoint import Checkpoint
+from graphkit._config import RunnableConfig
+from graphkit._serde import Codec
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointerConfigurationError,
+    CheckpointFormatError,
+    CheckpointNotFoundError,
+)
+
+__all__ = ["FORMAT", "Imported", "export_threads", "import_threads"]
+
+FORMAT: Final = 1
+"""The version of the lines; a reader refuses a greater one."""
+
+_PACKED: Final = "$packed"
+_SAYS: Final = (date, time, timedelta, complex, float)
+"""Types whose packed values are accompanied by their text, for people."""
+
+Progress = Callable[[int, int, str], object]
+"""Is called after each thread with how many are done, how many there are (0 if nobody knows), and its id."""
+
+
+# Values
+
+
+@final
+class _Values:
+    """Values to what JSON can hold, and back."""
+
+    def __init__(self, types: Sequence[type]) -> None:
+        self._codec = Codec(types)
+
+    def out(self, value: Any, path: str) -> Any:
+        """A value as JSON has it, or packed.
+
+        Raises:
+            CheckpointSerializationError: it is of a type that is not registered.
+        """
+        kind = type(value)
+        if value is None or kind in {bool, int, str} or (kind is float and math.isfinite(value)):
+            return value
+        if isinstance(value, list):
+            return [self.out(item, f"{path}[{index}]") for index, item in enumerate(value)]
+        if isinstance(value, dict) and _PACKED not in value and all(type(key) is str for key in value):
+            return {key: self.out(item, f"{path}.{key}") for key, item in value.items()}
+        packed = {_PACKED: base64.b64encode(self._codec.pack(value, path)).decode()}
+        return {**packed, "text": str(value)} if isinstance(value, _SAYS) else packed
+
+    def back(self, value: Any) -> Any:
+        """What `out` was given."""
+        if isinstance(value, list):
+            return [self.back(item) for item in value]
+        if isinstance(value, dict):
+            if _PACKED in value:
+                return self._codec.unpack(base64.b64decode(value[_PACKED], validate=True))
+            return {key: self.back(item) for key, item in value.items()}
+        return value
+
+
+def _line(data: Mapping[str, Any]) -> str:
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate, which no file holds but as an escape
+        text = json.dumps(data, allow_nan=False)
+    return text + "\n"
+
+
+# Out
+
+
+def export_threads(
+    saver: BaseCheckpointSaver,
+    threads: Sequence[str] | None = None,
+    *,
+    types: Sequence[type] = (),
+    versions: bool = True,
+    progress: Progress = lambda *_: None,
+) -> Iterator[str]:
+    """The lines of a file with these threads, or all of them (None). Holds one checkpoint at a time.
+
+    May run beside a writer: each history is as it was when its turn came.
+
+    Args:
+        saver: where they are.
+        threads: their ids.
+        types: the application types that states hold.
+        versions: whether to take released histories too, of savers that keep them. Of those without checkpoints of
+            their own today, namespaces of embedded graphs are not found; `graphkit.rawlogs` takes everything.
+        progress: called after each thread.
+
+    Raises:
+        CheckpointNotFoundError: there is no such thread.
+        CheckpointSerializationError: a value is of a type that is not in `types`.
+    """
+    chosen = saver.threads(released=versions) if threads is None else threads
+    yield _line({"graphkit": "threads", "format": FORMAT})
+    for done, thread_id in enumerate(chosen, 1):
+        yield _line({"thread": thread_id})
+        yield from _thread_lines(saver, thread_id, _Values(types), versions=versions)
+        progress(done, len(chosen), thread_id)
+
+
+def _thread_lines(saver: BaseCheckpointSaver, thread_id: str, values: _Values, *, versions: bool) -> Iterator[str]:
+    """The lines of one thread, without its id: the same wherever it is."""
+    digest, count, spaces = blake2b(digest_size=16), 0, list(saver.namespaces(thread_id))
+    kept = list(saver.versions_by_thread_id(thread_id)) if versions and isinstance(saver, HasVersions) else []
+    if not spaces and not kept:
+        raise CheckpointNotFoundError(thread_id, hint="see threads()")
+    for line in map(_line, _all_lines(saver, thread_id, values, spaces, kept)):
+        digest.update(line.encode())
+        count += 1
+        yield line
+    yield _line({"end": digest.hexdigest(), "lines": count})
+
+
+def _all_lines(
+    saver: BaseCheckpointSaver, thread_id: str, values: _Values, spaces: Sequence[str], versions: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    for version in versions:
+        assert isinstance(saver, HasVersions)
+        for namespace in dict.fromkeys(("", *spaces)):
+            tag = saver.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version)
+            for line in _history_lines(values, namespace, tag.checkpoints, lambda _: ({}, ())):
+                yield {"version": version, **line}
+        yield {"release": version}
+    for namespace in spaces:
+        at = RunnableConfig(thread_id, checkpoint_ns=namespace)
+
+        def beside(one: str, at: RunnableConfig = at) -> tuple[Mapping[str, Any], Sequence[str]]:
+            here = at.with_check_point_id(one)
+            return saver.get_writes(here), saver.tags_of(here)
+
+        yield from _history_lines(values, namespace, saver.list(at), beside)
+
+
+def _history_lines(
+    values: _Values,
+    namespace: str,
+    newest_first: Sequence[Checkpoint],
+    beside: Callable[[str], tuple[Mapping[str, Any], Sequence[str]]],
+) -> Iterator[dict[str, Any]]:
+    before: dict[str, Any] = {}
+    for checkpoint in reversed(newest_first):
+        state = {key: values.out(value, key) for key, value in checkpoint.state.items()}
+        writes, tags = beside(checkpoint.id)
+        line: dict[str, Any] = {
+            "ns": namespace,
+            "id": checkpoint.id,
+            "node": checkpoint.node_id,
+            "next": checkpoint.next_node_id,
+            "parent": checkpoint.parent_id,
+            "created": checkpoint.created_at.isoformat(),
+            "metadata": values.out(dict(public_metadata(checkpoint.metadata)), "metadata"),
+            "state": _change(before, state),
+        }
+        if writes:
+            line["writes"] = {key: values.out(value, key) for key, value in writes.items()}
+        if tags:
+            line["tags"] = list(tags)
+        yield line
+        before = state
+
+
+def _change(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """What leads from one state to the next, both as JSON: keys to set, lists to extend, keys to drop, a new order."""
+    change: dict[str, Any] = {"set": {}, "extend": {}}
+    for key, value in after.items():
+        old = before.get(key)
+        if key in before and _text(old) == _text(value):
+            continue
+        if isinstance(old, list) and isinstance(value, list) and _text(value[: len(old)]) == _text(old):
+            change["extend"][key] = value[len(old) :]
+        else:
+            change["set"][key] = value
+    if dropped := [key for key in before if key not in after]:
+        change["drop"] = dropped
+    follows = [*(key for key in before if key in after), *(key for key in after if key not in before)]
+    if follows != list(after):
+        change["order"] = list(after)
+    return {name: part for name, part in change.items() if part}
+
+
+def _text(value: Any) -> str:
+    """Tells apart what == does not: 1, 1.0 and True; 0.0 and -0.0; dicts in another order."""
+    return json.dumps(value, allow_nan=False)
+
+
+def _changed(before: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    after = {key: value for key, value in before.items() if key not in change.get("drop", ())}
+    after.update(change.get("set", {}))
+    for key, items in change.get("extend", {}).items():
+        after[key] = [*after[key], *items]
+    return {key: after[key] for key in change["order"]} if "order" in change else after
+
+
+# In
+
+
+class Imported(NamedTuple):
+    """What an import did."""
+
+    threads: Sequence[str]
+    """The threads that are there now, each read back and found to be as the file has it."""
+    checkpoints: int
+    """Checkpoints that were stored."""
+    skipped: int
+    """Checkpoints that were there already: of an import that was cut short, or of an earlier one."""
+
+
+def import_threads(
+    saver: BaseCheckpointSaver,
+    lines: Iterable[str],
+    *,
+    types: Sequence[type] = (),
+    rename: Callable[[str], str] = str,
+    progress: Progress = lambda *_: None,
+) -> Imported:
+    """Store the threads of a file, read each back, and see that it is the same.
+
+    An import that was cut short goes on where it was when it is done again.
+
+    Args:
+        saver: where to.
+        lines: of the file.
+        types: the application types that states hold.
+        rename: the id of a thread in the file -> its new one.
+        progress: called after each thread.
+
+    Raises:
+        CheckpointConflictError: a thread holds something else already, or differs afterwards. Those before it are
+            stored; of its own checkpoints, those up to the place that differs.
+        CheckpointFormatError: this is no such file, it is damaged, cut short, or of a newer version.
+        CheckpointerConfigurationError: the file has versions, and the saver keeps none. Nothing of that thread is
+            stored.
+    """
+    numbered = enumerate(lines, 1)
+    _check_head(next(numbered, (1, ""))[1])
+    saver.register_types(*types)
+    found: list[str] = []
+    stored = skipped = 0
+    thread: _Incoming | None = None
+    for number, line in numbered:
+        data = _parsed(line, number)
+        if thread is None:
+            if "thread" not in data:
+                raise CheckpointFormatError("the file", f"line {number}: a thread is expected here")
+            thread = _Incoming(saver, rename(data["thread"]), _Values(types))
+        elif "end" in data:
+            thread.finish(data["end"], number)
+            found.append(thread.thread_id)
+            stored, skipped = stored + thread.stored, skipped + thread.skipped
+            progress(len(found), 0, thread.thread_id)
+            thread = None
+        else:
+            thread.take(data, line, number)
+    if thread is not None:
+        raise CheckpointFormatError("the file", f"it is cut short within thread {thread.thread_id!r}")
+    return Imported(found, stored, skipped)
+
+
+def _check_head(line: str) -> None:
+    head = _parsed(line, 1)
+    if head.get("graphkit") != "threads":
+        raise CheckpointFormatError("the file", "this is no export of graphkit's")
+    if head.get("format", 0) > FORMAT:
+        raise CheckpointFormatError("the file", f"it is of format {head['format']}, this graphkit reads up to {FORMAT}")
+
+
+def _parsed(line: str, number: int) -> dict[str, Any]:
+    try:
+        data = json.loads(line)
+    except ValueError as error:
+        raise CheckpointFormatError("the file", f"line {number} is no JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise CheckpointFormatError("the file", f"line {number} is no object")
+    return data
+
+
+@final
+class _Incoming:
+    """One thread on its way in."""
+
+    def __init__(self, saver: BaseCheckpointSaver, thread_id: str, values: _Values) -> None:
+        self.saver, self.thread_id, self._values = saver, thread_id, values
+        self.stored = self.skipped = 0
+        self._digest = blake2b(digest_size=16)
+        self._states: dict[str, dict[str, Any]] = {}
+        self._versions = list(saver.versions_by_thread_id(thread_id)) if isinstance(saver, HasVersions) else []
+        self._released = 0
+        """The last version that the lines had."""
+        self._there: dict[str, list[str]] = {}
+        """What the history held when its turn came, by namespace, oldest first."""
+
+    def take(self, data: dict[str, Any], line: str, number: int) -> None:
+        """Store what a line says, unless it is there."""
+        self._digest.update(f"{line.rstrip()}\n".encode())
+        if "release" in data:
+            self._release(data["release"])
+            return
+        try:
+            checkpoint, namespace = self._checkpoint(data)
+            writes = {key: self._values.back(value) for key, value in data.get("writes", {}).items()}
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointFormatError("the file", f"line {number} makes no sense: {error}") from error
+        if "version" in data and not isinstance(self.saver, HasVersions):
+            kind = type(self.saver).__name__
+            raise CheckpointerConfigurationError(f"{kind} keeps no versions; export without them, or import elsewhere")
+        if data.get("version") in self._versions:
+            self.skipped += 1  # the reading back at the end compares it
+            return
+        self._put(checkpoint, RunnableConfig(self.thread_id, checkpoint_ns=namespace))
+        here = RunnableConfig(self.thread_id, checkpoint.id, namespace)
+        if writes:
+            self.saver.put_writes(here, writes)
+        if data.get("tags"):
+            self.saver.add_tags(here, *data["tags"])
+
+    def _checkpoint(self, data: dict[str, Any]) -> tuple[Checkpoint, str]:
+        namespace = data["ns"]
+        state = self._states[namespace] = _changed(self._states.get(namespace, {}), data["state"])
+        checkpoint = Checkpoint(
+            id=data["id"],
+            node_id=data["node"],
+            next_node_id=data["next"],
+            parent_id=data["parent"],
+            created_at=datetime.fromisoformat(data["created"]),
+            metadata=self._values.back(data["metadata"]),
+            state={key: self._values.back(value) for key, value in state.items()},
+        )
+        return checkpoint, namespace
+
+    def _put(self, checkpoint: Checkpoint, at: RunnableConfig) -> None:
+        if at.checkpoint_ns not in self._there:
+            self._there[at.checkpoint_ns] = [info.id for info in reversed(self.saver.history(at))]
+        there = self._there[at.checkpoint_ns]
+        if not there:
+            self.saver.put(at, checkpoint)
+            self.stored += 1
+        elif there.pop(0) == checkpoint.id:
+            self.skipped += 1
+        else:
+            raise CheckpointConflictError(
+                self.thread_id, "it holds other checkpoints already; import it under another id"
+            )
+
+    def _release(self, version: int) -> None:
+        if version not in self._versions:
+            self.saver.release(RunnableConfig(self.thread_id))
+        self._released = version
+        self._states, self._there = {}, {}
+
+    def finish(self, digest: str, number: int) -> None:
+        """See that the lines were whole, and that what is stored now is what they said."""
+        if self._digest.hexdigest() != digest:
+            raise CheckpointFormatError(
+                "the file", f"line {number}: the lines of thread {self.thread_id!r} were changed"
+            )
+        *_, end = _thread_lines(self.saver, self.thread_id, self._values, versions=bool(self._released))
+        if json.loads(end)["end"] != digest:
+            raise CheckpointConflictError(self.thread_id, "what is stored there now is not what the file says")

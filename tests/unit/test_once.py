@@ -1,0 +1,342 @@
+"""`config.once` and `aonce`: a side effect is recorded at once and repeated by no crash, retry or question."""
+
+import asyncio
+
+import pytest
+
+from graphkit import (
+    END,
+    START,
+    Channels,
+    GraphResume,
+    RetryPolicy,
+    RunnableConfig,
+    StateGraph,
+    interrupt,
+)
+from graphkit.errors import CheckpointSerializationError, GraphRunnerError, NodeExecutionError
+from graphkit.testing.fakes import ScriptedSaver
+from savers import FileSystemSaver, MemorySaver
+
+CONFIG = RunnableConfig("t")
+LOG = {"log": Channels.appender_with_duplicate()}
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Effect:
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self):
+        self.count += 1
+        return self.count
+
+    async def later(self):
+        await asyncio.sleep(0)
+        return self()
+
+
+class Charge:
+    """A node with one effect, which then goes on as `then` says."""
+
+    def __init__(self, then=None):
+        self.effect = Effect()
+        self.then = then or (lambda: None)
+        self.keys = []
+
+    def __call__(self, state, config):
+        self.keys.append(config.idempotency_key)
+        done = config.once("charge", self.effect)
+        said = self.then()
+        return {"log": [done] if said is None else [done, said]}
+
+
+def raises(error):
+    def then():
+        raise error
+
+    return then
+
+
+def chain(**nodes):
+    graph = StateGraph(LOG)
+    for name, node in nodes.items():
+        graph.add_node(name, node)
+    for source, target in zip([START, *nodes], [*nodes, END], strict=True):
+        graph.add_edge(source, target)
+    return graph
+
+
+def run(graph, given, config=CONFIG, *, how="sync"):
+    return graph.invoke(given, config) if how == "sync" else asyncio.run(graph.ainvoke(given, config))
+
+
+both = pytest.mark.parametrize("how", ["sync", "async"])
+stored_somehow = pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"durability": "async"},
+        {"durability": "exit"},
+        {"checkpoint_interval": 3},
+        {"checkpoint_when": lambda node_id, state: False},
+    ],
+    ids=["sync", "async", "exit", "interval", "when"],
+)
+
+
+@stored_somehow
+@both
+def test_after_a_crash_it_is_not_repeated(saver, options, how):
+    charge = Charge(raises(Killed()))
+    graph = chain(a=lambda state: {"log": "a"}, b=charge).compile(checkpoint_saver=saver, **options)
+    with pytest.raises(Killed):
+        run(graph, {}, how=how)
+    charge.then = lambda: None
+    assert run(graph, None, how=how)["log"] == ["a", 1]
+    assert charge.effect.count == 1
+    assert len(set(charge.keys)) == 1
+
+
+@stored_somehow
+@both
+def test_after_a_death_that_stores_nothing_more_neither(options, how):
+    store = MemorySaver()
+    charge = Charge()
+    graph = chain(a=lambda state: {"log": "a"}, b=charge)
+    dying = ScriptedSaver(store)
+
+    def die():
+        for method in ("put", "put_writes"):
+            dying.fail(method, Killed(), times=None)
+        raise Killed
+
+    charge.then = die
+    with pytest.raises(Killed):
+        run(graph.compile(checkpoint_saver=dying, **options), {}, how=how)
+    charge.then = lambda: None
+    assert run(graph.compile(checkpoint_saver=store, **options), None, how=how)["log"] == ["a", 1]
+    assert charge.effect.count == 1
+    assert len(set(charge.keys)) == 1
+
+
+@stored_somehow
+@both
+def test_after_a_question_neither(saver, options, how):
+    charge = Charge(lambda: interrupt("ok?"))
+    graph = chain(a=lambda state: {"log": "a"}, b=charge).compile(checkpoint_saver=saver, **options)
+    run(graph, {}, how=how)
+    run(graph, None, how=how)
+    assert run(graph, GraphResume("ok"), how=how)["log"] == ["a", 1, "ok"]
+    assert charge.effect.count == 1
+    assert len(charge.keys) == 3
+    assert len(set(charge.keys)) == 1
+
+
+@both
+def test_after_a_retry_neither_and_the_key_tells_the_attempts_apart(saver, how):
+    failures = [ValueError(), ValueError()]
+    charge = Charge(lambda: raises(failures.pop())() if failures else None)
+    graph = StateGraph(LOG).add_node("a", charge, retry=RetryPolicy(initial_delay=0, jitter=False))
+    graph.add_edge(START, "a").add_edge("a", END)
+    assert run(graph.compile(checkpoint_saver=saver), {}, how=how)["log"] == [1]
+    assert charge.effect.count == 1
+    assert [key.rsplit("/", 1)[1] for key in charge.keys] == ["1", "2", "3"]
+
+
+@both
+def test_its_scope_is_one_visit(saver, how):
+    charge = Charge()
+    graph = StateGraph(LOG).add_node("a", charge).add_edge(START, "a")
+    graph.add_conditional_edges("a", lambda state: "a" if len(state["log"]) < 3 else END)
+    compiled = graph.compile(checkpoint_saver=saver, checkpoint_interval=2)
+    assert run(compiled, {}, how=how)["log"] == [1, 2, 3]
+    assert run(compiled, {"log": []}, how=how)["log"] == [1, 2, 3, 4]
+    assert len(set(charge.keys)) == 4
+
+
+def test_a_resume_from_the_past_is_a_visit_of_its_own(saver):
+    charge = Charge()
+    graph = chain(a=charge).compile(checkpoint_saver=saver)
+    graph.invoke({}, CONFIG)
+    before = graph.get_state_history(CONFIG)[-1]
+    assert graph.invoke(None, before.config)["log"] == [2]
+    assert len(set(charge.keys)) == 2
+
+
+def test_an_update_while_it_waits_keeps_it_and_another_next_node_does_not(saver):
+    charge = Charge(lambda: interrupt("ok?"))
+    graph = chain(a=charge).compile(checkpoint_saver=saver)
+    graph.invoke({}, CONFIG)
+    graph.update_state(CONFIG, {"log": "u"})
+    assert graph.invoke(GraphResume("ok"), CONFIG)["log"] == ["u", 1, "ok"]
+    assert len(set(charge.keys)) == 1
+    graph.invoke({}, CONFIG)
+    graph.update_state(CONFIG, {}, goto="a")
+    graph.invoke(None, CONFIG)
+    assert charge.effect.count == 3
+
+
+def test_it_is_on_the_disk_before_the_node_goes_on(tmp_path):
+    seen = []
+
+    def node(state, config):
+        config.once("k", lambda: "done")
+        other = FileSystemSaver(tmp_path)
+        seen.append((other.get(CONFIG).node_id, list(other.get_writes(CONFIG).values())))
+
+    for durability in ("sync", "async", "exit"):
+        chain(a=node).compile(checkpoint_saver=FileSystemSaver(tmp_path), durability=durability).invoke({}, CONFIG)
+    assert seen == [(START, ["done"])] * 3
+
+
+def test_the_checkpoint_itself_stays_as_it_is(saver):
+    graph = chain(a=Charge(raises(ValueError()))).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError):
+        graph.invoke({"log": "i"}, CONFIG)
+    (only,) = saver.list(CONFIG)
+    assert (only.node_id, dict(only.state)) == (START, {"log": ["i"]})
+    assert 1 in saver.get_writes(CONFIG).values()
+
+
+@pytest.mark.parametrize("result", [None, False, (1, [2]), {"a": {1, 2}}])
+def test_any_result_that_can_be_stored(saver, result):
+    runs = []
+
+    def node(state, config):
+        got = config.once("k", lambda: runs.append(1) or result)
+        if len(runs) == 1:
+            runs.append(2)
+            raise ValueError
+        assert (type(got), got) == (type(result), result) or isinstance(result, (dict, tuple))
+        return {"log": [got]}
+
+    graph = chain(a=node).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError):
+        graph.invoke({}, CONFIG)
+    assert graph.invoke(None, CONFIG)["log"] == [result]
+
+
+def test_a_result_that_cannot_be_stored(tmp_path):
+    graph = chain(a=lambda state, config: config.once("k", object)).compile(checkpoint_saver=FileSystemSaver(tmp_path))
+    with pytest.raises(CheckpointSerializationError, match="once"):
+        graph.invoke({}, CONFIG)
+    loop = []
+    loop.append(loop)
+    graph = chain(a=lambda state, config: config.once("k", lambda: loop)).compile(checkpoint_saver=MemorySaver())
+    with pytest.raises(NodeExecutionError, match="cannot be kept"):
+        graph.invoke({}, CONFIG)
+
+
+def test_a_result_cannot_be_changed_afterwards(saver):
+    mine = [1]
+    graph = chain(a=lambda state, config: {"log": config.once("k", lambda: mine)}).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError, match="read-only"):
+        chain(a=lambda state, config: config.once("k", lambda: [1]).append(2)).compile().invoke({})
+    graph.invoke({}, CONFIG)
+    mine.append(2)
+    assert [*saver.get_writes(saver_at(saver, START)).values()] == [[1]]
+
+
+def saver_at(saver, node_id):
+    return CONFIG.replace(checkpoint_id=next(one.id for one in saver.list(CONFIG) if one.node_id == node_id))
+
+
+def test_an_effect_that_fails_is_not_recorded(saver):
+    calls = []
+
+    def effect():
+        calls.append(1)
+        if len(calls) == 1:
+            raise ValueError
+        return "done"
+
+    graph = chain(a=lambda state, config: {"log": config.once("k", effect)}).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError):
+        graph.invoke({}, CONFIG)
+    assert graph.invoke(None, CONFIG)["log"] == ["done"]
+
+
+def test_a_record_that_fails_fails_the_node(list_saver):
+    effect = Effect()
+    saver = ScriptedSaver(list_saver).fail("put_writes", OSError("full"))
+    graph = chain(a=lambda state, config: {"log": config.once("k", effect)}).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError, match="full"):
+        graph.invoke({}, CONFIG)
+    assert graph.invoke(None, CONFIG)["log"] == [2]
+
+
+def test_asynchronously(saver):
+    effect = Effect()
+    fails = [1]
+
+    async def node(state, config):
+        done = await config.aonce("k", effect.later)
+        if fails:
+            raise ValueError
+        return {"log": done}
+
+    graph = chain(a=node).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError):
+        asyncio.run(graph.ainvoke({}, CONFIG))
+    fails.clear()
+    assert asyncio.run(graph.ainvoke(None, CONFIG))["log"] == [1]
+
+
+def test_without_a_saver_and_outside_a_node():
+    charge = Charge()
+    assert chain(a=charge, b=charge).compile().invoke({})["log"] == [1, 2]
+    with pytest.raises(GraphRunnerError, match="inside a node"):
+        CONFIG.once("k", charge.effect)
+    with pytest.raises(GraphRunnerError, match="inside a node"):
+        asyncio.run(CONFIG.aonce("k", charge.effect.later))
+
+
+@both
+def test_in_a_subgraph(saver, how):
+    charge = Charge(raises(Killed()))
+    graph = chain(s=chain(t=chain(p=charge).compile()).compile()).compile(checkpoint_saver=saver)
+    with pytest.raises(Killed):
+        run(graph, {}, how=how)
+    charge.then = lambda: None
+    assert run(graph, None, how=how)["log"] == [1]
+    assert len(set(charge.keys)) == 1
+
+
+@both
+def test_side_by_side_no_record_is_lost(list_saver, how):
+    """A saver of four methods rewrites a checkpoint to record something, so two at once would lose one."""
+    inside, most = [0], [0]
+    kept = list_saver._rewrite
+
+    def alone(*arguments):
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        kept(*arguments)
+        inside[0] -= 1
+
+    list_saver._rewrite = alone
+    effects = [Effect() for _ in range(8)]
+
+    def node(n):
+        def called(state, config):
+            return {"log": [config.once(f"k{k}", effects[n]) for k in range(20)]}
+
+        return called
+
+    def last(state):
+        raise ValueError
+
+    graph = StateGraph(LOG).add_node("j", last).add_edge("j", END)
+    for n in range(8):
+        graph.add_node(f"n{n}", node(n)).add_edge(START, f"n{n}").add_edge(f"n{n}", "j")
+    with pytest.raises(NodeExecutionError):
+        run(graph.compile(checkpoint_saver=list_saver), {}, how=how)
+    first = list_saver.list(CONFIG)[-1]
+    recorded = list_saver.get_writes(CONFIG.replace(checkpoint_id=first.id))
+    assert len([key for key in recorded if key.startswith("once:")]) == 160
+    assert len([key for key in recorded if key.startswith("task:")]) == 8
+    assert most == [1]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import abc
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Protocol, final
 
-from graphkit._frozen import FrozenList, extended
+from graphkit._frozen import FrozenDict, FrozenList, FrozenSet, extended
 from graphkit._names import JavaNames
+
+_THAWED: Final[Mapping[type, type]] = {FrozenList: list, FrozenDict: dict, FrozenSet: set}
+_FEW: Final = 50
+"""Up to so many elements are compared with; of more, digests are kept."""
 
 
 class Marker(Enum):
@@ -129,7 +133,7 @@ class AppenderChannel(Channel):
         self.duplicates = duplicates
 
     def update(self, key: str, old: Any, new: Any) -> Any:  # noqa: ARG002
-        """Merge. Cost follows the new elements, plus a comparison with the old ones if duplicates are left out."""
+        """Merge. Cost follows the new elements, plus a copy of the list's pointers."""
         if new is None:
             return self.initial()
         if isinstance(new, ReplaceAllWith):
@@ -147,10 +151,9 @@ class AppenderChannel(Channel):
 
     def _append(self, old: Any, items: Sequence[Any]) -> Any:
         old = [] if old is None else old
-        new = items if self.duplicates else _unseen(old, items)
-        if not new:
-            return old
-        return extended(old, new) if isinstance(old, FrozenList) else [*old, *new]
+        if self.duplicates:
+            return extended(old, items) if isinstance(old, FrozenList) else [*old, *items]
+        return _appended_once(old, items)
 
 
 @final
@@ -211,18 +214,77 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _same(left: Any, right: Any) -> bool:
-    # Equal and of one type: 1 and True are two elements.
-    return type(left) is type(right) and bool(left == right)
+    # Equal and of one type: 1 and True are two elements. A dict and the same one frozen are one.
+    return _type_of(left) is _type_of(right) and bool(left == right)
+
+
+def _type_of(value: Any) -> type:
+    return _THAWED.get(type(value), type(value))
+
+
+@final
+class _Seen:
+    """The digests of a list's elements: what has none of them is not in the list.
+
+    Handed on from a list to the one that grows from it, and then good for that one only, by its size.
+    """
+
+    __slots__ = ("digests", "size")
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        self.digests = set(map(_digest, items))
+        self.size = len(items)
+
+    @staticmethod
+    def of(items: Sequence[Any]) -> _Seen:
+        """Those of a list: the ones it has, or found out anew, O(length)."""
+        seen: _Seen | None = getattr(items, "seen", None)
+        return seen if seen is not None and seen.size == len(items) else _Seen(items)
+
+
+def _appended_once(old: Sequence[Any], items: Iterable[Any]) -> Any:
+    """The old list and, after it, the items that are not in it yet."""
+    if len(old) < _FEW:
+        fresh = _unseen(old, items)
+        return old if not fresh else extended(old, fresh) if isinstance(old, FrozenList) else [*old, *fresh]
+    seen, fresh = _Seen.of(old), []
+    for item in items:
+        digest = _digest(item)
+        if digest not in seen.digests or not (_is_in(item, old) or _is_in(item, fresh)):
+            fresh.append(item)
+            seen.digests.add(digest)
+    if not isinstance(old, FrozenList):
+        return [*old, *fresh] if fresh else old
+    new = extended(old, fresh) if fresh else old
+    new.seen, seen.size = seen, len(new)
+    return new
 
 
 def _unseen(old: Sequence[Any], items: Iterable[Any]) -> list[Any]:
     fresh: list[Any] = []
     for item in items:
-        # `in` runs in C and settles nearly every element; only its rare hits need the strict look.
-        seen = (item in old and any(_same(item, one) for one in old)) or any(_same(item, one) for one in fresh)
-        if not seen:
+        if not (_is_in(item, old) or _is_in(item, fresh)):
             fresh.append(item)
     return fresh
+
+
+def _is_in(item: Any, items: Sequence[Any]) -> bool:
+    # `in` runs in C and settles nearly every element; only its rare hits need the strict look.
+    return item in items and any(_same(item, one) for one in items)
+
+
+def _digest(value: Any) -> int:
+    """A number that is the same for elements that `_same` holds to be one. Cost: the element."""
+    try:
+        return hash(value)
+    except TypeError:
+        if isinstance(value, dict):
+            return hash(frozenset((key, _digest(one)) for key, one in value.items()))
+        if isinstance(value, (list, tuple)):
+            return hash(tuple(map(_digest, value)))
+        if isinstance(value, (set, frozenset)):
+            return hash(frozenset(value))
+        return hash(type(value))  # an object that only its own == can tell
 
 
 def _without(old: Sequence[Any], removals: Sequence[RemoveIdentifier]) -> list[Any]:

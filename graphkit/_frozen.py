@@ -63,19 +63,21 @@ class FrozenList(list[Any]):
     Make one with `freeze`; the bare constructor takes its elements to be frozen already.
     """
 
-    __slots__ = ("base", "kind")
+    __slots__ = ("base", "kind", "seen")
 
     kind: int
     """PLAIN, VALUE or PRIVATE; found out when first asked for, O(length)."""
     base: FrozenList | None
     """The list that this one grew from by appending, until whoever keeps this one clears it; otherwise None."""
+    seen: Any
+    """What a channel without duplicates remembers of the elements; None if nothing."""
 
     def __getattr__(self, name: str) -> Any:
         # Called only while a slot is empty, so that the decoder can make lists without a line of Python.
         if name == "kind":
             self.kind = _kind_of_all(self)
             return self.kind
-        if name == "base":
+        if name in ("base", "seen"):
             return None
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 

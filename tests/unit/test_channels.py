@@ -1,10 +1,26 @@
 """Channels and reducers on their own."""
 
 import operator
+from dataclasses import dataclass
 
 import pytest
+from hypothesis import given, strategies as st
 
-from graphkit import REMOVE, RESET, AppenderChannel, Channel, Channels, RemoveByHash, RemoveIdentifier, ReplaceAllWith
+from graphkit import (
+    END,
+    REMOVE,
+    RESET,
+    START,
+    AppenderChannel,
+    Channel,
+    Channels,
+    RemoveByHash,
+    RemoveIdentifier,
+    ReplaceAllWith,
+    StateGraph,
+)
+from graphkit._frozen import freeze
+from savers import MemorySaver
 
 
 class AtEvenPlaces(RemoveIdentifier):
@@ -110,3 +126,55 @@ def test_removal_by_java_name():
 
 def test_markers_show_their_names():
     assert (repr(RESET), repr(REMOVE)) == ("RESET", "REMOVE")
+
+
+@st.composite
+def elements(draw):
+    leaf = st.one_of(
+        st.integers(-2, 2), st.booleans(), st.sampled_from([1.0, 0.0, "a", "b", b"a", None, Point(1, [2])])
+    )
+    inner = st.one_of(
+        st.lists(leaf, max_size=2), st.dictionaries(st.sampled_from("xy"), leaf, max_size=2), st.sets(st.integers(0, 2))
+    )
+    return draw(st.one_of(leaf, inner, st.tuples(inner)))
+
+
+@dataclass
+class Point:
+    x: int
+    rest: list
+
+
+def strictly_in(item, items):
+    """The plain meaning: equal, and of one type."""
+    return any(type(one) is type(item) and one == item for one in items)
+
+
+@given(st.lists(st.lists(elements(), max_size=6), max_size=12), st.integers(0, 70))
+def test_a_long_list_without_duplicates_is_what_comparing_all_would_make(updates, head):
+    channel, plain = Channels.appender(), [f"message {n}" for n in range(head)]
+    lists = [freeze(list(plain))]
+    for update in updates:
+        for item in update:
+            if not strictly_in(item, plain):
+                plain.append(item)
+        lists.append(freeze(channel.update("k", lists[-1], update)))
+        assert [(type(one), one) for one in lists[-1]] == [(type(freeze(one)), one) for one in plain]
+
+
+def test_messages_that_are_mappings_are_not_repeated_either():
+    graph = StateGraph({"log": Channels.appender()}).add_node("a", lambda state: {"log": {"role": "user", "n": [1]}})
+    app = graph.add_edge(START, "a").add_edge("a", END).compile(checkpoint_saver=MemorySaver())
+    for _ in range(3):
+        last = app.invoke({})
+    assert last["log"] == [{"role": "user", "n": [1]}]
+
+
+def test_two_lists_that_grow_from_one_do_not_share_what_they_have_seen():
+    channel, old = Channels.appender(), freeze([f"message {n}" for n in range(100)])
+    for _ in range(3):
+        left, right = channel.update("k", old, ["left"]), channel.update("k", old, ["right"])
+        assert (left[-1], right[-1]) == ("left", "right")
+        assert channel.update("k", left, ["right", "left"])[-2:] == ["left", "right"]
+        assert channel.update("k", right, ["right", "left"])[-2:] == ["right", "left"]
+        assert channel.update("k", left, ["left"]) is left

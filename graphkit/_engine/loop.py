@@ -123,6 +123,8 @@ class Run(Strand):
         """What waits in embedded graphs, as they handed it out."""
         self.for_children: dict[str, GraphResume] = {}
         """What a resume brought for embedded graphs, by namespace."""
+        self.updates: list[tuple[str, FrozenDict]] | None = None
+        """What was merged since the last output, if the caller is to see it."""
         self.visits: Counter[str] = Counter()
         # Set by the driver.
         self.held: frozenset[object] = frozenset()
@@ -149,6 +151,7 @@ class Run(Strand):
         """Run, from the input or the stored checkpoint, to the end or a stop."""
         if self.transient:
             self.private = self.schema.merge_private(self.private, {})  # the defaults
+        self.updates = self._updates_of_steps()
         if isinstance(self.given, GraphResume):
             yield from self._resume(self.given)
         else:
@@ -169,7 +172,7 @@ class Run(Strand):
         nodes, edges, options = self.topology.nodes, self.topology.edges, self.options
         saver, before, after = self.saver, self.program.before, self.program.after
         snapshots = saver is not None and self.config.stream_mode is StreamMode.SNAPSHOTS
-        updates = self._updates_of_steps()
+        updates = self.updates
         stops = bool(before or after)
         state_of = self.schema.state_of
         control = self.control
@@ -386,6 +389,8 @@ class Run(Strand):
         self.writes = {**recorded, **given}
         self._stand_here()  # what is recorded is merged again by every resume
         self._merge_recorded()
+        if self.updates is not None:
+            self.updates.clear()  # those are no node's
         yield from embedded.accept(self, Run)
         return given
 

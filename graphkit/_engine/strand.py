@@ -171,6 +171,8 @@ class Strand(Walk):
                     chunk = yield Next(source, visit)
                 if chunk.__class__ is Ended:
                     is_over = True
+                    if update is not None and chunk.value is not None:
+                        raise TypeError("a generator yields its Command last, or returns its update")  # noqa: TRY301
                     return update if chunk.value is None else chunk.value
                 if chunk.__class__ is Command and update is None:
                     update = chunk

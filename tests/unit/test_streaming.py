@@ -1,0 +1,455 @@
+"""Nodes that hand out chunks while they run, and stream modes: what comes out when, and what is stored of it."""
+
+import asyncio
+import threading
+from contextlib import aclosing, closing
+
+import pytest
+
+from graphkit import (
+    END,
+    START,
+    Channels,
+    Command,
+    GraphResume,
+    InterruptionMetadata,
+    NodeOutput,
+    RetryPolicy,
+    RunnableConfig,
+    StateGraph,
+    StateSnapshot,
+    StreamingOutput,
+    interrupt,
+)
+from graphkit.errors import GraphRunnerError, NodeExecutionError
+from savers import MemorySaver
+
+CONFIG = RunnableConfig("t")
+LOG = {"log": Channels.appender_with_duplicate()}
+
+
+def chain(**nodes):
+    graph = StateGraph(LOG)
+    for name, node in nodes.items():
+        graph.add_node(name, node)
+    for source, target in zip([START, *nodes], [*nodes, END], strict=True):
+        graph.add_edge(source, target)
+    return graph
+
+
+def run(graph, given, config=CONFIG, *, how="sync"):
+    if how == "sync":
+        return list(graph.stream(given, config))
+
+    async def collected():
+        return [output async for output in graph.astream(given, config)]
+
+    return asyncio.run(collected())
+
+
+def items(outputs):
+    """Node ids, and chunks as they are."""
+    return [one.chunk if isinstance(one, StreamingOutput) else one.node for one in outputs]
+
+
+class Talker:
+    """A generator as a node: chunks, and what happens before each."""
+
+    def __init__(self, *chunks, update=None):
+        self.chunks, self.update = chunks, {"log": "done"} if update is None else update
+        self.began, self.closed = 0, 0
+        self.at = {}
+
+    def plain(self, state):
+        self.began += 1
+        try:
+            for chunk in self.chunks:
+                if chunk in self.at:
+                    self.at[chunk]()
+                yield chunk
+            return self.update
+        finally:
+            self.closed += 1
+
+    async def later(self, state):
+        self.began += 1
+        try:
+            for chunk in self.chunks:
+                await asyncio.sleep(0)
+                if chunk in self.at:
+                    self.at[chunk]()
+                yield chunk
+            yield Command(update=self.update)
+        finally:
+            self.closed += 1
+
+    def node(self, kind):
+        return self.later if kind == "async" else self.plain
+
+
+kinds = pytest.mark.parametrize(("how", "kind"), [("sync", "plain"), ("async", "plain"), ("async", "async")])
+
+
+@kinds
+def test_chunks_come_as_they_are_made_and_the_update_is_merged_once(saver, how, kind):
+    talker = Talker("x", "y")
+    graph = chain(a=lambda state: {"log": "a"}, g=talker.node(kind), z=lambda state: {"log": "z"})
+    outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)
+    assert items(outputs) == [START, "a", "x", "y", "g", "z", END]
+    chunks = outputs[2:4]
+    assert [(one.node, one.state["log"], one.is_subgraph) for one in chunks] == [("g", ["a"], False)] * 2
+    assert outputs[-1].state["log"] == ["a", "done", "z"]
+    assert [one.node_id for one in saver.list(CONFIG)] == ["z", "g", "a", START]
+    assert (talker.began, talker.closed) == (1, 1)
+
+
+def test_nothing_runs_ahead_of_the_caller():
+    said = []
+
+    def node(state):
+        for word in "xy":
+            said.append(word)
+            yield word
+
+    stream = chain(g=node).compile().stream({})
+    assert next(stream).node == START
+    assert said == []
+    next(stream)
+    assert said == ["x"]
+    stream.close()
+    assert said == ["x"]
+
+
+@pytest.mark.parametrize("chunk", [None, {"log": "no update"}, ["list"], NodeOutput("custom", {})])
+def test_a_chunk_may_be_anything(chunk):
+    def node(state):
+        yield chunk
+
+    outputs = list(chain(g=node).compile().stream({}))
+    assert (outputs[1] if isinstance(chunk, NodeOutput) else outputs[1].chunk) is chunk
+    assert outputs[-1].state["log"] == []
+
+
+@kinds
+def test_a_command_comes_last(saver, how, kind):
+    talker = Talker("x", update={"log": "g"})
+
+    def node(state):
+        yield "x"
+        yield Command("z", {"log": "g"})
+
+    async def later(state):
+        yield "x"
+        yield Command("z", {"log": "g"})
+
+    graph = StateGraph(LOG).add_node("g", later if kind == "async" else node).add_edge(START, "g").add_edge("g", "h")
+    graph.add_node("h", talker.plain).add_edge("h", "z").add_node("z", lambda state: {"log": "z"}).add_edge("z", END)
+    outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)
+    assert items(outputs) == [START, "x", "g", "z", END]
+    assert outputs[-1].state["log"] == ["g", "z"]
+
+
+@pytest.mark.parametrize("extra", ["chunk", "command", "value"])
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_nothing_may_come_after_it(saver, extra, kind):
+    closed = []
+
+    def node(state):
+        try:
+            yield Command(update={"log": "lost?"})
+            if extra != "value":
+                yield "late" if extra == "chunk" else Command()
+            return {"log": "value"} if extra == "value" else None
+        finally:
+            closed.append(1)
+
+    async def later(state):
+        try:
+            yield Command(update={"log": "lost?"})
+            yield "late" if extra == "chunk" else Command()
+        finally:
+            closed.append(1)
+
+    if kind == "async" and extra == "value":
+        later = None  # an asynchronous generator cannot return
+        closed.append(1)
+    else:
+        graph = chain(g=node if kind == "plain" else later).compile(checkpoint_saver=saver)
+        with pytest.raises(NodeExecutionError, match="Command last"):
+            run(graph, {}, how="async" if kind == "async" else "sync")
+        assert [one.node_id for one in saver.list(CONFIG)] == [START]
+    assert closed == [1]
+
+
+@kinds
+def test_closing_the_stream_in_the_middle(saver, how, kind):
+    talker = Talker("x", "y")
+    graph = chain(a=lambda state: {"log": "a"}, g=talker.node(kind)).compile(checkpoint_saver=saver)
+
+    def until_x():
+        with closing(graph.stream({}, CONFIG)) as stream:
+            return next(one for one in stream if isinstance(one, StreamingOutput))
+
+    async def auntil_x():
+        async with aclosing(graph.astream({}, CONFIG)) as stream:
+            async for one in stream:
+                if isinstance(one, StreamingOutput):
+                    return one
+        return None
+
+    assert (until_x() if how == "sync" else asyncio.run(auntil_x())).chunk == "x"
+    assert (talker.began, talker.closed) == (1, 1)
+    assert saver.get(CONFIG).node_id == "a"
+    assert saver.history(CONFIG)[0].status == "running"
+    assert items(run(graph, None, how=how)) == ["x", "y", "g", END]
+
+
+@kinds
+def test_a_failure_in_the_middle(saver, how, kind):
+    talker = Talker("x", "y")
+    talker.at["y"] = lambda: 1 / 0
+    graph = chain(g=talker.node(kind)).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError) as failed:
+        run(graph, {}, how=how)
+    assert (failed.value.node_id, type(failed.value.__cause__)) == ("g", ZeroDivisionError)
+    assert talker.closed == 1
+    talker.at.clear()
+    assert items(run(graph, None, how=how)) == ["x", "y", "g", END]
+
+
+@kinds
+def test_a_question_in_the_middle(saver, how, kind):
+    answers = []
+    talker = Talker("x", "y")
+    talker.at["y"] = lambda: answers.append(interrupt("ok?"))
+    graph = chain(g=talker.node(kind)).compile(checkpoint_saver=saver)
+    outputs = run(graph, {}, how=how)
+    assert items(outputs) == [START, "x", "g"]
+    assert isinstance(outputs[-1], InterruptionMetadata)
+    assert items(run(graph, GraphResume("yes"), how=how)) == ["x", "y", "g", END]
+    assert answers == ["yes"]
+
+
+@kinds
+def test_a_retry_starts_it_over(how, kind):
+    failures = [1]
+    talker = Talker("x", "y")
+    talker.at["y"] = lambda: failures and [][failures.pop()]
+    graph = StateGraph(LOG).add_node("g", talker.node(kind), retry=RetryPolicy(initial_delay=0, jitter=False))
+    outputs = run(graph.add_edge(START, "g").add_edge("g", END).compile(), {}, how=how)
+    assert items(outputs) == [START, "x", "x", "y", "g", END]
+    assert outputs[-1].state["log"] == ["done"]
+
+
+@kinds
+def test_after_hooks_come_when_the_stream_is_over(how, kind):
+    seen = []
+    talker = Talker("x", "y")
+
+    def after(node_id, state, config, update):
+        seen.append((talker.closed, dict(update)))
+        return {"log": "changed"}
+
+    graph = chain(g=talker.node(kind)).add_after_call_node_hook(after).compile()
+    assert run(graph, {}, how=how)[-1].state["log"] == ["changed"]
+    assert seen == [(1, {"log": "done"})]
+
+
+def test_an_asynchronous_generator_in_a_synchronous_run(saver):
+    graph = chain(a=lambda state: None, g=Talker("x").later).compile(checkpoint_saver=saver)
+    with pytest.raises(GraphRunnerError, match="'g'.*astream"):
+        graph.stream({}, CONFIG)
+    hidden = chain(g=lambda state: Talker("x").later(state)).compile()
+    with pytest.raises(GraphRunnerError, match="astream"):
+        hidden.invoke({})
+    inside = chain(s=chain(g=Talker("x").later).compile()).compile()
+    with pytest.raises(GraphRunnerError, match="astream"):
+        inside.stream({})
+
+
+def test_a_function_that_returns_a_generator_streams_too():
+    assert items(chain(g=lambda state: Talker("x").plain(state)).compile().stream({})) == [START, "x", "g", END]
+    graph = chain(g=lambda state: Talker("x").later(state)).compile()
+    assert items(run(graph, {}, how="async")) == [START, "x", "g", END]
+
+
+@kinds
+def test_branches_and_subgraphs_stream(saver, how, kind):
+    one, other = Talker("x", "y"), Talker("u", "v")
+    child = chain(g=other.node(kind)).compile()
+    graph = StateGraph(LOG).add_node("f", one.node(kind)).add_node("s", child)
+    for name in ("f", "s"):
+        graph.add_edge(START, name).add_edge(name, END)
+    outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)
+    said = items(outputs)
+    assert [word for word in said if word in {"x", "y"}] == ["x", "y"]
+    assert [word for word in said if word in {"u", "v", "g"}] == ["u", "v", "g"]
+    assert {one.chunk for one in outputs if isinstance(one, StreamingOutput) and one.is_subgraph} == {"u", "v"}
+    assert outputs[-1].state["log"] == ["done", "done"]
+
+
+@kinds
+def test_a_finished_generator_beside_a_failed_branch_is_not_repeated(saver, how, kind):
+    talker = Talker("x", "y")
+    at_its_end = threading.Event()
+    talker.at["y"] = at_its_end.set
+    fails = [1]
+
+    def other(state):
+        assert at_its_end.wait(5)
+        if fails:
+            raise ValueError
+
+    graph = StateGraph(LOG).add_node("f", talker.node(kind)).add_node("o", other)
+    for name in ("f", "o"):
+        graph.add_edge(START, name).add_edge(name, END)
+    compiled = graph.compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError):
+        run(compiled, {}, how=how)
+    fails.clear()
+    began = 1 if any(key.startswith("task:f") for key in saver.get_writes(CONFIG)) else 2
+    assert run(compiled, None, how=how)[-1].state["log"] == ["done"]
+    assert (talker.began, talker.closed) == (began, began)
+
+
+def test_cancelling_stops_at_the_boundary(saver):
+    talker = Talker("x", "y")
+    graph = chain(a=lambda state: {"log": "a"}, g=talker.later).compile(checkpoint_saver=saver)
+
+    async def cancelled():
+        task = asyncio.current_task()
+        talker.at["y"] = task.cancel
+        async for _ in graph.astream({}, CONFIG):
+            pass
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancelled())
+    talker.at.clear()
+    assert talker.closed == 1
+    assert [one.node_id for one in saver.list(CONFIG)][-2:] == ["a", START]
+    assert asyncio.run(graph.ainvoke(None, CONFIG))["log"] == ["a", "done"]
+
+
+# --- dispatch ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_dispatched_comes_before_the_nodes_own_output_and_stays_out_of_the_state(saver):
+    output = NodeOutput("custom", {})
+
+    def node(state, config):
+        config.dispatch("one")
+        config.dispatch(output)
+        return {"log": "a"}
+
+    outputs = list(chain(a=node).compile(checkpoint_saver=saver).stream({}, CONFIG))
+    assert items(outputs) == [START, "one", "custom", "a", END]
+    assert outputs[2] is output
+    assert [dict(one.state) for one in saver.list(CONFIG)][0] == {"log": ["a"]}
+
+
+def test_dispatched_in_branches_and_subgraphs(saver):
+    def node(word):
+        return lambda state, config: config.dispatch(word)
+
+    graph = StateGraph(LOG).add_node("b", node("b!")).add_node("s", chain(p=node("p!")).compile())
+    for name in ("b", "s"):
+        graph.add_edge(START, name).add_edge(name, END)
+    said = items(graph.compile(checkpoint_saver=saver).stream({}, CONFIG))
+    assert sorted(word for word in said if "!" in word) == ["b!", "p!"]
+
+
+# --- stream modes -----------------------------------------------------------------------------------------------------
+
+
+def updates(graph, given, *, how="sync", mode="updates", config=CONFIG):
+    return [(one.node, one.update) for one in run(graph, given, config.replace(stream_mode=mode), how=how)]
+
+
+def node(word):
+    return lambda state: {"log": word}
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_updates_of_nodes_and_of_the_commands_of_edges(saver, how):
+    graph = StateGraph(LOG).add_node("a", node("a")).add_node("b", lambda state: None)
+    graph.add_conditional_edges(START, lambda state: Command("a", {"start": 1}))
+    graph.add_conditional_edges("a", lambda state: Command("b", {"edge": 2})).add_edge("b", END)
+    assert updates(graph.compile(checkpoint_saver=saver), {"log": "input"}, how=how) == [
+        (START, {START: {"start": 1}}),
+        ("a", {"a": {"log": "a", "edge": 2}}),
+        ("b", {}),
+        (END, None),
+    ]
+
+
+def test_other_modes_have_no_updates(saver):
+    graph = chain(a=node("a")).compile(checkpoint_saver=saver)
+    for mode in ("values", "snapshots"):
+        assert [update for _, update in updates(graph, {}, mode=mode)] == [None] * 3
+
+
+def test_updates_after_a_resume_are_those_of_the_steps_that_follow(saver):
+    graph = chain(a=node("a"), b=node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
+    graph.invoke({}, CONFIG)
+    given = GraphResume({"log": "answer"}, update={"log": "update"})
+    assert updates(graph, given) == [("b", {"b": {"log": "b"}}), (END, None)]
+
+
+def test_the_update_of_an_edge_that_a_resume_takes_is_shown(saver):
+    graph = StateGraph(LOG).add_node("a", node("a")).add_node("b", node("b")).add_edge(START, "a").add_edge("b", END)
+    graph.add_conditional_edges("a", lambda state: Command("b", {"edge": 1}))
+    compiled = graph.compile(checkpoint_saver=saver, interrupt_after=["a"], interrupt_before_edge=True)
+    compiled.invoke({}, CONFIG)
+    assert updates(compiled, GraphResume())[0] == ("b", {"a": {"edge": 1}, "b": {"log": "b"}})
+
+
+def test_updates_of_forks_and_subgraphs(saver):
+    child = chain(p=node("p"), q=lambda state: {"mine": 1}).compile()
+    graph = StateGraph(LOG).add_node("b", node("b")).add_node("c", node("c")).add_node("s", child)
+    for name in ("b", "c"):
+        graph.add_edge(START, name).add_edge(name, "s")
+    assert updates(graph.add_edge("s", END).compile(checkpoint_saver=saver), {}) == [
+        (START, {}),
+        ("__PARALLEL__(__START__)", {"b": {"log": "b"}, "c": {"log": "c"}}),
+        (START, {}),
+        ("p", {"p": {"log": "p"}}),
+        ("q", {"q": {"mine": 1}}),
+        (END, None),
+        ("s", {"s": {"log": "p", "mine": 1}}),
+        (END, None),
+    ]
+
+
+@kinds
+def test_snapshots_with_all_of_it(saver, how, kind):
+    child = chain(p=node("p")).compile()
+    graph = chain(g=Talker("x").node(kind), s=child, z=lambda state: {"log": interrupt("?")})
+    compiled = graph.compile(checkpoint_saver=saver)
+    config = CONFIG.replace(stream_mode="snapshots")
+    outputs = run(compiled, {}, config, how=how)
+    of = {StateSnapshot: "snapshot", StreamingOutput: "chunk", NodeOutput: "output", InterruptionMetadata: "stop"}
+    assert [(of[type(one)], one.node) for one in outputs] == [
+        ("snapshot", START),
+        ("chunk", "g"),
+        ("snapshot", "g"),
+        ("snapshot", START),
+        ("snapshot", "p"),
+        ("output", END),
+        ("snapshot", "s"),
+        ("stop", "z"),
+    ]
+    for one in outputs:
+        if isinstance(one, StateSnapshot):
+            assert compiled.get_state(one.config).values == dict(one.state) == one.values
+    assert [of[type(one)] for one in run(compiled, GraphResume("!"), config, how=how)] == ["snapshot", "output"]
+
+
+def test_without_a_saver_snapshots_are_plain_outputs_in_subgraphs_too():
+    graph = chain(s=chain(p=node("p")).compile()).compile()
+    assert {type(one) for one in graph.stream_snapshots({})} == {NodeOutput}
+
+
+def test_a_stream_that_nobody_reads_runs_nothing():
+    stream = chain(a=lambda state: 1 / 0).compile(checkpoint_saver=MemorySaver()).stream({}, CONFIG)
+    stream.close()
+    assert list(stream) == []

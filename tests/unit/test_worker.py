@@ -1,0 +1,455 @@
+"""A worker takes up what can go on, once, and leaves alone what cannot."""
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from graphkit import END, START, Channels, Checkpoint, GraphResume, RetryPolicy, RunnableConfig, StateGraph, interrupt
+from graphkit.errors import CheckpointerConfigurationError, NodeExecutionError
+from graphkit.worker import Worker
+from savers import FileSystemSaver, MemorySaver, SaverWrapper
+
+PATIENCE = 30.0
+SOON = 0.01
+
+
+@pytest.fixture(params=["memory", "file", "wrapped"])
+def saver(request, tmp_path):
+    if request.param == "memory":
+        yield MemorySaver()
+        return
+    with FileSystemSaver(tmp_path / "store", fsync="never") as saver:
+        yield saver if request.param == "file" else SaverWrapper(saver)
+
+
+def log_of(**nodes):
+    """A graph of one node after the other, each with its name in the log; a value is what a node does besides."""
+    graph = StateGraph({"log": Channels.appender_with_duplicate()})
+    names = [START, *nodes, END]
+    for name, action in nodes.items():
+        graph.add_node(name, noting(name, action))
+    for source, target in zip(names, names[1:], strict=False):
+        graph.add_edge(source, target)
+    return graph
+
+
+def noting(name, action):
+    def node(state):
+        extra = action() if action else None
+        return {"log": [name, *([extra] if extra else [])]}
+
+    return node
+
+
+def answer(saver, thread, value):
+    """As another process does it: recorded, and nothing run."""
+    (waiting,) = saver.interrupts(thread)
+    at = RunnableConfig(thread, waiting.checkpoint_id, waiting.checkpoint_ns)
+    saver.put_writes(at, {f"answer:{waiting.id}": value})
+
+
+def crash(app, thread, after):
+    """Leave a run as a process does that dies after a node."""
+    for output in app.stream({}, RunnableConfig(thread)):
+        if output.node == after:
+            break
+
+
+def status(saver, thread):
+    return saver.history(RunnableConfig(thread))[0].status
+
+
+def log(app, thread):
+    return [*app.get_state(RunnableConfig(thread)).state["log"]]
+
+
+@pytest.fixture
+def serving():
+    """Runs workers in threads, and stops them."""
+    with ThreadPoolExecutor(4) as pool:
+        running = []
+
+        def serve(app, **options):
+            worker = Worker(app, interval=SOON, **options)
+            running.append((worker, pool.submit(worker.run)))
+            return worker
+
+        yield serve
+        for worker, done in running:
+            worker.stop()
+            done.result(PATIENCE)
+
+
+# What is taken up
+
+
+def test_an_answered_run_goes_on(saver):
+    app = log_of(a=None, ask=lambda: interrupt("ok?"), b=None).compile(checkpoint_saver=saver)
+    app.invoke({}, RunnableConfig("t"))
+    assert Worker(app).run(once=True) == 0
+    assert status(saver, "t") == "interrupted"
+    answer(saver, "t", "yes")
+    assert Worker(app).run(once=True) == 1
+    assert log(app, "t") == ["a", "ask", "yes", "b"]
+    assert Worker(app).run(once=True) == 0
+
+
+def test_a_run_stopped_before_a_node_goes_on_with_what_was_answered(saver):
+    app = log_of(a=None, b=None).compile(checkpoint_saver=saver, interrupt_before=["b"])
+    for thread, value in (("given", {"log": "by hand"}), ("passed", None)):
+        app.invoke({}, RunnableConfig(thread))
+        answer(saver, thread, value)
+    app.invoke({}, RunnableConfig("open"))
+    assert Worker(app).run(once=True) == 2
+    assert log(app, "given") == ["a", "by hand", "b"]
+    assert log(app, "passed") == ["a", "b"]
+    assert log(app, "open") == ["a"]
+    assert status(saver, "open") == "interrupted"
+
+
+def test_a_stop_after_the_last_node_is_brought_to_its_end(saver):
+    app = log_of(a=None).compile(checkpoint_saver=saver, interrupt_after=["a"])
+    for thread, value in (("given", {"log": "by hand"}), ("passed", None)):
+        app.invoke({}, RunnableConfig(thread))
+        answer(saver, thread, value)
+    assert Worker(app).run(once=True) == 1  # of the other nothing is left to do
+    assert log(app, "given") == ["a", "by hand"]
+    assert Worker(app).run(once=True) == 0
+
+
+def test_a_passed_stop_at_the_end_is_cleared_away_if_the_graph_wants_that(saver):
+    app = log_of(a=None).compile(checkpoint_saver=saver, interrupt_after=["a"], preserve=False)
+    app.invoke({}, RunnableConfig("t"))
+    answer(saver, "t", None)
+    assert Worker(app).run(once=True) == 1
+    assert not saver.threads()
+
+
+def test_a_crashed_run_goes_on_where_it_was(saver):
+    app = log_of(a=None, b=None, c=None).compile(checkpoint_saver=saver)
+    crash(app, "t", after="b")
+    assert Worker(app).run(once=True) == 1
+    assert log(app, "t") == ["a", "b", "c"]
+    assert len(saver.history(RunnableConfig("t"))) == 4
+
+
+def test_several_questions_are_waited_for_until_all_are_answered(saver):
+    graph = StateGraph({"log": Channels.appender_with_duplicate()})
+    for name in ("left", "right"):
+        graph.add_node(name, noting(name, lambda: interrupt("ok?")))
+        graph.add_edge(START, name).add_edge(name, "join")
+    app = graph.add_node("join", noting("join", None)).add_edge("join", END).compile(checkpoint_saver=saver)
+    app.invoke({}, RunnableConfig("t"))
+    first, second = saver.interrupts("t")
+    saver.put_writes(RunnableConfig("t"), {f"answer:{first.id}": 1})
+    assert Worker(app).run(once=True) == 0
+    saver.put_writes(RunnableConfig("t"), {f"answer:{second.id}": 2})
+    assert Worker(app).run(once=True) == 1
+    assert log(app, "t") == ["left", 1, "right", 2, "join"]
+
+
+def test_a_question_inside_an_embedded_graph(saver):
+    child = log_of(ask=lambda: interrupt("ok?"), after=None).compile()
+    graph = StateGraph({"log": Channels.appender_with_duplicate()}).add_node("child", child)
+    app = graph.add_edge(START, "child").add_edge("child", END).compile(checkpoint_saver=saver)
+    app.invoke({}, RunnableConfig("t"))
+    assert Worker(app).run(once=True) == 0
+    answer(saver, "t", "yes")
+    assert Worker(app).run(once=True) == 1
+    assert log(app, "t") == ["ask", "yes", "after"]
+    assert status(saver, "t") == "finished"
+
+
+def test_an_embedded_graph_with_a_saver_of_its_own_is_not_passed_by(saver):
+    child = log_of(a=None, b=None).compile(checkpoint_saver=MemorySaver(), interrupt_before=["b"])
+    graph = StateGraph({"log": Channels.appender_with_duplicate()}).add_node("child", child)
+    app = graph.add_edge(START, "child").add_edge("child", END).compile(checkpoint_saver=saver)
+    app.invoke({}, RunnableConfig("t"))
+    assert Worker(app).run(once=True) == 0
+    assert status(saver, "t") == "interrupted"
+
+
+def test_what_was_moved_on_by_update_state_goes_on(saver):
+    app = log_of(a=None, ask=lambda: interrupt("ok?"), b=None).compile(checkpoint_saver=saver)
+    app.invoke({}, RunnableConfig("t"))
+    app.update_state(RunnableConfig("t"), {"log": "by hand"}, goto="b")
+    assert Worker(app).run(once=True) == 1
+    assert log(app, "t") == ["a", "by hand", "b"]
+
+
+def test_an_asynchronous_graph(saver):
+    async def node(state):
+        return {"log": interrupt("ok?")}
+
+    graph = StateGraph({"log": Channels.appender_with_duplicate()}).add_node("ask", node)
+    app = graph.add_edge(START, "ask").add_edge("ask", END).compile(checkpoint_saver=saver)
+    import asyncio
+
+    asyncio.run(app.ainvoke({}, RunnableConfig("t")))
+    answer(saver, "t", "yes")
+    assert Worker(app).run(once=True) == 1
+    assert log(app, "t") == ["yes"]
+
+
+def test_the_saver_may_be_given(saver):
+    graph = log_of(a=None, b=None)
+    crash(graph.compile(checkpoint_saver=saver), "t", after="a")
+    assert Worker(graph.compile(), saver).run(once=True) == 1
+    assert status(saver, "t") == "finished"
+    with pytest.raises(CheckpointerConfigurationError):
+        Worker(graph.compile())
+
+
+def test_outputs_are_handed_out(saver):
+    app = log_of(a=None, b=None).compile(checkpoint_saver=saver)
+    crash(app, "t", after="a")
+    seen = []
+    Worker(app, on_output=lambda thread, output: seen.append((thread, output.node))).run(once=True)
+    assert seen == [("t", "b"), ("t", END)]
+
+
+# What is not
+
+
+def test_threads_of_other_graphs_are_left_alone_and_named_once(saver, caplog):
+    mine = log_of(a=None, b=None).compile(checkpoint_saver=saver)
+    other = log_of(a=None, b=None, c=None).compile(checkpoint_saver=saver)
+    for thread in ("one", "two"):
+        crash(other, thread, after="a")
+    crash(mine, "mine", after="a")
+    saver.put(RunnableConfig("by hand"), Checkpoint(node_id="a", next_node_id="b", state={}))
+    with caplog.at_level(logging.WARNING, "graphkit"):
+        assert Worker(mine).run(once=True) == 1
+    assert [status(saver, one) for one in ("mine", "one", "two")] == ["finished", "running", "running"]
+    assert len(caplog.records) == 2  # the other graph, and none at all
+    assert "another graph" in caplog.text
+
+
+def test_a_failed_run_waits_for_somebody_to_look(saver, caplog):
+    def fail():
+        raise ValueError("no luck")
+
+    app = log_of(a=None, b=fail).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError):
+        app.invoke({}, RunnableConfig("t"))
+    assert Worker(app).run(once=True) == 0
+    crash(app, "u", after="a")
+    with caplog.at_level(logging.WARNING, "graphkit"):
+        assert Worker(app).run(once=True) == 1
+    assert "waits for somebody to look" in caplog.text
+    assert status(saver, "u") == "failed"
+    assert Worker(app).run(once=True) == 0
+
+
+def test_failed_runs_are_taken_up_again_with_pauses_and_not_for_ever(saver, serving):
+    tries, said, enough = [], [], threading.Event()
+
+    def fail():
+        tries.append(1)
+        raise ValueError("no luck")
+
+    def hear(record):
+        said.append(record.getMessage())
+        if "left until its thread changes" in said[-1]:
+            enough.set()
+
+    app = log_of(a=None, b=fail).compile(checkpoint_saver=saver)
+    crash(app, "t", after="a")
+    handler = logging.Handler()
+    handler.emit = hear
+    logger = logging.getLogger("graphkit.worker")
+    logger.addHandler(handler)
+    try:
+        serving(app, failed=True, retry=RetryPolicy(max_attempts=4, initial_delay=SOON, jitter=False))
+        assert enough.wait(PATIENCE)
+    finally:
+        logger.removeHandler(handler)
+    assert len(tries) == 4
+    assert [part for one, part in zip(said, ("in 0.01 s", "in 0.02 s", "in 0.04 s", "left"), strict=True) if part in one] == [
+        "in 0.01 s", "in 0.02 s", "in 0.04 s", "left",
+    ]  # fmt: skip
+
+
+def test_a_run_that_succeeds_in_the_end(saver, serving):
+    tries = []
+    done = threading.Event()
+
+    def shy():
+        tries.append(1)
+        if len(tries) < 3:
+            raise ConnectionError
+
+    app = log_of(a=None, b=shy, c=done.set).compile(checkpoint_saver=saver)
+    crash(app, "t", after="a")
+    serving(app, failed=True, retry=RetryPolicy(max_attempts=5, initial_delay=0, retry_on=ConnectionError))
+    assert done.wait(PATIENCE)
+    assert len(tries) == 3
+
+
+def test_a_node_that_is_gone_is_told_and_does_not_keep_the_worker_busy(saver, caplog):
+    app = log_of(a=None, b=None).compile(checkpoint_saver=saver)
+    crash(app, "t", after="a")
+    latest = saver.get(RunnableConfig("t"))
+    lost = Checkpoint(node_id="a", next_node_id="lost", state=latest.state, metadata=latest.metadata)
+    saver.put(RunnableConfig("t"), lost)
+    crash(app, "u", after="a")
+    with caplog.at_level(logging.WARNING, "graphkit"):
+        assert Worker(app).run(once=True) == 2
+    assert "'lost' is not a node of this graph" in caplog.text
+    assert "tried again in" in caplog.text
+    assert status(saver, "u") == "finished"
+
+
+def test_a_thread_that_somebody_runs_is_left_to_them(saver):
+    app = log_of(a=None, b=None).compile(checkpoint_saver=saver)
+    crash(app, "t", after="a")
+    with saver.run_lock(RunnableConfig("t")), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(Worker(app).run, once=True).result(PATIENCE) == 0
+    assert log(app, "t") == ["a"]
+
+
+# While it runs
+
+
+def test_an_answer_is_noticed(saver, serving):
+    done = threading.Event()
+    app = log_of(ask=lambda: interrupt("ok?"), b=done.set).compile(checkpoint_saver=saver)
+    serving(app)
+    app.invoke({}, RunnableConfig("t"))
+    answer(saver, "t", "yes")
+    assert done.wait(PATIENCE)
+
+
+def test_workers_side_by_side_run_a_thread_one_at_a_time(saver, serving):
+    inside, runs, all_done = set(), [], threading.Event()
+
+    def ask(state):
+        return {"log": interrupt("ok?")}
+
+    def work(state, config):
+        assert config.thread not in inside
+        inside.add(config.thread)
+        runs.append(config.thread)
+        inside.remove(config.thread)
+        if len(runs) >= 60:
+            all_done.set()
+        return {"log": "work"}
+
+    graph = StateGraph({"log": Channels.appender_with_duplicate()}).add_node("ask", ask).add_node("work", work)
+    app = graph.add_edge(START, "ask").add_edge("ask", "work").add_edge("work", END).compile(checkpoint_saver=saver)
+    threads = [f"t{number}" for number in range(60)]
+    for thread in threads:
+        app.invoke({}, RunnableConfig(thread))
+    workers = [serving(app) for _ in range(4)]
+    for thread in threads:
+        answer(saver, thread, "yes")
+    assert all_done.wait(PATIENCE)
+    for worker in workers:
+        worker.stop()
+    assert sorted(runs) == sorted(threads)
+
+
+def test_stopping_stops_at_the_node_boundary_and_leaves_the_run_to_others(saver):
+    began, go_on = threading.Event(), threading.Event()
+
+    def work():
+        began.set()
+        assert go_on.wait(PATIENCE)
+
+    app = log_of(a=None, work=work, c=None).compile(checkpoint_saver=saver)
+    crash(app, "t", after="a")
+    worker = Worker(app, interval=SOON)
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(worker.run)
+        assert began.wait(PATIENCE)
+        worker.stop()
+        go_on.set()
+        assert done.result(PATIENCE) == 1
+    assert log(app, "t") == ["a", "work"]
+    assert not saver.interrupts("t")
+    assert status(saver, "t") == "running"
+    assert Worker(app).run(once=True) == 1
+    assert log(app, "t") == ["a", "work", "c"]
+
+
+def test_stopping_inside_an_embedded_graph_and_a_fork(saver):
+    began, go_on = threading.Event(), threading.Event()
+
+    def work():
+        began.set()
+        assert go_on.wait(PATIENCE)
+
+    child = log_of(one=work, two=None).compile()
+    graph = StateGraph({"log": Channels.appender_with_duplicate()})
+    graph.add_node("a", noting("a", None)).add_node("child", child).add_node("end", noting("end", None))
+    graph.add_edge(START, "a").add_edge("a", "child").add_edge("child", "end").add_edge("end", END)
+    app = graph.compile(checkpoint_saver=saver)
+    crash(app, "t", after="a")
+    worker = Worker(app, interval=SOON)
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(worker.run)
+        assert began.wait(PATIENCE)
+        worker.stop()
+        go_on.set()
+        done.result(PATIENCE)
+    assert not saver.interrupts("t")
+    assert Worker(app).run(once=True) == 1
+    assert log(app, "t") == ["a", "one", "two", "end"]
+
+
+def test_a_stopped_worker_leaves_a_human_s_stop_alone(saver):
+    began, go_on = threading.Event(), threading.Event()
+
+    def work():
+        began.set()
+        assert go_on.wait(PATIENCE)
+
+    app = log_of(a=None, work=work, c=None).compile(checkpoint_saver=saver, interrupt_before=["c"])
+    crash(app, "t", after="a")
+    worker = Worker(app, interval=SOON)
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(worker.run)
+        assert began.wait(PATIENCE)
+        worker.stop()
+        go_on.set()
+        done.result(PATIENCE)
+    assert [one.when for one in saver.interrupts("t")] == ["before"]
+    assert Worker(app).run(once=True) == 0
+
+
+def test_a_worker_that_was_stopped_before_it_ran_does_nothing(saver):
+    app = log_of(a=None, b=None).compile(checkpoint_saver=saver)
+    crash(app, "t", after="a")
+    worker = Worker(app)
+    worker.stop()
+    assert worker.run() == 0
+    assert log(app, "t") == ["a"]
+
+
+def test_stopping_a_worker_stops_no_other_run_of_the_app(saver):
+    app = log_of(a=None, b=None, c=None).compile(checkpoint_saver=saver)
+    worker = Worker(app)
+    nodes = []
+    for output in app.stream({}, RunnableConfig("t")):
+        nodes.append(output.node)
+        worker.stop()
+    assert nodes == [START, "a", "b", "c", END]
+
+
+def test_a_deleted_thread_is_forgotten_and_not_made_again(saver, serving, tmp_path):
+    app = log_of(a=None, ask=lambda: interrupt("ok?")).compile(checkpoint_saver=saver)
+    app.invoke({}, RunnableConfig("t"))
+    answer(saver, "t", 1)
+    saver.delete("t")
+    assert Worker(app).run(once=True) == 0
+    assert not list(tmp_path.glob("store/t-*"))
+
+
+def test_resume_takes_an_answer_for_a_stop(saver):
+    """What a worker stands on: a resume without a value finds the answer that was recorded."""
+    app = log_of(a=None, ask=lambda: interrupt("ok?")).compile(checkpoint_saver=saver)
+    app.invoke({}, RunnableConfig("t"))
+    answer(saver, "t", "yes")
+    assert app.invoke(GraphResume(), RunnableConfig("t"))["log"] == ["a", "ask", "yes"]

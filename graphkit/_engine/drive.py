@@ -36,7 +36,7 @@ from graphkit._engine.side_by_side import Withdraw
 from graphkit._engine.storing import Storing, checkpoint_of, what
 from graphkit._engine.tasks import Loops, Threads, advance, arguments_of, refuse_awaitable, run_node
 from graphkit._engine.walk import Walk
-from graphkit._observe import Outbox
+from graphkit._observe import EVENTS, Level, Outbox
 from graphkit._output import NodeOutput
 from graphkit._visit import CURRENT, Visit, held_locks
 from graphkit.errors import CheckpointerError, GraphRunnerError
@@ -73,6 +73,7 @@ class Driver:
         self.held = held_locks()
         """The run locks that this run holds, and those of the runs around it."""
         self.result: Any = None
+        self.was_closed = False
         self.cancelled: BaseException | None = None
         """A cancellation that came while something was to be waited for."""
         self.storing = Storing(walk.options, self._tell, is_update=not runs_nodes)
@@ -132,7 +133,7 @@ class Driver:
         except StopIteration as end:
             self.result = end.value
         except Stop:
-            pass
+            self.was_closed = True
         return None
 
     def _answer(self, request: Request) -> Any:
@@ -226,14 +227,16 @@ class Driver:
             for bench in (self.threads, self.loops):
                 if bench is not None:
                     bench.close()
-            self.storing.close()
+            if self.was_closed:
+                self.storing.flush()  # nobody else would hear of what is not stored
         finally:
+            self.storing.close()
             self._let_go()
             if self.outbox is not None:
                 self.outbox.close()
 
     def _tell(self, type: str, data: Mapping[str, Any]) -> None:
-        level = "warning" if "error" in data else "info"
+        level = max(EVENTS[type].level, Level.WARNING if "error" in data else Level.INFO)
         self.walk.tell(type, level, None, **data)
 
     # Asynchronous: the same, with awaits. What may block runs in a thread.

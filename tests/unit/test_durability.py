@@ -1,0 +1,582 @@
+"""When a step is stored, and what a failure to store it does: durability, on_save_error, preserve, interval, status."""
+
+import asyncio
+import operator
+import threading
+
+import pytest
+
+from graphkit import (
+    END,
+    START,
+    Channels,
+    Checkpoint,
+    GraphResume,
+    RunnableConfig,
+    StateGraph,
+    interrupt,
+)
+from graphkit.errors import (
+    CheckpointNotFoundError,
+    CheckpointSerializationError,
+    CheckpointStorageError,
+    NodeExecutionError,
+)
+from graphkit.testing.fakes import ScriptedSaver
+from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
+
+CONFIG = RunnableConfig("t")
+LOG = {"log": Channels.appender_with_duplicate(), "n": Channels.base(operator.add, lambda: 0)}
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def says(word):
+    return lambda state: {"log": word, "n": 1}
+
+
+def chain(*names, **nodes):
+    graph = StateGraph(LOG)
+    nodes = {name: nodes.get(name, says(name)) for name in dict.fromkeys((*names, *nodes))}
+    for name, node in nodes.items():
+        graph.add_node(name, node)
+    for source, target in zip([START, *nodes], [*nodes, END], strict=True):
+        graph.add_edge(source, target)
+    return graph
+
+
+def run(graph, given, config=CONFIG, *, how="sync"):
+    if how == "sync":
+        return list(graph.stream(given, config))
+
+    async def collected():
+        return [output async for output in graph.astream(given, config)]
+
+    return asyncio.run(collected())
+
+
+def stored(saver, config=CONFIG):
+    return [(one.node_id, one.next_node_id) for one in reversed(saver.list(config))]
+
+
+def full():
+    return CheckpointStorageError("the store", "write", OSError(28, "the disk is full"))
+
+
+both = pytest.mark.parametrize("how", ["sync", "async"])
+WHOLE = [(START, "a"), ("a", "b"), ("b", "c"), ("c", END)]
+
+
+# --- in the background ------------------------------------------------------------------------------------------------
+
+
+@both
+def test_in_the_background_all_is_stored_in_order_when_the_last_item_comes(saver, how):
+    graph = chain("a", "b", "c").compile(checkpoint_saver=saver, durability="async")
+    seen = []
+
+    async def arun():
+        async for output in graph.astream({}, CONFIG):
+            if output.is_end:
+                seen.extend(stored(saver))
+
+    if how == "async":
+        asyncio.run(arun())
+    else:
+        for output in graph.stream({}, CONFIG):
+            if output.is_end:
+                seen.extend(stored(saver))
+    assert seen == WHOLE
+
+
+def test_in_the_background_a_step_does_not_wait_for_the_one_before_to_be_stored():
+    ran, steps = threading.Event(), []
+    saver = ScriptedSaver(MemorySaver())
+    saver.on("put", lambda: steps.append("put") or ran.wait(10), skip=1)
+
+    def last(state):
+        steps.append("b")
+        ran.set()
+
+    chain("a", b=last).compile(checkpoint_saver=saver, durability="async").invoke({}, CONFIG)
+    assert sorted(steps) == ["b", "put"]
+    assert stored(saver) == [(START, "a"), ("a", "b"), ("b", END)]
+
+
+def test_the_background_is_bounded():
+    free, ran, done = threading.Event(), [], []
+    saver = ScriptedSaver(MemorySaver()).on("put", lambda: free.wait(10))
+
+    def node(state):
+        ran.append(1)
+        if len(ran) == 50:
+            free.set()  # some wait, and not all of them
+        return {"n": 1}
+
+    graph = StateGraph(LOG).add_node("a", node).add_edge(START, "a")
+    graph.add_conditional_edges("a", lambda state: "a" if state["n"] < 300 else END)
+    saver.on("put", lambda: done.append(len(ran)), times=None, late=True)
+    graph.compile(checkpoint_saver=saver, durability="async").invoke({}, CONFIG)
+    assert len(done) == 301
+    assert max(ahead - stored for stored, ahead in enumerate(done)) <= 64 + 2
+
+
+@both
+def test_a_failure_in_the_background_comes_back_at_the_next_save_or_the_end(list_saver, how):
+    error = full()
+    saver = ScriptedSaver(list_saver).fail("put", error, skip=2)
+    graph = chain("a", "b", "c").compile(checkpoint_saver=saver, durability="async")
+    with pytest.raises(CheckpointStorageError) as raised:
+        run(graph, {}, how=how)
+    assert raised.value is error
+    assert stored(saver) == WHOLE[:2]  # nothing after what failed
+    assert run(graph, None, how=how)[-1].state["log"] == ["a", "b", "c"]
+    assert stored(saver) == WHOLE
+
+
+@both
+def test_a_failure_of_the_last_put_is_no_success(saver, how):
+    scripted = ScriptedSaver(saver).fail("put", full(), skip=3)
+    graph = chain("a", "b", "c").compile(checkpoint_saver=scripted, durability="async")
+    with pytest.raises(CheckpointStorageError):
+        run(graph, {}, how=how)
+    assert run(graph, None, how=how)[-1].state["log"] == ["a", "b", "c"]
+
+
+def test_a_failure_in_the_background_is_told_to_who_closes_the_stream():
+    failed = threading.Event()
+    saver = ScriptedSaver(MemorySaver()).fail("put", full(), skip=1).on("put", failed.set, skip=1)
+    stream = chain("a", "b").compile(checkpoint_saver=saver, durability="async").stream({}, CONFIG)
+    assert [next(stream).node, next(stream).node] == [START, "a"]
+    with pytest.raises(CheckpointStorageError):
+        stream.close()
+    assert stored(saver) == [(START, "a")]
+
+
+def test_asynchronously_too():
+    async def closes():
+        saver = ScriptedSaver(MemorySaver()).fail("put", full(), skip=1)
+        stream = chain("a", "b").compile(checkpoint_saver=saver, durability="async").astream({}, CONFIG)
+        assert [(await anext(stream)).node, (await anext(stream)).node] == [START, "a"]
+        with pytest.raises(CheckpointStorageError):
+            await stream.aclose()
+
+    asyncio.run(closes())
+
+
+@both
+def test_closing_waits_for_the_background(saver, how):
+    graph = chain("a", "b", "c").compile(checkpoint_saver=saver, durability="async")
+
+    async def aclosed():
+        stream = graph.astream({}, CONFIG)
+        assert [(await anext(stream)).node, (await anext(stream)).node] == [START, "a"]
+        await stream.aclose()
+
+    if how == "async":
+        asyncio.run(aclosed())
+    else:
+        stream = graph.stream({}, CONFIG)
+        assert [next(stream).node, next(stream).node] == [START, "a"]
+        stream.close()
+    assert stored(saver) == WHOLE[:2]
+    assert run(graph, None, how=how)[-1].state["log"] == ["a", "b", "c"]
+
+
+@both
+def test_a_node_that_fails_is_what_is_told_and_the_rest_is_stored(saver, how):
+    graph = chain("a", b=lambda state: 1 / 0).compile(checkpoint_saver=saver, durability="async")
+    with pytest.raises(NodeExecutionError):
+        run(graph, {}, how=how)
+    assert stored(saver) == WHOLE[:2]
+    assert saver.history(CONFIG)[0].status == "failed"
+
+
+def test_a_value_that_cannot_be_stored_in_the_background(tmp_path):
+    saver = FileSystemSaver(tmp_path)
+    graph = chain(a=lambda state: {"bad": object()}, b=says("b")).compile(checkpoint_saver=saver, durability="async")
+    with pytest.raises(CheckpointSerializationError, match="bad"):
+        graph.invoke({}, CONFIG)
+    assert stored(saver) == [(START, "a")]
+
+
+@both
+def test_what_a_node_reads_of_its_own_thread_is_there(saver, how):
+    seen = []
+
+    def node(state, config):
+        seen.append(config.once("k", lambda: stored(saver)))
+
+    graph = chain("a", b=node).compile(checkpoint_saver=saver, durability="async")
+    run(graph, {}, how=how)
+    assert run(graph, {}, how=how)
+    assert len(seen) == 2
+
+
+def test_no_thread_is_left_behind():
+    before = threading.active_count()
+    graph = chain("a").compile(checkpoint_saver=MemorySaver(), durability="async")
+    graph.invoke({}, CONFIG)
+    asyncio.run(graph.ainvoke({}, CONFIG))
+    stream = graph.stream({}, CONFIG)
+    next(stream)
+    stream.close()
+    assert threading.active_count() <= before
+
+
+# --- only when it stands still ----------------------------------------------------------------------------------------
+
+
+@both
+def test_at_exit_one_checkpoint_at_the_end(saver, how):
+    graph = chain("a", "b", "c").compile(checkpoint_saver=saver, durability="exit")
+    assert run(graph, {}, how=how)[-1].state["log"] == ["a", "b", "c"]
+    assert stored(saver) == [("c", END)]
+
+
+@both
+def test_at_exit_at_a_stop_a_failure_and_a_close(saver, how):
+    fails = [1]
+
+    def c(state):
+        if fails:
+            raise ValueError
+        return {"log": interrupt("?"), "n": 1}
+
+    graph = chain("a", "b", c=c, d=says("d")).compile(checkpoint_saver=saver, durability="exit")
+    with pytest.raises(NodeExecutionError):
+        run(graph, {}, how=how)
+    assert stored(saver) == [("b", "c")]
+    assert saver.history(CONFIG)[0].status == "failed"
+    fails.clear()
+    run(graph, None, how=how)
+    assert stored(saver) == [("b", "c")]
+    assert saver.history(CONFIG)[0].status == "interrupted"
+    assert run(graph, GraphResume("c"), how=how)[-1].state["log"] == ["a", "b", "c", "d"]
+    assert stored(saver) == [("b", "c"), ("d", END)]
+    stream = graph.stream({}, RunnableConfig("u"))
+    assert [next(stream).node, next(stream).node] == [START, "a"]
+    stream.close()
+    assert stored(saver, RunnableConfig("u")) == [("a", "b")]
+
+
+@both
+def test_at_exit_a_finished_branch_is_kept_at_a_failure(saver, how):
+    runs, fails = [], [1]
+
+    def b(state):
+        runs.append("b")
+        return {"log": "b"}
+
+    def c(state):
+        if fails:
+            raise ValueError
+        return {"log": "c"}
+
+    graph = StateGraph(LOG).add_node("b", b).add_node("c", c)
+    for name in ("b", "c"):
+        graph.add_edge(START, name).add_edge(name, END)
+    compiled = graph.compile(checkpoint_saver=saver, durability="exit")
+    with pytest.raises(NodeExecutionError):
+        run(compiled, {}, how=how)
+    fails.clear()
+    assert run(compiled, None, how=how)[-1].state["log"] == ["b", "c"]
+    assert runs == ["b"]
+
+
+def test_at_exit_no_snapshot_is_handed_out_that_is_not_stored(saver):
+    graph = chain("a").compile(checkpoint_saver=saver, durability="exit")
+    outputs = list(graph.stream_snapshots({}, CONFIG))
+    assert [type(one).__name__ for one in outputs] == ["NodeOutput", "StateSnapshot", "NodeOutput"]
+
+
+def test_an_update_by_hand_is_stored_at_once_whatever_the_graph_says(list_saver):
+    for durability in ("async", "exit"):
+        config = RunnableConfig(durability)
+        graph = chain("a").compile(checkpoint_saver=list_saver, durability=durability, on_save_error="warn")
+        graph.invoke({}, config)
+        assert graph.update_state(config, {"log": "u"}).checkpoint_id == list_saver.get(config).id
+        fails = ScriptedSaver(list_saver).fail("put", full())
+        with pytest.raises(CheckpointStorageError):
+            chain("a").compile(checkpoint_saver=fails, durability=durability, on_save_error="warn").update_state(
+                config, {"log": "v"}
+            )
+
+
+# --- a failure to save ------------------------------------------------------------------------------------------------
+
+
+@both
+def test_a_save_that_fails_ends_the_run_with_its_own_error(saver, how):  # G19
+    error = full()
+    scripted = ScriptedSaver(saver).fail("put", error, skip=2)
+    runs = []
+    graph = chain("a", b=lambda state: runs.append("b"), c=lambda state: runs.append("c"))
+    compiled = graph.compile(checkpoint_saver=scripted)
+    with pytest.raises(CheckpointStorageError) as raised:
+        run(compiled, {}, how=how)
+    assert raised.value is error
+    assert runs == ["b"]
+    run(compiled, None, how=how)
+    assert runs == ["b", "b", "c"]
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@both
+def test_with_a_warning_the_run_goes_on(saver, durability, how, caplog):
+    scripted = ScriptedSaver(saver).fail("put", full(), skip=1, times=1)
+    events = []
+    graph = chain("a", "b", "c")
+    compiled = graph.compile(
+        checkpoint_saver=scripted, durability=durability, on_save_error="warn", observers=[events.append]
+    )
+    assert run(compiled, {}, how=how)[-1].state["log"] == ["a", "b", "c"]
+    if durability == "exit":
+        assert not caplog.records
+        assert stored(saver) == [("c", END)]
+        return
+    assert "the disk is full" in caplog.text
+    assert [one.type for one in events if one.level == "error"] == ["checkpoint.fail"]
+    assert stored(saver) == [WHOLE[0], *WHOLE[2:]]
+    assert dict(saver.get(CONFIG).state) == {"log": ["a", "b", "c"], "n": 3}
+
+
+@both
+def test_with_a_warning_and_a_store_that_never_works(how):
+    saver = ScriptedSaver(MemorySaver())
+    for method in ("put", "put_writes"):
+        saver.fail(method, full(), times=None)
+    graph = chain("a", b=lambda state, config: {"log": config.once("k", lambda: "once")})
+    compiled = graph.compile(checkpoint_saver=saver, on_save_error="warn")
+    assert run(compiled, {}, how=how)[-1].state["log"] == ["a", "once"]
+
+
+@both
+def test_with_a_warning_a_resume_repeats_what_was_not_stored_and_no_more(saver, how):
+    runs, fails = [], [1]
+
+    def node(name):
+        def called(state):
+            runs.append(name)
+            if name == "c" and fails:
+                raise Killed
+            return {"log": name}
+
+        return called
+
+    graph = chain(**{name: node(name) for name in "abc"})
+    scripted = ScriptedSaver(saver).fail("put", full(), skip=2, times=None).fail("put_writes", full(), times=None)
+    with pytest.raises(Killed):
+        run(graph.compile(checkpoint_saver=scripted, on_save_error="warn"), {}, how=how)
+    fails.clear()
+    assert run(graph.compile(checkpoint_saver=saver), None, how=how)[-1].state["log"] == ["a", "b", "c"]
+    assert runs == ["a", "b", "c", "b", "c"]
+
+
+# --- what becomes of a thread that has ended well ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@both
+def test_without_preserve_it_is_gone_after_success_and_kept_after_failure(saver, durability, how):  # G20
+    fails = [1]
+
+    def b(state):
+        if fails:
+            raise ValueError
+        return {"log": "b"}
+
+    graph = chain("a", b=b).compile(checkpoint_saver=saver, preserve=False, durability=durability)
+    with pytest.raises(NodeExecutionError):
+        run(graph, {}, how=how)
+    assert saver.get(CONFIG).node_id == "a"
+    fails.clear()
+    for output in run(graph, None, how=how):
+        last = output
+    assert last.state["log"] == ["a", "b"]
+    assert not saver.list(CONFIG)
+    with pytest.raises(CheckpointNotFoundError):
+        run(graph, None, how=how)
+
+
+def test_a_version_is_not_kept_either():
+    saver = VersionedMemorySaver()
+    chain("a").compile(checkpoint_saver=saver, preserve=False).invoke({}, CONFIG)
+    assert [*saver.versions_by_thread_id("t")] == []
+
+
+@both
+def test_a_delete_that_fails_is_told_and_costs_no_result(saver, how, caplog):  # G20
+    events = []
+    scripted = ScriptedSaver(saver).fail("delete", full())
+    graph = chain("a").compile(checkpoint_saver=scripted, preserve=False, observers=[events.append])
+    assert run(graph, {}, how=how)[-1].state["log"] == ["a"]
+    assert "could not be deleted" in caplog.text
+    (told,) = [one for one in events if one.type == "checkpoint.delete"]
+    assert (told.level, "full" in told.data["error"]) == ("warning", True)
+    assert saver.history(CONFIG)[0].status == "finished"
+
+
+def test_at_a_stop_it_is_kept(saver):
+    graph = chain("a", b=lambda state: interrupt("?")).compile(checkpoint_saver=saver, preserve=False)
+    graph.invoke({}, CONFIG)
+    assert len(saver.interrupts("t")) == 1
+    graph.invoke(GraphResume(None), CONFIG)
+    assert saver.get(CONFIG) is None
+
+
+# --- which steps ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interval", [1, 2, 3, 10])
+@pytest.mark.parametrize("dies_at", range(1, 8))
+def test_crashed_and_resumed_the_same_is_stored_as_undisturbed(interval, dies_at):  # G17, G18
+    def runs(saver, dies):
+        def node(state):
+            if state["n"] == dies:
+                raise Killed
+            return {"n": 1}
+
+        graph = StateGraph(LOG).add_node("a", node).add_edge(START, "a")
+        graph.add_conditional_edges("a", lambda state: "a" if state["n"] < 7 else END)
+        return graph.compile(checkpoint_saver=saver, checkpoint_interval=interval, max_iterations=7)
+
+    undisturbed = MemorySaver()
+    runs(undisturbed, None).invoke({}, CONFIG)
+    saver = MemorySaver()
+    scripted = ScriptedSaver(saver)
+    graph = runs(scripted, dies_at)
+
+    def dies():
+        for output in graph.stream({}, CONFIG):
+            if output.state["n"] == dies_at:  # dead without a last word
+                scripted.fail("put", Killed(), times=None)
+        raise Killed
+
+    with pytest.raises(Killed):
+        dies()
+    runs(saver, None).invoke(None, CONFIG)
+
+    def counts(one):
+        return [(kept.metadata["step"], kept.state["n"]) for kept in one.list(CONFIG)]
+
+    assert counts(saver) == counts(undisturbed)
+
+
+def test_the_last_node_is_stored_whatever_the_interval(saver):  # G16, G18
+    graph = chain("a", "b", "c").compile(checkpoint_saver=saver, checkpoint_interval=2)
+    graph.invoke({}, CONFIG)
+    assert stored(saver) == [(START, "a"), ("b", "c"), ("c", END)]
+    chain("a", "b").compile(checkpoint_saver=saver, checkpoint_interval=9).invoke({}, RunnableConfig("u"))
+    assert stored(saver, RunnableConfig("u")) == [(START, "a"), ("b", END)]
+
+
+def test_which_is_asked_of_a_predicate(saver):  # G37
+    asked = []
+
+    def when(node_id, state):
+        asked.append((node_id, state["n"]))
+        return node_id == "b"
+
+    graph = chain("a", "b", "c", "d").compile(checkpoint_saver=saver, checkpoint_when=when)
+    assert graph.invoke({}, CONFIG)["n"] == 4
+    assert stored(saver) == [(START, "a"), ("b", "c"), ("d", END)]
+    assert asked == [("a", 1), ("b", 2), ("c", 3)]
+
+
+@both
+def test_a_predicate_that_fails_ends_the_run_with_all_of_it_stored(saver, how):
+    def when(node_id, state):
+        return 1 / 0
+
+    graph = chain("a", "b").compile(checkpoint_saver=saver, checkpoint_when=when)
+    with pytest.raises(ZeroDivisionError):
+        run(graph, {}, how=how)
+    assert stored(saver) == [(START, "a"), ("a", "b")]
+
+
+# --- status -----------------------------------------------------------------------------------------------------------
+
+
+@both
+def test_the_status_of_a_run_wherever_it_stands(saver, how):  # H20
+    fails, seen = [1], []
+
+    def b(state):
+        seen.append(saver.history(CONFIG)[0].status)
+        if fails:
+            raise ValueError("too bad")
+        return {"log": interrupt("?")}
+
+    graph = chain("a", b=b).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError):
+        run(graph, {}, how=how)
+    assert [one.status for one in saver.history(CONFIG)] == ["failed", "running"]
+    failure = saver.get_writes(CONFIG)["failure"]
+    assert (failure["node_id"], failure["type"]) == ("b", "NodeExecutionError")
+    assert "too bad" in failure["message"]
+    fails.clear()
+    run(graph, None, how=how)
+    assert [one.status for one in saver.history(CONFIG)] == ["interrupted", "running"]
+    assert saver.get_writes(CONFIG)["failure"] is None
+    run(graph, GraphResume("ok"), how=how)
+    assert saver.history(CONFIG)[0].status == "finished"
+    assert seen[0] == "running"
+
+
+def test_a_failed_edge_and_a_failed_start_are_failures_too(saver):
+    graph = (
+        StateGraph(LOG).add_node("a", says("a")).add_edge(START, "a").add_conditional_edges("a", lambda state: 1 / 0)
+    )
+    with pytest.raises(NodeExecutionError):
+        graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
+    assert saver.history(CONFIG)[0].status == "failed"
+
+
+def test_a_run_that_was_closed_or_killed_did_not_fail(saver):
+    graph = chain("a", "b").compile(checkpoint_saver=saver)
+    stream = graph.stream({}, CONFIG)
+    assert [next(stream).node, next(stream).node] == [START, "a"]
+    stream.close()
+    assert saver.history(CONFIG)[0].status == "running"
+
+
+# --- resume -----------------------------------------------------------------------------------------------------------
+
+
+@both
+def test_resume_takes_a_thread_or_the_id_of_a_run(how):  # G21
+    saver = MemorySaver()
+    fails = [1]
+
+    def b(state):
+        if fails:
+            raise ValueError
+        return {"log": "b"}
+
+    graph = chain("a", b=b).compile(checkpoint_saver=saver)
+    for thread in ("t", "u"):
+        with pytest.raises(NodeExecutionError):
+            graph.invoke({"log": thread}, RunnableConfig(thread))
+    fails.clear()
+    run_id = saver.get(RunnableConfig("u")).metadata["run_id"]
+
+    def resume(*given):
+        return graph.resume(*given) if how == "sync" else asyncio.run(graph.aresume(*given))
+
+    assert resume(run_id)["log"] == ["u", "a", "b"]
+    assert resume("t")["log"] == ["t", "a", "b"]
+    past = saver.list(CONFIG)[-1]
+    assert resume("t", past.id)["log"] == ["t", "a", "b"]
+    assert resume(RunnableConfig("t"), past.id)["log"] == ["t", "a", "b"]
+    with pytest.raises(CheckpointNotFoundError):
+        resume("neither")
+    with pytest.raises(CheckpointNotFoundError):
+        resume("t", "no such checkpoint")
+
+
+def test_a_checkpoint_made_by_hand_has_no_run_and_is_resumed_by_its_thread(saver):
+    saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={"log": ["a"]}))
+    assert chain("a", "b").compile(checkpoint_saver=saver).resume("t")["log"] == ["a", "b"]

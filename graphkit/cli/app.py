@@ -15,9 +15,9 @@ from typer.core import TyperCommand
 
 from graphkit.cli.render import Said, show
 from graphkit.cli.world import World
-from graphkit.errors import GraphKitError
+from graphkit.errors import CheckpointSerializationError, GraphKitError
 
-SUBJECTS: Final = ("looking", "reading", "steering", "running", "caring", "moving")
+SUBJECTS: Final = ("looking", "summing", "reading", "steering", "running", "caring", "moving")
 """The modules that have commands, as a tuple COMMANDS of functions, in the order of the help."""
 
 _AS_JSON: Final = Annotated[bool, typer.Option("--json", help="Print JSON: all fields, whole ids, times in UTC.")]
@@ -113,12 +113,18 @@ def _told(world: World, call: Callable[[], Any]) -> int:
             raise
         if world.debug:
             world.warn("".join(traceback.format_exception(error)).rstrip())
-        world.warn(f"graphkit: {error}")
+        world.warn(f"graphkit: {error}{_advice(error)}")
         return error.exit_code if isinstance(error, GraphKitError) else 1
     except KeyboardInterrupt:
         return 130
     finally:
         logger.removeHandler(handler)
+
+
+def _advice(error: Exception) -> str:
+    """What helps here and not elsewhere."""
+    is_unknown = isinstance(error, CheckpointSerializationError) and error.raw is not None
+    return "; here --app module:object registers the types of that graph" if is_unknown else ""
 
 
 def _shown(world: World, result: Any) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -15,8 +14,8 @@ from graphkit._abc import FAILURE, BaseCheckpointSaver, inner_stops, unanswered
 from graphkit._config import RunnableConfig
 from graphkit._output import CheckpointInfo
 from graphkit.cli.opening import open_store, thread_of
-from graphkit.cli.options import Directory, Limit, MaybeThread, Meta, Namespace, Thread
-from graphkit.cli.render import Card, Column, Table
+from graphkit.cli.options import Directory, Limit, Meta, Namespace, Thread
+from graphkit.cli.render import Column, Table
 from graphkit.cli.values import UsageError, assignments
 from graphkit.cli.world import World
 from graphkit.errors import CheckpointerConfigurationError, CheckpointerError
@@ -52,11 +51,11 @@ _ORDER: Final[dict[Sort, Callable[[dict[str, Any]], Any]]] = {
 }
 _THREADS: Final = (
     Column("thread", "THREAD", "name"),
-    Column("status", "STATUS"),
+    Column("status", "STATUS", "status"),
     Column("node", "NODE"),
     Column("next", "NEXT"),
     Column("waiting", "WAITING FOR", "value"),
-    Column("checkpoints", "CHECKPOINTS", "number"),
+    Column("checkpoints", "SAVED", "number"),
     Column("size", "SIZE", "bytes"),
     Column("updated", "UPDATED", "age"),
 )
@@ -64,7 +63,7 @@ _HISTORY: Final = (
     Column("id", "CHECKPOINT", "id"),
     Column("node", "NODE"),
     Column("next", "NEXT"),
-    Column("status", "STATUS"),
+    Column("status", "STATUS", "status"),
     Column("source", "SOURCE"),
     Column("step", "STEP", "number"),
     Column("created", "CREATED", "age"),
@@ -139,7 +138,7 @@ def _fill(row: dict[str, Any], saver: BaseCheckpointSaver, thread_id: str) -> No
     history = saver.history(at) or next(
         (saver.history(at.replace(checkpoint_ns=ns)) for ns in saver.namespaces(thread_id)), ()
     )
-    row["size"] = _size(saver, thread_id)
+    row["size"] = size_of(saver, thread_id)
     if not history:
         return
     latest = history[0]
@@ -150,7 +149,8 @@ def _fill(row: dict[str, Any], saver: BaseCheckpointSaver, thread_id: str) -> No
         row["waiting"] = _waiting(saver, at)
 
 
-def _size(saver: BaseCheckpointSaver, thread_id: str) -> int | None:
+def size_of(saver: BaseCheckpointSaver, thread_id: str | None) -> int | None:
+    """The bytes of a thread or a store; None where the saver cannot tell."""
     try:
         return saver.size(thread_id)
     except CheckpointerConfigurationError:
@@ -233,7 +233,7 @@ def history(
     at = RunnableConfig(thread_of(saver, thread), checkpoint_ns=ns)
     infos = saver.history(at)
     found = (
-        _history_row(info, before)
+        history_row(info, before)
         for info, before in zip(infos, chain(infos[1:], (None,)), strict=True)
         if _is_kept(info, source, clean=clean, node=node)
     )
@@ -248,7 +248,7 @@ def _is_kept(info: CheckpointInfo, source: str | None, *, clean: bool, node: str
     return node is None or info.node_id == node
 
 
-def _history_row(info: CheckpointInfo, before: CheckpointInfo | None) -> dict[str, Any]:
+def history_row(info: CheckpointInfo, before: CheckpointInfo | None) -> dict[str, Any]:
     """A checkpoint; the step took as long as it is away from its parent, if that one was stored just before it."""
     follows = before is not None and before.id == info.parent_id
     seconds = (info.created_at - before.created_at).total_seconds() if follows and before is not None else None
@@ -289,88 +289,8 @@ def search(
             world.warn(f"graphkit: {error}")
         if limit is not None and len(found) >= limit:
             break
-    rows = [{"thread": info.thread_id, "ns": info.checkpoint_ns, **_history_row(info, None)} for info in found]
+    rows = [{"thread": info.thread_id, "ns": info.checkpoint_ns, **history_row(info, None)} for info in found]
     return Table(_FOUND, rows, "nothing has such metadata")
 
 
-_STATS: Final = (
-    Column("threads", "threads", "number"),
-    Column("statuses", "of these", "value"),
-    Column("waiting", "questions waiting", "number"),
-    Column("checkpoints", "checkpoints", "number"),
-    Column("size", "size", "bytes"),
-    Column("bytes_per_checkpoint", "per checkpoint", "bytes"),
-    Column("oldest", "oldest", "time"),
-    Column("newest", "newest", "time"),
-    Column("per_hour", "checkpoints per hour", "number"),
-    Column("median_seconds", "median step", "seconds"),
-    Column("slowest_node", "slowest node", "value"),
-    Column("resumed_after_failure", "went on after a failure", "number"),
-    Column("resume_success_rate", "of these finished", "value"),
-)
-
-
-def stats(world: World, directory: Directory, thread: MaybeThread = None) -> Card:
-    """Sum up a store or a thread: statuses, checkpoints, bytes, how often and how fast it saves, how resumes end.
-
-    Example: graphkit stats runs
-    """
-    saver = open_store(directory)
-    only = None if thread is None else thread_of(saver, thread)
-    histories: list[Sequence[CheckpointInfo]] = []
-    statuses: Counter[str] = Counter()
-    among = saver.threads() if only is None else [only]
-    with world.progress("reading") as progress:
-        for done, thread_id in enumerate(among, 1):
-            row, infos = _thread_row(saver, thread_id), ()
-            if row["status"] != "damaged":
-                infos = saver.history(RunnableConfig(thread_id))  # type: ignore[assignment]
-            histories.append(infos)
-            statuses[row["status"] or "empty"] += 1
-            progress(done, len(among), thread_id)
-    waiting = sum(info.status == "interrupted" for one in histories for info in one[:1])
-    return Card(
-        _STATS,
-        {
-            **_summed(histories),
-            "threads": len(among),
-            "statuses": dict(statuses),
-            "waiting": waiting,
-            "size": _total(saver, only),
-        },
-    )
-
-
-def _total(saver: BaseCheckpointSaver, thread_id: str | None) -> int | None:
-    try:
-        return saver.size(thread_id)
-    except CheckpointerConfigurationError:
-        return None
-
-
-def _summed(histories: Sequence[Sequence[CheckpointInfo]]) -> dict[str, Any]:
-    infos = [info for one in histories for info in one]
-    if not infos:
-        return {"checkpoints": 0}
-    rows = [_history_row(*pair) for one in histories for pair in zip(one, (*one[1:], None), strict=True)]
-    took = sorted((row["seconds"], row["node"]) for row in rows if row["seconds"] is not None)
-    created = sorted(info.created_at for info in infos)
-    hours = (created[-1] - created[0]).total_seconds() / 3600
-    unclean = [one[0] for one in histories if one and any(info.metadata.get("clean") is False for info in one)]
-    ended = [info for info in unclean if info.status in {"finished", "failed"}]
-    return {
-        "checkpoints": len(infos),
-        "bytes_per_checkpoint": sum(info.size for info in infos) // len(infos),
-        "oldest": created[0],
-        "newest": created[-1],
-        "per_hour": round(len(infos) / hours, 1) if hours > 0 else None,
-        "median_seconds": took[len(took) // 2][0] if took else None,
-        "slowest_node": f"{took[-1][1]} ({took[-1][0]:.2f} s)" if took else None,
-        "resumed_after_failure": len(unclean),
-        "resume_success_rate": round(sum(info.status == "finished" for info in ended) / len(ended), 3)
-        if ended
-        else None,
-    }
-
-
-COMMANDS: Final = (threads, history, search, stats)
+COMMANDS: Final = (threads, history, search)

@@ -37,11 +37,11 @@ _SHOW: Final = (
     Column("parent", "parent", "id"),
     Column("node", "node"),
     Column("next", "next"),
-    Column("status", "status"),
+    Column("status", "status", "status"),
     Column("created", "created", "time"),
     Column("tags", "tags", "list"),
     Column("metadata", "metadata", "value"),
-    Column("waiting", "waiting for", "value"),
+    Column("waiting", "waiting for", "stops"),
     Column("failure", "failed", "value"),
     Column("recorded", "recorded for the resume", "value"),
 )
@@ -102,11 +102,11 @@ def _facts(saver: BaseCheckpointSaver, at: RunnableConfig, found: Checkpoint) ->
     stops = [asked(stop) for stop in waiting_interrupts(at, writes)]
     recorded = {name: value for name, value in writes.items() if name.startswith(_RECORDED) and value is not None}
     return {
-        "thread": at.thread, "ns": at.checkpoint_ns or None, "id": found.id, "parent": found.parent_id,
+        "thread": at.thread, "ns": at.checkpoint_ns, "id": found.id, "parent": found.parent_id,
         "node": found.node_id, "next": found.next_node_id, "status": status_of(found.next_node_id, writes),
-        "created": found.created_at, "tags": list(saver.tags_of(at)) or None,
-        "metadata": public_metadata(found.metadata) or None, "waiting": stops or None,
-        "failure": writes.get(FAILURE), "recorded": recorded or None,
+        "created": found.created_at, "tags": list(saver.tags_of(at)),
+        "metadata": public_metadata(found.metadata), "waiting": stops,
+        "failure": writes.get(FAILURE), "recorded": recorded,
     }  # fmt: skip
 
 
@@ -178,7 +178,8 @@ def _line_by_line(old: str, new: str) -> list[str]:
     from difflib import unified_diff
 
     lines = unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=1)
-    return [f"  {line[0]} {shown(line[1:]) if line[1:] else ''}".rstrip() for line in list(lines)[2:] if line]
+    marked = ["..." if line.startswith("@@") else f"{line[0]} {shown(line[1:]) if line[1:] else ''}" for line in lines]
+    return [f"  {line}".rstrip() for line in marked[3:]]
 
 
 def graph(

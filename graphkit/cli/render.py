@@ -19,7 +19,13 @@ _STYLES: Final = {
     "interrupted": "yellow", "failed": "red", "damaged": "red", "finished": "green", "running": "cyan",
     "added": "green", "removed": "red", "changed": "yellow", "ok": "green",
 }  # fmt: skip
+_SOFT: Final = frozenset({"text", "value", "name"})
+"""Kinds that may be cut."""
+_SPARE: Final = frozenset({"bytes", "seconds", "number", "list"})
+"""Kinds that may be left out."""
+_SHORTEST: Final = 7
 _TEXT_LIMIT: Final = 200
+_NOTHING: Final[tuple[object, ...]] = (None, "", [], {}, ())
 _ID_LENGTH: Final = 8
 _LONG_ID: Final = 28
 
@@ -31,7 +37,8 @@ class Column:
     key: str
     title: str
     kind: str = "text"
-    """"text", "name" and "id" (shortened at a terminal), "time", "age", "bytes", "seconds", "number", "value"."""
+    """"text", "status", "name" and "id" (shortened at a terminal), "time", "age", "bytes", "seconds", "number", "list",
+    "stops", "value"."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +102,10 @@ def _show_table(world: World, table: Table) -> None:
         world.warn(table.empty)
         return
     cells = [_column_cells(world, column, table.rows) for column in table.columns]
-    rows = list(zip(*cells, strict=True))
     if world.is_pretty:
-        _show_rich(world, table, rows)
+        _show_rich(world, *fitted(table.columns, cells, world.width))
     else:
-        for line in _aligned([[column.title for column in table.columns], *rows]):
+        for line in _aligned([[column.title for column in table.columns], *zip(*cells, strict=True)]):
             world.say(line)
     if table.note:
         world.warn(table.note)
@@ -121,29 +127,41 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
         yield _GAP.join(padded).rstrip()
 
 
-def _show_rich(world: World, table: Table, rows: Sequence[Sequence[str]]) -> None:
+def _show_rich(world: World, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:
     from rich.table import Table as RichTable
     from rich.text import Text as RichText
 
-    grid = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in table.columns:
-        keeps = column.kind not in {"text", "value", "name"} or column.key == "status"
+    grid = RichTable(box=None, pad_edge=False, padding=(0, len(_GAP), 0, 0), header_style="bold")
+    for column in columns:
         right = column.kind in {"bytes", "number", "seconds"}
-        grid.add_column(
-            column.title,
-            justify="right" if right else "left",
-            no_wrap=True,
-            min_width=max(len(cell) for cell in _cells_of(rows, table.columns, column)) if keeps else 6,
-            overflow="ellipsis",
-        )
-    for row in rows:
+        grid.add_column(column.title, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
+    for row in zip(*cells, strict=True):
         grid.add_row(*(RichText(text, style=_STYLES.get(text, "")) for text in row))
     _console(world).print(grid)
 
 
-def _cells_of(rows: Sequence[Sequence[str]], columns: Sequence[Column], column: Column) -> list[str]:
-    place = list(columns).index(column)
-    return [column.title, *(row[place] for row in rows)]
+def fitted(
+    columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int
+) -> tuple[list[Column], list[Sequence[str]]]:
+    """The columns that a terminal has room for, and their cells, cut where they must be.
+
+    Empty columns go first; then what is text is cut, the longest first; then figures go, the last first.
+    """
+    kept = [(column, texts) for column, texts in zip(columns, cells, strict=True) if any(texts)]
+    while True:
+        widths = [max(len(column.title), *map(len, texts)) for column, texts in kept]
+        excess = sum(widths) + len(_GAP) * len(kept) - width
+        soft = {at: widths[at] for at, (column, _) in enumerate(kept) if column.kind in _SOFT}
+        while excess > 0 and soft and max(soft.values()) > _SHORTEST:
+            soft[max(soft, key=lambda at: soft[at])] -= 1
+            excess -= 1
+        spare = [at for at, (column, _) in enumerate(kept) if column.kind in _SPARE]
+        if excess <= 0 or not spare:
+            break
+        del kept[spare[-1]]
+    limits = [soft.get(at, widths[at]) for at in range(len(kept))]
+    cut = [[_cut(text, limit) for text in texts] for (_, texts), limit in zip(kept, limits, strict=True)]
+    return [column for column, _ in kept], [*cut]
 
 
 def _console(world: World) -> Any:
@@ -156,8 +174,8 @@ def _console(world: World) -> Any:
 
 
 def _show_card(world: World, card: Card) -> None:
-    facts = [(column.title, cell(world, _long(column.kind), card.row.get(column.key))) for column in card.columns]
-    for line in _aligned([fact for fact in facts if fact[1]]):
+    known = [column for column in card.columns if card.row.get(column.key) not in _NOTHING]
+    for line in _aligned([(column.title, cell(world, _long(column.kind), card.row[column.key])) for column in known]):
         world.say(line)
     if card.tree:
         world.say("")
@@ -199,12 +217,16 @@ _CELLS: Final[Mapping[str, Callable[[Any, Any], str]]] = {
     "age": _age,
     "time": _time,
     "bytes": _bytes,
-    "seconds": lambda _, seconds: f"{seconds:.2f} s",
+    "seconds": lambda _, seconds: duration(seconds),
     "number": lambda _, number: str(number),
     "name": lambda _, text: shown(text),
+    "status": lambda _, text: shown(text),
     "id": lambda _, text: shown(text),
     "whole": lambda _, value: shown(value) if isinstance(value, str) else to_json(value),
     "list": lambda _, items: " ".join(map(shown, items)),
+    "stops": lambda _, stops: "; ".join(
+        f"{one['when']} {shown(one['node'])}: {brief(one['payload'])}" for one in stops
+    ),
 }
 
 
@@ -218,6 +240,16 @@ def relative(ago: timedelta) -> str:
             count = f"{int(abs(seconds) // size)} {unit}"
             return f"{count} ago" if seconds > 0 else f"in {count}"
     return "now"
+
+
+def duration(seconds: float) -> str:
+    """How long something took, in units that suit it."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < _MINUTE:
+        return f"{seconds:.2f} s"
+    minutes, rest = divmod(int(seconds), _MINUTE)
+    return f"{minutes} min {rest} s" if minutes < _MINUTE else f"{minutes // _MINUTE} h {minutes % _MINUTE} min"
 
 
 def human_bytes(size: int) -> str:
@@ -257,21 +289,24 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
 # Trees
 
 
-def tree(value: Any, width: int | None, indent: str = "") -> Iterable[str]:
+def tree(value: Any, width: int | None) -> Iterable[str]:
     """A value of any depth, a line per leaf; cut at the width, if there is one."""
-    value = plain(value) if not indent else value
-    items = (
-        value.items() if isinstance(value, dict) else ((f"[{index}]", item) for index, item in enumerate(value or ()))
-    )
-    if not isinstance(value, (dict, list)) or not value:
-        yield _cut(indent + _leaf(value), width)
-        return
-    for key, item in items:
-        if isinstance(item, (dict, list)) and item:
-            yield _cut(f"{indent}{shown(key)}:", width)
-            yield from tree(item, width, indent + "  ")
+    value = plain(value)
+    return _branches(value, width, "") if _is_branch(value) else [_cut(_leaf(value), width)]
+
+
+def _is_branch(value: Any) -> bool:
+    return isinstance(value, (dict, list)) and bool(value)
+
+
+def _branches(value: Any, width: int | None, indent: str) -> Iterable[str]:
+    named = value.items() if isinstance(value, dict) else ((f"[{number}]", item) for number, item in enumerate(value))
+    for name, item in named:
+        if _is_branch(item):
+            yield _cut(f"{indent}{shown(name)}:", width)
+            yield from _branches(item, width, indent + "  ")
         else:
-            yield from _leaf_lines(f"{indent}{shown(key)}: ", item, width)
+            yield from _leaf_lines(f"{indent}{shown(name)}: ", item, width)
 
 
 def _leaf_lines(start: str, item: Any, width: int | None) -> Iterable[str]:

@@ -1,0 +1,46 @@
+"""A directory whose every id and time is known, and a module of graphs to run."""
+
+import sys
+
+import pytest
+
+from graphkit import END, START, RunnableConfig
+from savers import FileSystemSaver
+from tests.cli.terminal import SHOP, STOP, checkpoint, minutes_ago
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Three threads: one waits, one is finished, one died on its way."""
+    saver = FileSystemSaver(tmp_path / "runs", fsync="never")
+    waits, ended, died = (RunnableConfig(name) for name in ("order-17", "order-18", "import-a"))
+    saver.put(waits, checkpoint(1, START, "reserve", {"item": "lamp"}, user="anna", source="input", step=0))
+    here = saver.put(
+        waits, checkpoint(2, "reserve", "approve", {"item": "lamp", "log": ["reserved"]}, 1, user="anna", step=1)
+    )
+    saver.put_writes(here, {"interrupt:q-1": {**STOP, "created_at": minutes_ago(58)}})
+    saver.put(ended, checkpoint(11, START, "pack", {"item": "cup", "n": 1}, user="bert", source="input", step=0))
+    here = saver.put(
+        ended, checkpoint(13, "pack", END, {"item": "cup", "n": 2, "by": {"who": "bert"}}, 11, user="bert", step=1)
+    )
+    saver.add_tags(here, "golden")
+    saver.put(died, checkpoint(21, START, "read", {"path": "a.csv"}, source="input", step=0))
+    saver.close()
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def saver(store):
+    with FileSystemSaver(store, fsync="never") as saver:
+        yield saver
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """A module `shop` in the current directory."""
+    (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    sys.modules.pop("shop", None)
+    yield "shop:app"
+    sys.modules.pop("shop", None)

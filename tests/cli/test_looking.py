@@ -1,0 +1,262 @@
+"""threads, history, search, stats: what people and scripts read of a real directory."""
+
+import logging
+from datetime import timedelta
+
+import pytest
+
+from graphkit import START, BaseCheckpointSaver, RunnableConfig
+from graphkit.cli.looking import age
+from graphkit.cli.values import UsageError
+from savers import FileSystemSaver
+from tests.cli.terminal import NOW, checkpoint, damage, graphkit
+
+
+def test_threads_in_a_pipe(store):
+    done = graphkit("threads", store)
+    assert done.out == (
+        "THREAD    STATUS       NODE       NEXT     WAITING FOR                 SAVED  SIZE   UPDATED\n"
+        "import-a  running      __START__  read                                 1      271 B  2026-11-20T11:21:00Z\n"
+        'order-17  interrupted  reserve    approve  {"question": "Ship lamp?"}  2      568 B  2026-11-20T11:02:00Z\n'
+        "order-18  finished     pack       __END__                              2      471 B  2026-11-20T11:13:00Z\n"
+    )
+    assert (done.code, done.err) == (0, "")
+
+
+def test_threads_at_a_terminal_of_80_columns(store):
+    done = graphkit("threads", store, terminal=True, width=80)
+    assert [line.rstrip() for line in done.lines] == [
+        "THREAD    STATUS       NODE       NEXT     WAITING FOR  SAVED   SIZE  UPDATED",
+        "import-a  running      __START__  read                      1  271 B  39 min ago",
+        'order-17  interrupted  reserve    approve  {"questi…        2  568 B  58 min ago',
+        "order-18  finished     pack       __END__                   2  471 B  47 min ago",
+    ]
+
+
+def test_threads_as_json(store):
+    row = graphkit("threads", store, "--json").json[1]
+    assert row == {
+        "thread": "order-17", "status": "interrupted", "node": "reserve", "next": "approve",
+        "waiting": {"question": "Ship lamp?"}, "checkpoints": 2, "size": 568,
+        "updated": "2026-11-20T11:02:00+00:00", "id": "00000000-0000-7000-8000-000000000002", "tags": [],
+        "metadata": {"run_id": "run-1", "source": "loop", "user": "anna", "step": 1},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--status", "running"], ["import-a"]),
+        (["--status", "running", "--status", "finished"], ["import-a", "order-18"]),
+        (["--meta", "user=anna"], ["order-17"]),
+        (["--meta", "step=1"], ["order-17", "order-18"]),
+        (["--meta", 'step="1"'], []),
+        (["--meta", "nobody=null"], []),
+        (["--tag", "golden"], ["order-18"]),
+        (["--newer", "40min"], ["import-a"]),
+        (["--older", "40min"], ["order-17", "order-18"]),
+        (["--older", "45min", "--newer", "50min"], ["order-18"]),
+        (["--sort", "age"], ["import-a", "order-18", "order-17"]),
+        (["--sort", "size"], ["order-17", "order-18", "import-a"]),
+        (["--sort", "checkpoints", "--limit", "1"], ["order-17"]),
+        (["--limit", "2"], ["import-a", "order-17"]),
+        (["--limit", "1", "--offset", "1"], ["order-17"]),
+        (["--sort", "age", "--limit", "1", "--offset", "1"], ["order-18"]),
+    ],
+)
+def test_threads_are_chosen_and_sorted(store, options, expected):  # H44
+    assert [row["thread"] for row in graphkit("threads", store, "--json", *options).json] == expected
+
+
+def test_no_threads_is_said_beside_the_output(store, tmp_path):
+    assert graphkit("threads", store, "--status", "failed").err == "no such threads\n"
+    assert graphkit("threads", store, "--status", "failed", "--json").out == "[]\n"
+
+
+def test_a_terminal_gets_a_page_and_a_pipe_all(tmp_path):
+    saver = FileSystemSaver(tmp_path / "many", fsync="never")
+    for number in range(101):
+        saver.put(RunnableConfig(f"t{number:03d}"), checkpoint(1, START, "a", {}))
+    paged = graphkit("threads", tmp_path / "many", terminal=True)
+    assert (len(paged.lines), paged.err) == (101, "the first 100; --all or --limit shows more\n")
+    assert len(graphkit("threads", tmp_path / "many", "--all", terminal=True).lines) == 102
+    assert len(graphkit("threads", tmp_path / "many").lines) == 102
+    by_age = graphkit("threads", tmp_path / "many", "--sort", "age", terminal=True)
+    assert (len(by_age.lines), by_age.err) == (101, paged.err)
+
+
+def test_a_damaged_thread_is_listed_among_the_good_ones(store):
+    damage(store, "order-18")
+    done = graphkit("threads", store, "--json")
+    status = {row["thread"]: row["status"] for row in done.json}
+    assert status == {"import-a": "running", "order-17": "interrupted", "order-18": "damaged"}
+    assert "is damaged at byte" in done.json[2]["waiting"]
+    assert [row["thread"] for row in graphkit("threads", store, "--status", "damaged", "--json").json] == ["order-18"]
+    assert graphkit("threads", store, "--newer", "1d").code == 0
+
+
+def test_a_thread_that_cannot_even_be_named_is_warned_of(store):
+    FileSystemSaver(store).put(RunnableConfig("Order / 19"), checkpoint(1, START, "a", {}))
+    damage(store, "order-19", offset=8)
+    done = graphkit("threads", store)
+    assert len(done.lines) == 4
+    assert done.err.startswith("graphkit: warning: ")
+    assert "cannot be read" in done.err
+
+
+def test_ids_that_a_terminal_would_obey_are_escaped(tmp_path):
+    saver = FileSystemSaver(tmp_path / "odd", fsync="never")
+    saver.put(RunnableConfig("a\x1b[31m\nb"), checkpoint(1, "n\x07", "x", {"k\x1b": "v\x1b"}))
+    saver.put(RunnableConfig(""), checkpoint(1, START, "x", {}))
+    done = graphkit("threads", tmp_path / "odd")
+    assert "\x1b" not in done.out
+    assert [line.split()[0] for line in done.lines[1:]] == ["''", r"a\x1b[31m\nb"]
+    shown = graphkit("show", tmp_path / "odd", r"a\x1b[31m\nb")
+    assert (shown.code, "\x1b" in shown.out) == (0, False)
+
+
+def test_history_in_a_pipe(store):  # H44, G36: several checkpoints per run, with their times
+    assert graphkit("history", store, "order-18").out == (
+        "CHECKPOINT                            NODE       NEXT     STATUS    SOURCE  STEP  CREATED               TOOK       SIZE   TAGS\n"
+        "00000000-0000-7000-8000-000000000013  pack       __END__  finished  loop    1     2026-11-20T11:13:00Z  2 min 0 s  117 B  golden\n"
+        "00000000-0000-7000-8000-000000000011  __START__  pack     running   input   0     2026-11-20T11:11:00Z             153 B\n"
+    )
+
+
+def test_history_as_rows(store):  # P90: a timing and a size per checkpoint, exported as rows
+    first, second = graphkit("history", store, "order-18", "--json").json
+    assert (first["seconds"], first["size"], first["tags"]) == (120.0, 117, ["golden"])
+    assert (second["seconds"], second["parent"], second["metadata"]["user"]) == (None, None, "bert")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], ["pack", START]),
+        (["--limit", "1"], ["pack"]),
+        (["--source", "input"], [START]),
+        (["--node", "pack"], ["pack"]),
+        (["--clean"], ["pack", START]),
+    ],
+)
+def test_history_is_chosen(store, options, expected):  # H44: by type, and the clean ones
+    assert [row["node"] for row in graphkit("history", store, "order-18", "--json", *options).json] == expected
+
+
+def test_only_clean_checkpoints(saver, store):  # H44
+    at = RunnableConfig("order-18")
+    saver.put(at, checkpoint(14, "again", "x", {}, 13, clean=False))
+    here = saver.put(at, checkpoint(15, "fails", "x", {}, 14))
+    saver.put_writes(here, {"failure": {"node_id": "x", "type": "ValueError", "message": "no", "at": NOW}})
+    assert [row["node"] for row in graphkit("history", store, "order-18", "--clean", "--json").json] == ["pack", START]
+    assert graphkit("threads", store, "--status", "failed", "--json").json[0]["waiting"] == "ValueError: no"
+
+
+def test_search_in_all_threads(store):
+    assert graphkit("search", store, "step=1").out == (
+        "THREAD    CHECKPOINT                            NODE     NEXT     STATUS       CREATED\n"
+        "order-17  00000000-0000-7000-8000-000000000002  reserve  approve  interrupted  2026-11-20T11:02:00Z\n"
+        "order-18  00000000-0000-7000-8000-000000000013  pack     __END__  finished     2026-11-20T11:13:00Z\n"
+    )
+    assert [row["thread"] for row in graphkit("search", store, "step=1", "--limit", "1", "--json").json] == ["order-17"]
+    assert [row["node"] for row in graphkit("search", store, "user=bert", "step=0", "--json").json] == [START]
+    assert [row["node"] for row in graphkit("search", store, "run_id=run-1", "--thread", "import", "--json").json] == [
+        START
+    ]
+    assert graphkit("search", store, "user=nobody").err == "nothing has such metadata\n"
+
+
+def test_search_reads_no_state(store, monkeypatch):  # P58
+    read = []
+    original = FileSystemSaver.get
+    monkeypatch.setattr("savers._filesystem.history.History._decode", lambda *_: read.append(1) or {})
+    assert len(graphkit("search", store, "step=1", "--json").json) == 2
+    assert read == []
+    FileSystemSaver(store).get(RunnableConfig("order-17"))
+    assert read == [1]  # so it would have been seen
+    assert FileSystemSaver.get is original
+
+
+def test_search_passes_over_what_is_damaged_and_says_so(store):
+    damage(store, "order-17")
+    done = graphkit("search", store, "step=1", "--json")
+    assert [row["thread"] for row in done.json] == ["order-18"]
+    assert "is damaged" in done.err
+
+
+def test_stats_of_a_store(store):  # P60, P90, G38
+    done = graphkit("stats", store)
+    assert done.out == (
+        "threads                  3\n"
+        'of these                 {"running": 1, "interrupted": 1, "finished": 1}\n'
+        "wait for a human         1\n"
+        "checkpoints              5\n"
+        "size                     1.4 kB\n"
+        "per checkpoint           134 B\n"
+        "oldest                   2026-11-20 11:01:00 (59 min ago)\n"
+        "newest                   2026-11-20 11:21:00 (39 min ago)\n"
+        "checkpoints per hour     15.0\n"
+        "median step              2 min 0 s\n"
+        "slowest node             pack (2 min 0 s)\n"
+        "went on after a failure  0\n"
+    )
+
+
+def test_the_size_of_a_store_and_of_a_thread_is_that_of_its_files(store):  # P60
+    files = {path: path.stat().st_size for path in store.rglob("*") if path.is_file()}
+    assert graphkit("stats", store, "--json").json["size"] == sum(files.values())
+    of_one = sum(size for path, size in files.items() if path.parent.name.startswith("t-order-17-"))
+    assert graphkit("stats", store, "order-17", "--json").json["size"] == of_one
+
+
+def test_how_resumes_end(saver, store):  # G38: resume success rate
+    for thread, status in (("good", "__END__"), ("bad", "x")):
+        here = saver.put(RunnableConfig(thread), checkpoint(1, "a", status, {}, clean=False))
+        if thread == "bad":
+            saver.put_writes(here, {"failure": {"node_id": "x", "type": "E", "message": "no", "at": NOW}})
+    stats = graphkit("stats", store, "--json").json
+    assert (stats["resumed_after_failure"], stats["resume_success_rate"]) == (2, 0.5)
+    assert stats["statuses"] == {"failed": 1, "finished": 2, "running": 1, "interrupted": 1}
+
+
+def test_stats_of_a_store_with_damage(store):
+    damage(store, "order-17")
+    assert graphkit("stats", store, "--json").json["statuses"] == {"running": 1, "damaged": 1, "finished": 1}
+
+
+def test_stats_of_an_empty_store(tmp_path, saver, store):
+    for thread in saver.threads():
+        saver.delete(thread)
+    assert graphkit("stats", store, "--json").json["threads"] == 0
+
+
+def test_a_saver_that_cannot_tell_sizes_tells_the_rest(monkeypatch):
+    from savers import MemorySaver
+
+    monkeypatch.setattr(MemorySaver, "size", BaseCheckpointSaver.size)
+    kept = MemorySaver()
+    kept.put(RunnableConfig("m"), checkpoint(1, START, "a", {}))
+    monkeypatch.setattr("graphkit.cli.opening.get_saver", lambda *_, **__: kept)
+    done = graphkit("threads", "memory:", "--json")
+    assert (done.json[0]["thread"], done.json[0]["size"]) == ("m", None)
+    assert graphkit("stats", "memory:", "--json").json["size"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("90s", timedelta(seconds=90)), ("1.5h", timedelta(minutes=90)), ("2 d", timedelta(2)), ("1w", timedelta(7))],
+)
+def test_an_age(text, expected):
+    assert age(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "5", "min", "3 fortnights", "1h30"])
+def test_no_age(text):
+    with pytest.raises(UsageError, match="such as 30min"):
+        age(text)
+
+
+def test_the_library_s_logger_is_left_as_it_was(store):
+    before = list(logging.getLogger("graphkit").handlers)
+    graphkit("threads", store)
+    assert logging.getLogger("graphkit").handlers == before

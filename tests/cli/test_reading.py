@@ -1,0 +1,204 @@
+"""show, diff, graph."""
+
+import pytest
+
+from graphkit import END, START, RunnableConfig
+from savers import FileSystemSaver
+from tests.cli.terminal import NOW, checkpoint, graphkit
+
+
+def test_show(store):  # H44: get checkpoint
+    assert graphkit("show", store, "order-17").out == (
+        "thread       order-17\n"
+        "checkpoint   00000000-0000-7000-8000-000000000002\n"
+        "parent       00000000-0000-7000-8000-000000000001\n"
+        "node         reserve\n"
+        "next         approve\n"
+        "status       interrupted\n"
+        "created      2026-11-20 11:02:00 (58 min ago)\n"
+        'metadata     {"run_id": "run-1", "source": "loop", "user": "anna", "step": 1}\n'
+        'waiting for  inside approve: {"question": "Ship lamp?"}\n'
+        "\n"
+        "item: lamp\n"
+        "log:\n"
+        "  [0]: reserved\n"
+    )
+
+
+def test_show_as_json(store):
+    data = graphkit("show", store, "order-17", "--json").json
+    assert data["state"] == {"item": "lamp", "log": ["reserved"]}
+    assert data["waiting"] == [
+        {
+            "thread": "order-17", "ns": "", "checkpoint": "00000000-0000-7000-8000-000000000002", "id": "q-1",
+            "node": "approve", "when": "inside", "payload": {"question": "Ship lamp?"},
+            "since": "2026-11-20T11:02:00+00:00",
+        }
+    ]  # fmt: skip
+    assert (data["created"], data["tags"], data["failure"]) == ("2026-11-20T11:02:00+00:00", [], None)
+
+
+def test_show_an_older_checkpoint_by_either_end_of_its_id(store):  # G36
+    for typed in ("0001", "000000000001", "00000000-0000-7000-8000-000000000001"):
+        assert graphkit("show", store, "order-17", "--checkpoint", typed, "--json").json["node"] == START
+    several = graphkit("show", store, "order-17", "--checkpoint", "00000000")
+    assert (several.code, "2 checkpoints match 00000000" in several.err) == (2, True)
+    unknown = graphkit("show", store, "order-17", "-c", "0003")
+    assert (unknown.code, "has no checkpoint 0003" in unknown.err) == (11, True)
+    assert graphkit("show", store, "order-17", "-c", "2").code == 11  # too short to mean anything
+
+
+def test_the_keys_without_their_values(store):  # H44: session state without memory values
+    data = graphkit("show", store, "order-17", "--keys", "--json").json
+    assert data["state"] == {"item": "str", "log": "FrozenList"}
+
+
+STATE = {"a": {"b": [1, 2, {"c": "deep"}], "odd.key": 5}, "text": "one\ntwo", "none": None, "when": NOW, "empty": []}
+
+
+@pytest.fixture
+def deep(tmp_path):
+    FileSystemSaver(tmp_path / "deep", fsync="never").put(RunnableConfig("t"), checkpoint(1, "n", END, STATE))
+    return tmp_path / "deep"
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [("a.b[2].c", "deep"), ("a.b[-3]", 1), ("a['odd.key']", 5), ("none", None), ("a.b[0]", 1), ("empty", [])],
+)
+def test_one_key(deep, key, expected):  # H44: one memory key
+    assert graphkit("show", deep, "t", "--key", key, "--json").json == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("a.x", "there is no a.x; a has b, odd.key"),
+        ("x", "there is no x; the state has a, text, none, when, empty"),
+        ("a.b[7]", "there is no a.b[7]; a.b has 3 items"),
+        ("text.x", "there is no text.x; text"),
+        ("a..b", "cannot read the key"),
+    ],
+)  # fmt: skip
+def test_no_such_key(deep, key, message):
+    done = graphkit("show", deep, "t", "--key", key)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+
+
+def test_a_tree_is_cut_at_the_terminal_and_whole_in_a_pipe(deep):
+    long = {"k": "x" * 300}
+    FileSystemSaver(deep, fsync="never").put(RunnableConfig("l"), checkpoint(1, "n", END, long))
+    assert len(graphkit("show", deep, "l", terminal=True, width=80).lines[-1]) == 80
+    assert graphkit("show", deep, "l").lines[-1] == "k: " + "x" * 300
+    assert graphkit("show", deep, "t").out.endswith(
+        "a:\n  b:\n    [0]: 1\n    [1]: 2\n    [2]:\n      c: deep\n  odd.key: 5\ntext: |\n  one\n  two\nnone: null\n"
+        "when: 2026-11-20T12:00:00+00:00\nempty: []\n"
+    )
+
+
+def test_diff(store):  # H44: compare two
+    done = graphkit("diff", store, "order-18")
+    assert done.out == '~ n: 1 → 2\n+ by: {"who": "bert"}\nnodes in between: pack\n'
+    back = graphkit("diff", store, "order-18", "0013", "0011")
+    assert back.out == '~ n: 2 → 1\n- by: {"who": "bert"}\nno nodes in between\n'
+    assert graphkit("diff", store, "order-18", "0013", "0013").out == "the states are the same\nno nodes in between\n"
+
+
+def test_diff_as_json(store):  # H44: added, removed and changed keys, new nodes in path
+    assert graphkit("diff", store, "order-18", "--json").json == {
+        "from": "00000000-0000-7000-8000-000000000011",
+        "to": "00000000-0000-7000-8000-000000000013",
+        "nodes": ["pack"],
+        "differences": [
+            {"path": "n", "change": "changed", "old": 1, "new": 2},
+            {"path": "by", "change": "added", "old": None, "new": {"who": "bert"}},
+        ],
+    }
+
+
+def two(tmp_path, old, new):
+    saver = FileSystemSaver(tmp_path / "two", fsync="never")
+    saver.put(RunnableConfig("t"), checkpoint(1, "a", "b", old))
+    saver.put(RunnableConfig("t"), checkpoint(2, "b", END, new, 1))
+    return tmp_path / "two"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ({"l": [1, 2]}, {"l": [1, 2, 3]}, ["+ l[2]: 3"]),
+        ({"l": [1, 2]}, {"l": [1]}, ["- l[1]: 2"]),
+        ({"a": {"b.c": 1}}, {"a": {"b.c": 2}}, ["~ a['b.c']: 1 → 2"]),
+        ({"n": 1}, {"n": True}, ["~ n: 1 → true"]),
+        ({"n": float("nan")}, {"n": float("nan")}, ["the states are the same"]),
+        ({"t": "one\ntwo\nthree"}, {"t": "one\n2\nthree"}, ["~ t:", "    one", "  - two", "  + 2", "    three"]),
+        ({"t": "x" * 60}, {"t": "y" * 60}, ["~ t:", "  - " + "x" * 60, "  + " + "y" * 60]),
+        ({"t": 1}, {"t": "x" * 600}, ["~ t:", "  - 1", "  + " + "x" * 499 + "…"]),
+    ],
+)
+def test_what_a_difference_looks_like(tmp_path, old, new, expected):
+    lines = graphkit("diff", two(tmp_path, old, new), "t").lines
+    assert lines[:-1] == expected
+
+
+def test_long_values_are_cut_in_json_too(tmp_path):  # H44: values cut at 500 characters
+    data = graphkit("diff", two(tmp_path, {"t": "a"}, {"t": "x" * 600}), "t", "--json").json
+    assert len(data["differences"][0]["new"]) == 501
+
+
+def test_a_path_without_the_graph(store):
+    assert graphkit("graph", store, "order-18").out == (
+        "---\ntitle: order-18\n---\nflowchart TD\n"
+        '\t__START__("__START__")\n\tn1("pack")\n\t__END__("__END__")\n'
+        "\t__START__ -->|1| n1\n\tn1 -->|2| __END__\n"
+    )
+    assert graphkit("graph", store, "order-18", "--format", "plantuml").out == (
+        '@startuml\ntitle order-18\nusecase "__START__" as __START__\nusecase "pack" as n1\nusecase "__END__" as __END__\n'
+        "__START__ --> n1 : 1\nn1 --> __END__ : 2\n@enduml\n"
+    )
+
+
+def test_a_path_with_a_loop(tmp_path):
+    saver = FileSystemSaver(tmp_path / "loop", fsync="never")
+    for number, node in enumerate([START, "a", "b", "a"]):
+        saver.put(RunnableConfig("t"), checkpoint(number, node, "b", {}, number - 1 if number else None))
+    done = graphkit("graph", tmp_path / "loop", "t")
+    assert '\tn1("a (x2)")' in done.lines
+    assert done.lines[-3:] == ["\t__START__ -->|1| n1", "\tn1 -->|2| n2", "\tn2 -->|3| n1"]
+
+
+def test_the_graph_with_the_path_taken(tmp_path, shop):
+    graphkit("run", tmp_path / "runs", "--app", shop, "--thread", "t", "--input", '{"item": "lamp"}')
+    done = graphkit("graph", tmp_path / "runs", "t", "--app", shop)
+    assert "\treserve:::reserve --> approve:::approve" in done.lines
+    assert "class __START__,reserve passed;" in done.out
+    data = graphkit("graph", tmp_path / "runs", "t", "--app", shop, "--json").json
+    assert (data["path"], len(data["fingerprint"])) == ([START, "reserve"], 16)
+    assert done.err == ""
+    changed = graphkit("graph", tmp_path / "runs", "t", "--app", "shop:changed")
+    assert "the graph has changed" in changed.err
+    assert graphkit("graph", "--app", shop).out.startswith("---\ntitle: Graph Diagram")
+    assert graphkit("graph", tmp_path / "runs").code == 2
+
+
+def test_an_older_line_is_the_path_to_its_end(saver, store):
+    saver.put(RunnableConfig("order-18"), checkpoint(14, "pack", "more", {}, 11))
+    assert graphkit("graph", store, "order-18", "--json").json["path"] == [START, "pack"]
+    assert graphkit("graph", store, "order-18", "-c", "0013", "--json").json["path"] == [START, "pack", END]
+
+
+def test_types_of_the_user_s_own_want_the_graph(tmp_path, shop):
+    graphkit("run", tmp_path / "runs", "--app", shop, "--thread", "t", "--input", '{"item": "lamp", "city": "Bern"}')
+    graphkit("resume", tmp_path / "runs", "t", "--app", shop, "--value", '"yes"')
+    without = graphkit("show", tmp_path / "runs", "t")
+    assert (without.code, "shop.Place" in without.err) == (14, True)
+    assert "--app" in without.err
+    assert graphkit("show", tmp_path / "runs", "t", "--app", shop, "--key", "place", "--json").json == {"city": "Bern"}
+    assert graphkit("show", tmp_path / "runs", "t", "--app", shop, "--key", "place.city", "--json").json == "Bern"
+
+
+def test_what_is_recorded_for_the_resume_is_shown(store):
+    graphkit("answer", store, "order-17", "--value", "[1]")
+    data = graphkit("show", store, "order-17", "--json").json
+    assert (data["recorded"], data["waiting"]) == ({"answer:q-1": [1]}, [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial, wraps
@@ -215,10 +215,39 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             entries = history.listing().entries
             return [_info(history, entry) for entry in reversed(entries)]
 
+    @_at_the_edge("read")
+    def info(self, config: ConfigLike = None) -> CheckpointInfo | None:
+        """What is known of the checkpoint that the config names, or of the latest, without decoding its state."""
+        history = self._live(RunnableConfig.of(config))
+        with history.mutex:
+            entry = history.find(RunnableConfig.of(config).checkpoint_id) if history.refresh() else None
+            return None if entry is None else _info(history, entry)
+
     @_at_the_edge("write to")
-    def put_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
+    def put_writes(
+        self,
+        config: ConfigLike,
+        writes: Mapping[str, Any],
+        *,
+        keep: Collection[str] = (),
+        or_put: Checkpoint | None = None,
+    ) -> None:
+        """As in the contract; what is there already is looked at under the lock, across processes.
+
+        Args:
+            config: names the checkpoint.
+            writes: the values.
+            keep: of these keys, a value that is recorded already stays.
+            or_put: a checkpoint with the id that the config names, to be put first if there is none.
+        """
+
+        def append(history: LiveHistory, entry: Entry) -> None:
+            new = {key: value for key, value in writes.items() if key not in keep or key not in entry.writes}
+            if new:
+                history.put_values(entry, new)
+
         if writes:
-            self._append_beside(config, lambda history, entry: history.put_values(entry, writes))
+            self._append_beside(config, append, or_put)
 
     @_at_the_edge("read")
     def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
@@ -244,16 +273,21 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             entry = history.find(config.checkpoint_id) if history.refresh() else None
             return () if entry is None else entry.tags
 
-    def _append_beside(self, config: ConfigLike, append: Callable[[LiveHistory, Entry], None]) -> None:
+    def _append_beside(
+        self, config: ConfigLike, append: Callable[[LiveHistory, Entry], None], or_put: Checkpoint | None = None
+    ) -> None:
         config = RunnableConfig.of(config)
         history = self._live(config)
         with history.mutex:
             with self._store.short(history.thread_id):
                 self._ready(history)
+                start = history.end
                 entry = history.find(config.checkpoint_id) if history.fd >= 0 else None
+                if entry is None and or_put is not None:
+                    history.put(or_put, None)
+                    entry = history.find(config.checkpoint_id)
                 if entry is None:
                     raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id or 'at all'}")
-                start = history.end
                 append(history, entry)
             ticket = self._ticket(history, start)
         self._settle(ticket)
@@ -304,13 +338,29 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     @_at_the_edge("prune")
     def _prune(self, config: RunnableConfig, retention: Retention) -> int:
+        return self._remove(config, lambda infos: {info.id for info in retention.going(infos)})
+
+    @_at_the_edge("remove from")
+    def remove(self, config: ConfigLike, ids: Collection[str]) -> int:
+        """Remove these checkpoints of a history, with all that is beside them; returns how many there were.
+
+        The others stay as they are, each with its whole state. Costs a rewrite of what stays.
+
+        Raises:
+            CheckpointStorageError: the file system refused. Nothing was changed.
+        """
+        if not ids:
+            return 0
+        return self._remove(RunnableConfig.of(config), lambda infos: {info.id for info in infos}.intersection(ids))
+
+    def _remove(self, config: RunnableConfig, choose: Callable[[Sequence[CheckpointInfo]], Collection[str]]) -> int:
         history = self._live(config)
         with history.mutex, self._store.short(history.thread_id):
             self._ready(history)
             if history.fd < 0:
                 return 0
             entries = history.listing().entries
-            going = {info.id for info in retention.going([_info(history, entry) for entry in reversed(entries)])}
+            going = choose([_info(history, entry) for entry in reversed(entries)])
             if going:
                 rewrite.keep(self._store, history, [entry for entry in entries if entry.id not in going])
         return len(going)

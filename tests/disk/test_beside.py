@@ -1,0 +1,102 @@
+"""What the file saver can do beside its contract: look at one checkpoint, write beside none, remove some."""
+
+from multiprocessing import get_context
+
+import pytest
+
+from graphkit import Checkpoint, CheckpointNotFoundError, CheckpointStorageError, RunnableConfig
+from savers import FileSystemSaver
+from tests.disk.conftest import step
+
+CONTEXT = get_context("spawn")
+
+
+def at(id=None):
+    return RunnableConfig("t", checkpoint_id=id)
+
+
+@pytest.fixture
+def saver(opener):
+    saver = opener()
+    for n in range(4):
+        saver.put(at(), Checkpoint(id=f"c{n}", node_id=f"n{n}", next_node_id="x", state={"list": list(range(n * 100))}))
+    return saver
+
+
+def test_info_is_the_line_of_the_history(saver, opener):
+    assert [saver.info(at(info.id)) for info in saver.history(at())] == list(saver.history(at()))
+    assert opener().info(at()).id == "c3"
+    assert saver.info(at("unknown")) is None
+    assert saver.info(RunnableConfig("nobody")) is None
+
+
+def test_what_is_to_be_kept_stays_and_the_rest_is_replaced(saver, opener):
+    saver.put_writes(at("c1"), {"first": 1, "last": 1}, keep=["first"])
+    saver.put_writes(at("c1"), {"first": 2, "last": 2, "new": 2}, keep=["first", "new"])
+    assert opener().get_writes(at("c1")) == {"first": 1, "last": 2, "new": 2}
+    before = saver.size("t")
+    saver.put_writes(at("c1"), {"first": 3}, keep=["first"])
+    assert saver.size("t") == before
+
+
+def _race(root, name):
+    FileSystemSaver(root, fsync="never").put_writes(
+        at("none"),
+        {"who": name, name: True},
+        keep=["who"],
+        or_put=Checkpoint(id="none", node_id="n", next_node_id=None, state={}),
+    )
+
+
+def test_of_two_processes_one_puts_the_checkpoint_and_one_is_first(tmp_path):
+    processes = [CONTEXT.Process(target=_race, args=(tmp_path, name)) for name in "ab"]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    saver = FileSystemSaver(tmp_path)
+    assert [info.id for info in saver.history(at())] == ["none"]
+    found = saver.get_writes(at("none"))
+    assert found.keys() == {"a", "b", "who"}
+    assert found["who"] in {"a", "b"}
+
+
+def test_without_a_checkpoint_to_put_writing_beside_none_is_refused(saver):
+    with pytest.raises(CheckpointNotFoundError):
+        saver.put_writes(at("none"), {"a": 1}, keep=["a"])
+    assert saver.info(at("none")) is None
+
+
+def test_removing_leaves_the_others_as_they_are(saver, opener):
+    saver.put_writes(at("c2"), {"w": 1})
+    saver.add_tags(at("c2"), "kept")
+    before = {info.id: saver.get(at(info.id)) for info in saver.history(at())}
+    assert saver.remove(at(), ["c0", "c1", "c3", "unknown"]) == 3
+    fresh = opener()
+    assert [info.id for info in fresh.history(at())] == ["c2"]
+    assert fresh.get(at()) == before["c2"]
+    assert (fresh.get_writes(at("c2")), fresh.tags_of(at("c2"))) == ({"w": 1}, ("kept",))
+    assert saver.remove(at(), ["c0"]) == 0
+    assert saver.remove(at(), []) == 0
+    assert fresh.verify().ok
+
+
+def test_all_of_a_history_can_be_removed_and_it_goes_on(saver, opener):
+    assert saver.remove(at(), [f"c{n}" for n in range(4)]) == 4
+    assert opener().get(at()) is None
+    assert list(opener().namespaces("t")) == []
+    assert saver.remove(RunnableConfig("nobody"), ["c0"]) == 0
+    saver.put(at(), step(9))
+    assert opener().get(at()).state == {"n": 9}
+    assert opener().verify().ok
+
+
+def test_a_removal_that_fails_changes_nothing(saver, opener, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(28, "no space")
+
+    monkeypatch.setattr(type(saver._store.io), "rename", refuse)
+    with pytest.raises(CheckpointStorageError):
+        saver.remove(at(), ["c0"])
+    monkeypatch.undo()
+    assert len(opener().history(at())) == 4

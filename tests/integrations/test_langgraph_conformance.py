@@ -1,0 +1,34 @@
+"""LangGraph's own conformance suite, on FileSystemCheckpointSaver: every capability, every test."""
+
+import asyncio
+
+import pytest
+from langgraph.checkpoint.conformance import checkpointer_test, validate
+from langgraph.checkpoint.conformance.capabilities import Capability, DetectedCapabilities
+
+from savers.langgraph import FileSystemCheckpointSaver
+
+TESTS = 81
+"""Of langgraph-checkpoint-conformance 0.0.2; a newer one has more."""
+
+
+@pytest.mark.parametrize("fsync", ["always", "never"])
+def test_every_capability_is_detected_and_every_test_passes(tmp_path, fsync):
+    fresh = iter(range(100))
+
+    @checkpointer_test(name="FileSystemCheckpointSaver")
+    async def checkpointer():
+        yield FileSystemCheckpointSaver(tmp_path / str(next(fresh)), fsync=fsync)
+
+    report = asyncio.run(validate(checkpointer))
+
+    assert [failure for result in report.results.values() for failure in result.failures] == []
+    assert report.passed_all_base()
+    assert {name for name, result in report.results.items() if result.detected} == {one.value for one in Capability}
+    assert sum(result.tests_passed for result in report.results.values()) >= TESTS
+
+
+def test_the_newest_capability_is_there_too(tmp_path):
+    saver = FileSystemCheckpointSaver(tmp_path)
+    assert DetectedCapabilities.from_instance(saver).detected == set(Capability)
+    assert "aget_delta_channel_history" in vars(type(saver))

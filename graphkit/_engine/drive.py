@@ -80,8 +80,8 @@ class Driver:
         self.outbox: Outbox | None = None
         self.threads: Threads | None = None
         self.loops: Loops | None = None
-        self.guard = threading.Lock()
-        """One at a time stores from the threads of nodes."""
+        self.guard = threading.RLock()
+        """One at a time stores: the run, or one of the threads of its nodes."""
         saver = walk.saver
         if saver is not None:
             key = saver.run_lock_key(self.config)
@@ -148,6 +148,16 @@ class Driver:
             return refuse_awaitable(request.call.function(*_arguments(request)), None)
         finally:
             CURRENT.reset(token)
+
+    def _save(self, request: Save) -> Any:
+        if self.threads is None and self.loops is None:
+            return self.storing.save(request)
+        with self.guard:
+            return self.storing.save(request)
+
+    def _record(self, request: Record) -> None:
+        with self.guard:
+            self.storing.record(request)
 
     def _load(self, request: Load) -> Any:
         self.storing.flush()
@@ -347,8 +357,8 @@ class Driver:
             await self._to_its_end(_in_thread(self.storing.flush))
 
     async def _asave(self, request: Save) -> Any:
-        if self.storing.line is not None:
-            return await self._to_its_end(_in_thread(self.storing.save, request))
+        if self.storing.line is not None or self.loops is not None:
+            return await self._to_its_end(_in_thread(self._save, request))
         checkpoint = checkpoint_of(request)
         try:
             await self._to_its_end(request.saver.aput(request.config, checkpoint))
@@ -358,8 +368,8 @@ class Driver:
         return checkpoint
 
     async def _arecord(self, request: Record) -> None:
-        if self.storing.line is not None:
-            await self._to_its_end(_in_thread(self.storing.record, request))
+        if self.storing.line is not None or self.loops is not None:
+            await self._to_its_end(_in_thread(self._record, request))
             return
         try:
             await self._to_its_end(request.saver.aput_writes(request.config, request.writes))
@@ -399,8 +409,8 @@ _ANSWERS: Final[Mapping[type, Callable[[Driver, Any], Any]]] = {
     RunNode: Driver._run_node,  # noqa: SLF001 - its own table
     Next: lambda _, task: advance(task),
     Ask: Driver._ask_user,  # noqa: SLF001
-    Save: lambda driver, request: driver.storing.save(request),
-    Record: lambda driver, request: driver.storing.record(request),
+    Save: Driver._save,  # noqa: SLF001
+    Record: Driver._record,  # noqa: SLF001
     Load: Driver._load,  # noqa: SLF001
     LoadWrites: Driver._load_writes,  # noqa: SLF001
     Start: lambda driver, request: driver._threads().start(request.task),  # noqa: SLF001

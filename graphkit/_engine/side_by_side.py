@@ -119,7 +119,8 @@ class _Round:
         try:
             return _Answer((yield request))
         except BaseException as raised:  # noqa: BLE001 - the strand decides what becomes of it
-            if not is_start and not isinstance(raised, (Exception, GraphInterrupt)):
+            was_refused = is_start and isinstance(raised, Stop)  # by the round around this one
+            if not was_refused and not isinstance(raised, (Exception, GraphInterrupt)):
                 self.stopped = self.stopped or raised
             return _Answer(error=raised)
 

@@ -1,0 +1,486 @@
+"""Map nodes: an action per item, side by side; items decided once, results recorded one by one, merged in order."""
+
+import asyncio
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from graphkit import (
+    END,
+    START,
+    Channels,
+    Command,
+    GraphResume,
+    RetryPolicy,
+    RunnableConfig,
+    StateGraph,
+    StreamMode,
+    interrupt,
+)
+from graphkit.errors import (
+    CheckpointSerializationError,
+    GraphRunnerError,
+    GraphStateError,
+    MaxIterationsError,
+    NodeExecutionError,
+)
+from savers import FileSystemSaver, SaverWrapper
+
+CONFIG = RunnableConfig("t")
+SCHEMA = {"log": Channels.appender_with_duplicate(), "items": Channels.base(list)}
+PATIENCE = 60
+QUICK = RetryPolicy(max_attempts=3, initial_delay=0.0, jitter=False)
+
+
+class Boom(Exception):
+    pass
+
+
+async def _collected(stream):
+    return [output async for output in stream]
+
+
+@pytest.fixture(params=["sync", "async"])
+def go(request):
+    def run(graph, given, config=CONFIG):
+        if request.param == "sync":
+            return list(graph.stream(given, config))
+        return asyncio.run(_collected(graph.astream(given, config)))
+
+    return run
+
+
+def mapped(action, items, **options):
+    return StateGraph(SCHEMA).add_map_node("m", action, items, **options).add_edge(START, "m").add_edge("m", END)
+
+
+def double(item):
+    return {"log": item * 2}
+
+
+def logged(outputs):
+    return list(outputs[-1].state["log"])
+
+
+# --- items ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 1000])
+def test_so_many_items(saver, go, count):
+    graph = mapped(double, lambda state: range(count)).compile(checkpoint_saver=saver)
+    outputs = go(graph, {})
+    assert [one.node for one in outputs] == [START, "m", END]
+    assert logged(outputs) == [2 * n for n in range(count)]
+    assert [(one.node_id, one.next_node_id) for one in saver.list(CONFIG)] == [("m", END), (START, "m")]
+
+
+ITEMS = {
+    "a key of the state": "items",
+    "a list": lambda state: [1, 2],
+    "a tuple": lambda state: (1, 2),
+    "a generator": lambda state: (n for n in (1, 2)),
+    "a set's order is fixed once": lambda state: {1, 2},
+    "the keys of a mapping": lambda state: {1: "x", 2: "y"},
+    "with the config": lambda state, config: [1, 2] if config.thread_id == "t" else [],
+}
+
+
+@pytest.mark.parametrize("items", ITEMS)
+def test_items(saver, go, items):
+    graph = mapped(double, ITEMS[items]).compile(checkpoint_saver=saver)
+    assert logged(go(graph, {"items": [1, 2]})) == [2, 4]
+
+
+def test_a_generator_function_gives_items(saver, go):
+    def items(state):
+        yield from (1, 2)
+
+    assert logged(go(mapped(double, items).compile(checkpoint_saver=saver), {})) == [2, 4]
+
+
+def test_items_may_be_found_asynchronously(saver):
+    async def items(state):
+        return [1, 2]
+
+    graph = mapped(double, items).compile(checkpoint_saver=saver)
+    assert asyncio.run(graph.ainvoke({}, CONFIG))["log"] == [2, 4]
+    with pytest.raises(GraphRunnerError, match="asynchronous"):
+        graph.invoke({}, CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("items", "told"),
+    [
+        (lambda state: 3, "TypeError"),
+        (lambda state: None, "TypeError"),
+        (lambda state: state["no such key"], "no such key"),
+        ("nothing", "nothing"),
+        (lambda state: (1 // n for n in (1, 0)), "ZeroDivisionError"),
+        (lambda state: interrupt("which?"), "maps over"),
+    ],
+)
+def test_items_that_cannot_be_listed(saver, go, items, told):
+    with pytest.raises(NodeExecutionError, match="maps over") as failed:
+        go(mapped(double, items).compile(checkpoint_saver=saver), {})
+    assert failed.value.node_id == "m"
+    assert told in str(failed.value)
+
+
+def test_items_must_be_a_key_or_callable():
+    with pytest.raises(GraphStateError, match="items"):
+        StateGraph(SCHEMA).add_map_node("m", double, [1, 2])
+
+
+def test_items_are_decided_once(saver, go):
+    asked, runs, broken = [], [], [True]
+
+    def items(state):
+        asked.append(1)
+        return [len(asked) * 10 + n for n in range(3)]
+
+    def action(item):
+        runs.append(item)
+        if item == 12 and broken:
+            raise Boom
+        return {"log": item}
+
+    graph = mapped(action, items).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError):
+        go(graph, {})
+    broken.clear()
+    assert logged(go(graph, None)) == [10, 11, 12]
+    assert len(asked) == 1
+    assert runs.count(12) == 2
+
+
+def test_items_that_cannot_be_stored_are_refused_before_any_runs(tmp_path, go):
+    runs = []
+    graph = mapped(runs.append, lambda state: ["fine", object()])
+    compiled = graph.compile(checkpoint_saver=FileSystemSaver(tmp_path, fsync="never"))
+    with pytest.raises(CheckpointSerializationError, match=r"\[1\].*object"):
+        go(compiled, {})
+    assert runs == []
+    go(graph.compile(), {})  # without a saver there is nothing to store
+    assert len(runs) == 2
+
+
+def test_an_item_is_not_the_nodes_to_change(go):
+    seen = []
+
+    def action(item):
+        seen.append(item)
+        with pytest.raises((TypeError, AttributeError)):
+            item["n"] = 2
+
+    go(mapped(action, lambda state: [{"n": 1}]).compile(), {})
+    assert seen == [{"n": 1}]
+
+
+# --- what an item returns ---------------------------------------------------------------------------------------------
+
+
+def test_updates_are_merged_in_the_order_of_the_items(saver, go):
+    done = [threading.Event() for _ in range(5)]
+
+    def action(item):
+        if item < 4:
+            assert done[item + 1].wait(PATIENCE)
+        done[item].set()
+        return {"log": [item, item], "last": item}
+
+    outputs = go(mapped(action, lambda state: range(5)).compile(checkpoint_saver=saver), {})
+    assert logged(outputs) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert outputs[-1].state["last"] == 4
+
+
+@pytest.mark.parametrize(
+    ("returned", "log"), [(None, []), ({}, []), ({"log": 1}, [1, 1]), (Command(update={"log": 2}), [2, 2])]
+)
+def test_what_an_item_may_return(saver, go, returned, log):
+    assert logged(go(mapped(lambda item: returned, lambda state: "ab").compile(checkpoint_saver=saver), {})) == log
+
+
+@pytest.mark.parametrize("returned", [3, "text", ["log"], Command("m"), Command(END)])
+def test_what_an_item_may_not_return(saver, go, returned):
+    with pytest.raises(GraphRunnerError) as failed:
+        go(mapped(lambda item: returned, lambda state: "ab").compile(checkpoint_saver=saver), {})
+    assert failed.value.node_id == "m"
+
+
+def test_an_item_may_be_a_generator(saver, go):
+    def action(item):
+        yield f"chunk {item}"
+        yield Command(update={"log": item})
+
+    outputs = go(mapped(action, lambda state: [1, 2]).compile(checkpoint_saver=saver), {})
+    assert sorted(getattr(one, "chunk", "-") for one in outputs) == ["-", "-", "-", "chunk 1", "chunk 2"]
+    assert logged(outputs) == [1, 2]
+
+
+def test_items_dispatch(saver, go):
+    def action(item, config):
+        config.dispatch(item)
+
+    outputs = go(mapped(action, lambda state: [1, 2]).compile(checkpoint_saver=saver), {})
+    assert sorted(one.chunk for one in outputs if hasattr(one, "chunk")) == [1, 2]
+
+
+def test_asynchronous_items(saver):
+    met = asyncio.Event()
+
+    async def action(item):
+        if item:
+            met.set()
+        await met.wait()
+        return {"log": item}
+
+    async def main():
+        return await mapped(action, lambda state: range(3)).compile(checkpoint_saver=saver).ainvoke({}, CONFIG)
+
+    assert asyncio.run(main())["log"] == [0, 1, 2]
+
+
+def test_hooks_are_around_the_node_and_wraps_around_each_item(saver, go):
+    calls = []
+    graph = mapped(double, lambda state: state["items"])
+    graph.add_before_call_node_hook("m", lambda node, state, config: calls.append("before") or {"items": [1, 2]})
+    graph.add_after_call_node_hook(
+        "m", lambda node, state, config, update: calls.append(("after", update)) or {"log": "!"}
+    )
+    graph.add_wrap_call_node_hook("m", lambda node, item, config, call: calls.append(item) or call())
+    assert logged(go(graph.compile(checkpoint_saver=saver), {})) == [2, 4, "!"]
+    assert (calls[0], sorted(calls[1:3]), calls[3]) == ("before", [1, 2], ("after", None))
+
+
+def test_a_map_counts_as_one_node(go):
+    graph = mapped(double, lambda state: range(5)).compile()
+    assert logged(go(graph, {}, RunnableConfig(max_iterations=1))) == [0, 2, 4, 6, 8]
+    chain = StateGraph(SCHEMA).add_node("a", lambda state: None).add_map_node("m", double, "items").add_edge(START, "a")
+    graph = chain.add_edge("a", "m").add_edge("m", END).compile()
+    with pytest.raises(MaxIterationsError):
+        go(graph, {}, RunnableConfig(max_iterations=1))
+
+
+def test_updates_mode_tells_a_maps_update(saver, go):
+    outputs = go(
+        mapped(double, lambda state: [1]).compile(checkpoint_saver=saver),
+        {},
+        CONFIG.with_stream_mode(StreamMode.UPDATES),
+    )
+    assert outputs[1].update == {"m": {"log": 2}}
+
+
+# --- failures, questions, effects -------------------------------------------------------------------------------------
+
+
+def test_a_failing_item_repeats_alone(saver, go):
+    runs, broken, begun = [], [True], threading.Barrier(4)
+
+    def action(item):
+        runs.append(item)
+        if broken:
+            begun.wait(PATIENCE)
+        if item == 1 and broken:
+            raise Boom
+        return {"log": item}
+
+    graph = mapped(action, lambda state: range(4)).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError) as error:
+        go(graph, {})
+    assert (error.value.node_id, type(error.value.__cause__)) == ("m", Boom)
+    assert sorted(runs) == [0, 1, 2, 3]
+    broken.clear()
+    assert logged(go(graph, None)) == [0, 1, 2, 3]
+    assert sorted(runs) == [0, 1, 1, 2, 3]
+
+
+def test_items_that_wait_for_a_thread_are_taken_back(saver, go):
+    runs = []
+
+    class Watched(ThreadPoolExecutor):
+        def submit(self, *call):
+            self.futures = [*getattr(self, "futures", ()), super().submit(*call)]
+            return self.futures[-1]
+
+    def action(item):
+        runs.append(item)
+        if item == 0:
+            raise Boom
+        for one in [one for one in pool.futures if not one.running()]:
+            done = threading.Event()
+            one.add_done_callback(lambda _, done=done: done.set())
+            assert done.wait(PATIENCE)
+
+    with Watched(1) as pool:
+        graph = mapped(action, lambda state: range(100)).compile(checkpoint_saver=saver, executor=pool)
+        with pytest.raises(NodeExecutionError):
+            go(graph, {})
+    assert len(runs) <= 2
+
+
+def test_retries_per_item(saver, go):
+    runs = []
+
+    def action(item):
+        runs.append(item)
+        if runs.count(item) <= item:
+            raise Boom
+        return {"log": item}
+
+    graph = mapped(action, lambda state: range(3), retry=QUICK).compile(checkpoint_saver=saver)
+    assert logged(go(graph, {})) == [0, 1, 2]
+    assert [runs.count(n) for n in range(3)] == [1, 2, 3]
+
+
+def test_questions_per_item(saver, go):
+    runs = []
+
+    def action(item):
+        runs.append(item)
+        return {"log": interrupt(f"{item}?") if item else "none"}
+
+    graph = mapped(action, lambda state: range(4)).compile(checkpoint_saver=saver)
+    stop = go(graph, {})[-1]
+    assert sorted(one.payload for one in stop.interrupts) == ["1?", "2?", "3?"]
+    ids = {one.payload: one.id for one in stop.interrupts}
+    stop = go(graph, GraphResume({ids["3?"]: "three", ids["1?"]: "one"}))[-1]
+    assert [one.payload for one in stop.interrupts] == ["2?"]
+    assert logged(go(graph, GraphResume("two"))) == ["none", "one", "two", "three"]
+    assert runs.count(0) == 1
+
+
+def test_once_per_item(saver, go):
+    effects, broken = [], [True]
+
+    def action(item, config):
+        result = config.once("send", lambda: effects.append(item) or f"sent {item}")
+        if broken:
+            raise Boom
+        return {"log": result}
+
+    graph = mapped(action, lambda state: range(3)).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError):
+        go(graph, {})
+    broken.clear()
+    assert logged(go(graph, None)) == ["sent 0", "sent 1", "sent 2"]
+    assert sorted(effects) == [0, 1, 2]
+
+
+class OneAtATime(SaverWrapper):
+    """Two at once that read what is recorded, add to it and put it back, would lose one of the two."""
+
+    def __init__(self, delegate):
+        super().__init__(delegate)
+        self.inside = threading.Lock()
+        self.most = 0
+
+    def put_writes(self, config, writes):
+        assert self.inside.acquire(blocking=False), "two record at once"
+        try:
+            for _ in range(200):
+                os.sched_yield()
+            self.delegate.put_writes(config, writes)
+        finally:
+            self.inside.release()
+
+
+def test_many_threads_record_at_once_and_none_is_lost(saver, go):
+    effects, broken = [], [True]
+
+    def action(item, config):
+        results = [config.once(f"{n}", lambda n=n: effects.append((item, n)) or n) for n in range(3)]
+        if item == 19 and broken:
+            raise Boom
+        return {"log": results}
+
+    graph = mapped(action, lambda state: range(20)).compile(checkpoint_saver=OneAtATime(saver))
+    with pytest.raises(NodeExecutionError):
+        go(graph, {})
+    broken.clear()
+    kept = saver.get_writes(CONFIG.replace(checkpoint_id=saver.get(CONFIG).id))
+    assert sum(key.startswith("once:") for key in kept) == len(effects)
+    go(graph, None)
+    assert len(effects) == len(set(effects)) == 60
+
+
+def test_idempotency_keys_of_items(saver, go):
+    keys, broken = {}, [True]
+
+    def action(item, config):
+        keys.setdefault(item, []).append(config.idempotency_key)
+        if keys[item][1:] == [] or (item == 2 and broken):
+            raise Boom
+
+    graph = mapped(action, lambda state: range(3), retry=QUICK).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError):
+        go(graph, {})
+    broken.clear()
+    go(graph, None)
+    assert [key[-2:] for key in keys[2]] == ["/1", "/2", "/3", "/1"]
+    assert keys[2][0] == keys[2][3]
+    assert len({key for item in keys.values() for key in item}) == 2 + 2 + 3
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_durability(saver, go, durability):
+    runs, broken = [], [True]
+    together = threading.Barrier(3)
+
+    def action(item):
+        runs.append(item)
+        if broken:
+            together.wait(PATIENCE)
+            if item == 1:
+                raise Boom
+        return {"log": item}
+
+    graph = mapped(action, lambda state: range(3)).compile(checkpoint_saver=saver, durability=durability)
+    with pytest.raises(NodeExecutionError):
+        go(graph, {})
+    broken.clear()
+    assert logged(go(graph, None)) == [0, 1, 2]
+    assert sorted(runs) == [0, 1, 1, 2]
+
+
+# --- inside other things ----------------------------------------------------------------------------------------------
+
+
+def test_a_map_in_a_branch(saver, go):
+    runs, broken = [], [True]
+
+    def action(item):
+        runs.append(item)
+        if item == 1 and broken:
+            raise Boom
+        return {"log": item}
+
+    graph = StateGraph(SCHEMA).add_map_node("m", action, lambda state: range(3))
+    for name in "bcd":
+        graph.add_node(name, lambda state, name=name: {"log": name})
+    graph.add_edge(START, "b").add_edge("b", "m").add_edge("m", "d").add_edge(START, "c").add_edge("c", "d").add_edge(
+        "d", END
+    )
+    compiled = graph.compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError):
+        go(compiled, {})
+    broken.clear()
+    assert logged(go(compiled, None)) == ["b", 0, 1, 2, "c", "d"]
+    assert runs.count(1) == 2
+    assert max(runs.count(0), runs.count(2)) == 1
+
+
+def test_a_map_visited_again_asks_for_its_items_again(saver, go):
+    graph = (
+        StateGraph(SCHEMA).add_map_node("m", double, lambda state: range(len(state["log"]) + 1)).add_edge(START, "m")
+    )
+    graph.add_conditional_edges("m", lambda state: END if len(state["log"]) > 3 else "m")
+    assert logged(go(graph.compile(checkpoint_saver=saver), {})) == [0, 0, 2, 0, 2, 4, 6]
+
+
+def test_a_map_in_a_merged_and_in_an_embedded_graph(saver, go):
+    child = mapped(double, lambda state: range(2))
+    graph = StateGraph(SCHEMA).add_node("merged", child).add_node("inside", child.compile())
+    graph.add_edge(START, "merged").add_edge("merged", "inside").add_edge("inside", END)
+    assert logged(go(graph.compile(checkpoint_saver=saver), {})) == [0, 2, 0, 2]

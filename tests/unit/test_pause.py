@@ -1,0 +1,244 @@
+"""Stopping a run on request: at the next node boundary, everything saved, from anywhere. H41."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from graphkit import END, START, Channels, GraphResume, InterruptionMetadata, RunnableConfig, StateGraph
+from savers import FileSystemSaver, MemorySaver
+
+CONFIG = RunnableConfig("t")
+LOG = {"log": Channels.appender_with_duplicate()}
+
+
+def says(word):
+    return lambda state: {"log": word}
+
+
+def chain(**nodes):
+    graph = StateGraph(LOG)
+    for name, node in nodes.items():
+        graph.add_node(name, node)
+    for source, target in zip([START, *nodes], [*nodes, END], strict=True):
+        graph.add_edge(source, target)
+    return graph
+
+
+def run(graph, given, config=CONFIG, *, how="sync"):
+    return graph.invoke_final(given, config) if how == "sync" else asyncio.run(graph.ainvoke_final(given, config))
+
+
+class Pauser:
+    """A node that asks for a pause of the graph that it will be told."""
+
+    def __init__(self, word, **arguments):
+        self.word, self.arguments = word, arguments
+        self.graph, self.asked = None, []
+
+    def __call__(self, state):
+        if not self.asked:
+            self.asked.append(self.graph.pause(**self.arguments))
+        return {"log": self.word}
+
+
+both = pytest.mark.parametrize("how", ["sync", "async"])
+
+
+@both
+@pytest.mark.parametrize("options", [{}, {"durability": "async"}, {"durability": "exit"}, {"checkpoint_interval": 5}])
+def test_it_stops_before_the_next_node_and_goes_on_there(saver, options, how):
+    a = Pauser("a")
+    graph = a.graph = chain(a=a, b=says("b")).compile(checkpoint_saver=saver, **options)
+    last = run(graph, {}, how=how)
+    assert isinstance(last, InterruptionMetadata)
+    assert (last.node_id, last.when, last.metadata, last.state["log"]) == ("b", "before", {"reason": "pause"}, ["a"])
+    assert last.reason() == "pause"
+    assert a.asked == [1]
+    assert saver.history(CONFIG)[0].status == "interrupted"
+    assert [one.id for one in saver.interrupts("t")] == [last.id]
+    assert run(graph, None, how=how).state["log"] == ["a", "b"]
+
+
+def test_from_another_thread(saver):
+    at_work, go_on = threading.Event(), threading.Event()
+
+    def a(state):
+        at_work.set()
+        assert go_on.wait(5)
+        return {"log": "a"}
+
+    graph = chain(a=a, b=says("b")).compile(checkpoint_saver=saver)
+
+    def pause():
+        assert at_work.wait(5)
+        assert graph.pause("other") == 0
+        assert graph.pause("t") == 1
+        go_on.set()
+
+    pausing = threading.Thread(target=pause)
+    pausing.start()
+    assert graph.invoke_final({}, CONFIG).metadata == {"reason": "pause"}
+    pausing.join()
+    assert graph.pause() == 0
+    assert graph.resume("t")["log"] == ["a", "b"]
+
+
+def test_a_run_that_is_about_to_end_ends(saver):
+    a = Pauser("a")
+    graph = a.graph = chain(a=a).compile(checkpoint_saver=saver)
+    assert graph.invoke_final({}, CONFIG).is_end
+
+
+def test_an_update_may_come_with_the_resume(saver):
+    a = Pauser("a")
+    graph = a.graph = chain(a=a, b=says("b")).compile(checkpoint_saver=saver)
+    graph.invoke({}, CONFIG)
+    assert graph.invoke(GraphResume({"log": "value"}, update={"log": "update"}), CONFIG)["log"] == [
+        "a",
+        "value",
+        "update",
+        "b",
+    ]
+
+
+def test_where_the_run_stops_anyway_there_is_one_stop(saver):
+    a = Pauser("a")
+    graph = a.graph = chain(a=a, b=says("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
+    last = graph.invoke_final({}, CONFIG)
+    assert (last.metadata, len(last.interrupts)) == ({}, 1)
+    assert graph.invoke(None, CONFIG)["log"] == ["a", "b"]
+
+
+@both
+def test_inside_a_subgraph_and_a_fork(saver, how):
+    p = Pauser("p")
+    runs = []
+    child = chain(p=p, q=lambda state: runs.append("q") or {"log": "q"}).compile()
+    graph = StateGraph(LOG).add_node("s", child).add_node("b", says("b")).add_node("j", says("j")).add_edge("j", END)
+    for name in ("s", "b"):
+        graph.add_edge(START, name).add_edge(name, "j")
+    compiled = p.graph = graph.compile(checkpoint_saver=saver)
+    last = run(compiled, {}, how=how)
+    assert last.metadata == {"reason": "pause"}
+    assert runs == []
+    assert run(compiled, None, how=how).state["log"] == ["p", "q", "b", "j"]
+    assert runs == ["q"]
+    assert len(p.asked) == 1
+
+
+@both
+def test_inside_a_branch_and_between_items(saver, how):
+    b, m = Pauser("b"), Pauser("m")
+    branch = StateGraph(LOG).add_node("b", b).add_node("c", says("c")).add_node("d", says("d"))
+    for source, target in ((START, "b"), (START, "d"), ("b", "c"), ("c", END), ("d", END)):
+        branch.add_edge(source, target)
+    compiled = b.graph = branch.compile(checkpoint_saver=saver)
+    assert run(compiled, {}, how=how).metadata == {"reason": "pause"}
+    assert run(compiled, None, how=how).state["log"] == ["b", "c", "d"]
+    mapped = StateGraph(LOG).add_map_node("m", m, lambda state: range(3)).add_edge(START, "m").add_edge("m", END)
+    compiled = m.graph = mapped.compile(checkpoint_saver=saver)
+    for _ in range(3):
+        last = run(compiled, {} if not m.asked else None, RunnableConfig("u"), how=how)
+    assert last.state["log"] == ["m"] * 3
+
+
+def test_without_a_saver_it_stops_too():
+    a = Pauser("a")
+    graph = a.graph = chain(a=a, b=says("b")).compile()
+    assert graph.invoke_final({}).metadata == {"reason": "pause"}
+
+
+@both
+def test_ctrl_c_in_a_node_keeps_what_was_finished(saver, how):
+    presses = [1]
+
+    def b(state):
+        if presses.pop():
+            raise KeyboardInterrupt
+        return {"log": "b"}
+
+    graph = chain(a=says("a"), b=b).compile(checkpoint_saver=saver, checkpoint_interval=5)
+    with pytest.raises(KeyboardInterrupt):
+        run(graph, {}, how=how)
+    assert saver.get(CONFIG).node_id == "a"
+    assert saver.history(CONFIG)[0].status == "running"
+    presses.append(0)
+    assert run(graph, None, how=how).state["log"] == ["a", "b"]
+
+
+PROGRAM = """
+import signal, sys
+from graphkit import END, START, Channels, RunnableConfig, StateGraph
+from savers import FileSystemSaver
+
+store, durability = sys.argv[1:]
+
+
+def node(state):
+    if state["log"] == [0, 1, 2]:
+        print("ready", flush=True)
+        signal.sigwait([signal.SIGUSR1])
+    return {"log": len(state["log"])}
+
+
+graph = StateGraph({"log": Channels.appender_with_duplicate()}).add_node("a", node).add_edge(START, "a")
+graph.add_conditional_edges("a", lambda state: "a" if len(state["log"]) < 6 else END)
+compiled = graph.compile(checkpoint_saver=FileSystemSaver(store, fsync="never"), durability=durability)
+
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    signal.signal(signal.SIGTERM, lambda *_: compiled.pause())
+    last = compiled.invoke_final({}, RunnableConfig("t"))
+    print(last.node_id, dict(last.metadata), list(last.state["log"]), flush=True)
+"""
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_a_signal_stops_a_process_with_everything_saved(tmp_path, durability):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, str(program), str(tmp_path / "store"), durability]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGUSR1)
+        assert process.stdout.readline() == "a {'reason': 'pause'} [0, 1, 2, 3]\n"
+    assert process.returncode == 0
+    saver = FileSystemSaver(tmp_path / "store")
+    assert saver.get(CONFIG).state["log"] == [0, 1, 2, 3]
+    assert saver.history(CONFIG)[0].status == "interrupted"
+    graph = StateGraph(LOG).add_node("a", lambda state: {"log": len(state["log"])}).add_edge(START, "a")
+    graph.add_conditional_edges("a", lambda state: "a" if len(state["log"]) < 6 else END)
+    assert graph.compile(checkpoint_saver=saver).resume("t")["log"] == [0, 1, 2, 3, 4, 5]
+
+
+def test_several_runs_are_asked_at_once():
+    asked = []
+    inside = threading.Barrier(3, timeout=5)
+
+    def a(state):
+        inside.wait()
+        inside.wait()
+        return {"log": "a"}
+
+    graph = chain(a=a, b=says("b")).compile(checkpoint_saver=MemorySaver())
+    lasts = []
+    runs = [
+        threading.Thread(target=lambda n=n: lasts.append(graph.invoke_final({}, RunnableConfig(str(n)))))
+        for n in range(2)
+    ]
+    for one in runs:
+        one.start()
+    inside.wait()
+    asked.append(graph.pause())
+    inside.wait()
+    for one in runs:
+        one.join()
+    assert asked == [2]
+    assert [last.metadata for last in lasts] == [{"reason": "pause"}] * 2

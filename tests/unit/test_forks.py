@@ -25,6 +25,7 @@ from graphkit import (
     StreamMode,
     interrupt,
 )
+from graphkit._engine.tasks import Threads
 from graphkit.errors import (
     CheckpointSerializationError,
     GraphRunnerError,
@@ -1043,7 +1044,7 @@ def test_an_abandoned_async_stream_is_closed_by_the_event_loop(saver):
 
 def press_ctrl_c_where_main_waits():
     thread = threading.main_thread().ident
-    while sys._current_frames()[thread].f_code.co_name != "wait":
+    while sys._current_frames()[thread].f_code is not Threads.wait.__code__:
         os.sched_yield()
     signal.pthread_kill(thread, signal.SIGINT)
 

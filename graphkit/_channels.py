@@ -242,9 +242,9 @@ class _Seen:
         return seen if seen is not None and seen.size == len(items) else _Seen(items)
 
 
-def _appended_once(old: Sequence[Any], items: Iterable[Any]) -> Any:
+def _appended_once(old: Sequence[Any], items: Sequence[Any]) -> Any:
     """The old list and, after it, the items that are not in it yet."""
-    if len(old) < _FEW:
+    if len(old) + len(items) < _FEW:
         fresh = _unseen(old, items)
         return old if not fresh else extended(old, fresh) if isinstance(old, FrozenList) else [*old, *fresh]
     seen, fresh = _Seen.of(old), []

@@ -222,41 +222,26 @@ def _type_of(value: Any) -> type:
     return _THAWED.get(type(value), type(value))
 
 
-@final
-class _Seen:
-    """The digests of a list's elements: what has none of them is not in the list.
-
-    Handed on from a list to the one that grows from it, and then good for that one only, by its size.
-    """
-
-    __slots__ = ("digests", "size")
-
-    def __init__(self, items: Sequence[Any]) -> None:
-        self.digests = set(map(_digest, items))
-        self.size = len(items)
-
-    @staticmethod
-    def of(items: Sequence[Any]) -> _Seen:
-        """Those of a list: the ones it has, or found out anew, O(length)."""
-        seen: _Seen | None = getattr(items, "seen", None)
-        return seen if seen is not None and seen.size == len(items) else _Seen(items)
-
-
 def _appended_once(old: Sequence[Any], items: Sequence[Any]) -> Any:
-    """The old list and, after it, the items that are not in it yet."""
+    """The old list and, after it, the items that are not in it yet.
+
+    A long list knows the digests of its elements: what has none of them is not in it, and needs no comparison.
+    """
     if len(old) + len(items) < _FEW:
         fresh = _unseen(old, items)
         return old if not fresh else extended(old, fresh) if isinstance(old, FrozenList) else [*old, *fresh]
-    seen, fresh = _Seen.of(old), []
+    # Handed on to the list that grows from this one. Another that grows from it too leaves digests too many, not too few.
+    seen = getattr(old, "seen", None) or set(map(_digest, old))
+    fresh = []
     for item in items:
         digest = _digest(item)
-        if digest not in seen.digests or not (_is_in(item, old) or _is_in(item, fresh)):
+        if digest not in seen or not (_is_in(item, old) or _is_in(item, fresh)):
             fresh.append(item)
-            seen.digests.add(digest)
+            seen.add(digest)
     if not isinstance(old, FrozenList):
         return [*old, *fresh] if fresh else old
     new = extended(old, fresh) if fresh else old
-    new.seen, seen.size = seen, len(new)
+    new.seen = seen
     return new
 
 

@@ -69,8 +69,8 @@ class FrozenList(list[Any]):
     """PLAIN, VALUE or PRIVATE; found out when first asked for, O(length)."""
     base: FrozenList | None
     """The list that this one grew from by appending, until whoever keeps this one clears it; otherwise None."""
-    seen: Any
-    """What a channel without duplicates remembers of the elements; None if nothing."""
+    seen: set[int] | None
+    """Digests of the elements, and perhaps of others: of a list without duplicates; see `_channels`."""
 
     def __getattr__(self, name: str) -> Any:
         # Called only while a slot is empty, so that the decoder can make lists without a line of Python.

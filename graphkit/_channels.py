@@ -230,7 +230,7 @@ def _appended_once(old: Sequence[Any], items: Sequence[Any]) -> Any:
     if len(old) + len(items) < _FEW:
         fresh = _unseen(old, items)
         return old if not fresh else extended(old, fresh) if isinstance(old, FrozenList) else [*old, *fresh]
-    # Handed on to the list that grows from this one. Another that grows from it too leaves digests too many, not too few.
+    # Handed on to the list that grows from this one. If two grow from it, there are digests too many, never too few.
     seen = getattr(old, "seen", None) or set(map(_digest, old))
     fresh = []
     for item in items:

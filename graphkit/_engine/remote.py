@@ -6,7 +6,9 @@ Dask's `client.get_executor(pure=False)`, or one of the application's own.
 
 from __future__ import annotations
 
+import os
 import pickle
+import traceback
 from collections.abc import Callable, Mapping
 from types import GeneratorType
 from typing import Any, NamedTuple, final
@@ -97,6 +99,7 @@ def perform(errand: Errand) -> Outcome:
         if result.__class__ is GeneratorType:
             result = _collected(result)
     except (Exception, GraphInterrupt) as raised:  # noqa: BLE001 - raised again in the run
+        raised.add_note(f"In process {os.getpid()}:\n{''.join(traceback.format_exception(raised))}")
         error = _portable(raised)
     finally:
         CURRENT.reset(token)
@@ -117,5 +120,7 @@ def _portable(error: BaseException) -> BaseException:
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - its own bytes
     except Exception:  # noqa: BLE001 - whatever it is that does not pickle
-        return RuntimeError(f"{type(error).__name__}: {error}")
+        told = RuntimeError(f"{type(error).__name__}: {error}")
+        told.__notes__ = error.__notes__
+        return told
     return error

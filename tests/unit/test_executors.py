@@ -1,0 +1,459 @@
+"""Executors: where the branches of a fork and the items of a map run; nodes in other processes."""
+
+import asyncio
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextvars import ContextVar
+from pathlib import Path
+
+import pytest
+
+from graphkit import (
+    END,
+    REMOVE,
+    RESET,
+    START,
+    Channels,
+    Command,
+    GraphResume,
+    RetryPolicy,
+    RunnableConfig,
+    StateGraph,
+    interrupt,
+)
+from graphkit.errors import GraphRunnerError, NodeExecutionError
+from savers import FileSystemSaver, MemorySaver
+
+CONFIG = RunnableConfig("t")
+SCHEMA = {"log": Channels.appender_with_duplicate(), "sum": Channels.base(lambda a, b: a + b, lambda: 10)}
+PATIENCE = 60
+CALLER = ContextVar("caller", default="nobody")
+
+
+class Boom(Exception):
+    def __init__(self, what, more):
+        super().__init__(what, more)
+        self.what = what
+
+
+class Unpicklable(Exception):
+    def __init__(self, what, more):
+        super().__init__(what)
+
+
+async def _collected(stream):
+    return [output async for output in stream]
+
+
+@pytest.fixture(params=["sync", "async"])
+def go(request):
+    def run(graph, given, config=CONFIG):
+        if request.param == "sync":
+            return list(graph.stream(given, config))
+        return asyncio.run(_collected(graph.astream(given, config)))
+
+    return run
+
+
+def new_pool(workers=2):
+    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+
+
+@pytest.fixture(scope="module")
+def processes():
+    with new_pool() as pool:
+        yield pool
+
+
+@pytest.fixture
+def store(tmp_path):
+    return FileSystemSaver(tmp_path / "store", fsync="never", lock_timeout=0)
+
+
+def fork_of(*nodes, schema=SCHEMA, **options):
+    graph = StateGraph(schema)
+    for n, node in enumerate(nodes):
+        graph.add_node(f"n{n}", node, **options).add_edge(START, f"n{n}").add_edge(f"n{n}", END)
+    return graph
+
+
+def alone(node, **options):
+    return StateGraph(SCHEMA).add_node("n", node, **options).add_edge(START, "n").add_edge("n", END)
+
+
+def where(state):
+    return {"log": threading.current_thread().name.partition("_")[0]}
+
+
+def logged(outputs):
+    return list(outputs[-1].state["log"])
+
+
+# --- which executor ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def threads():
+    pools = {name: ThreadPoolExecutor(2, thread_name_prefix=name) for name in ("mine", "other", "third")}
+    yield pools
+    for pool in pools.values():
+        assert pool.submit(int).result() == 0  # nobody has shut it down
+        pool.shutdown()
+
+
+def test_branches_run_on_threads_of_the_runs_own(go):
+    assert logged(go(fork_of(where, where).compile(), {})) == ["graphkit"] * 2
+
+
+def test_a_nodes_executor(go, threads):
+    assert logged(go(alone(where, executor=threads["mine"]).compile(), {})) == ["mine"]
+
+
+def test_a_graphs_executor_is_for_forks_and_maps(go, threads):
+    graph = fork_of(where, where).compile(executor=threads["mine"])
+    assert logged(go(graph, {})) == ["mine"] * 2
+    assert logged(go(alone(where).compile(executor=threads["mine"]), {})) != ["mine"]
+    mapped = StateGraph(SCHEMA).add_map_node("m", where, lambda s: "ab").add_edge(START, "m").add_edge("m", END)
+    assert logged(go(mapped.compile(executor=threads["mine"]), {})) == ["mine"] * 2
+
+
+def test_the_nearest_executor_counts(go, threads):
+    """A node's own, then the run's, then the one around a nested fork, then the graph's."""
+    graph = fork_of(where, where).add_node("own", where, executor=threads["third"]).add_edge(START, "own")
+    compiled = graph.add_edge("own", END).compile(executor=threads["mine"])
+    assert logged(go(compiled, {}, CONFIG.replace(executor=threads["other"]))) == ["other", "other", "third"]
+    assert logged(go(compiled, {}, CONFIG.replace(executor={START: threads["other"]}))) == ["other", "other", "third"]
+    assert logged(go(compiled, {}, CONFIG.replace(executor={"n0": threads["other"]}))) == ["mine", "mine", "third"]
+
+
+def test_an_executor_by_the_id_of_the_forking_node(go, threads):  # addParallelNodeExecutor
+    graph = StateGraph(SCHEMA).add_map_node("m", where, lambda s: "x")
+    for name in "abcde":
+        graph.add_node(name, where if name in "bcde" else lambda s: None)
+    for edge in ["ab", "ac", "bd", "be", "dm", "em", "cm"]:
+        graph.add_edge(*edge)
+    graph.add_edge(START, "a").add_edge("m", END)
+    config = RunnableConfig.builder().addParallelNodeExecutor("a", threads["mine"]).build()
+    more = RunnableConfig.builder(config).addParallelNodeExecutor("m", threads["other"]).build()
+    names = logged(go(graph.compile(), {}, more))
+    assert names == ["mine"] * 4 + ["other"]  # a nested fork runs where the one around it does
+    more = RunnableConfig.builder(config).addParallelNodeExecutor("b", threads["third"]).build()
+    names = logged(go(graph.compile(), {}, more))
+    assert names == ["mine", "third", "third", "mine", "graphkit"]
+
+
+def test_context_variables_of_the_caller_are_seen(go, threads):
+    CALLER.set("me")
+    seen = fork_of(*[lambda s: {"log": CALLER.get()}] * 2)
+    assert logged(go(seen.compile(), {})) == ["me", "me"]
+    assert logged(go(seen.compile(executor=threads["mine"]), {})) == ["me", "me"]
+
+
+def test_asynchronous_nodes_stay_in_the_event_loop(threads, processes):
+    async def node(state):
+        return {"log": threading.current_thread() is threading.main_thread()}
+
+    graph = fork_of(node, where)
+    for pool in (threads["mine"], processes):
+        assert asyncio.run(graph.compile(executor=pool).ainvoke({}))["log"][0] is True
+    for pool in (threads["mine"], processes):
+        with pytest.raises(NodeExecutionError, match="asynchronous: it cannot run on a"):
+            asyncio.run(alone(node, executor=pool).compile().ainvoke({}))
+
+
+def test_a_plain_function_that_gives_an_awaitable(go, threads):
+    async def later(config):
+        return {"log": config.node_id}
+
+    graph = fork_of(*[lambda state, config: later(config)] * 2)
+    for executor in (None, threads["mine"]):
+        assert asyncio.run(graph.compile(executor=executor).ainvoke({}))["log"] == ["n0", "n1"]
+        with pytest.raises(NodeExecutionError, match="astream"):
+            graph.compile(executor=executor).invoke({})
+
+
+def test_an_executor_that_takes_nothing_is_a_failure_of_the_node(go):
+    pool = ThreadPoolExecutor(1)
+    pool.shutdown()
+    with pytest.raises(NodeExecutionError, match="shutdown") as failed:
+        go(fork_of(where, where).compile(executor=pool), {})
+    assert failed.value.node_id == "n0"
+
+
+# --- in other processes -----------------------------------------------------------------------------------------------
+
+
+def process_of(state):
+    return {"log": os.getpid(), "sum": 1}
+
+
+def test_results_come_back(go, processes, store):
+    state = go(fork_of(process_of, process_of, executor=processes).compile(checkpoint_saver=store), {})[-1].state
+    assert os.getpid() not in state["log"]
+    assert state["sum"] == 12
+    assert os.getpid() not in logged(go(alone(process_of, executor=processes).compile(), {}))
+
+
+def markers(state):
+    return Command(update={"log": RESET, "gone": REMOVE, "deep": {"list": [1, (2, {3})]}})
+
+
+def test_markers_and_values_survive_the_way(go, processes, store):
+    graph = alone(markers, executor=processes).compile(checkpoint_saver=store)
+    state = go(graph, {"log": "x", "gone": 1})[-1].state
+    assert state.data == {"log": [], "sum": 10, "deep": {"list": [1, (2, {3})]}}
+
+
+def sees(state, config):
+    return {
+        "log": [list(state["log"]), config.thread_id, config.node_id, config.metadata["who"], config.idempotency_key]
+    }
+
+
+def test_state_and_config_arrive(go, processes, store):
+    graph = alone(sees, executor=processes).compile(checkpoint_saver=store)
+    config = CONFIG.replace(metadata={"who": "me"}, executor=ThreadPoolExecutor(1))
+    state, thread, node, who, key = logged(go(graph, {"log": "in"}, config))[1:]
+    assert (state, thread, node, who) == (["in"], "t", "n", "me")
+    assert (key[:2], key[-4:]) == ("t/", "/n/1")
+
+
+def fails(state):
+    raise Boom("what", "more")
+
+
+def fails_badly(state):
+    raise Unpicklable("what", "more")
+
+
+def lock(state):
+    return {"log": threading.Lock()}
+
+
+def test_errors_come_back(go, processes, store):
+    with pytest.raises(NodeExecutionError, match="Boom") as failed:
+        go(fork_of(process_of, fails, executor=processes).compile(checkpoint_saver=store), {})
+    assert (failed.value.node_id, failed.value.__cause__.what) == ("n1", "what")
+    assert "in fails" in "".join(failed.value.__cause__.__notes__)  # where it was raised, over there
+    with pytest.raises(NodeExecutionError, match=r"Unpicklable: what"):
+        go(alone(fails_badly, executor=processes).compile(), {})
+    with pytest.raises(NodeExecutionError, match="pickle"):
+        go(alone(lock, executor=processes).compile(), {})
+    with pytest.raises(NodeExecutionError, match=r"[Pp]ickle"):
+        go(alone(lambda s: None, executor=processes).compile(), {})
+
+
+def asks(state):
+    return {"log": [interrupt({"first": len(state["log"])}), interrupt("second")]}
+
+
+def test_interrupt_inside_a_process(go, processes, store):
+    graph = fork_of(asks, process_of, executor=processes).compile(checkpoint_saver=store)
+    assert go(graph, {})[-1].payload == {"first": 0}
+    assert [one.payload for one in store.interrupts("t")] == [{"first": 0}]
+    assert go(graph, GraphResume(1))[-1].payload == "second"
+    assert logged(go(graph, GraphResume(2)))[:2] == [1, 2]
+
+
+def chunks(state, config):
+    yield "a"
+    config.dispatch("extra")
+    yield "b"
+    return {"log": "done"}
+
+
+def last_is_a_command(state):
+    yield "a"
+    yield Command(update={"log": "done"})
+
+
+def test_generators_and_what_they_dispatch(go, processes, store):
+    outputs = go(fork_of(chunks, last_is_a_command, executor=processes).compile(checkpoint_saver=store), {})
+    handed = [(one.node, one.chunk) for one in outputs if hasattr(one, "chunk")]
+    assert [chunk for node, chunk in handed if node == "n0"] == ["a", "b", "extra"]
+    assert [chunk for node, chunk in handed if node == "n1"] == ["a"]
+    assert logged(outputs) == ["done", "done"]
+
+
+def third_time(state, config):
+    effects = state["folder"] + f"/{config.node_id}"
+    with open(effects, "a") as file:  # noqa: PTH123
+        file.write("x")
+    if len(open(effects).read()) < 3:  # noqa: PTH123, SIM115
+        raise Boom("not", "yet")
+    return {"log": config.idempotency_key[-2:]}
+
+
+def test_retries_there_are_told_here(go, processes, tmp_path):
+    events = []
+    graph = alone(third_time, executor=processes, retry=RetryPolicy(initial_delay=0.0, jitter=False))
+    compiled = graph.compile(observers=[lambda event: events.append((event.type, event.node_id))])
+    assert logged(go(compiled, {"folder": str(tmp_path)})) == ["/3"]
+    assert events.count(("retry.attempt", "n")) == 2
+
+
+def once_there(state, config):
+    return {"log": config.once("pid", os.getpid)}
+
+
+def test_once_inside_a_process_is_recorded_there(go, processes, store):
+    graph = alone(once_there, executor=processes).compile(checkpoint_saver=store)
+    (pid,) = logged(go(graph, {}))
+    assert pid != os.getpid()
+    start = store.list(CONFIG)[1]
+    assert list(store.get_writes(CONFIG.replace(checkpoint_id=start.id)).values()) == [pid]
+
+
+def once_then_fail(state, config):
+    result = config.once("effect", lambda: _appended(state["folder"] + "/effects"))
+    if result == 1 and not os.path.exists(state["folder"] + "/mended"):  # noqa: PTH110
+        raise Boom("after", "it")
+    return {"log": result}
+
+
+def _appended(path):
+    with open(path, "a") as file:  # noqa: PTH123
+        file.write("x")
+    return len(open(path).read())  # noqa: PTH123
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"checkpoint_interval": 5}, {"durability": "async"}, {"durability": "exit"}], ids=str
+)
+def test_once_is_found_again_whatever_is_stored_when(go, processes, store, tmp_path, options):
+    """What is recorded there belongs to where the run stands, also if that was not stored yet."""
+    graph = StateGraph(SCHEMA).add_node("a", lambda s: {"log": "a"}).add_node("n", once_then_fail, executor=processes)
+    graph.add_node("z", once_there, executor=processes)
+    graph.add_edge(START, "a").add_edge("a", "n").add_edge("n", "z").add_edge("z", END)
+    compiled = graph.compile(checkpoint_saver=store, **options)
+    with pytest.raises(NodeExecutionError):
+        go(compiled, {"folder": str(tmp_path)})
+    (tmp_path / "mended").touch()
+    assert logged(go(compiled, None))[:2] == ["a", 1]
+    assert (tmp_path / "effects").read_text() == "x"
+
+
+def test_once_without_a_saver_that_others_can_open(go, processes):
+    graph = alone(once_there, executor=processes)
+    assert len(logged(go(graph.compile(), {}))) == 1  # nothing is stored anyway
+    with pytest.raises(NodeExecutionError, match=r"once.*cannot open the run's saver: use a FileSystemSaver"):
+        go(graph.compile(checkpoint_saver=MemorySaver()), {})
+
+
+def dies(state):
+    if not os.path.exists(state["folder"] + "/mended"):  # noqa: PTH110
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"log": "n1"}
+
+
+def test_a_broken_pool_is_an_error_and_a_new_one_goes_on(go, store, threads, tmp_path, caplog):
+    runs = []
+
+    def here(state):
+        runs.append(1)
+        return {"log": "n0"}
+
+    graph = StateGraph(SCHEMA).add_node("n0", here, executor=threads["mine"]).add_node("n1", dies)
+    for name in ("n0", "n1"):
+        graph.add_edge(START, name).add_edge(name, END)
+    compiled = graph.compile(checkpoint_saver=store)
+    with new_pool(1) as pool, pytest.raises(NodeExecutionError, match="BrokenProcessPool") as failed:
+        go(compiled, {"folder": str(tmp_path)}, CONFIG.replace(executor=pool))
+    assert failed.value.node_id == "n1"
+    assert isinstance(failed.value.__cause__, BrokenProcessPool)
+    (tmp_path / "mended").touch()
+    with new_pool(1) as pool:
+        assert logged(go(compiled, None, CONFIG.replace(executor=pool))) == ["n0", "n1"]
+    assert len(runs) == 1
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
+
+
+KILLED = """
+import multiprocessing, os, signal, sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from graphkit import END, START, Channels, RunnableConfig, StateGraph
+from savers import FileSystemSaver
+
+store, work, kill = sys.argv[1:]
+
+
+def effect():
+    with open(work, "a") as file:
+        file.write("x")
+    return "done"
+
+
+def node(state, config):
+    result = config.once("effect", effect)
+    if kill:
+        os.kill(os.getppid(), signal.SIGKILL)
+        os._exit(0)
+    return {"log": result}
+
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        graph = StateGraph({"log": Channels.appender_with_duplicate()})
+        graph.add_node("n", node, executor=pool).add_edge(START, "n").add_edge("n", END)
+        compiled = graph.compile(checkpoint_saver=FileSystemSaver(store, fsync="never"))
+        print(list(compiled.invoke({} if kill else None, RunnableConfig("t"))["log"]))
+"""
+
+
+def test_once_of_another_process_outlives_the_run(tmp_path):
+    program, work = tmp_path / "program.py", tmp_path / "work"
+    program.write_text(KILLED)
+
+    def run(kill):
+        # To files: an orphan that still held a pipe would be waited for.
+        with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
+            command = [sys.executable, "-W", "error", program, tmp_path / "store", work, kill]
+            return subprocess.run(command, stdout=out, stderr=err, check=False, timeout=120).returncode
+
+    assert run("kill") == -signal.SIGKILL
+    assert run("") == 0, (tmp_path / "err").read_text()
+    assert (tmp_path / "out").read_text().strip() == "['done']"
+    assert work.read_text() == "x"
+
+
+# --- what is left behind ----------------------------------------------------------------------------------------------
+
+
+def descriptors():
+    return {str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()}
+
+
+def test_no_thread_and_no_file_is_left(go, saver):
+    def chunky(state):
+        yield 1
+        return {"log": "c"}
+
+    fork = fork_of(chunky, where, where).compile(checkpoint_saver=saver)
+    failing = fork_of(chunky, where, fails).compile(checkpoint_saver=saver)
+    go(fork, {})
+    threads, files = threading.active_count(), descriptors()
+    go(fork, {})
+    with pytest.raises(NodeExecutionError):
+        go(failing, {})
+    stream = fork.stream({}, RunnableConfig("u"))
+    while not hasattr(next(stream), "chunk"):
+        pass
+    stream.close()
+    assert threading.active_count() == threads
+    assert {name for name in descriptors() - files if "/u/" not in name and "store" not in name} == set()
+
+
+def test_errors_of_runs_with_an_executor_pickle(go, threads):
+    with pytest.raises(NodeExecutionError) as failed:
+        go(fork_of(where, fails).compile(executor=threads["mine"]), {})
+    assert pickle.loads(pickle.dumps(failed.value)).node_id == "n1"
+    with pytest.raises(GraphRunnerError):
+        go(alone(where).compile(), 3)

@@ -363,6 +363,7 @@ class Run(Strand):
         """
         base = yield from self._load_base()
         self._take(base)
+        self.tell("checkpoint.load", "info", base.node_id, id=base.id)
         self.is_saved = True
         if self.contribution is not None:
             self.contribution.entries = base.state.get(EXTRA, self.contribution.entries)
@@ -432,7 +433,6 @@ class Run(Strand):
         if self.asked_for.checkpoint_id is not None:
             latest = yield Load(self.saver, self.config)
             self.is_latest = latest is not None and latest.id == base.id
-        self.tell("checkpoint.load", "info", base.node_id, id=base.id)
         return base
 
     # What a resume brings

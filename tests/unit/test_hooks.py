@@ -1,9 +1,22 @@
 """Hooks: who is called around what, in which order; and which hooks are problems. Reference, section 18."""
 
+import asyncio
+import inspect
+
 import pytest
 
-from graphkit import END, START, StateGraph
-from graphkit.errors import GraphStateError
+from graphkit import (
+    END,
+    START,
+    Channels,
+    Command,
+    GraphResume,
+    InterruptableAction,
+    RunnableConfig,
+    StateGraph,
+    interrupt,
+)
+from graphkit.errors import GraphRunnerError, GraphStateError, NodeExecutionError
 
 
 def node(state):
@@ -182,3 +195,258 @@ def test_a_childs_own_hooks_are_checked_when_it_is_added():
     child = chain("a").add_before_call_node_hook("gone", hook("x"))
     with pytest.raises(GraphStateError, match="subgraph 'S': a before hook is on 'gone'"):
         chain("Z").add_node("S", child)
+
+
+# --- in a run ---------------------------------------------------------------------------------------------------------
+
+CONFIG = RunnableConfig("t")
+LOG = {"log": Channels.appender_with_duplicate()}
+
+
+def logs(*nodes, schema=LOG, **given):
+    """a -> b -> ..., which log their names, or what is given."""
+    graph = StateGraph(schema)
+    made = {name: given.get(name, lambda state, name=name: {"log": name}) for name in dict.fromkeys((*nodes, *given))}
+    for name, action in made.items():
+        graph.add_node(name, action)
+    for source, target in zip([START, *made], [*made, END], strict=True):
+        graph.add_edge(source, target)
+    return graph
+
+
+def run(graph, given, *, how="sync"):
+    return graph.invoke(given, CONFIG) if how == "sync" else asyncio.run(graph.ainvoke(given, CONFIG))
+
+
+def of(how, function):
+    """A hook, asynchronous in an asynchronous run."""
+    if how == "sync":
+        return function
+
+    async def called(*arguments):
+        result = function(*arguments)
+        return await result if inspect.isawaitable(result) else result
+
+    return called
+
+
+both = pytest.mark.parametrize("how", ["sync", "async"])
+
+
+@both
+def test_what_a_before_hook_returns_is_merged_before_the_node_and_not_stored_alone(saver, how):
+    fails = [1]
+    seen = []
+
+    def b(state):
+        seen.append(list(state["log"]))
+        if fails:
+            raise ValueError
+        return {"log": "b"}
+
+    graph = logs("a", b=b).add_before_call_node_hook("b", of(how, lambda node_id, state, config: {"log": "before"}))
+    compiled = graph.compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError):
+        run(compiled, {}, how=how)
+    assert [list(one.state["log"]) for one in saver.list(CONFIG)] == [["a"], []]
+    fails.clear()
+    assert run(compiled, None, how=how)["log"] == ["a", "before", "b"]
+    assert seen == [["a", "before"]] * 2
+    assert [list(one.state["log"]) for one in saver.list(CONFIG)] == [["a", "before", "b"], ["a"], []]
+
+
+@both
+def test_after_a_question_the_before_hook_counts_once(saver, how):
+    graph = logs(a=lambda state: {"log": interrupt("?")})
+    graph.add_before_call_node_hook(of(how, lambda node_id, state, config: {"log": "before"}))
+    compiled = graph.compile(checkpoint_saver=saver)
+    run(compiled, {}, how=how)
+    assert saver.get(CONFIG).state["log"] == []
+    assert run(compiled, GraphResume("x"), how=how)["log"] == ["before", "x"]
+
+
+@both
+def test_an_after_hook_changes_the_update_or_where_it_goes(saver, how):
+    def after(node_id, state, config, update):
+        assert node_id not in state["log"]  # not merged yet
+        return Command("c", {"log": [update["log"], "after"]}) if node_id == "a" else update
+
+    graph = logs("a", "b", "c").add_after_call_node_hook(of(how, after))
+    assert run(graph.compile(checkpoint_saver=saver), {}, how=how)["log"] == ["a", "after", "c"]
+
+
+@both
+def test_a_wrap_hook_may_answer_itself_call_again_or_change_what_came(saver, how):
+    runs = []
+
+    def a(state):
+        runs.append("a")
+        return {"log": "a"}
+
+    def wrap(node_id, state, config, call):
+        if "cached" in state:
+            return {"log": state["cached"]}
+        call()
+        return {**call(), "wrapped": config.thread}
+
+    compiled = logs(a=a).add_wrap_call_node_hook("a", wrap).compile(checkpoint_saver=saver)
+    assert run(compiled, {}, how=how) == {"log": ["a"], "wrapped": "t"}
+    assert run(compiled, {"cached": "c"}, how=how)["log"] == ["a", "c"]
+    assert runs == ["a", "a"]
+
+
+@both
+def test_a_wrap_hook_may_ask_a_human_as_the_node_may(saver, how):
+    def wrap(node_id, state, config, call):
+        answer = interrupt("really?")
+        return call() if answer else {"log": "no"}
+
+    compiled = logs("a").add_wrap_call_node_hook(wrap).compile(checkpoint_saver=saver)
+    run(compiled, {}, how=how)
+    assert [one.payload for one in saver.interrupts("t")] == ["really?"]
+    assert run(compiled, GraphResume(False), how=how)["log"] == ["no"]
+
+
+@pytest.mark.parametrize("kind", ["before", "after", "wrap"])
+@pytest.mark.parametrize("part", ["node", "edge"])
+@both
+def test_a_hook_that_fails_fails_the_step_and_stores_nothing_of_it(saver, kind, part, how):
+    fails = [1]
+
+    def broken(*arguments):
+        if fails:
+            raise ValueError("broken")
+        return arguments[3]() if kind == "wrap" else arguments[3] if kind == "after" else None
+
+    graph = StateGraph(LOG).add_node("a", lambda state: {"log": "a"}).add_edge(START, "a")
+    graph.add_conditional_edges("a", lambda state: END)
+    getattr(graph, f"add_{kind}_call_{part}_hook")("a", of(how, broken))
+    compiled = graph.compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError, match=r"'a'.*broken") as failed:
+        run(compiled, {}, how=how)
+    assert (failed.value.node_id, type(failed.value.__cause__)) == ("a", ValueError)
+    assert [one.node_id for one in saver.list(CONFIG)] == [START]
+    fails.clear()
+    assert run(compiled, None, how=how)["log"] == ["a"]
+
+
+@pytest.mark.parametrize("kind", ["before", "after"])
+def test_only_what_wraps_a_node_may_ask_a_human(saver, kind):
+    graph = logs("a")
+    getattr(graph, f"add_{kind}_call_node_hook")(lambda *arguments: interrupt("?"))
+    with pytest.raises(NodeExecutionError, match=r"a hook of 'a' failed: .*inside a node"):
+        graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
+    assert saver.interrupts("t") == []
+
+
+@both
+def test_a_before_hook_comes_before_the_question_of_an_action(saver, how):
+    asked = []
+
+    class Action(InterruptableAction):
+        def interrupt(self, node_id, state, config):
+            asked.append(list(state["log"]))
+            return {"look": 1} if len(asked) == 1 else None
+
+        def __call__(self, state, config):
+            return {"log": "a"}
+
+    graph = logs(a=Action()).add_before_call_node_hook(of(how, lambda *arguments: {"log": "before"}))
+    compiled = graph.compile(checkpoint_saver=saver)
+    run(compiled, {}, how=how)
+    assert run(compiled, None, how=how)["log"] == ["before", "a"]
+    assert asked == [["before"], ["before"]]
+
+
+@both
+def test_edge_hooks_update_the_state_and_redirect(saver, how):
+    graph = StateGraph(LOG)
+    for name in "abc":
+        graph.add_node(name, lambda state, name=name: {"log": name})
+    graph.add_edge(START, "a").add_edge("b", END).add_edge("c", END)
+    graph.add_conditional_edges("a", lambda state: state["key"], {"to b": "b", "to c": "c"})
+    graph.add_before_call_edge_hook("a", of(how, lambda source, state, config: {"key": "to b"}))
+    graph.add_after_call_edge_hook("a", of(how, lambda source, state, config, key: Command("to c", {"log": key})))
+    assert run(graph.compile(checkpoint_saver=saver), {}, how=how)["log"] == ["a", "to b", "c"]
+    assert saver.list(CONFIG)[1].state["log"] == ["a", "to b"]
+
+
+@pytest.mark.parametrize("kind", ["before", "after", "wrap"])
+def test_a_hook_cannot_change_the_state_it_is_given(saver, kind):
+    def spoils(node_id, state, config, *rest):
+        state["log"].append("spoilt")
+
+    graph = logs("a")
+    getattr(graph, f"add_{kind}_call_node_hook")(spoils)
+    with pytest.raises(NodeExecutionError, match="read-only"):
+        graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
+    assert graph.compile().compile_config is not None
+    assert saver.get(CONFIG).state["log"] == []
+
+
+@both
+def test_around_an_embedded_graph_the_after_hook_gets_none(saver, how):
+    updates = []
+
+    def after(node_id, state, config, update):
+        updates.append((node_id, update))
+        return {"log": f"after {node_id}"} if node_id == "s" else update
+
+    graph = logs(s=logs("p").compile()).add_before_call_node_hook(
+        "s", of(how, lambda node_id, state, config: {"log": "before s"})
+    )
+    compiled = graph.add_after_call_node_hook(of(how, after)).compile(checkpoint_saver=saver)
+    assert run(compiled, {}, how=how)["log"] == ["before s", "p", "after s"]
+    assert updates == [("s", None)]
+
+
+@both
+def test_the_hook_around_an_embedded_graph_counts_once_though_it_waits(saver, how):
+    child = logs("p", q=lambda state: {"log": interrupt("?")}).compile()
+    graph = logs(s=child).add_before_call_node_hook(of(how, lambda node_id, state, config: {"log": "before s"}))
+    compiled = graph.compile(checkpoint_saver=saver)
+    run(compiled, {}, how=how)
+    assert run(compiled, GraphResume("x"), how=how)["log"] == ["before s", "p", "x"]
+
+
+@both
+def test_hooks_of_the_graph_inside_and_of_the_one_it_is_merged_into(saver, how):
+    def before(name):
+        return of(how, lambda node_id, state, config: {"log": f"{name} {node_id}"})
+
+    child = logs("p").add_before_call_node_hook(before("child"))
+    merged = logs(S=child).add_before_call_node_hook(before("parent")).compile(checkpoint_saver=saver)
+    assert run(merged, {}, how=how)["log"] == ["parent S-p", "child S-p", "p"]
+    embedded = logs(S=child.compile()).compile()
+    assert run(embedded, {}, how=how)["log"] == ["child p", "p"]
+
+
+@both
+def test_in_branches_and_around_maps(saver, how):
+    graph = StateGraph(LOG).add_node("b", lambda state: {"log": "b"}).add_map_node("m", lambda n: {"log": n}, range_)
+    graph.add_node("j", lambda state: {"log": "j"}).add_edge("j", END)
+    for name in ("b", "m"):
+        graph.add_edge(START, name).add_edge(name, "j")
+    graph.add_before_call_node_hook(of(how, lambda node_id, state, config: {"log": f"before {node_id}"}))
+    graph.add_after_call_node_hook("m", of(how, lambda node_id, state, config, update: {"log": f"after {update}"}))
+    assert run(graph.compile(checkpoint_saver=saver), {}, how=how)["log"] == [
+        "before b",
+        "b",
+        "before m",
+        0,
+        1,
+        "after None",
+        "before j",
+        "j",
+    ]
+
+
+def range_(state):
+    return range(2)
+
+
+def test_an_asynchronous_hook_in_a_synchronous_run(saver):
+    graph = logs("a").add_before_call_node_hook(of("async", lambda *arguments: None))
+    with pytest.raises(GraphRunnerError, match="astream"):
+        graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
+    assert not saver.list(CONFIG)

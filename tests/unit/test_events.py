@@ -1,0 +1,339 @@
+"""What observers are told, in order, for each kind of graph; and that no observer changes a run. G25, G26, G33."""
+
+import asyncio
+import threading
+
+import pytest
+
+from graphkit import (
+    END,
+    START,
+    Channels,
+    GraphResume,
+    RetryPolicy,
+    RunnableConfig,
+    StateGraph,
+    interrupt,
+)
+from graphkit.errors import NodeExecutionError
+from savers import MemorySaver
+
+CONFIG = RunnableConfig("t")
+LOG = {"log": Channels.appender_with_duplicate()}
+
+
+def says(word):
+    return lambda state: {"log": word}
+
+
+def chain(*names, **given):
+    graph = StateGraph(LOG)
+    nodes = {name: given.get(name, says(name)) for name in dict.fromkeys((*names, *given))}
+    for name, node in nodes.items():
+        graph.add_node(name, node)
+    for source, target in zip([START, *nodes], [*nodes, END], strict=True):
+        graph.add_edge(source, target)
+    return graph
+
+
+class Told:
+    """An observer that keeps what it is told."""
+
+    def __init__(self):
+        self.events = []
+
+    def __call__(self, event):
+        self.events.append(event)
+
+    def take(self, *, verbose=False):
+        taken, self.events = self.events, []
+        return [f"{one.type} {one.node_id}" for one in taken if verbose or one.level > "verbose"]
+
+
+def run(graph, given, config=CONFIG, *, how="sync"):
+    return graph.invoke(given, config) if how == "sync" else asyncio.run(graph.ainvoke(given, config))
+
+
+both = pytest.mark.parametrize("how", ["sync", "async"])
+
+
+def node(name):
+    return [f"node.start {name}", f"node.complete {name}"]
+
+
+@both
+def test_a_run_from_start_to_end(how):
+    told = Told()
+    graph = chain("a", "b").compile(checkpoint_saver=MemorySaver(), observers=[told])
+    run(graph, {}, how=how)
+    assert told.take(verbose=True) == [
+        "state.create __START__",
+        "checkpoint.save __START__",
+        "graph.start a",
+        "node.start a",
+        "node.state a",
+        "state.merge a",
+        "node.state a",
+        "node.complete a",
+        "edge.transition a",
+        "checkpoint.save a",
+        "node.start b",
+        "node.state b",
+        "state.merge b",
+        "node.state b",
+        "node.complete b",
+        "edge.transition b",
+        "checkpoint.save b",
+        "graph.complete __END__",
+    ]
+    assert run(graph, {}, how=how)
+    assert told.take()[:3] == ["checkpoint.load b", "checkpoint.save __START__", "graph.start a"]
+
+
+@both
+def test_a_crash_and_a_resume(how):  # G25
+    told, fails = Told(), [1]
+
+    def b(state):
+        if fails:
+            raise ValueError("no")
+        return {"log": "b"}
+
+    saver = MemorySaver()
+    graph = chain("a", b=b).compile(checkpoint_saver=saver, observers=[told])
+    with pytest.raises(NodeExecutionError):
+        run(graph, {}, how=how)
+    last = told.events[-2:]
+    assert [(one.type, one.level) for one in last] == [("node.complete", "warning"), ("graph.fail", "error")]
+    assert (last[0].data["error"], last[0].data["reason"]) == (True, "no")
+    assert "no" in last[1].data["error"]
+    assert told.take() == [
+        "checkpoint.save __START__",
+        "graph.start a",
+        *node("a"),
+        "checkpoint.save a",
+        *node("b"),
+        "graph.fail b",
+    ]
+    fails.clear()
+    run(graph, None, how=how)
+    load, resume = told.events[:2]
+    assert (resume.data["checkpoint_node"], resume.data["resume_node"]) == ("a", "b")
+    assert {one.thread_id for one in told.events} == {"t"}
+    assert load.checkpoint_id == saver.list(CONFIG)[1].id
+    assert told.take() == [
+        "checkpoint.load a",
+        "checkpoint.resume b",
+        "graph.start b",
+        *node("b"),
+        "checkpoint.save b",
+        "graph.complete __END__",
+    ]
+
+
+def test_a_save_that_fails_is_not_told_as_one(list_saver):  # G25: only after success
+    told = Told()
+
+    def fails(config, checkpoint):
+        raise OSError("full")
+
+    list_saver.put = fails
+    with pytest.raises(OSError, match="full"):
+        chain("a").compile(checkpoint_saver=list_saver, observers=[told]).invoke({}, CONFIG)
+    assert [(one.type, one.level) for one in told.events if "checkpoint" in one.type] == [("checkpoint.fail", "error")]
+
+
+@both
+def test_a_conditional_edge_and_a_loop(how):
+    told = Told()
+    graph = StateGraph(LOG).add_node("a", says("a")).add_edge(START, "a")
+    graph.add_conditional_edges(
+        "a", lambda state: "again" if len(state["log"]) < 2 else "done", {"again": "a", "done": END}
+    )
+    run(graph.compile(observers=[told]), {}, how=how)
+    asked = [(one.data["result"], one.data["target"]) for one in told.events if one.type == "edge.evaluate"]
+    assert asked == [("'again'", "a"), ("'done'", END)]
+    assert [one.data["visit_count"] for one in told.events if one.type == "cycle.detected"] == [2]
+    assert told.take() == ["graph.start a", *node("a"), "cycle.detected a", *node("a"), "graph.complete __END__"]
+
+
+@both
+def test_a_question_and_its_answer(how):
+    told = Told()
+    graph = chain(a=lambda state: {"log": interrupt("?")}).compile(checkpoint_saver=MemorySaver(), observers=[told])
+    run(graph, {}, how=how)
+    assert told.take() == [
+        "checkpoint.save __START__",
+        "graph.start a",
+        "node.start a",
+        "interrupt.raised a",
+    ]
+    run(graph, GraphResume("x"), how=how)
+    assert told.take() == [
+        "checkpoint.load __START__",
+        "checkpoint.resume a",
+        "interrupt.answered a",
+        "graph.start a",
+        *node("a"),
+        "checkpoint.save a",
+        "graph.complete __END__",
+    ]
+
+
+@both
+def test_a_fork(how):
+    told = Told()
+    graph = StateGraph(LOG).add_node("b", says("b")).add_node("c", says("c")).add_node("j", says("j"))
+    for name in ("b", "c"):
+        graph.add_edge(START, name).add_edge(name, "j")
+    run(graph.add_edge("j", END).compile(checkpoint_saver=MemorySaver(), observers=[told]), {}, how=how)
+    taken = told.take()
+    fork = "__PARALLEL__(__START__)"
+    assert taken[:3] == ["checkpoint.save __START__", f"graph.start {fork}", f"parallel.start {fork}"]
+    inside = taken[3 : taken.index(f"parallel.complete {fork}")]
+    assert sorted(inside) == sorted([*node("b"), *node("c"), *[f"parallel.branch {fork}"] * 2])
+    assert inside.index("node.start b") < inside.index("node.complete b")
+    assert taken[3 + len(inside) :] == [
+        f"parallel.complete {fork}",
+        f"checkpoint.save {fork}",
+        *node("j"),
+        "checkpoint.save j",
+        "graph.complete __END__",
+    ]
+
+
+@both
+def test_a_subgraph(how):
+    told = Told()
+    graph = chain(s=chain("p").compile()).compile(checkpoint_saver=MemorySaver(), observers=[told])
+    run(graph, {}, how=how)
+    assert told.take() == [
+        "checkpoint.save __START__",
+        "graph.start s",
+        "node.start s",
+        "checkpoint.save __START__",
+        "graph.start p",
+        *node("p"),
+        "checkpoint.save p",
+        "graph.complete __END__",
+        "node.complete s",
+        "checkpoint.save s",
+        "graph.complete __END__",
+    ]
+
+
+@both
+def test_a_map_and_a_generator(how):
+    told = Told()
+
+    def chunks(state):
+        yield "x"
+        return {"log": "g"}
+
+    graph = StateGraph(LOG).add_map_node("m", lambda n: {"log": n}, lambda state: range(2)).add_node("g", chunks)
+    run(graph.add_edge(START, "m").add_edge("m", "g").add_edge("g", END).compile(observers=[told]), {}, how=how)
+    assert told.take() == [
+        "graph.start m",
+        "node.start m",
+        "parallel.start m",
+        "parallel.complete m",
+        "node.complete m",
+        *node("g"),
+        "graph.complete __END__",
+    ]
+
+
+@both
+def test_retries(how):
+    told, failures = Told(), [ValueError("1"), ValueError("2")]
+
+    def a(state):
+        if failures:
+            raise failures.pop(0)
+
+    graph = StateGraph(LOG).add_node("a", a, retry=RetryPolicy(max_attempts=2, initial_delay=0, jitter=False))
+    compiled = graph.add_edge(START, "a").add_edge("a", END).compile(observers=[told])
+    with pytest.raises(NodeExecutionError):
+        run(compiled, {}, how=how)
+    assert told.take() == [
+        "graph.start a",
+        "node.start a",
+        "retry.attempt a",
+        "retry.exhausted a",
+        "node.complete a",
+        "graph.fail a",
+    ]
+
+
+def test_the_end_of_a_thread_that_is_not_kept():
+    told = Told()
+    chain("a").compile(checkpoint_saver=MemorySaver(), preserve=False, observers=[told]).invoke({}, CONFIG)
+    assert told.take()[-2:] == ["checkpoint.delete None", "graph.complete __END__"]
+
+
+def test_a_closed_stream_failed_nobody():
+    told = Told()
+    stream = chain("a", "b").compile(checkpoint_saver=MemorySaver(), observers=[told]).stream({}, CONFIG)
+    assert [next(stream).node, next(stream).node] == [START, "a"]
+    stream.close()
+    assert told.take()[-1] == "checkpoint.save a"
+
+
+def test_what_data_events_have():
+    told = Told()
+    saver = MemorySaver()
+    chain("a").compile(checkpoint_saver=saver, observers=[told]).invoke({"log": "i"}, CONFIG)
+    run_id = saver.get(CONFIG).metadata["run_id"]
+    data = {(one.type, one.node_id, n): one.data for n, one in enumerate(told.events)}
+    started = next(given for (kind, *_), given in data.items() if kind == "graph.start")
+    assert started["run_id"] == run_id
+    states = [given for (kind, *_), given in data.items() if kind == "node.state"]
+    assert [dict(given) for given in states] == [{"input": {"log": ["i"]}}, {"output": {"log": ["i", "a"]}}]
+    assert [given["target"] for (kind, *_), given in data.items() if kind == "edge.transition"] == [END]
+    assert [given["keys"] for (kind, *_), given in data.items() if kind == "state.merge"] == [["log"]]
+
+
+# --- observers cannot change a run ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
+@both
+def test_one_that_raises(saver, error, how, caplog):  # G26
+    def raises(event):
+        raise error("observer")
+
+    told = Told()
+    graph = chain("a", "b").compile(checkpoint_saver=saver, observers=[raises, told])
+    assert run(graph, {}, how=how)["log"] == ["a", "b"]
+    assert told.take()[-1] == "graph.complete __END__"
+    assert "failed at" in caplog.text
+
+
+@both
+def test_one_that_blocks(saver, how, caplog):  # G26
+    free = threading.Event()
+    graph = chain("a", "b").compile(checkpoint_saver=saver, observers=[lambda event: free.wait(10)])
+    try:
+        assert run(graph, {}, how=how)["log"] == ["a", "b"]
+    finally:
+        free.set()
+    assert "given up on" in caplog.text
+
+
+def test_one_that_changes_what_it_is_told(saver):
+    def spoils(event):
+        if event.type == "node.state":
+            event.data["input"]["log"].append("spoilt")
+
+    assert chain("a").compile(checkpoint_saver=saver, observers=[spoils]).invoke({}, CONFIG)["log"] == ["a"]
+
+
+def test_one_that_looks_at_the_thread_finds_it_stored(saver):
+    seen = []
+
+    def looks(event):
+        if event.type == "checkpoint.save":
+            seen.append(saver.get(CONFIG.replace(checkpoint_id=event.checkpoint_id)).node_id)
+
+    chain("a").compile(checkpoint_saver=saver, observers=[looks]).invoke({}, CONFIG)
+    assert seen == [START, "a"]

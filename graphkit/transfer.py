@@ -30,6 +30,7 @@ from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointFormatError,
     CheckpointNotFoundError,
+    CheckpointSerializationError,
 )
 
 __all__ = ["FORMAT", "Imported", "export_threads", "import_threads"]
@@ -256,6 +257,7 @@ def import_threads(
         CheckpointConflictError: a thread holds something else already, or differs afterwards. Those before it are
             stored; of its own checkpoints, those up to the place that differs.
         CheckpointFormatError: this is no such file, it is damaged, cut short, or of a newer version.
+        CheckpointSerializationError: a value is of a type that is not in `types`.
         CheckpointerConfigurationError: the file has versions, and the saver keeps none. Nothing of that thread is
             stored.
     """
@@ -326,6 +328,8 @@ class _Incoming:
         try:
             checkpoint, namespace = self._checkpoint(data)
             writes = {key: self._values.back(value) for key, value in data.get("writes", {}).items()}
+        except CheckpointSerializationError:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointFormatError("the file", f"line {number} makes no sense: {error}") from error
         if "version" in data and not isinstance(self.saver, HasVersions):

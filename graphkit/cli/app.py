@@ -35,7 +35,7 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["--help", "-h"]},
     )
-    app.callback()(_version)
+    app.callback()(_options)
     for subject in SUBJECTS:
         for function in importlib.import_module(f"graphkit.cli.{subject}").COMMANDS:
             text, _, example = inspect.getdoc(function).partition(_EXAMPLE)  # type: ignore[union-attr]
@@ -45,14 +45,20 @@ def application() -> typer.Typer:
     return app
 
 
-def _version(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-) -> None:
-    if version:
-        from importlib.metadata import version as version_of
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
 
-        typer.echo(f"graphkit {version_of('graphkit')}")
+        typer.echo(f"graphkit {version('graphkit')}")
         raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_tell_version)
+    ] = False,
+) -> None:
+    """What stands before a command."""
 
 
 class _Command(TyperCommand):
@@ -108,9 +114,10 @@ def _told(world: World, call: Callable[[], Any]) -> int:
     logger.addHandler(handler)
     try:
         return _shown(world, call())
+    except BrokenPipeError:  # `graphkit threads | head`: whoever read has seen enough
+        world.abandon()
+        return 0
     except (GraphKitError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            raise
         if world.debug:
             world.warn("".join(traceback.format_exception(error)).rstrip())
         world.warn(f"graphkit: {error}{_advice(error)}")

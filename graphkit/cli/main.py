@@ -19,8 +19,4 @@ def main() -> None:
         sys.exit(MissingDependencyError.exit_code)
     from graphkit.cli.app import application
 
-    try:
-        application()(sys.argv[1:], prog_name="graphkit", obj=world)
-    except BrokenPipeError:  # `graphkit threads | head`: whoever read has seen enough
-        world.abandon()
-        sys.exit(0)
+    application()(sys.argv[1:], prog_name="graphkit", obj=world)

@@ -41,7 +41,8 @@ def export(
 
     Example: graphkit export runs order-17 --output order-17.jsonl
     """
-    saver = open_store(directory)
+    saver, types = open_store(directory), _types(app)
+    saver.register_types(*types)
     chosen = [thread_of(saver, one, released=versions) for one in threads] if threads else None
     with world.progress("exporting") as progress:
         if raw:
@@ -51,7 +52,7 @@ def export(
         else:
             from graphkit.transfer import export_threads
 
-            lines = export_threads(saver, chosen, types=_types(app), versions=versions, progress=progress)
+            lines = export_threads(saver, chosen, types=types, versions=versions, progress=progress)
         return _write(world, lines, output)
 
 

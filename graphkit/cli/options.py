@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from graphkit._config import RunnableConfig
 from graphkit.cli.opening import open_store
 from graphkit.errors import GraphKitError
 
@@ -13,7 +14,7 @@ from graphkit.errors import GraphKitError
 def _threads(ctx: typer.Context, incomplete: str) -> list[str]:
     """The threads of the directory that was typed before."""
     try:
-        threads = open_store(ctx.params.get("directory") or "").threads()
+        threads = open_store(_typed(ctx)[0]).threads()
     except (GraphKitError, OSError):
         return []
     return [one for one in threads if one.startswith(incomplete)]
@@ -21,12 +22,19 @@ def _threads(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _checkpoints(ctx: typer.Context, incomplete: str) -> list[str]:
     """The ids of the thread that was typed before."""
-    params: dict[str, Any] = ctx.params
+    directory, thread = _typed(ctx)
     try:
-        history = open_store(params.get("directory") or "").history({"configurable": {"thread_id": params["thread"]}})
-    except (GraphKitError, OSError, KeyError):
+        history = open_store(directory).history(RunnableConfig(thread))
+    except (GraphKitError, OSError):
         return []
     return [info.id for info in history if info.id.startswith(incomplete)]
+
+
+def _typed(ctx: typer.Context) -> tuple[str, str]:
+    """The directory and the thread of an unfinished command line, of which not all may have been understood."""
+    understood = [ctx.params.get("directory"), ctx.params.get("thread")]
+    words = [*(one for one in understood if one), *ctx.args, "", ""]
+    return words[0], words[1]
 
 
 Directory = Annotated[

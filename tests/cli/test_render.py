@@ -1,0 +1,121 @@
+"""Cells, short ids, widths: what is shown of one value."""
+
+import enum
+import json
+from datetime import UTC, date, datetime, timedelta
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, strategies as st
+from pydantic import BaseModel
+
+from graphkit.cli.render import Column, duration, fitted, human_bytes, relative, short_ids, short_names
+from graphkit.cli.values import brief, differences, plain, shown, to_json
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (0, "now"), (0.4, "now"), (1, "1 s ago"), (59, "59 s ago"), (60, "1 min ago"), (3599, "59 min ago"),
+        (3600, "1 h ago"), (86400 * 2, "2 d ago"), (-90, "in 1 min"),
+    ],
+)  # fmt: skip
+def test_how_long_ago(seconds, expected):
+    assert relative(timedelta(seconds=seconds)) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (999_949, "999.9 kB"), (999_950, "1.0 MB"), (2 * 10**9, "2.0 GB")],
+)
+def test_bytes(size, expected):
+    assert human_bytes(size) == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(0.0004, "0 ms"), (0.25, "250 ms"), (1.5, "1.50 s"), (75, "1 min 15 s"), (3_700, "1 h 1 min")],
+)
+def test_durations(seconds, expected):
+    assert duration(seconds) == expected
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=30), unique=True))
+def test_short_ids_tell_apart(ids):
+    short = short_ids(ids)
+    assert all(one.endswith(short[one]) for one in ids)
+    cut = [one for one in ids if short[one] != one]
+    assert len({short[one] for one in cut}) == len(cut)
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=40), unique=True))
+def test_short_names_tell_apart(names):
+    short = short_names(names)
+    assert len(set(short.values())) == len(names)
+    assert all(one.startswith(short[one].removesuffix("…")) for one in names)
+
+
+COLUMNS = (Column("a", "A"), Column("b", "B", "id"), Column("c", "C", "number"), Column("d", "D", "list"))
+
+
+def test_a_table_that_fits_is_left_alone_but_for_what_is_empty():
+    columns, cells = fitted(COLUMNS, [["text"], ["id"], ["1"], [""]], 80)
+    assert ([column.title for column in columns], cells) == (["A", "B", "C"], [["text"], ["id"], ["1"]])
+
+
+def test_text_is_cut_before_figures_go():
+    columns, cells = fitted(COLUMNS, [["x" * 30], ["i" * 10], ["12345"], ["tag"]], 36)
+    assert [column.title for column in columns] == ["A", "B", "C", "D"]
+    assert cells[0] == ["x" * 9 + "…"]
+    columns, cells = fitted(COLUMNS, [["x" * 30], ["i" * 10], ["12345"], ["tag"]], 26)
+    assert [column.title for column in columns] == ["A", "B"]
+    columns, cells = fitted(COLUMNS, [["x" * 30], ["i" * 10], ["12345"], ["tag"]], 5)
+    assert cells == [["x" * 6 + "…"], ["i" * 10]]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("plain ä", "plain ä"), ("", "''"), ("a\nb", r"a\nb"), ("\x1b[0m", r"\x1b[0m"), ("\u202e", r"\u202e")],
+)
+def test_text_that_a_terminal_would_obey(text, expected):
+    assert shown(text) == expected
+    assert brief("x" * 100, 10) == "x" * 9 + "…"
+
+
+class Point(NamedTuple):
+    x: int
+
+
+class Model(BaseModel):
+    when: datetime
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+def test_values_as_json():
+    value = {
+        1: (1, 2), "s": {2, 1}, "p": Point(1), "m": Model(when=datetime(2026, 1, 1, tzinfo=UTC)), "c": Colour.RED,
+        "n": float("nan"), "b": b"\x00", "d": date(2026, 1, 1), "t": "\ud800", "o": 1j, "big": 2**70,
+    }  # fmt: skip
+    assert json.loads(to_json(value)) == {
+        "1": [1, 2], "s": [1, 2], "p": {"x": 1}, "m": {"when": "2026-01-01T00:00:00+00:00"}, "c": 1,
+        "n": "nan", "b": "AA==", "d": "2026-01-01", "t": "\\ud800", "o": "1j", "big": 2**70,
+    }  # fmt: skip
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab.[", max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab.[]'", max_size=2), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(JSON, JSON)
+def test_there_is_a_difference_if_and_only_if_two_states_differ(one, two):
+    assert bool(list(differences({"k": one}, {"k": two}))) is (
+        json.dumps(one, sort_keys=True) != json.dumps(two, sort_keys=True)
+    )
+    assert list(differences(one, one)) == []
+    assert plain(one) == one

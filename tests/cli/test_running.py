@@ -1,0 +1,205 @@
+"""run and resume: live output, answers, recovery, and what cannot go on."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from graphkit import RunnableConfig
+from graphkit.cli.opening import load_app
+from tests.cli.terminal import damage, graphkit
+
+INPUT = '{"item": "lamp"}'
+
+
+def run(store, *options, thread="t", given=INPUT, app="shop:app"):
+    return graphkit("run", store, "--app", app, "--thread", thread, "--input", given, *options)
+
+
+def log_of(store, thread="t"):
+    return list(load_app("shop:app", str(store)).get_state(RunnableConfig(thread)).state["log"])
+
+
+def test_a_run_step_by_step(tmp_path, shop):
+    done = run(tmp_path / "runs")
+    assert done.out == (
+        "   0 __START__\n"
+        '   1 reserve                  log=["reserved lamp"]\n'
+        't stopped after 1 step and waits inside approve: {"question": "Ship lamp?"}\n'
+    )
+    on = graphkit("resume", tmp_path / "runs", "t", "--app", shop, "--value", '"yes"', "--set", "city=Bern")
+    assert on.out == (
+        '   1 approve                  log=["approval: yes"]\n'
+        '   2 ship                     log=["shipped to Bern"]  place={"city": "Bern"}\n'
+        "t finished after 2 steps\n"
+    )
+
+
+def test_a_run_as_lines_of_json(tmp_path, shop):
+    import json
+
+    lines = [json.loads(line) for line in run(tmp_path / "runs", "--json").lines]
+    assert [line.get("node") for line in lines] == ["__START__", "reserve", None]
+    assert lines[1]["update"] == {"log": ["reserved lamp"]}
+    assert lines[2]["status"] == "interrupted"
+    assert lines[2]["interrupts"][0]["payload"] == {"question": "Ship lamp?"}
+
+
+def test_what_starts_a_run(tmp_path, shop):
+    store = tmp_path / "runs"
+    graphkit("run", store, "--app", shop, "-t", "t", "--input", "-", "--meta", "user=anna", stdin=INPUT)
+    assert graphkit("threads", store, "--meta", "user=anna", "--json").json[0]["thread"] == "t"
+    limited = run(store, "--max-iterations", "1", thread="u")
+    assert (limited.code, "max_iterations" in limited.err) == (4, True)
+
+
+@pytest.mark.parametrize("app", ["shop:graph", "shop:made", "shop:app"])
+def test_what_an_app_may_be(tmp_path, shop, app):
+    assert run(tmp_path / "runs", app=app).code == 0
+
+
+@pytest.mark.parametrize(
+    ("app", "message"),
+    [
+        ("shop", "--app wants module:object"),
+        ("shop:", "--app wants module:object"),
+        ("shopp:app", "there is no module shopp"),
+        ("shop:ap", "shop has no ap; did you mean app"),
+        ("shop:number", "shop:number is a int, no graph"),
+    ],
+)
+def test_what_is_no_app(tmp_path, shop, app, message):
+    done = run(tmp_path / "runs", app=app)
+    assert (done.code, message in done.err) == (2, True)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_app_that_needs_a_module_that_is_not_there(tmp_path, shop):
+    (tmp_path / "needy.py").write_text("import nothing_of_this_name\n")
+    assert "needs the module nothing_of_this_name" in run(tmp_path / "runs", app="needy:app").err
+
+
+def test_an_app_with_a_saver_of_its_own(tmp_path, shop):
+    (tmp_path / "kept.py").write_text(
+        "import shop\nfrom savers import FileSystemSaver\napp = shop.graph.compile(checkpoint_saver=FileSystemSaver('own'))\n"
+    )
+    assert graphkit("run", "--app", "kept:app", "--thread", "t", "--input", INPUT).code == 0
+    assert graphkit("threads", "own", "--json").json[0]["thread"] == "t"
+    assert graphkit("resume", "t", "--app", "kept:app", "--value", "1").lines[-1] == "t finished after 2 steps"
+    without = graphkit("resume", "t", "--app", "shop:app")
+    assert (without.code, "name a checkpoint directory" in without.err) == (2, True)
+    sys.modules.pop("kept")
+
+
+def test_the_directory_may_stand_in_the_environment(tmp_path, shop):
+    run(tmp_path / "runs")
+    done = graphkit("answer", "t", "--value", '"yes"', GRAPHKIT_DIR=str(tmp_path / "runs"))
+    assert done.code == 0
+    assert graphkit("show", "t", "--json", GRAPHKIT_DIR=str(tmp_path / "runs")).json["recorded"] != {}
+    assert graphkit("show", "t").code == 2
+
+
+def test_bad_input(tmp_path, shop):
+    for given, message in (("{", "--input is not JSON"), ("[1]", "--input must be a JSON object")):
+        done = run(tmp_path / "runs", given=given)
+        assert (done.code, message in done.err) == (2, True)
+
+
+def test_a_failing_node_is_one_sentence(tmp_path, shop):
+    done = run(tmp_path / "runs", given='{"item": "ghost"}')
+    assert done.code == 4
+    assert (done.err.count("\n"), "no such item" in done.err, "Traceback" in done.err) == (1, True, False)
+    assert graphkit("threads", tmp_path / "runs", "--json").json[0]["status"] == "failed"
+    debug = run(tmp_path / "runs", "--debug", thread="u", given='{"item": "ghost"}')
+    assert "ValueError: no such item" in debug.err
+    assert "Traceback" in debug.err
+    # Once mended, it goes on.
+    mended = graphkit("resume", tmp_path / "runs", "t", "--app", shop, "--set", "item=lamp")
+    assert mended.code == 0
+    assert log_of(tmp_path / "runs") == ["reserved lamp"]
+
+
+def test_resume_from_a_checkpoint_with_other_values(tmp_path, shop):  # G36, H42
+    store = tmp_path / "runs"
+    run(store)
+    graphkit("resume", store, "t", "--app", shop, "--value", '"yes"', "--set", "city=Bern")
+    before = graphkit("history", store, "t", "--json").json
+    approved = next(row for row in before if row["node"] == "approve")
+    done = graphkit("resume", store, "t", "--app", shop, "--checkpoint", approved["id"][-8:], "--set", "city=Thun")
+    assert done.code == 0
+    assert log_of(store)[-1] == "shipped to Thun"
+    # The checkpoint that it went on from, and all others, are as they were.
+    assert graphkit("history", store, "t", "--json").json[-len(before) :] == before
+
+
+def test_a_graph_without_the_stored_node(tmp_path, shop):  # H46
+    store = tmp_path / "runs"
+    run(store)
+    before = graphkit("history", store, "t", "--json").json
+    done = graphkit("resume", store, "t", "--app", "shop:changed", "--value", '"yes"')
+    assert done.code == 4
+    assert "the stored next node 'approve' is not a node of this graph" in done.err
+    assert graphkit("history", store, "t", "--json").json == before
+    # An earlier checkpoint that fits is a way on.
+    first = before[-1]["id"]
+    assert graphkit("resume", store, "t", "--app", "shop:changed", "--checkpoint", first).code == 0
+
+
+def test_recovery_from_a_damaged_end(tmp_path, shop):  # H45
+    store = tmp_path / "runs"
+    run(store)
+    graphkit("answer", store, "t", "--value", '"yes"')
+    damage(store, "t")  # the answer
+    refused = graphkit("resume", store, "t", "--app", shop)
+    assert (refused.code, "is damaged" in refused.err) == (12, True)
+    done = graphkit("resume", store, "t", "--app", shop, "--recover", "--json")
+    assert (done.code, done.json["status"]) == (0, "interrupted")
+    assert "the newest checkpoint that reads is" in done.err
+    assert log_of(store) == ["reserved lamp"]
+    assert graphkit("resume", store, "t", "--app", shop, "--recover", "--value", "1").code == 2
+
+
+def test_resuming_what_nobody_asks(tmp_path, shop):
+    run(tmp_path / "runs")
+    graphkit("resume", tmp_path / "runs", "t", "--app", shop, "--value", "1")
+    again = graphkit("resume", tmp_path / "runs", "t", "--app", shop)
+    assert again.out == "t finished after 0 steps\n"
+    answered = graphkit("resume", tmp_path / "runs", "t", "--app", shop, "--value", "1")
+    assert (answered.code, "nothing waits for an answer" in answered.err) == (4, True)
+    assert graphkit("resume", tmp_path / "runs", "x", "--app", shop).code == 11
+
+
+def test_asynchronous_nodes_run_too(tmp_path, shop):
+    done = run(tmp_path / "runs", app="shop:asynchronous")
+    assert done.lines[-1] == "t finished after 1 step"
+
+
+SLOW = """
+import sys
+from graphkit import END, START, StateGraph
+
+def wait(state):
+    print("waiting", file=sys.stderr, flush=True)
+    sys.stdin.readline()
+    return {"n": state["n"] + 1}
+
+app = StateGraph({}).add_node("a", wait).add_node("b", wait)
+app = app.add_edge(START, "a").add_edge("a", "b").add_edge("b", END).compile()
+"""
+
+
+def test_sigterm_stops_at_the_node_boundary(tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW)
+    command = [sys.executable, "-m", "graphkit", "run", "runs", "--app", "slow:app", "-t", "t", "--input", '{"n": 0}']
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, **pipes) as process:
+        assert process.stderr.readline() == "waiting\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr.readline() == "stopping at the next node; once more to stop at once\n"
+        out, _ = process.communicate("\n")
+    assert process.returncode == 0
+    assert out.splitlines()[-1] == "t stopped after 1 step and waits before b: pause"
+    assert graphkit("show", tmp_path / "runs", "t", "--json").json["state"] == {"n": 1}

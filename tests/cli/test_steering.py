@@ -1,0 +1,213 @@
+"""interrupts, answer, update, fork, rollback: what is stored, and what a run makes of it."""
+
+import pytest
+
+from graphkit import END, START, CompiledGraph, GraphResume, RunnableConfig
+from graphkit.cli.opening import load_app
+from graphkit.errors import ThreadBusyError
+from savers import FileSystemSaver
+from tests.cli.terminal import STOP, checkpoint, damage, graphkit, minutes_ago
+
+AT = RunnableConfig("order-17")
+
+
+@pytest.fixture
+def waiting(tmp_path, shop):
+    """A run that waits inside `approve`, made by a real graph."""
+    done = graphkit("run", tmp_path / "runs", "--app", shop, "--thread", "order-17", "--input", '{"item": "lamp"}')
+    assert done.code == 0
+    return tmp_path / "runs"
+
+
+def resumed(store, app="shop:app"):
+    return graphkit("resume", store, "order-17", "--app", app, "--json").out.splitlines()
+
+
+def state_of(store, app="shop:app"):
+    return load_app(app, str(store)).get_state(AT)
+
+
+def test_interrupts(store):
+    assert graphkit("interrupts", store).out == (
+        "THREAD    NODE     WHEN    PAYLOAD                     INTERRUPT  SINCE\n"
+        'order-17  approve  inside  {"question": "Ship lamp?"}  q-1        2026-11-20T11:02:00Z\n'
+    )
+    (row,) = graphkit("interrupts", store, "order-17", "--json").json
+    assert row == {
+        "thread": "order-17", "ns": "", "checkpoint": "00000000-0000-7000-8000-000000000002", "id": "q-1",
+        "node": "approve", "when": "inside", "payload": {"question": "Ship lamp?"}, "since": "2026-11-20T11:02:00+00:00",
+    }  # fmt: skip
+    assert graphkit("interrupts", store, "order-18").err == "nothing waits\n"
+
+
+def test_interrupts_among_damage(store):
+    damage(store, "order-18")
+    done = graphkit("interrupts", store, "--json")
+    assert [row["thread"] for row in done.json] == ["order-17"]
+    assert "is damaged" in done.err
+
+
+def test_an_answer_is_stored_and_a_resume_goes_on_with_it(waiting):
+    done = graphkit("answer", waiting, "order-17", "--value", '"yes"')
+    assert done.out == 'answered {"question": "Ship lamp?"} of order-17 with yes; a resume goes on with it\n'
+    assert graphkit("interrupts", waiting, "--json").json == []
+    assert list(state_of(waiting).state["log"]) == ["reserved lamp"]  # nothing has run
+    resumed(waiting)
+    assert list(state_of(waiting).state["log"]) == ["reserved lamp", "approval: yes", "shipped to None"]
+
+
+def test_an_answer_from_the_input_and_as_json(waiting):
+    done = graphkit("answer", waiting, "order-17", "--value", "-", "--json", stdin='{"ok": true}')
+    assert (done.json["answer"], done.json["node"]) == ({"ok": True}, "approve")
+    resumed(waiting)
+    assert "approval: {'ok': True}" in state_of(waiting).state["log"]
+
+
+def test_nothing_is_answered_twice(waiting):
+    graphkit("answer", waiting, "order-17", "--value", "1")
+    again = graphkit("answer", waiting, "order-17", "--value", "2")
+    assert (again.code, "nothing waits for an answer" in again.err) == (16, True)
+
+
+def test_bad_json_changes_nothing(waiting):
+    done = graphkit("answer", waiting, "order-17", "--value", "yes")
+    assert done.code == 2
+    assert done.err.startswith("graphkit: --value is not JSON: ")
+    assert "text wants quotes" in done.err
+    assert len(graphkit("interrupts", waiting, "--json").json) == 1
+
+
+def test_a_declared_stop_wants_an_object(waiting):
+    graphkit("answer", waiting, "order-17", "--value", '"yes"')
+    resumed(waiting, "shop:reviewed")
+    refused = graphkit("answer", waiting, "order-17", "--value", '"Bern"')
+    assert (refused.code, "stopped before ship: --value must be an object" in refused.err) == (2, True)
+    assert graphkit("answer", waiting, "order-17", "--value", '{"city": "Bern"}').code == 0
+    resumed(waiting, "shop:reviewed")
+    assert state_of(waiting).state["log"][-1] == "shipped to Bern"
+
+
+def test_one_of_several_questions(saver, store):
+    here = RunnableConfig("order-17", "00000000-0000-7000-8000-000000000002")
+    saver.put_writes(here, {"interrupt:q-2": {**STOP, "payload": "Wrap?", "created_at": minutes_ago(57)}})
+    several = graphkit("answer", store, "order-17", "--value", "1")
+    assert several.code == 2
+    assert 'q-1 (approve: {"question": "Ship lamp?"}), q-2 (approve: Wrap?)' in several.err
+    assert graphkit("answer", store, "order-17", "--value", "1", "--interrupt", "q-3").code == 11
+    assert graphkit("answer", store, "order-17", "--value", "1", "--interrupt", "-2").code == 0
+    assert saver.get_writes(here)["answer:q-2"] == 1
+    assert [row["id"] for row in graphkit("interrupts", store, "--json").json] == ["q-1"]
+
+
+def test_a_running_thread_is_left_alone(store, saver, monkeypatch):
+    monkeypatch.setattr("graphkit.cli.opening.get_saver", lambda *_, **__: FileSystemSaver(store, lock_timeout=0))
+    with saver.run_lock(AT):
+        done = graphkit("answer", store, "order-17", "--value", "1")
+    assert (done.code, "is busy: held by process" in done.err) == (ThreadBusyError.exit_code, True)
+
+
+def test_an_update_without_the_graph_is_merged_by_the_next_resume(waiting):
+    done = graphkit("update", waiting, "order-17", "--set", "city=Bern", "--set", 'log=["by hand"]')
+    assert done.out == "stored for order-17: the next resume merges city, log\n"
+    graphkit("update", waiting, "order-17", "--set", "city=Thun")
+    graphkit("answer", waiting, "order-17", "--value", "1")
+    resumed(waiting)
+    # Through the channels, in the order it came: the log grows, the city is replaced.
+    assert list(state_of(waiting).state["log"]) == ["reserved lamp", "by hand", "approval: 1", "shipped to Thun"]
+
+
+def test_an_update_with_the_graph(waiting):
+    done = graphkit("update", waiting, "order-17", "--app", "shop:app", "--set", "city=Bern", "--as-node", "approve")
+    assert done.out == "updated order-17: it goes on with ship\n"
+    resumed(waiting)
+    assert list(state_of(waiting).state["log"]) == ["reserved lamp", "shipped to Bern"]
+
+
+def test_where_a_thread_goes_on(waiting):
+    done = graphkit("update", waiting, "order-17", "--app", "shop:app", "--goto", "ship", "--json")
+    assert (done.json["next"], done.json["values"]) == ("ship", {})
+    back = graphkit(
+        "update", waiting, "order-17", "--app", "shop:app", "--goto", "reserve", "-c", done.json["checkpoint"]
+    )
+    assert back.code == 0
+    assert state_of(waiting).next == "reserve"
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        ([], 2, "nothing to change"),
+        (["--goto", "ship"], 2, "want the graph"),
+        (["--set", "city"], 2, "--set wants key=value"),
+        (["--goto", "nowhere", "--app", "shop:app"], 4, "goto='nowhere' is not a node"),
+        (["--goto", "ship", "--as-node", "approve", "--app", "shop:app"], 4, "not both"),
+        (["--as-node", "nobody", "--app", "shop:app"], 4, "not a node"),
+    ],
+)
+def test_an_update_that_makes_no_sense_changes_nothing(waiting, options, code, message):
+    before = graphkit("history", waiting, "order-17", "--json").json
+    done = graphkit("update", waiting, "order-17", *options)
+    assert (done.code, message in done.err) == (code, True)
+    assert graphkit("history", waiting, "order-17", "--json").json == before
+
+
+def test_a_fork_begins_with_the_path_to_a_checkpoint(waiting):
+    graphkit("resume", waiting, "order-17", "--app", "shop:app", "--value", '"yes"')
+    before = graphkit("history", waiting, "order-17", "--json").json
+    reserved = next(row for row in before if row["node"] == "reserve")
+    done = graphkit("fork", waiting, "order-17", "again", "--checkpoint", reserved["id"], "--app", "shop:app")
+    assert done.out == "again begins with 2 checkpoints of order-17 and goes on with approve\n"
+    assert graphkit("history", waiting, "order-17", "--json").json == before
+    # What waited there waits again, unanswered.
+    assert [row["thread"] for row in graphkit("interrupts", waiting, "--json").json] == ["again"]
+    graphkit("resume", waiting, "again", "--app", "shop:app", "--value", '"no"')
+    app = load_app("shop:app", str(waiting))
+    assert app.get_state(RunnableConfig("again")).state["log"][1] == "approval: no"
+    assert app.get_state(AT).state["log"][1] == "approval: yes"
+
+
+def test_a_fork_takes_the_tags_of_its_path_and_no_other_line(saver, store):
+    saver.put(RunnableConfig("order-18"), checkpoint(14, "other", "x", {}, 11))
+    saver.add_tags(RunnableConfig("order-18", "00000000-0000-7000-8000-000000000011"), "first")
+    graphkit("fork", store, "order-18", "new", "-c", "0013")
+    rows = graphkit("history", store, "new", "--json").json
+    assert [(row["node"], row["tags"]) for row in rows] == [("pack", []), (START, ["first"])]
+
+
+def test_a_fork_does_not_overwrite(store):
+    done = graphkit("fork", store, "order-17", "order-18")
+    assert (done.code, "not empty" in done.err) == (16, True)
+
+
+def test_a_rollback_removes_nothing(waiting):
+    graphkit("resume", waiting, "order-17", "--app", "shop:app", "--value", '"yes"')
+    before = graphkit("history", waiting, "order-17", "--json").json
+    reserved = next(row for row in before if row["node"] == "reserve")
+    done = graphkit("rollback", waiting, "order-17", reserved["id"], "--app", "shop:app")
+    assert done.out == "order-17 is back after reserve and goes on with approve; nothing was removed\n"
+    after = graphkit("history", waiting, "order-17", "--json").json
+    assert after[1:] == before
+    assert (after[0]["parent"], after[0]["source"], after[0]["status"]) == (reserved["id"], "fork", "interrupted")
+    graphkit("resume", waiting, "order-17", "--app", "shop:app", "--value", '"no"')
+    assert list(state_of(waiting).state["log"]) == ["reserved lamp", "approval: no", "shipped to None"]
+
+
+def test_a_rollback_to_the_beginning_runs_everything_again(waiting):
+    first = graphkit("history", waiting, "order-17", "--json").json[-1]
+    graphkit("rollback", waiting, "order-17", first["id"])
+    assert graphkit("interrupts", waiting, "--json").json == []
+    graph = load_app("shop:app", str(waiting))
+    assert isinstance(graph, CompiledGraph)
+    assert [output.node for output in graph.stream(GraphResume(), AT)] == ["reserve", "approve"]
+    graphkit("answer", waiting, "order-17", "--value", "1")
+    resumed(waiting)
+    assert state_of(waiting).next == END
+
+
+@pytest.mark.parametrize(
+    ("command", "rest"),
+    [("answer", ["--value", "1"]), ("update", ["--set", "a=1"]), ("rollback", ["0001"]), ("fork", ["n"])],
+)
+def test_unknown_threads_have_near_matches(store, command, rest):
+    done = graphkit(command, store, "ordr-17", *rest)
+    assert (done.code, "did you mean order-17" in done.err) == (11, True)

@@ -1,0 +1,379 @@
+"""Threads as a file: nothing lost, in either form, between directories and savers; and files that are no such files."""
+
+import dataclasses
+import enum
+import json
+from datetime import date, time, timedelta, timezone
+from decimal import Decimal
+from pathlib import PurePosixPath
+from typing import NamedTuple
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from graphkit import END, START, RunnableConfig
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointCorruptionError,
+    CheckpointerConfigurationError,
+    CheckpointFormatError,
+    CheckpointNotFoundError,
+    CheckpointSerializationError,
+)
+from graphkit.rawlogs import export_logs, import_logs
+from graphkit.transfer import export_threads, import_threads
+from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
+from tests.cli.terminal import NOW, checkpoint, damage, graphkit
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Pair(NamedTuple):
+    a: int
+    b: str
+
+
+EVERYTHING = {
+    "none": None, "bools": [True, False], "ints": [0, -1, 2**80], "floats": [1.0, -0.0, float("inf"), 1e-300],
+    "complex": 1 + 2j, "text": "äöü \ud800 \n", "bytes": b"\x00\xff", "list": [1, [2, []]], "tuple": (1, (2,)),
+    "dict": {"b": 1, "a": {}}, "odd keys": {1: "a", (1, 2): "b", None: "c"}, "set": {3, 1, 2},
+    "frozen": frozenset({"x"}), "aware": NOW, "naive": NOW.replace(tzinfo=None), "zone": NOW.astimezone(timezone(timedelta(hours=2))),
+    "date": date(2026, 1, 1), "time": time(1, 2), "delta": timedelta(days=-1), "uuid": UUID(int=7),
+    "decimal": Decimal("1.10"), "path": PurePosixPath("/a"), "enum": Colour.RED, "pair": Pair(1, "b"),
+    "point": Point(1), "deep": [{"p": [Point(2)]}], "marked": {"$packed": "not ours"}, "": "empty key",
+}  # fmt: skip
+TYPES = (Point, Colour, Pair)
+
+
+def strict(value):
+    """Tells apart what == does not."""
+    if isinstance(value, dict):
+        return [(strict(key), strict(item)) for key, item in value.items()]
+    if isinstance(value, (list, tuple)):
+        return type(value).__name__.removeprefix("Frozen").lower(), [strict(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return isinstance(value, frozenset), sorted(map(repr, value))
+    return type(value).__name__, repr(value)
+
+
+def exact(checkpoint):
+    return {
+        name: strict(getattr(checkpoint, name))
+        for name in ("id", "node_id", "next_node_id", "parent_id", "created_at", "metadata", "state")
+    }
+
+
+def everything(saver):
+    """A thread with all that can be there."""
+    at, inner = RunnableConfig("t"), RunnableConfig("t", checkpoint_ns="sub")
+    saver.put(at, checkpoint(1, START, "a", {"log": ["one"], "gone": 1, "n": 1}))
+    saver.put(inner, checkpoint(5, "x", "y", {"inside": (1,)}))
+    here = saver.put(at, checkpoint(2, "a", "b", {"log": ["one", "two"], "n": True}, 1, when=NOW))
+    saver.put_writes(here, {"interrupt:q": {"created_at": NOW}, "answer:q": (1, 2)})
+    saver.add_tags(here, "golden", "kept")
+    saver.put(at, checkpoint(3, "b", None, {"n": 1.0, "log": ["two"]}, 2))
+    saver.put(at, checkpoint(4, "c", END, EVERYTHING, 3))
+    return saver
+
+
+def assert_same(one, two, thread="t", other="t"):
+    assert sorted(one.namespaces(thread)) == sorted(two.namespaces(other))
+    for namespace in one.namespaces(thread):
+        at, there = RunnableConfig(thread, checkpoint_ns=namespace), RunnableConfig(other, checkpoint_ns=namespace)
+        first, second = one.list(at), two.list(there)
+        assert [exact(checkpoint) for checkpoint in first] == [exact(checkpoint) for checkpoint in second]
+        for info in first:
+            here, place = at.with_check_point_id(info.id), there.with_check_point_id(info.id)
+            assert strict(one.get_writes(here)) == strict(two.get_writes(place))
+            assert one.tags_of(here) == two.tags_of(place)
+
+
+@pytest.fixture
+def source(tmp_path):
+    return everything(FileSystemSaver(tmp_path / "source", fsync="never", types=TYPES))
+
+
+MAKERS = {
+    "file": lambda path: FileSystemSaver(path, fsync="never"),
+    "memory": lambda _: MemorySaver(),
+    "versioned": lambda _: VersionedMemorySaver(),
+}
+
+
+def made(kind, path):
+    saver = MAKERS[kind](path)
+    saver.register_types(*TYPES)
+    return saver
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("origin", MAKERS)
+def test_every_type_comes_back_between_any_savers(tmp_path, origin, kind):
+    source, target = everything(made(origin, tmp_path / "a")), MAKERS[kind](tmp_path / "b")
+    done = import_threads(target, export_threads(source, types=TYPES), types=TYPES)
+    assert done == (["t"], 5, 0)
+    assert_same(source, target)
+
+
+def test_the_lines_are_readable_and_as_long_as_what_changed(source):
+    lines = [json.loads(line) for line in export_threads(source, types=TYPES)]
+    assert [next(iter(line)) for line in lines] == ["graphkit", "thread", "ns", "ns", "ns", "ns", "ns", "end"]
+    states = [line["state"] for line in lines[2:7]]
+    assert states[0] == {"set": {"log": ["one"], "gone": 1, "n": 1}}
+    assert states[1] == {"set": {"n": True}, "extend": {"log": ["two"]}, "drop": ["gone"]}
+    assert states[2] == {"set": {"n": 1.0, "log": ["two"]}, "order": ["n", "log"]}
+    assert lines[3]["metadata"]["when"]["text"] == str(NOW)
+
+
+def test_released_histories_come_along(tmp_path, source):
+    source.release(RunnableConfig("t"))
+    source.put(RunnableConfig("t"), checkpoint(7, START, "a", {"new": 1}))
+    source.release(RunnableConfig("t"))
+    source.put(RunnableConfig("t"), checkpoint(8, START, "a", {"newer": 1}))
+    lines = list(export_threads(source, types=TYPES))
+    for target in (FileSystemSaver(tmp_path / "b", fsync="never"), VersionedMemorySaver()):
+        assert import_threads(target, lines, types=TYPES).checkpoints == 6
+        assert list(target.versions_by_thread_id("t")) == [1, 2]
+        assert [exact(one) for one in target.tag(RunnableConfig("t"), 1).checkpoints] == [
+            exact(one) for one in source.tag(RunnableConfig("t"), 1).checkpoints
+        ]
+        assert_same(source, target)
+        assert import_threads(target, lines, types=TYPES).skipped == 6
+    with pytest.raises(CheckpointerConfigurationError, match="keeps no versions"):
+        import_threads(kept := MemorySaver(), lines, types=TYPES)
+    assert list(kept.threads()) == []
+    assert import_threads(kept, export_threads(source, types=TYPES, versions=False)).checkpoints == 1
+
+
+@pytest.mark.parametrize("cut", range(2, 12))
+def test_an_import_that_was_cut_short_goes_on(tmp_path, source, cut):
+    source.release(RunnableConfig("t"))
+    everything(source)
+    lines = list(export_threads(source, types=TYPES))
+    target = FileSystemSaver(tmp_path / "b", fsync="never")
+    with pytest.raises(CheckpointFormatError, match="cut short within thread 't'"):
+        import_threads(target, lines[:cut], types=TYPES)
+    done = import_threads(target, lines, types=TYPES)
+    assert done.checkpoints + done.skipped == 10
+    assert done.skipped >= (cut - 2 if cut < 7 else 4)
+    assert_same(source, target)
+
+
+def test_what_is_there_is_not_overwritten(source):
+    lines = list(export_threads(source, types=TYPES))
+    other, longer, altered = MemorySaver(), MemorySaver(), MemorySaver()
+    other.put(RunnableConfig("t"), checkpoint(99, "z", END, {}))
+    with pytest.raises(CheckpointConflictError, match="holds other checkpoints"):
+        import_threads(other, lines, types=TYPES)
+    assert [info.id[-2:] for info in other.history(RunnableConfig("t"))] == ["99"]
+    import_threads(longer, lines, types=TYPES)
+    longer.put(RunnableConfig("t"), checkpoint(99, "z", END, {}))
+    with pytest.raises(CheckpointConflictError, match="not what the file says"):
+        import_threads(longer, lines, types=TYPES)
+    altered.put(RunnableConfig("t"), checkpoint(1, START, "a", {"n": "another"}))
+    with pytest.raises(CheckpointConflictError, match="not what the file says"):
+        import_threads(altered, lines, types=TYPES)
+
+
+def test_what_the_saver_loses_is_noticed(source):
+    class Lossy(MemorySaver):
+        def add_tags(self, config, *tags):
+            pass
+
+    with pytest.raises(CheckpointConflictError, match="not what the file says"):
+        import_threads(Lossy(), export_threads(source, types=TYPES), types=TYPES)
+
+
+def test_types_must_be_known(source):
+    with pytest.raises(CheckpointSerializationError, match="Colour"):
+        list(export_threads(source))
+    with pytest.raises(CheckpointSerializationError):
+        import_threads(MemorySaver(), export_threads(source, types=TYPES))
+    with pytest.raises(CheckpointNotFoundError):
+        list(export_threads(source, ["x"]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda _: [], "line 1 is no JSON"),
+        (lambda _: ["{}"], "no export of graphkit's"),
+        (lambda _: ['{"graphkit": "threads", "format": 2}'], "reads up to 1"),
+        (lambda lines: [lines[0], *lines[2:]], "line 2: a thread is expected"),
+        (lambda lines: [*lines[:3], "nonsense", *lines[3:]], "line 4 is no JSON"),
+        (lambda lines: [*lines[:3], "[1]", *lines[3:]], "line 4 is no object"),
+        (lambda lines: [*lines[:2], '{"ns": ""}', *lines[3:]], "line 3 makes no sense"),
+        (lambda lines: [*lines[:3], *lines[4:]], "were changed"),
+        (lambda lines: [line.replace('"one"', '"two"') for line in lines], "were changed"),
+    ],
+)
+def test_files_that_are_no_such_files(source, change, message):
+    with pytest.raises(CheckpointFormatError, match=message):
+        import_threads(MemorySaver(), change(list(export_threads(source, types=TYPES))), types=TYPES)
+
+
+def test_progress_is_told(source):
+    told = []
+    lines = list(export_threads(source, types=TYPES, progress=lambda *args: told.append(args)))
+    import_threads(MemorySaver(), lines, types=TYPES, progress=lambda *args: told.append(args))
+    assert told == [(1, 1, "t"), (1, 0, "t")]
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3), min_size=1, max_size=4))
+def test_any_history_comes_back(states):
+    source, target = MemorySaver(), MemorySaver()
+    for number, state in enumerate(states):
+        source.put(RunnableConfig("t"), checkpoint(number, "n", "m", state))
+    import_threads(target, export_threads(source))
+    assert_same(source, target)
+
+
+# The raw logs
+
+
+def logs_of(store):
+    return {
+        path.relative_to(store): path.read_bytes()
+        for path in store.glob("t-*/**/*")
+        if path.name != "run.lock" and path.is_file()
+    }
+
+
+def test_the_logs_come_along_byte_by_byte(tmp_path, source):
+    source.release(RunnableConfig("t"))
+    everything(source)
+    lines = list(export_logs(source))
+    target = FileSystemSaver(tmp_path / "b", fsync="never", types=TYPES)
+    assert import_logs(target, lines) == ["t"]
+    assert logs_of(tmp_path / "b") == logs_of(tmp_path / "source")
+    assert_same(source, target)
+    assert list(target.versions_by_thread_id("t")) == [1]
+    assert import_logs(target, lines) == ["t"]  # again: all is there
+    for path in (tmp_path / "b").glob("t-*/**/*"):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 4, 5, 6])
+def test_an_import_of_logs_that_was_cut_short_goes_on(tmp_path, source, cut):
+    lines = list(export_logs(source))
+    target = FileSystemSaver(tmp_path / "b", fsync="never", types=TYPES)
+    if cut > 1:
+        with pytest.raises(CheckpointFormatError, match="cut short"):
+            import_logs(target, lines[:cut])
+    assert import_logs(target, lines) == ["t"]
+    assert logs_of(tmp_path / "b") == logs_of(tmp_path / "source")
+
+
+def test_logs_do_not_overwrite(tmp_path, source):
+    target = FileSystemSaver(tmp_path / "b", fsync="never")
+    target.put(RunnableConfig("t"), checkpoint(1, START, "a", {}))
+    before = logs_of(tmp_path / "b")
+    with pytest.raises(CheckpointConflictError, match="holds something else"):
+        import_logs(target, export_logs(source))
+    assert logs_of(tmp_path / "b") == before
+
+
+def test_damage_comes_along_and_is_told(tmp_path, source):
+    damage(tmp_path / "source", "t")
+    target = FileSystemSaver(tmp_path / "b", fsync="never")
+    with pytest.raises(CheckpointCorruptionError):
+        import_logs(target, export_logs(source))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"graphkit": "logs"', '"graphkit": "threads"', "no export of logs"),
+        ('"format": 1', '"format": 2', "reads up to 1"),
+        ('"thread": "t"', '"thread": "u"', "is not the directory of thread 'u'"),
+        ('"directory": "t-', '"directory": "../t-', "a thread is expected"),
+        ('"file": "log"', '"file": "../../log"', "a log is expected"),
+        ('"file": "log"', '"file": "run.lock"', "a log is expected"),
+        ('"data": "', '"data": "AAAA', "were changed"),
+        ('{"digest"', 'nonsense {"digest"', "no JSON"),
+        ('{"file": "log"}', "[]", "no object"),
+    ],
+)
+def test_logs_from_strangers_get_nowhere(tmp_path, source, old, new, message):
+    target = FileSystemSaver(tmp_path / "b" / "c", fsync="never")
+    lines = [line.replace(old, new) for line in export_logs(source)]
+    with pytest.raises(CheckpointFormatError, match=message):
+        import_logs(target, lines)
+    assert [
+        path for path in tmp_path.rglob("*") if path.is_file() and path.name == "log" and "source" not in path.parts
+    ] == []
+
+
+def test_logs_want_a_directory(source):
+    with pytest.raises(CheckpointerConfigurationError, match="MemorySaver has no logs"):
+        list(export_logs(MemorySaver()))
+    with pytest.raises(CheckpointNotFoundError):
+        list(export_logs(source, ["x"]))
+
+
+# On the command line
+
+
+def test_export_and_import(store, tmp_path, saver):
+    file = tmp_path / "all.jsonl"
+    done = graphkit("export", store, "--output", file)
+    assert done.out == f"exported 3 threads to {file}\n"
+    would = graphkit("import", tmp_path / "b", file, "--dry-run")
+    assert would.out == "would import 3 threads: import-a, order-17, order-18\n"
+    assert not (tmp_path / "b").exists()
+    assert (
+        graphkit("import", tmp_path / "b", file).out == "imported 5 checkpoints of 3 threads, read back and the same\n"
+    )
+    again = graphkit("import", tmp_path / "b", file)
+    assert again.out == "imported 0 checkpoints of 3 threads, read back and the same, 5 were there already\n"
+    for thread in saver.threads():
+        assert_same(saver, FileSystemSaver(tmp_path / "b"), thread, thread)
+    assert list(tmp_path.glob("*.part")) == []
+
+
+def test_one_thread_through_a_pipe_under_another_name(store, tmp_path, saver):
+    lines = graphkit("export", store, "order-17").out
+    done = graphkit("import", tmp_path / "b", "-", "--as", "order-99", stdin=lines)
+    assert done.code == 0
+    assert_same(saver, FileSystemSaver(tmp_path / "b"), "order-17", "order-99")
+    several = graphkit("import", tmp_path / "c", "-", "--as", "x", stdin=graphkit("export", store).out)
+    assert (several.code, "has several" in several.err) == (2, True)
+
+
+def test_the_raw_form(store, tmp_path):
+    lines = graphkit("export", store, "--raw").out
+    assert graphkit("import", tmp_path / "b", "-", stdin=lines).out == "imported the logs of 3 threads, verified\n"
+    assert logs_of(tmp_path / "b") == logs_of(store)
+    assert graphkit("import", tmp_path / "c", "-", "--as", "x", stdin=lines).code == 2
+
+
+def test_types_of_a_graph(tmp_path, shop):
+    graphkit("run", tmp_path / "a", "--app", shop, "-t", "t", "--input", '{"item": "lamp"}')
+    graphkit("resume", tmp_path / "a", "t", "--app", shop, "--value", "1")
+    assert graphkit("export", tmp_path / "a").code == 14
+    lines = graphkit("export", tmp_path / "a", "--app", shop).out
+    assert graphkit("import", tmp_path / "b", "-", "--app", shop, stdin=lines).code == 0
+
+
+def test_a_file_that_cannot_be(store, tmp_path):
+    assert graphkit("export", store, "--output", tmp_path / "no" / "file").code == 15
+    assert graphkit("import", tmp_path / "b", tmp_path / "nothing").code == 15
+    assert graphkit("import", tmp_path / "b", "-", stdin="hello\n").code == 13
+    assert graphkit("import", tmp_path / "b", "-", stdin="").code == 13
+    assert not (tmp_path / "b").exists()

@@ -67,17 +67,24 @@ class RemoteJournal:
         return self._place
 
     def recorded(self, _visit: Visit, key: str) -> tuple[bool, Any]:
-        """What the run knew, or this visit has recorded since."""
-        return key in self._results, self._results.get(key)
+        """What the run knew, or what is in the thread's log by now.
 
-    def record(self, _visit: Visit, key: str, value: Any) -> Any:
-        """Put it into the thread's log from here."""
-        if self._here is not None:
-            if self._opener is None:
+        A cluster whose worker died gives its errand to another one, as it was sent the first time.
+        """
+        if key not in self._results and self._here is not None:
+            if self._opener is None:  # said before the effect, not after it
                 raise GraphRunnerError(
                     f"once({key!r}) runs in another process, which cannot open the run's saver: "
                     f"use a FileSystemSaver, or run the node on threads"
                 )
+            writes = self._opener().get_writes(self._here)
+            mine = {name: value for name, value in writes.items() if name.startswith(self._prefix)}
+            self._results |= {name.removeprefix(self._prefix): value for name, value in mine.items()}
+        return key in self._results, self._results.get(key)
+
+    def record(self, _visit: Visit, key: str, value: Any) -> Any:
+        """Put it into the thread's log from here."""
+        if self._here is not None and self._opener is not None:
             self._opener().put_writes(self._here, {self._prefix + key: value})
         self._results[key] = value
         return value

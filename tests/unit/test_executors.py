@@ -340,11 +340,13 @@ def test_once_is_found_again_whatever_is_stored_when(go, processes, store, tmp_p
     assert (tmp_path / "effects").read_text() == "x"
 
 
-def test_once_without_a_saver_that_others_can_open(go, processes):
-    graph = alone(once_there, executor=processes)
-    assert len(logged(go(graph.compile(), {}))) == 1  # nothing is stored anyway
+def test_once_without_a_saver_that_others_can_open(go, processes, tmp_path):
+    graph = alone(once_then_fail, executor=processes)
+    (tmp_path / "mended").touch()
+    assert logged(go(graph.compile(), {"folder": str(tmp_path)})) == [1]  # nothing is stored anyway
     with pytest.raises(NodeExecutionError, match=r"once.*cannot open the run's saver: use a FileSystemSaver"):
-        go(graph.compile(checkpoint_saver=MemorySaver()), {})
+        go(graph.compile(checkpoint_saver=MemorySaver()), {"folder": str(tmp_path)})
+    assert (tmp_path / "effects").read_text() == "x"  # it was said before the effect
 
 
 def dies(state):

@@ -1,0 +1,131 @@
+"""langgraph4j's outputs and streaming nodes (behaviour, sections 10, 13 and 14), re-stated."""
+
+import pytest
+
+from graphkit import (
+    END,
+    START,
+    Channels,
+    CompileConfig,
+    InterruptionMetadata,
+    NodeOutput,
+    RunnableConfig,
+    StateGraph,
+    StateSnapshot,
+    StreamingOutput,
+    StreamMode,
+)
+from graphkit.errors import GraphRunnerException
+from savers import MemorySaver
+
+CONFIG = RunnableConfig.builder().threadId("t").build()
+
+
+def streams(*chunks, update=None):
+    def action(state):
+        yield from chunks
+        return update
+
+    return action
+
+
+def graph(**nodes):
+    built = StateGraph({"log": Channels.appenderWithDuplicate()})
+    for name, action in nodes.items():
+        built.addNode(name, action)
+    for source, target in zip([START, *nodes], [*nodes, END], strict=True):
+        built.addEdge(source, target)
+    return built
+
+
+def says(word):
+    return lambda state: {"log": word}
+
+
+def compiled(built, saver=None, **options):
+    return built.compile(CompileConfig(checkpoint_saver=saver, **options))
+
+
+def test_behaviour_14_chunks_then_one_output_and_one_checkpoint():
+    saver = MemorySaver()
+    built = graph(node1=streams("c1", "c2", "c3", update={"log": "n1"}), node2=says("n2"), node3=says("n3"))
+    outputs = list(compiled(built, saver).stream({}, CONFIG))
+    assert [one.node for one in outputs] == [START, "node1", "node1", "node1", "node1", "node2", "node3", END]
+    assert [one.chunk for one in outputs if isinstance(one, StreamingOutput)] == ["c1", "c2", "c3"]
+    assert outputs[-1].state["log"] == ["n1", "n2", "n3"]
+    assert [one.getNodeId() for one in saver.list(CONFIG)] == ["node3", "node2", "node1", START]
+
+
+def test_behaviour_14_a_chunk_is_of_its_node_and_of_no_subgraph():  # isSubGraph is true there
+    chunk = next(one for one in compiled(graph(a=streams("c"))).stream({}) if isinstance(one, StreamingOutput))
+    assert (chunk.node, chunk.isSubGraph(), chunk.isSTART(), chunk.isEND()) == ("a", False, False, False)
+
+
+def test_behaviour_14_no_result_is_no_update():
+    assert dict(compiled(graph(a=streams("c"))).invoke({"k": 1})) == {"k": 1, "log": []}
+
+
+def test_behaviour_14_a_result_that_is_no_mapping():
+    with pytest.raises(GraphRunnerException, match="'a' returned str"):
+        compiled(graph(a=streams("c", update="text"))).invoke({})
+
+
+def test_behaviour_14_a_streaming_node_is_one_iteration():  # two turns there
+    assert compiled(graph(a=streams("1", "2", "3"))).invoke({}, RunnableConfig(max_iterations=1)) is not None
+
+
+def test_behaviour_14_after_hooks_come_after_the_stream():
+    seen = []
+    built = graph(a=streams("c", update={"log": "a"}))
+    built.addAfterCallNodeHook(lambda node_id, state, config, update: seen.append("hook") or update)
+    for output in compiled(built).stream({}):
+        seen.append(getattr(output, "chunk", output.node))  # noqa: PERF401 - as they come
+    assert seen == [START, "c", "hook", "a", END]
+
+
+def test_behaviour_13_streaming_branches_stream():  # collected there
+    built = StateGraph({"log": Channels.appenderWithDuplicate()})
+    for name in ("A1", "A2"):
+        built.addNode(name, streams(f"{name}!", update={"log": name})).addEdge(START, name).addEdge(name, END)
+    outputs = list(compiled(built).stream({}))
+    assert sorted(one.chunk for one in outputs if isinstance(one, StreamingOutput)) == ["A1!", "A2!"]
+    assert outputs[-1].state["log"] == ["A1", "A2"]
+
+
+def test_behaviour_10_not_end_last_is_interrupted():
+    outputs = list(compiled(graph(a=says("a"), b=says("b")), interrupt_before=["b"]).stream({}))
+    assert isinstance(outputs[-1], InterruptionMetadata)
+    assert not outputs[-1].isEND()
+
+
+def test_behaviour_10_stream_snapshots():
+    runnable = compiled(graph(a=says("a"), b=streams("c")), MemorySaver())
+    outputs = list(runnable.streamSnapshots({}, CONFIG))
+    assert [type(one) for one in outputs] == [StateSnapshot, StateSnapshot, StreamingOutput, StateSnapshot, NodeOutput]
+    assert [one.getNextNodeId() for one in outputs if isinstance(one, StateSnapshot)] == ["a", "b", END]
+    config = RunnableConfig.builder(CONFIG).streamMode(StreamMode.SNAPSHOTS).build()
+    assert [one.node for one in runnable.stream({}, config)] == [one.node for one in outputs]
+    assert {type(one) for one in compiled(graph(a=says("a"))).streamSnapshots({})} == {NodeOutput}
+
+
+def test_behaviour_5_a_custom_dispatcher_emits_into_the_stream_and_not_into_the_state():
+    def action(state, config):
+        config.customDispatcher()("extra")
+        return {"log": "a"}
+
+    outputs = list(compiled(graph(a=action)).stream({}))
+    assert [getattr(one, "chunk", one.node) for one in outputs] == [START, "extra", "a", END]
+    assert outputs[-1].state.data == {"log": ["a"]}
+    with pytest.raises(GraphRunnerException):
+        CONFIG.customDispatcher()
+
+
+def test_behaviour_10_a_cancelled_stream_keeps_its_checkpoints_and_can_be_resumed():
+    saver = MemorySaver()
+    runnable = compiled(graph(a=says("a"), b=says("b")), saver, release_thread=True)
+    stream = runnable.stream({}, CONFIG)
+    assert [next(stream).node, next(stream).node] == [START, "a"]
+    stream.close()
+    assert [one.getNodeId() for one in saver.list(CONFIG)] == ["a", START]
+    assert [one.node for one in runnable.stream(None, CONFIG)] == ["b", END]
+    assert not saver.list(CONFIG)

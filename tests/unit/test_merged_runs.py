@@ -1,0 +1,196 @@
+"""Graphs that were merged into another: one history, one thread, their nodes like any other's."""
+
+import asyncio
+import operator
+
+import pytest
+
+from graphkit import (
+    END,
+    START,
+    Channels,
+    Command,
+    GraphResume,
+    RunnableConfig,
+    StateGraph,
+    interrupt,
+)
+from graphkit.errors import MaxIterationsError, NodeExecutionError
+
+CONFIG = RunnableConfig("t")
+LOG = {"log": Channels.appender_with_duplicate(), "n": Channels.base(operator.add, lambda: 0)}
+
+
+def says(word):
+    return lambda state: {"log": word, "n": 1}
+
+
+def chain(*names, **given):
+    graph = StateGraph(LOG)
+    nodes = {name: given.get(name, says(name)) for name in dict.fromkeys((*names, *given))}
+    for name, node in nodes.items():
+        graph.add_node(name, node)
+    for source, target in zip([START, *nodes], [*nodes, END], strict=True):
+        graph.add_edge(source, target)
+    return graph
+
+
+def run(graph, given, config=CONFIG, *, how="sync"):
+    if how == "sync":
+        return list(graph.stream(given, config))
+
+    async def collected():
+        return [output async for output in graph.astream(given, config)]
+
+    return asyncio.run(collected())
+
+
+def walked(outputs):
+    return [output.node for output in outputs]
+
+
+def stored(saver):
+    return [(one.node_id, one.next_node_id) for one in reversed(saver.list(CONFIG))]
+
+
+both = pytest.mark.parametrize("how", ["sync", "async"])
+
+
+@both
+def test_one_history_and_one_thread_however_deep(saver, how):
+    graph = chain("a", S=chain("p", T=chain("x", "y"), q=says("q")), z=says("z")).compile(checkpoint_saver=saver)
+    nodes = ["a", "S-p", "S-T-x", "S-T-y", "S-q", "z"]
+    outputs = run(graph, {}, how=how)
+    assert walked(outputs) == [START, *nodes, END]
+    assert not any(output.is_subgraph for output in outputs)
+    assert outputs[-1].state["log"] == ["a", "p", "x", "y", "q", "z"]
+    assert outputs[-1].state["n"] == 6
+    assert stored(saver) == list(zip([START, *nodes], [*nodes, END], strict=True))
+    assert [*saver.namespaces("t")] == [""]
+
+
+def conditional(key):
+    """A graph with a condition at its start."""
+    graph = StateGraph(LOG).add_node("p", says("p")).add_node("q", says("q")).add_edge("p", END).add_edge("q", END)
+    return graph.add_conditional_edges(START, lambda state: state[key], {"left": "p", "right": "q"})
+
+
+@pytest.mark.parametrize(("way", "log"), [("left", ["a", "p", "z"]), ("right", ["a", "q", "z"])])
+@both
+def test_a_conditional_start_is_a_step_of_its_own(saver, way, log, how):
+    graph = chain("a", S=conditional("way"), z=says("z")).compile(checkpoint_saver=saver)
+    outputs = run(graph, {"way": way}, how=how)
+    assert outputs[-1].state["log"] == log
+    assert walked(outputs)[2] == "S-__START__"
+    assert ("S-__START__", f"S-{log[1]}") in stored(saver)
+
+
+@both
+def test_the_condition_behind_it_is_a_step_of_its_own(saver, how):
+    graph = StateGraph(LOG).add_node("S", chain("p")).add_edge(START, "S")
+    graph.add_conditional_edges("S", lambda state: "S" if state["n"] < 3 else END)
+    outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)
+    assert walked(outputs) == [START, *["S-p", "S-__END__"] * 3, END]
+    assert outputs[-1].state["log"] == ["p"] * 3
+
+
+def test_a_bridge_counts_as_a_node():
+    graph = chain(S=conditional("way")).compile(max_iterations=1)
+    with pytest.raises(MaxIterationsError):
+        graph.invoke({"way": "left"})
+    assert chain(S=chain("p", "q")).compile(max_iterations=2).invoke({})["n"] == 2
+
+
+@both
+def test_a_stop_before_it_is_one_before_its_first_node(saver, how):
+    graph = chain("a", S=chain("p", "q")).compile(checkpoint_saver=saver, interrupt_before=["S"])
+    last = run(graph, {}, how=how)[-1]
+    assert (last.when, saver.get(CONFIG).next_node_id) == ("before", "S-p")
+    assert run(graph, GraphResume({"log": "yes"}), how=how)[-1].state["log"] == ["a", "yes", "p", "q"]
+
+
+@pytest.mark.parametrize("options", [{"interrupt_before": ["S-q"]}, {"interrupt_after": ["S-p"]}])
+def test_stops_inside(saver, options):
+    graph = chain("a", S=chain("p", "q")).compile(checkpoint_saver=saver, **options)
+    graph.invoke({}, CONFIG)
+    assert saver.get(CONFIG).node_id == "S-p"
+    assert graph.resume("t")["log"] == ["a", "p", "q"]
+
+
+@both
+def test_a_question_inside_and_a_failure_inside(saver, how):
+    runs, fails = [], [1]
+
+    def q(state):
+        answer = interrupt("?")
+        if fails:
+            raise ValueError
+        return {"log": answer}
+
+    graph = chain(S=chain(p=lambda state: runs.append("p"), T=chain(q=q))).compile(checkpoint_saver=saver)
+    last = run(graph, {}, how=how)[-1]
+    assert (last.node_id, last.payload) == ("S-T-q", "?")
+    with pytest.raises(NodeExecutionError) as failed:
+        run(graph, GraphResume("x"), how=how)
+    assert failed.value.node_id == "S-T-q"
+    fails.clear()
+    assert run(graph, None, how=how)[-1].state["log"] == ["x"]
+    assert runs == ["p"]
+
+
+@both
+def test_commands_go_to_merged_nodes(saver, how):
+    inside = chain(p=lambda state: Command("r", {"log": "p"}), q=says("q"), r=says("r"))
+    graph = StateGraph(LOG).add_node("a", lambda state: Command("S-p", {"log": "a"})).add_node("S", inside)
+    graph.add_node("b", says("b")).add_edge(START, "a").add_edge("a", "b").add_edge("b", "S").add_edge("S", END)
+    compiled = graph.compile(checkpoint_saver=saver)
+    outputs = run(compiled, {}, how=how)
+    assert walked(outputs) == [START, "a", "S-p", "S-r", END]
+    assert outputs[-1].state["log"] == ["a", "p", "r"]
+    by_name = compiled.update_state(CONFIG, {}, goto="S")
+    assert by_name.next_node == "S-p"
+    assert run(compiled, None, how=how)[-1].state["log"] == ["a", "p", "r", "p", "r"]
+
+
+def test_an_update_as_one_of_its_nodes(saver):
+    graph = chain("a", S=chain("p", "q")).compile(checkpoint_saver=saver, interrupt_before=["S"])
+    graph.invoke({}, CONFIG)
+    graph.update_state(CONFIG, {"log": "by hand"}, "S-p")
+    assert graph.resume("t")["log"] == ["a", "by hand", "q"]
+
+
+@both
+def test_a_fork_inside(saver, how):
+    inside = StateGraph(LOG)
+    for name in "abcd":
+        inside.add_node(name, says(name))
+    for source, target in ((START, "a"), ("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("d", END)):
+        inside.add_edge(source, target)
+    graph = chain(S=inside, z=says("z")).compile(checkpoint_saver=saver)
+    outputs = run(graph, {}, how=how)
+    assert walked(outputs) == [START, "S-a", "__PARALLEL__(S-a)", "S-d", "z", END]
+    assert outputs[-1].state["log"] == ["a", "b", "c", "d", "z"]
+
+
+@both
+def test_as_a_branch(saver, how):
+    graph = StateGraph(LOG).add_node("S", chain("p", "q")).add_node("b", says("b")).add_node("j", says("j"))
+    for name in ("S", "b"):
+        graph.add_edge(START, name).add_edge(name, "j")
+    outputs = run(graph.add_edge("j", END).compile(checkpoint_saver=saver), {}, how=how)
+    assert outputs[-1].state["log"] == ["p", "q", "b", "j"]
+
+
+def test_the_rules_of_the_graph_around_it_hold(saver):
+    inside = StateGraph({"log": Channels.base()}).add_node("p", says("p")).add_edge(START, "p").add_edge("p", END)
+    assert chain("a", S=inside).compile(checkpoint_saver=saver).invoke({}, CONFIG)["log"] == ["a", "p"]
+
+
+@both
+def test_an_embedded_graph_inside_a_merged_one(saver, how):
+    embedded = chain(x=lambda state: {"log": interrupt("?")}).compile()
+    graph = chain("a", S=chain(p=says("p"), t=embedded)).compile(checkpoint_saver=saver)
+    run(graph, {}, how=how)
+    inside = RunnableConfig("t", checkpoint_ns="S-t")
+    assert graph.get_state(inside).next == "x"
+    assert run(graph, GraphResume("x"), how=how)[-1].state["log"] == ["a", "p", "x"]

@@ -91,7 +91,10 @@ class _Line:
     def __init__(self, failed: Callable[[Exception, str], None]) -> None:
         self.failed = failed
         self.queue: Queue[tuple[Callable[[], object], str] | None] = Queue(_BOUND)
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
+        """The first failure. Nothing is done after it, so it is raised by whatever comes, and not only once: a node may
+        have taken it for its own."""
+        self.was_raised = False
         self.thread: threading.Thread | None = None
 
     def add(self, put: Callable[[], object], lost: str) -> None:
@@ -110,34 +113,30 @@ class _Line:
         if thread is not None:
             self.queue.put(None)
             thread.join()
-        error, self.error = self.error, None
-        if error is not None:
-            _LOG.error("not everything of the last run was stored: %s", error)
+        if self.error is not None and not self.was_raised:
+            _LOG.error("not everything of the last run was stored: %s", self.error)
 
     def _surface(self) -> None:
-        error, self.error = self.error, None
-        if error is not None:
-            raise error
+        if self.error is not None:
+            self.was_raised = True
+            raise self.error
 
     def _work(self) -> None:
-        broken = False
         while (item := self.queue.get()) is not None:
             try:
-                if not broken:
-                    item[0]()
-            except Exception as error:  # noqa: BLE001 - raised again where the run will hear of it
-                broken = not self._goes_on(error, item[1])
+                if self.error is None:
+                    self._do(*item)
+            except BaseException as error:  # noqa: BLE001 - raised again where the run will hear of it
+                self.error = error
             finally:
                 self.queue.task_done()
         self.queue.task_done()
 
-    def _goes_on(self, error: Exception, lost: str) -> bool:
+    def _do(self, put: Callable[[], object], lost: str) -> None:
         try:
+            put()
+        except (CheckpointerError, OSError) as error:
             self.failed(error, lost)
-        except Exception as raised:  # noqa: BLE001
-            self.error = raised
-            return False
-        return True
 
 
 def what(request: Save | Record) -> str:

@@ -215,6 +215,58 @@ def test_what_a_node_reads_of_its_own_thread_is_there(saver, how):
     assert len(seen) == 2
 
 
+def test_a_node_that_takes_the_failure_for_its_own_hides_it_from_nobody():
+    saver = ScriptedSaver(MemorySaver()).fail("put", full(), skip=1)
+
+    def b(state, config):
+        try:
+            config.once("k", lambda: 1)
+        except CheckpointStorageError:
+            return {"log": "went on"}
+        raise AssertionError
+
+    graph = chain("a", b=b, c=says("c")).compile(checkpoint_saver=saver, durability="async")
+    with pytest.raises(CheckpointStorageError):
+        graph.invoke({}, CONFIG)
+    assert stored(saver) == [(START, "a")]
+
+
+@pytest.mark.parametrize("error", [Killed(), ValueError("a mistake of the saver")])
+@pytest.mark.parametrize("on_save_error", ["raise", "warn"])
+@both
+def test_a_saver_that_breaks_in_the_background_ends_the_run(error, on_save_error, how):
+    saver = ScriptedSaver(MemorySaver()).fail("put", error, skip=1)
+    graph = chain("a", "b").compile(checkpoint_saver=saver, durability="async", on_save_error=on_save_error)
+    with pytest.raises(type(error)):
+        run(graph, {}, how=how)
+    assert stored(saver) == [(START, "a")]
+
+
+@both
+def test_a_death_at_any_write_in_the_background_loses_only_what_was_not_stored(list_saver, how):
+    at = 0
+    while True:
+        at += 1
+        runs = []
+
+        def node(name, runs=runs):
+            return lambda state: runs.append(name) or {"log": name, "n": 1}
+
+        store = type(list_saver)()
+        dying = ScriptedSaver(store).fail("put", Killed(), skip=at - 1, times=None)
+        graph = chain(**{name: node(name) for name in "abc"})
+        try:
+            run(graph.compile(checkpoint_saver=dying, durability="async"), {}, how=how)
+        except Killed:
+            assert stored(store) == WHOLE[: at - 1]
+        else:
+            break
+        given = None if at > 1 else {}
+        assert run(graph.compile(checkpoint_saver=store), given, how=how)[-1].state["log"] == ["a", "b", "c"]
+        assert stored(store) == WHOLE
+    assert at == 5
+
+
 def test_no_thread_is_left_behind():
     before = threading.active_count()
     graph = chain("a").compile(checkpoint_saver=MemorySaver(), durability="async")

@@ -1,0 +1,94 @@
+"""Every command and option is documented, has an example that can be typed, and takes what all commands take."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+from graphkit import errors
+from graphkit.cli.app import application
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+COMMANDS = typer.main.get_command(application()).commands
+
+
+def section(name):
+    return re.split(r"^#{2,3} ", PAGE.split(f"\n### {name}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def own(command):
+    return [param for param in command.params if param.name not in {"as_json", "debug", "help"}]
+
+
+def test_every_command_of_the_page_exists_and_the_other_way_round():
+    assert set(re.findall(r"^### (\S+)$", PAGE, re.MULTILINE)) == set(COMMANDS)
+
+
+def test_the_commands_that_hive_only_promised_are_there():  # H43
+    assert {"threads", "show", "history", "diff", "resume", "prune", "verify", "repair"} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_argument_and_option_is_documented(name):
+    text = section(name)
+    for param in own(COMMANDS[name]):
+        words = [param.metavar] if param.param_type_name == "argument" else [*param.opts, *param.secondary_opts]
+        for word in words:
+            assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text), word
+        assert param.help, param.name
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_documented_option_exists(name):
+    known = {word for param in COMMANDS[name].params for word in (*param.opts, *param.secondary_opts)}
+    own_lines = [line for line in section(name).splitlines() if line.startswith("- `-")]
+    for line in own_lines:
+        assert set(re.findall(r"`(--?[a-z-]+)`", line.partition(":")[0])) <= known
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_takes_json_and_debug_and_has_an_example_that_parses(name):
+    command = COMMANDS[name]
+    assert {"--json", "--debug"} <= {word for param in command.params for word in param.opts}
+    program, called, *args = shlex.split(command.epilog.removeprefix("Example: "))
+    assert (program, called) == ("graphkit", name)
+    context = command.make_context(name, list(args))
+    assert context.params["directory"]
+    assert command.epilog.removeprefix("Example: ") in section(name)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_first_sentence_says_what_it_does(name):
+    assert re.match(r"[A-Z][^\n]+\.", COMMANDS[name].help.replace("\n", " "))
+    assert COMMANDS[name].help.split(".")[0].split()[0] in section(name)
+
+
+def test_every_exit_code_of_an_error_is_in_the_table():
+    table = re.search(r"\| exit code.*?\n\n", PAGE, re.DOTALL)[0]
+    documented = {
+        int(number) for row in table.strip().splitlines()[2:] for number in re.findall(r"\d+", row.split("|")[1])
+    }
+    classes = [
+        thing for thing in vars(errors).values() if isinstance(thing, type) and issubclass(thing, errors.GraphKitError)
+    ]
+    assert {thing.exit_code for thing in classes} | {0, 2, 130} == documented
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "--json",
+        "--debug",
+        "--help",
+        "-h",
+        "--version",
+        "--install-completion",
+        "--show-completion",
+        "NO_COLOR",
+        "GRAPHKIT_DIR",
+    ],
+)
+def test_what_all_have_is_on_the_page(word):
+    assert f"`{word}" in PAGE.split("### ")[0] or f" {word}`" in PAGE.split("### ")[0]

@@ -1,0 +1,139 @@
+"""LangGraph's graphs that the tests of its checkpointer run."""
+
+import operator
+from typing import Annotated, TypedDict
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage
+from langgraph.channels.delta import DeltaChannel
+from langgraph.graph import END, START, StateGraph, add_messages
+from langgraph.types import Send, interrupt
+
+
+class Answers(TypedDict):
+    answers: list[str]
+
+
+def three_questions():
+    """One node that asks three times."""
+    graph = StateGraph(Answers)
+    graph.add_node("ask", lambda _: {"answers": [interrupt(n) for n in range(3)]})
+    graph.add_edge(START, "ask")
+    return graph
+
+
+class Log(TypedDict):
+    log: Annotated[list[str], operator.add]
+    n: int
+
+
+def loop(turns=3, state=Log):
+    """Two nodes, round and round."""
+    graph = StateGraph(state)
+    graph.add_node("a", lambda state: {"log": [f"a{state['n']}"], "n": state["n"] + 1})
+    graph.add_node("b", lambda state: {"log": [f"b{state['n']}"]})
+    graph.add_edge(START, "a")
+    graph.add_edge("a", "b")
+    graph.add_conditional_edges("b", lambda state: "a" if state["n"] < turns else END, ["a", END])
+    return graph
+
+
+def _extended(old, writes):
+    return [*(old or []), *(item for write in writes for item in write)]
+
+
+def delta(frequency, turns=3):
+    """The same with a list that is stored whole only now and then."""
+
+    class Deltas(TypedDict):
+        log: Annotated[list, DeltaChannel(_extended, list, snapshot_frequency=frequency)]
+        n: int
+
+    return loop(turns, Deltas)
+
+
+def parallel(failures=None):
+    """Four branches that meet; the last fails as often as `failures` says."""
+
+    def branch(name):
+        def run(_):
+            if name == "d" and failures:
+                failures.pop()
+                raise ValueError("for a while")
+            return {"log": [name]}
+
+        return run
+
+    graph = StateGraph(Log)
+    graph.add_node("start", lambda _: {"log": ["start"]})
+    graph.add_node("meet", lambda _: {"log": ["meet"]})
+    for name in "abcd":
+        graph.add_node(name, branch(name))
+        graph.add_edge("start", name)
+    graph.add_edge(["a", "b", "c", "d"], "meet")
+    graph.add_edge(START, "start")
+    return graph
+
+
+def mapped():
+    """One node for each item, by Send."""
+    graph = StateGraph(Log)
+    graph.add_node("split", lambda _: {"log": ["split"]})
+    graph.add_node("one", lambda item: {"log": [f"one{item['n']}"]})
+    graph.add_node("all", lambda state: {"n": len(state["log"])})
+    graph.add_edge(START, "split")
+    graph.add_conditional_edges("split", lambda _: [Send("one", {"n": n}) for n in (3, 1, 2)], ["one"])
+    graph.add_edge("one", "all")
+    return graph
+
+
+def nested():
+    """Two subgraphs, one in the other; the inner one asks."""
+
+    def asks(state):
+        return {"log": ["asked " + interrupt({"at": state["log"][-1]})]}
+
+    inner = StateGraph(Log)
+    inner.add_node("first", lambda _: {"log": ["first"]})
+    inner.add_node("ask", asks)
+    inner.add_edge(START, "first")
+    inner.add_edge("first", "ask")
+    middle = StateGraph(Log)
+    middle.add_node("before", lambda _: {"log": ["before"]})
+    middle.add_node("inner", inner.compile())
+    middle.add_edge(START, "before")
+    middle.add_edge("before", "inner")
+    outer = StateGraph(Log)
+    outer.add_node("middle", middle.compile())
+    outer.add_node("after", lambda state: {"n": len(state["log"])})
+    outer.add_edge(START, "middle")
+    outer.add_edge("middle", "after")
+    return outer
+
+
+class Chat(TypedDict):
+    messages: Annotated[list[AnyMessage], add_messages]
+
+
+def chat():
+    """A conversation that forgets its first message, and edits its last."""
+
+    def answer(state):
+        said = state["messages"][-1].content
+        return {"messages": [AIMessage(f"you said {said}", id=f"a{len(state['messages'])}")]}
+
+    def tidy(state):
+        first, *_, last = state["messages"]
+        forgotten = [RemoveMessage(first.id)] if len(state["messages"]) > 4 else []
+        return {"messages": [*forgotten, AIMessage(last.content + "!", id=last.id)]}
+
+    graph = StateGraph(Chat)
+    graph.add_node("answer", answer)
+    graph.add_node("tidy", tidy)
+    graph.add_edge(START, "answer")
+    graph.add_edge("answer", "tidy")
+    return graph
+
+
+def said(n):
+    """What a human says."""
+    return {"messages": [HumanMessage(f"line {n}", id=f"h{n}")]}

@@ -1,0 +1,436 @@
+"""FileSystemCheckpointSaver as a store: processes, kill -9, threads, hostile ids, growth, and graphkit's own view of it."""
+
+import asyncio
+import itertools
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+
+from graphkit import (
+    CheckpointConflictError,
+    CheckpointCorruptionError,
+    GraphRunnerError,
+    MissingDependencyError,
+    StateGraph,
+)
+from savers import FileSystemSaver
+from savers.langgraph import FileSystemCheckpointSaver
+from tests.integrations import langgraph_graphs as graphs
+
+CONFIG = {"configurable": {"thread_id": "t"}}
+
+
+def thread(thread_id="t", **more):
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": "", **more}}
+
+
+def put(saver, config=None, metadata=None, new=None, **values):
+    checkpoint = empty_checkpoint()
+    checkpoint["channel_values"] = values
+    checkpoint["channel_versions"] = {name: saver.get_next_version(None, None) for name in values}
+    versions = checkpoint["channel_versions"] if new is None else new
+    return saver.put(config or thread(), checkpoint, metadata or {"source": "loop", "step": 0}, versions)
+
+
+@pytest.fixture
+def saver(tmp_path):
+    return FileSystemCheckpointSaver(tmp_path / "store", fsync="never")
+
+
+def again(saver):
+    """Another object on the same store, as another process would have."""
+    return FileSystemCheckpointSaver(saver.store.base_directory, fsync="never")
+
+
+def values(found):
+    return found.checkpoint["channel_values"]
+
+
+# Processes
+
+LOOP = """
+import sys
+from savers.langgraph import FileSystemCheckpointSaver
+from tests.integrations import langgraph_graphs as graphs
+saver = FileSystemCheckpointSaver(sys.argv[1])
+app = graphs.loop(int(sys.argv[3])).compile(checkpointer=saver)
+config = {"configurable": {"thread_id": "t"}, "recursion_limit": 100000}
+for mode, data in app.stream({"n": 0}, config, stream_mode=["updates", "checkpoints"], durability=sys.argv[2]):
+    if mode == "updates":
+        print(*data, flush=True)
+"""
+
+
+@pytest.mark.parametrize("durability", ["sync", "async"])
+def test_after_kill_9_the_graph_goes_on_where_it_was(durability, tmp_path):
+    saver = FileSystemCheckpointSaver(tmp_path)
+    arguments = [sys.executable, "-c", LOOP, str(tmp_path), durability, "100000"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        printed = []
+        for line in process.stdout:
+            printed.append(line)
+            stored = saver.get_tuple(CONFIG)
+            if stored is not None and values(stored).get("n", 0) > 20:
+                process.kill()
+    state = graphs.loop(100_000).compile(checkpointer=saver).get_state(CONFIG)
+    log = state.values["log"]
+    assert log == [f"{'ab'[i % 2]}{i // 2 + i % 2}" for i in range(len(log))]
+    if durability == "sync":
+        assert len(log) >= len(printed) - 1
+    turns = state.values["n"] + 2
+    final = graphs.loop(turns).compile(checkpointer=saver).invoke(None, CONFIG)
+    assert final["log"] == [f"{'ab'[i % 2]}{i // 2 + i % 2}" for i in range(2 * turns)]
+    assert saver.store.verify().ok
+
+
+APPEND = """
+import sys
+from langgraph.checkpoint.base import empty_checkpoint
+from savers.langgraph import FileSystemCheckpointSaver
+saver = FileSystemCheckpointSaver(sys.argv[1], fsync="never")
+for n in range(100):
+    checkpoint = empty_checkpoint()
+    checkpoint["channel_values"] = {"who": sys.argv[2], "n": n}
+    checkpoint["channel_versions"] = {"who": saver.get_next_version(None), "n": saver.get_next_version(None)}
+    config = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": checkpoint["id"]}}
+    if n % 3 == 0:
+        saver.put_writes(config, [("n", sys.argv[2] + str(n))], "task")
+    latest = saver.get_tuple({"configurable": {"thread_id": "t"}})
+    saver.put(latest.config if latest else {"configurable": {"thread_id": "t"}}, checkpoint, {"who": sys.argv[2], "n": n}, checkpoint["channel_versions"])
+    if n % 3 == 1:
+        saver.put_writes(config, [("n", sys.argv[2] + str(n))], "task")
+"""
+
+
+def test_two_processes_on_one_thread_lose_nothing(tmp_path, saver):
+    commands = [[sys.executable, "-c", APPEND, saver.store.base_directory, who] for who in "xy"]
+    processes = [subprocess.Popen(command) for command in commands]
+    assert [process.wait() for process in processes] == [0, 0]
+    found = list(saver.list(CONFIG))
+    assert len({one.config["configurable"]["checkpoint_id"] for one in found}) == 200
+    for who in "xy":
+        mine = [one for one in found if one.metadata["who"] == who]
+        assert [values(one) for one in mine] == [{"who": who, "n": n} for n in reversed(range(100))]
+        expected = [[("task", "n", f"{who}{n}")] if n % 3 < 2 else [] for n in reversed(range(100))]
+        assert [one.pending_writes for one in mine] == expected
+    assert saver.store.verify().ok
+
+
+def test_many_threads_on_one_object(saver):
+    def work(number):
+        config = thread(f"t{number % 4}")
+        for n in range(10):
+            stored = put(saver, config, {"who": number, "n": n}, value=[number] * n)
+            saver.put_writes(stored, [("value", n)], f"task{number}")
+        return number
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(work, range(16))) == list(range(16))
+    found = list(again(saver).list(None))
+    assert sorted((one.metadata["who"], one.metadata["n"]) for one in found) == list(
+        itertools.product(range(16), range(10))
+    )
+    assert all(values(one)["value"] == [one.metadata["who"]] * one.metadata["n"] for one in found)
+    assert all(len(one.pending_writes) == 1 for one in found)
+
+
+def test_of_several_threads_with_the_same_write_one_is_first(saver):
+    config = put(saver, a=1)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: saver.put_writes(config, [("a", n)], "task"), range(32)))
+    ((_, _, first),) = saver.get_tuple(config).pending_writes
+    saver.put_writes(config, [("a", "late")], "task")
+    assert again(saver).get_tuple(config).pending_writes == [("task", "a", first)]
+
+
+# Reading
+
+
+def test_a_paused_iterator_blocks_nobody(saver):
+    for n in range(5):
+        put(saver, a=n)
+    listing = saver.list(CONFIG)
+    assert values(next(listing)) == {"a": 4}
+    done = threading.Event()
+    writer = threading.Thread(target=lambda: (put(saver, a=5), put(again(saver), a=6), done.set()))
+    writer.start()
+    assert done.wait(30)
+    writer.join()
+    assert [values(one)["a"] for one in listing] == [3, 2, 1, 0]
+
+
+def test_a_paused_async_iterator_blocks_nobody(saver):
+    async def run():
+        for n in range(3):
+            put(saver, a=n)
+        async with aclosing(saver.alist(CONFIG)) as listing:
+            first = await anext(listing)
+            await saver.aput_writes(first.config, [("a", 1)], "task")
+            saver.delete_thread("t")
+            return values(first), [one async for one in listing]
+
+    assert asyncio.run(run()) == ({"a": 2}, [])
+
+
+def test_the_latest_is_what_was_written_last_whatever_the_ids_say(saver):
+    for name in ("c", "a", "b"):
+        checkpoint = {**empty_checkpoint(), "id": name}
+        saver.put(thread(), checkpoint, {}, {})
+    for one in (saver, again(saver)):
+        assert one.get_tuple(CONFIG).checkpoint["id"] == "b"
+        assert [found.checkpoint["id"] for found in one.list(CONFIG)] == ["b", "a", "c"]
+        assert [found.checkpoint["id"] for found in one.list(CONFIG, before=thread(checkpoint_id="b"))] == ["a", "c"]
+        assert [found.checkpoint["id"] for found in one.list(CONFIG, before=thread(checkpoint_id="bb"))] == ["b", "a"]
+
+
+def test_an_id_that_is_put_again_is_replaced_and_keeps_its_writes(saver):
+    first = put(saver, a=1)
+    put(saver, first, a=2)
+    checkpoint = saver.get_tuple(first).checkpoint
+    saver.put_writes(first, [("a", "w")], "task")
+    checkpoint["channel_values"] = {"a": "new"}
+    saver.put(thread(), checkpoint, {"source": "fork"}, checkpoint["channel_versions"])
+    for one in (saver, again(saver)):
+        assert values(one.get_tuple(first)) == {"a": "new"}
+        assert one.get_tuple(first).pending_writes == [("task", "a", "w")]
+        assert [values(found)["a"] for found in one.list(CONFIG)] == [2, "new"]
+
+
+def test_a_channel_is_found_by_its_version_wherever_it_was_stored(saver):
+    big, versions = ["x" * 100] * 10, {"big": "1.5"}
+    checkpoint = {**empty_checkpoint(), "channel_values": {"big": big}, "channel_versions": versions}
+    first = saver.put(thread(), checkpoint, {}, versions)
+    for n in range(3):
+        put(saver, n=n)
+    for config in (first, thread()):  # from its parent; from a history that somebody has gone on with
+        again_ = {**empty_checkpoint(), "channel_values": {}, "channel_versions": versions}
+        assert values(saver.get_tuple(saver.put(config, again_, {}, {}))) == {"big": big}
+    without = {**empty_checkpoint(), "channel_values": {}, "channel_versions": {"big": "2.5", "empty": "1"}}
+    found = saver.get_tuple(saver.put(first, without, {}, {"big": "2.5"}))
+    assert values(found) == {}
+    assert found.checkpoint["channel_versions"] == {"big": "2.5", "empty": "1"}
+
+
+VALUES = [
+    None, True, 0, -1, 2**63, 1.5, "", "x" * 1000, "\u00e4\U0001f600" * 100, b"", b"\x00\xff" * 100, bytearray(b"a" * 100), [], [1],
+    list(range(1000)), {}, {"a": {"b": [1, {"c": None}]}}, {str(n): n for n in range(100)}, {1: 2}, {1, 2}, frozenset({3}),
+]  # fmt: skip
+
+
+class Rot:
+    """Another ciphertext each time, as with any cipher that is one."""
+
+    def encrypt(self, plaintext):
+        salt = os.urandom(1)
+        return "rot", salt + bytes((byte + salt[0]) % 256 for byte in plaintext)
+
+    def decrypt(self, ciphername, ciphertext):
+        assert ciphername == "rot"
+        return bytes((byte - ciphertext[0]) % 256 for byte in ciphertext[1:])
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_every_kind_of_value_comes_back_after_every_other(saver, encrypted):
+    if encrypted:
+        saver.serde = EncryptedSerializer(Rot(), saver.serde)
+    config = None
+    for old, new in itertools.product(VALUES, VALUES):
+        put(saver, config, value=old, same="same")
+        config = put(saver, config, value=new, same="same")
+    fresh = again(saver)
+    fresh.serde = saver.serde
+    stored = iter(fresh.list(CONFIG))
+    for (old, new), *found in zip(reversed(list(itertools.product(VALUES, VALUES))), stored, stored, strict=True):
+        assert [values(one)["value"] for one in found] == [new, old]
+        assert [type(values(one)["value"]) for one in found] == [type(new), type(old)]
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "x" * 5000, "\u00e4\U0001f600", "CON", "a\nb", 7])
+def test_hostile_ids_of_threads_and_namespaces_come_back(saver, name, tmp_path):
+    config = {"configurable": {"thread_id": name, "checkpoint_ns": str(name)}}
+    stored = put(saver, config, a=name)
+    saver.put_writes(stored, [(str(name), name)], str(name), str(name))
+    found = again(saver).get_tuple(stored)
+    assert values(found) == {"a": name}
+    assert found.pending_writes == [(str(name), str(name), name)]
+    assert [one.config["configurable"]["checkpoint_ns"] for one in saver.list(None)] == [str(name)]
+    saver.delete_thread(name)
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+    assert list(saver.list(None)) == []
+
+
+# Size
+
+
+def test_a_list_that_grows_is_stored_as_its_growth(saver):
+    items, config = [], None
+    for n in range(300):
+        items.append({"id": n, "text": "x" * 200})
+        config = put(saver, config, messages=items)
+    assert values(again(saver).get_tuple(CONFIG))["messages"] == items
+    assert saver.store.size("t") < 300 * (200 + 500)
+
+
+def test_early_writes_that_were_taken_over_are_removed_now_and_then(saver):
+    config = thread()
+    for n in range(450):
+        checkpoint = empty_checkpoint()
+        config = thread(checkpoint_id=checkpoint["id"])
+        saver.put_writes(config, [("a", n)], "task")
+        saver.put(thread(), checkpoint, {"n": n}, {})
+    orphan = thread(checkpoint_id="never")
+    saver.put_writes(orphan, [("a", "orphan")], "task")
+    places = [place for place in saver.store.namespaces("t") if place]
+    (early,) = [
+        saver.store.history({"configurable": {**CONFIG["configurable"], "checkpoint_ns": place}}) for place in places
+    ]
+    assert len(early) <= 300
+    for one in (saver, again(saver)):
+        found = {found.metadata["n"]: found.pending_writes for found in one.list(CONFIG)}
+        assert found == {n: [("task", "a", n)] for n in range(450)}
+    saver.put(thread(), {**empty_checkpoint(), "id": "never"}, {}, {})
+    assert saver.get_tuple(orphan).pending_writes == [("task", "a", "orphan")]
+
+
+# Removing
+
+
+def test_removing_runs_removes_their_early_writes_and_threads_without_checkpoints(saver):
+    early = empty_checkpoint()
+    place = thread("gone", checkpoint_id=early["id"])
+    saver.put_writes(place, [("a", 1)], "task")
+    saver.put(thread("gone"), early, {"run_id": "r"}, {})
+    first = put(saver, thread("kept"), {"run_id": "r"}, a=[1] * 100)
+    last = put(saver, first, {"run_id": "s"}, a=[1] * 101)
+    saver.delete_for_runs(["r", "unknown"])
+    assert [one.config for one in saver.list(None)] == [last]
+    assert values(again(saver).get_tuple(last)) == {"a": [1] * 101}
+    assert list(saver.store.threads()) == ["kept"]
+    saver.delete_for_runs([])
+
+
+def test_deleting_frees_the_disk_at_once(saver):
+    before = saver.store.size()
+    for _ in range(10):
+        put(saver, a=os.urandom(10_000))
+    saver.delete_thread("t")
+    assert saver.store.size() - before < 1000
+
+
+def test_what_cannot_be_is_refused(saver):
+    put(saver, a=1)
+    put(saver, thread("other"), a=1)
+    with pytest.raises(CheckpointConflictError):
+        saver.copy_thread("t", "other")
+    with pytest.raises(ValueError, match="keep_latest"):
+        saver.prune(["t"], strategy="half")
+    with pytest.raises(KeyError):
+        saver.get_tuple({"configurable": {}})
+
+
+def test_damage_is_an_error_and_costs_no_other_thread_anything(saver):
+    for name in "ab":
+        put(saver, put(saver, thread(name), a="x" * 500), a="y" * 500)
+    (log,) = Path(saver.store.base_directory).glob("t-a-*/log")
+    data = bytearray(log.read_bytes())
+    data[len(data) // 3] ^= 1
+    log.write_bytes(data)
+    fresh = again(saver)
+    with pytest.raises(CheckpointCorruptionError):
+        list(fresh.list(thread("a")))
+    assert len(list(fresh.list(thread("b")))) == 2
+    assert not fresh.store.verify().ok
+
+
+# Beside graphkit
+
+
+def test_graphkit_lists_what_langgraph_ran(saver):
+    app = graphs.loop(2).compile(checkpointer=saver)
+    app.invoke({"n": 0}, {**CONFIG, "metadata": {"user": "ada"}})
+    history = saver.store.history(CONFIG)
+    steps = [(info.node_id, info.next_node_id, info.metadata["step"]) for info in reversed(history)]
+    assert steps == [
+        ("__START__", "langgraph:__start__", -1),
+        ("__START__", "langgraph:a", 0),
+        ("a", "langgraph:b", 1),
+        ("b", "langgraph:a", 2),
+        ("a", "langgraph:b", 3),
+        ("b", "__END__", 4),
+    ]
+    assert history[0].status == "finished"
+    assert history[1].status == "running"
+    assert [info.id for info in saver.store.search({"user": "ada", "step": 2})] == [history[2].id]
+    assert history[0].parent_id == history[1].id
+    assert saver.get_tuple(CONFIG).checkpoint["ts"][:19] == history[0].created_at.isoformat()[:19]
+
+
+def test_the_steps_of_a_fork_and_of_sends_are_named(saver):
+    graphs.parallel().compile(checkpointer=saver).invoke({"log": []}, CONFIG)
+    steps = [(info.node_id, info.next_node_id) for info in saver.store.history(CONFIG)]
+    assert steps[:3] == [("meet", "__END__"), ("a, b, c, d", "langgraph:meet"), ("start", "langgraph:a, b, c, d")]
+    graphs.mapped().compile(checkpointer=saver).invoke({"log": []}, thread("m"))
+    steps = [(info.node_id, info.next_node_id) for info in saver.store.history(thread("m"))]
+    assert ("split", "langgraph:one") in steps
+
+
+def test_a_checkpoint_that_nothing_is_known_of_shows_as_langgraphs(saver):
+    put(saver, a=1)
+    (info,) = saver.store.history(CONFIG)
+    assert (info.node_id, info.next_node_id) == ("langgraph", "langgraph")
+
+
+def test_no_graph_of_graphkits_takes_a_thread_of_langgraphs_for_its_own(saver):
+    app = graphs.loop().compile(checkpointer=saver, interrupt_before=["b"])
+    app.invoke({"n": 0}, CONFIG)
+    ours = StateGraph(graphs.Log).add_node("a", lambda _: {}).add_node("b", lambda _: {})
+    ours = (
+        ours.add_edge("__START__", "a")
+        .add_edge("a", "b")
+        .add_edge("b", "__END__")
+        .compile(checkpoint_saver=saver.store)
+    )
+    before = len(saver.store.history(CONFIG))
+    with pytest.raises(GraphRunnerError):
+        ours.invoke(None, CONFIG)
+    assert len(saver.store.history(CONFIG)) == before
+    assert app.invoke(None, CONFIG) is not None
+
+
+def test_a_thread_of_graphkits_is_refused_and_not_listed(saver):
+    ours = StateGraph(graphs.Log).add_node("a", lambda _: {"n": 1}).add_edge("__START__", "a").add_edge("a", "__END__")
+    ours.compile(checkpoint_saver=saver.store).invoke({"n": 0}, CONFIG)
+    before = saver.store.size("t")
+    for use in (lambda: saver.get_tuple(CONFIG), lambda: put(saver, a=1)):
+        with pytest.raises(CheckpointConflictError):
+            use()
+    assert list(saver.list(None)) == []
+    assert saver.store.size("t") == before
+    put(saver, thread("other"), a=1)
+    assert len(list(saver.list(None))) == 1
+
+
+def test_the_store_can_be_copied_pruned_and_verified_like_any_other(saver):
+    graphs.loop(3).compile(checkpointer=saver).invoke({"n": 0}, CONFIG)
+    saver.store.copy("t", "copy")
+    assert values(saver.get_tuple(thread("copy"))) == values(saver.get_tuple(CONFIG))
+    saver.store.prune("t", keep_last=2)
+    assert len(list(saver.list(CONFIG))) == 2
+    assert graphs.loop(4).compile(checkpointer=saver).invoke({"n": 3}, CONFIG)["n"] == 4
+    assert saver.store.verify().ok
+    assert FileSystemSaver(saver.store.base_directory).delete("copy")
+
+
+def test_without_langgraph_the_error_names_the_extra():
+    code = "import sys; sys.modules['langgraph.checkpoint.base'] = None; import savers.langgraph as s; s.FileSystemCheckpointSaver"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert MissingDependencyError.__name__ in done.stderr
+    assert "graphkit[langgraph]" in done.stderr

@@ -347,6 +347,59 @@ def histories_of_undisturbed(stores, kind, questions, how):
     return histories(saver)
 
 
+@pytest.mark.parametrize("questions", [(), ("p", "y", "q")])
+@pytest.mark.parametrize("options", [{"checkpoint_interval": 2}, {"checkpoint_interval": 9}, {"durability": "exit"}])
+@both
+def test_a_death_at_any_write_when_less_is_stored(stores, options, questions, how):
+    expected = [word if word not in questions else "yes" for word in WHOLE]
+    at, deaths = 0, 1
+    while deaths:
+        at, deaths = at + 1, 0
+        for late in (False, True):
+            saver = dying(stores((at, late), "memory"), at, late=late)
+            try:
+                go_on(three_levels([], saver, questions, **options), how)
+            except Killed:
+                deaths += 1
+            state = go_on(three_levels([], stores((at, late), "memory"), questions, **options), how)
+            assert (list(state["log"]), state["n"]) == (expected, 6), (at, late)
+    assert at > 5
+
+
+@pytest.mark.parametrize("options", [{}, {"durability": "exit"}, {"checkpoint_interval": 5}])
+@pytest.mark.parametrize("kind", ["memory", "four-methods"])
+@both
+def test_a_death_at_any_write_of_subgraphs_side_by_side(stores, options, kind, how):
+    def forked(runs, saver):
+        def child(name, question):
+            return chain(
+                p=Node(f"p{name}", runs),
+                t=chain(x=Node(f"x{name}", runs, question)).compile(),
+                q=Node(f"q{name}", runs),
+            ).compile()
+
+        asks = child("2", "two?")
+        return branches(saver, ("s1", child("1", None)), ("s2", asks), ("b", Node("b", runs)), **options)
+
+    expected = ["p1", "x1", "q1", "p2", "yes", "q2", "b", "j"]
+    at, deaths = 0, 1
+    while deaths:
+        at, deaths = at + 1, 0
+        for late in (False, True):
+            runs = []
+            try:
+                go_on(forked(runs, dying(stores((at, late), kind), at, late=late)), how)
+            except Killed:
+                deaths += 1
+            state = go_on(forked(runs, stores((at, late), kind)), how)
+            assert (list(state["log"]), state["n"]) == (expected, 8), (at, late)
+            if not options:
+                # What runs side by side may be under way together; what is inside runs one by one.
+                assert all(runs.count(name) <= 2 for name in runs), (at, late, runs)
+                assert len(runs) - len(set(runs)) <= 3, (at, late, runs)
+    assert at > 3
+
+
 @both
 def test_a_failure_inside_names_the_node_and_repeats_nothing(saver, how):
     runs = []

@@ -634,6 +634,8 @@ def told_beside(place: tuple[str, str], info: CheckpointInfo | None, writes: Map
             yield Change("interrupt", *about, key.removeprefix(INTERRUPT), value)
         elif key.startswith(ANSWER):
             yield Change("answer", *about, key.removeprefix(ANSWER), value)
+        elif key.startswith(INNER) and value is None:
+            yield Change("answer", *about, key.removeprefix(INNER))
         elif key == FAILURE and value is not None:
             yield Change("failure", *about, None, value)
 

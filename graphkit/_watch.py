@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Protocol, Self, final
@@ -23,9 +23,10 @@ _FOREVER: Final = threading.TIMEOUT_MAX
 class Change(NamedTuple):
     """Something that has happened in a store.
 
-    checkpoint: one was stored. interrupt: a run waits for a human. answer: a stop was answered, or passed by. failure:
-    a run failed. release: a history has ended and is kept as a version. delete: a history is gone. idle: nobody runs
-    the thread any more, its run having ended or its process having died; told by savers that can see it.
+    checkpoint: one was stored. interrupt: a run waits for a human. answer: a stop was answered, or passed by; told of
+    the graph around an embedded one too, once it goes on. failure: a run failed. release: a history has ended and is
+    kept as a version. delete: a history is gone. idle: nobody runs the thread any more, its run having ended or its
+    process having died; told by savers that can see it.
     """
 
     kind: Kind
@@ -39,6 +40,10 @@ class Change(NamedTuple):
     value: Any = None
     """Of interrupt: {node_id, when, payload, metadata, created_at}. Of answer: the answer, None if it was passed by.
     Of failure: {node_id, type, message, at}."""
+
+
+def _nothing() -> Generator[Change, None, None]:
+    yield from ()
 
 
 class Watch(abc.ABC):
@@ -57,14 +62,14 @@ class Watch(abc.ABC):
         self._changed = threading.Condition()
         """Never held for long, nor while `_reading` is asked for: a signal handler may want it."""
         self._closed = self._woken = False
-        self._found: Iterator[Change] = iter(())
+        self._found: Generator[Change, None, None] = _nothing()
 
     @abc.abstractmethod
     def _pause(self, deadline: float | None) -> bool:
         """Wait with `_changed`, which is held, until there may be something; false once the deadline is over."""
 
     @abc.abstractmethod
-    def _look(self) -> Iterator[Change]:
+    def _look(self) -> Generator[Change, None, None]:
         """What has changed since the last look."""
 
     def _give_back(self) -> None:  # noqa: B027 - some have nothing open
@@ -112,6 +117,7 @@ class Watch(abc.ABC):
             self._closed = True
             self._changed.notify_all()
         with self._reading:
+            self._found.close()
             self._give_back()
 
     def __iter__(self) -> Self:
@@ -189,8 +195,8 @@ class PollingWatch(Watch):
         super().__init__()
         self._saver, self._config, self._tell, self._versions = saver, config, tell, versions
         self._interval = interval
-        self._seen: dict[_Place, tuple[str, frozenset[str], object]] = {}
-        """Of each history the latest checkpoint, the keys recorded beside it, and the thread's versions."""
+        self._seen: dict[_Place, tuple[str, frozenset[tuple[str, bool]], object]] = {}
+        """Of each history the latest checkpoint, what is recorded beside it, and the thread's versions."""
         for place in self._places():
             self._bookmark(place, latest=latest)
         self._next = monotonic()
@@ -225,10 +231,10 @@ class PollingWatch(Watch):
 
     def _remember(self, place: _Place, id: str) -> Mapping[str, Any]:
         writes = self._saver.get_writes(_at(place, id))
-        self._seen[place] = id, frozenset(writes), self._versions(place[0])
+        self._seen[place] = id, _outline(writes), self._versions(place[0])
         return writes
 
-    def _look(self) -> Iterator[Change]:
+    def _look(self) -> Generator[Change, None, None]:
         places = self._places()
         for place in [place for place in self._seen if place not in places]:
             yield self._end_of(place)
@@ -248,7 +254,8 @@ class PollingWatch(Watch):
                 keys = frozenset()
                 yield Change("checkpoint", *place, info)
             writes = self._remember(place, info.id)
-            yield from self._tell(place, info, {key: value for key, value in writes.items() if key not in keys})
+            new = {key for key, _ in _outline(writes) - keys}
+            yield from self._tell(place, info, {key: value for key, value in writes.items() if key in new})
 
     def _since(self, place: _Place, known: str) -> Sequence[CheckpointInfo]:
         """The checkpoint known already and those after it, oldest first; all of them if it is gone."""
@@ -260,6 +267,11 @@ class PollingWatch(Watch):
 def _at(place: _Place, id: str | None = None) -> RunnableConfig:
     thread, namespace = place
     return RunnableConfig(thread, id, namespace)
+
+
+def _outline(writes: Mapping[str, Any]) -> frozenset[tuple[str, bool]]:
+    """What tells whether there is something new: a key, or one whose value was taken back."""
+    return frozenset((key, value is None) for key, value in writes.items())
 
 
 def is_inside(namespace: str, of: str) -> bool:

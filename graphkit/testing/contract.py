@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from graphkit.testing._contract.beside import BesideTests
 from graphkit.testing._contract.concurrency import ConcurrencyTests
+from graphkit.testing._contract.following import FollowingTests
 from graphkit.testing._contract.history import HistoryTests
 from graphkit.testing._contract.locks import LockTests
 from graphkit.testing._contract.sharing import SharingTests
@@ -23,6 +24,7 @@ class SaverContract(
     LockTests,
     ConcurrencyTests,
     VersionTests,
+    FollowingTests,
 ):
     """The promises of `BaseCheckpointSaver`, and of `HasVersions` for savers that are one. A test each.
 

@@ -13,7 +13,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from logging import getLogger
+from logging import LogRecord, getLogger
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
@@ -146,6 +146,9 @@ class _Log(History):
 class _Events:
     """The threads whose files have changed, as watchdog tells it; `changed` is notified."""
 
+    process = 0
+    """The one that has used watchdog."""
+
     def __init__(self, changed: Condition, root: str, only: str | None) -> None:
         """Start to listen.
 
@@ -160,13 +163,17 @@ class _Events:
         from watchdog import events
         from watchdog.observers import Observer
 
+        if _Events.process not in {0, os.getpid()}:
+            raise OSError("watchdog's thread stayed with the process that this one was forked from")
+        _Events.process = os.getpid()
+        getLogger("watchdog.observers.inotify").addFilter(_is_news)
         self.names: set[str] = set()
         self.closed: set[str] = set()
         """Threads whose run lock somebody has closed."""
         self._changed, self._root, self._only = changed, root, only
         kinds = ("Modified", "Created", "Moved", "Deleted")
-        self._of_names = [getattr(events, f"Dir{kind}Event") for kind in kinds[1:]]
-        self._of_all = [*self._of_names, events.FileClosedEvent, *(getattr(events, f"File{one}Event") for one in kinds)]
+        self._wanted = [events.FileClosedEvent, *(getattr(events, f"File{kind}Event") for kind in kinds)]
+        self._wanted += [getattr(events, f"Dir{kind}Event") for kind in kinds[1:]]
         self._observer: Any = Observer()
         self._inner: Any = None
         self._inode = 0
@@ -174,8 +181,8 @@ class _Events:
         self._observer.start()
 
     def _listen(self, path: str, *, recursive: bool) -> Any:
-        wanted = self._of_all if recursive else self._of_names
-        return self._observer.schedule(self, path, recursive=recursive, event_filter=wanted)
+        # The same events everywhere: what is listened to twice, watchdog asks the system for once.
+        return self._observer.schedule(self, path, recursive=recursive, event_filter=self._wanted)
 
     def cover(self, directory: str) -> None:
         """Listen to what happens in the one thread's directory, which may have been made anew; before it is read."""
@@ -294,7 +301,7 @@ class FileWatch(Watch):
 
     # Looking
 
-    def _look(self) -> Iterator[Change]:
+    def _look(self) -> Generator[Change, None, None]:
         try:
             names, closed = self._news()
             for name in sorted(names | closed):
@@ -500,6 +507,11 @@ class FileWatch(Watch):
                 yield Change("idle", thread, "")
             elif not is_second:
                 self._suspects[name] = monotonic() + _SOON
+
+
+def _is_news(record: LogRecord) -> bool:
+    """Whether what watchdog logs is not just that an event came while a watch was being closed."""
+    return "when the thread is inactive" not in record.getMessage()
 
 
 def _is_locked(inode: int) -> bool:

@@ -3,6 +3,7 @@
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import pytest
 
@@ -30,7 +31,7 @@ def log_of(**nodes):
     names = [START, *nodes, END]
     for name, action in nodes.items():
         graph.add_node(name, noting(name, action))
-    for source, target in zip(names, names[1:], strict=False):
+    for source, target in pairwise(names):
         graph.add_edge(source, target)
     return graph
 

@@ -6,7 +6,6 @@ import importlib
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +21,6 @@ from graphkit.errors import (
     CheckpointFormatError,
     CheckpointNotFoundError,
 )
-from graphkit.registry import get_saver, saver_names
 
 _MARKER: Final = "graphkit.store"
 _THREAD: Final = re.compile(r"t-[a-z0-9-]{0,40}-[a-z2-7]{24}\Z")
@@ -44,12 +42,14 @@ def open_store(place: str, *, create: bool = False) -> BaseCheckpointSaver:
     """
     if not place:
         raise UsageError("name a checkpoint directory: as the first argument, or in GRAPHKIT_DIR")
+    from graphkit import registry  # 20 ms, which help can do without
+
     kind, colon, argument = place.partition(":")
-    if colon and kind in saver_names() and not Path(place).exists():
-        return get_saver(kind, path=argument)
+    if colon and kind in registry.saver_names() and not Path(place).exists():
+        return registry.get_saver(kind, path=argument)
     if not create:
         _check_directory(Path(place))
-    return get_saver("file", path=place)
+    return registry.get_saver("file", path=place)
 
 
 def _check_directory(path: Path) -> None:
@@ -71,6 +71,8 @@ def _near_paths(path: Path) -> str:
 
 def near(wanted: str, known: Sequence[str]) -> str:
     """The end of a sentence about something unknown: what was perhaps meant."""
+    from difflib import get_close_matches
+
     close = get_close_matches(wanted, known, n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(map(shown, close))}?" if close else ""
 

@@ -136,7 +136,7 @@ def test_release(store):
 
 @pytest.mark.parametrize("command", ["verify", "repair", "compact"])
 def test_a_saver_that_cannot(monkeypatch, command):
-    monkeypatch.setattr("graphkit.cli.opening.get_saver", lambda *_, **__: MemorySaver())
+    monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: MemorySaver())
     done = graphkit(command, "memory:")
     assert (done.code, done.err) == (18, f"graphkit: MemorySaver cannot {command}; a checkpoint directory can\n")
 
@@ -144,7 +144,7 @@ def test_a_saver_that_cannot(monkeypatch, command):
 def test_a_saver_without_versions_keeps_nothing(monkeypatch):
     saver = MemorySaver()
     saver.put(RunnableConfig("m"), checkpoint(1, "a", "b", {}))
-    monkeypatch.setattr("graphkit.cli.opening.get_saver", lambda *_, **__: saver)
+    monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: saver)
     assert graphkit("release", "memory:", "m").out.endswith("and kept nowhere: this saver has no versions\n")
 
 

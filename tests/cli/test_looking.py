@@ -236,7 +236,7 @@ def test_a_saver_that_cannot_tell_sizes_tells_the_rest(monkeypatch):
     monkeypatch.setattr(MemorySaver, "size", BaseCheckpointSaver.size)
     kept = MemorySaver()
     kept.put(RunnableConfig("m"), checkpoint(1, START, "a", {}))
-    monkeypatch.setattr("graphkit.cli.opening.get_saver", lambda *_, **__: kept)
+    monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: kept)
     done = graphkit("threads", "memory:", "--json")
     assert (done.json[0]["thread"], done.json[0]["size"]) == ("m", None)
     assert graphkit("stats", "memory:", "--json").json["size"] is None

@@ -100,7 +100,7 @@ def test_one_of_several_questions(saver, store):
 
 
 def test_a_running_thread_is_left_alone(store, saver, monkeypatch):
-    monkeypatch.setattr("graphkit.cli.opening.get_saver", lambda *_, **__: FileSystemSaver(store, lock_timeout=0))
+    monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: FileSystemSaver(store, lock_timeout=0))
     with saver.run_lock(AT):
         done = graphkit("answer", store, "order-17", "--value", "1")
     assert (done.code, "is busy: held by process" in done.err) == (ThreadBusyError.exit_code, True)

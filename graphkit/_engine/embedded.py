@@ -28,8 +28,9 @@ _BEFORE_IT_GOES_ON: Final = (Load, LoadWrites, Hold, Record, Save)
 
 
 def namespace_of(namespace: str, node_id: str) -> str:
-    """Where an embedded graph keeps its history."""
-    return f"{namespace}/{node_id}" if namespace else node_id
+    """Where an embedded graph keeps its history; a slash in a node's id is written %2F, so that no two share one."""
+    name = node_id.replace("%", "%25").replace("/", "%2F")
+    return f"{namespace}/{name}" if namespace else name
 
 
 def visit(strand: Any, node: Node, key: str, make: Callable[..., Any]) -> Steps:
@@ -208,18 +209,10 @@ def savers_of(topology: Topology, saver: BaseCheckpointSaver) -> Iterator[BaseCh
 def programs_at(program: Any, namespace: str) -> list[Any] | None:
     """The graphs on the way to a namespace, the outermost first; None if there is none at it."""
     programs = [program]
-    if namespace.endswith("/"):
-        return None
-    while namespace:
+    for name in namespace.split("/") if namespace else ():
         nodes = programs[-1].topology.nodes.values()
-        found = [node for node in nodes if node.graph is not None and _leads(node.id, namespace)]
+        found = [node.graph for node in nodes if node.graph is not None and namespace_of("", node.id) == name]
         if not found:
             return None
-        node = max(found, key=lambda one: len(one.id))
-        programs.append(node.graph.program)
-        namespace = namespace[len(node.id) + 1 :]
+        programs.append(found[0].program)
     return programs
-
-
-def _leads(node_id: str, namespace: str) -> bool:
-    return namespace == node_id or namespace.startswith(f"{node_id}/")

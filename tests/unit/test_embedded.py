@@ -756,6 +756,60 @@ def test_new_input_while_it_waits_begins_inside_too(saver):
     assert graph.invoke(GraphResume("ok"), CONFIG)["log"] == ["a", "a", "ok", "q", "z"]
 
 
+@both
+def test_no_two_share_a_history_whatever_their_ids(saver, how):
+    def child(word):
+        return chain(p=Node(word, []), q=lambda state: {"log": interrupt(word)}).compile()
+
+    outer = chain(t=child("in s")).compile()
+    graph = branches(saver, ("s", outer), ("s/t", child("s/t")), ("s%2Ft", child("s%2Ft")))
+    last = run(graph, {}, how=how)[-1]
+    ids = {stop.payload: stop.id for stop in last.interrupts}
+    assert graph.get_state(RunnableConfig("t", checkpoint_ns="s/t")).values["log"] == ["in s"]
+    assert graph.get_state(RunnableConfig("t", checkpoint_ns="s%2Ft")).values["log"] == ["s/t"]
+    given = GraphResume({ids["in s"]: 1, ids["s/t"]: 2, ids["s%2Ft"]: 3})
+    assert run(graph, given, how=how)[-1].state["log"] == ["in s", 1, "s/t", 2, "s%2Ft", 3, "j"]
+
+
+@both
+def test_an_answer_at_the_checkpoint_that_waits(saver, how):
+    graph, answer, log = stopping("inside", saver, deep=True)
+    run(graph, {}, how=how)
+    waiting = graph.get_state(CONFIG)
+    assert run(graph, GraphResume(answer), waiting.config, how=how)[-1].state["log"] == log
+
+
+def test_cancelled_inside_it_goes_on_inside(saver):
+    runs, slow = [], []
+
+    async def x(state):
+        if not slow:
+            slow.append(1)
+            asyncio.current_task().cancel()
+            await asyncio.sleep(60)
+        return {"log": "x"}
+
+    middle = chain(p=Node("p", runs), t=chain(w=Node("w", runs), x=x).compile()).compile()
+    graph = chain(a=Node("a", runs), s=middle).compile(checkpoint_saver=saver)
+    with pytest.raises(asyncio.CancelledError):
+        run(graph, {}, how="async")
+    assert [saver.history(config)[0].status for config in (CONFIG, INSIDE, DEEP)] == ["running"] * 3
+    assert run(graph, None, how="async")[-1].state["log"] == ["a", "p", "w", "x"]
+    assert runs == ["a", "p", "w"]
+
+
+def test_a_stream_closed_inside_it_goes_on_inside(saver):
+    runs = []
+    graph = three_levels(runs, saver)
+    stream = graph.stream({}, CONFIG)
+    while next(stream).node != "x":
+        pass
+    stream.close()
+    assert runs == ["a", "p", "x"]
+    assert graph.invoke(None, CONFIG)["log"] == WHOLE
+    assert runs == WHOLE
+
+
 def test_an_unknown_namespace_is_an_error(saver):
     graph, _, _ = stopping("inside", saver)
     graph.invoke({}, CONFIG)

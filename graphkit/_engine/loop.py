@@ -26,7 +26,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Executor
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, final
 
 from graphkit._abc import ANSWER, FAILURE, INNER, INTERRUPT, UPDATE, BaseCheckpointSaver, inner_stops, unanswered
@@ -680,7 +682,7 @@ class Run(Strand):
 
     def embedded(self, strand: Strand, node: Node, key: str) -> Steps:
         """Visit a node that is a graph."""
-        yield from embedded.visit(strand, node, key, Run)
+        yield from embedded.visit(strand, node, key, partial(_run_at, strand.executor))
 
     # Small things
 
@@ -736,6 +738,13 @@ class Run(Strand):
         what = "a checkpoint" if wanted is None else f"checkpoint {wanted!r}"
         hint = "invoke it with an input first" if wanted is None else "see get_state_history"
         return CheckpointNotFoundError(self.config.thread, what, hint)
+
+
+def _run_at(executor: Executor | None, *given: Any, saver: BaseCheckpointSaver | None) -> Run:
+    """A run whose nodes run where the branch does that it is part of."""
+    run = Run(*given, saver=saver)
+    run.executor = executor
+    return run
 
 
 def _asked_once(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -82,7 +82,10 @@ class _Round:
         if self.failures:
             # A Stop among them is only what another's failure did.
             real = [n for n, failure in self.failures.items() if not isinstance(failure, Stop)]
-            raise self.failures[min(real or self.failures)]
+            first, *others = [self.failures[n] for n in sorted(real or self.failures)]
+            for other in others:
+                first.add_note(f"Beside it: {type(other).__name__}: {other}")
+            raise first
 
     def _advance(self, n: int, answer: _Answer) -> Steps:
         """Let a strand go on until it has to wait."""

@@ -149,6 +149,12 @@ def test_an_executor_by_the_id_of_the_forking_node(go, threads):  # addParallelN
     assert names == ["mine", "third", "third", "mine", "graphkit"]
 
 
+def test_the_nodes_of_an_embedded_graph_run_where_its_branch_does(go, threads):
+    graph = fork_of(alone(where).compile(), where)
+    assert logged(go(graph.compile(), {}, CONFIG.replace(executor={START: threads["mine"]}))) == ["mine", "mine"]
+    assert logged(go(graph.compile(executor=threads["other"]), {})) == ["other", "other"]
+
+
 def test_context_variables_of_the_caller_are_seen(go, threads):
     CALLER.set("me")
     seen = fork_of(*[lambda s: {"log": CALLER.get()}] * 2)

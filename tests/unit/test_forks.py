@@ -1,6 +1,7 @@
 """Forks: branches side by side, joined once; what is recorded of them, what a resume repeats, what stops them."""
 
 import asyncio
+import itertools
 import operator
 import os
 import pickle
@@ -28,11 +29,13 @@ from graphkit import (
 from graphkit._engine.tasks import Threads
 from graphkit.errors import (
     CheckpointSerializationError,
+    CheckpointStorageError,
     GraphRunnerError,
     MaxIterationsError,
     NodeExecutionError,
 )
-from savers import FileSystemSaver
+from graphkit.testing.fakes import ScriptedSaver
+from savers import FileSystemSaver, MemorySaver
 
 CONFIG = RunnableConfig("t")
 SCHEMA = {
@@ -575,6 +578,42 @@ def test_an_embedded_graph_in_a_branch_is_stopped_by_another_branchs_failure(sav
     c.broken = False
     assert go(graph, None)[-1].state["log"] == ["p", "q", "c", "d"]
     assert sorted(runs) == ["c", "c", "p", "q"]
+
+
+def test_what_failed_beside_it_is_told_too(go):
+    together = threading.Barrier(2)
+
+    def fails(state):
+        together.wait(PATIENCE)
+        raise Boom("here")
+
+    with pytest.raises(NodeExecutionError) as error:
+        go(diamond(b=fails, c=fails).compile(), {})
+    assert error.value.node_id == "b"
+    (note,) = error.value.__notes__
+    assert note.startswith("Beside it: NodeExecutionError: node 'c' failed: Boom: here")
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["refused", "not acknowledged"])
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize("on_save_error", ["raise", "warn"])
+def test_a_store_that_fails_at_any_of_its_calls(go, durability, on_save_error, late):
+    edges = "START>a a>b,c b>b2 b2>d c>d d>END"
+    for method, at in itertools.product(["put", "put_writes"], range(6)):
+        runs = []
+        refused = CheckpointStorageError("x", "write", "refused")
+        saver = ScriptedSaver(MemorySaver()).fail(method, refused, skip=at, late=late)
+        graph = built(edges, **{name: noting(name, runs) for name in ("a", "b", "b2", "c", "d")})
+        compiled = graph.compile(checkpoint_saver=saver, durability=durability, on_save_error=on_save_error)
+        try:
+            final = go(compiled, {})[-1]
+        except CheckpointStorageError:
+            assert on_save_error == "raise"
+            final = go(compiled, {} if saver.get(CONFIG) is None else None)[-1]
+            assert max(runs.count(name) for name in runs) <= 2
+        else:
+            assert sorted(runs) == ["a", "b", "b2", "c", "d"]
+        assert final.state["log"] == ["a", "b", "b2", "c", "d"]
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])

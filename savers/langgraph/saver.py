@@ -111,7 +111,7 @@ class FileSystemCheckpointSaver(BaseCheckpointSaver[str]):
             CheckpointStorageError: the file system refused. What was there before still is.
         """
         at, parent_id = _place(config), config["configurable"].get("checkpoint_id")
-        here = at.replace(checkpoint_id=checkpoint["id"])
+        here = _place(config, checkpoint["id"])
         latest = _own(at, self.store.get(at))
         parent = latest if latest is not None and latest.id == parent_id else self._named(at, parent_id)
         own_metadata = get_serializable_checkpoint_metadata(config, metadata)
@@ -144,7 +144,7 @@ class FileSystemCheckpointSaver(BaseCheckpointSaver[str]):
             CheckpointSerializationError: a value cannot be stored; the error names its channel. Nothing was changed.
             CheckpointStorageError: the file system refused. What was there before still is.
         """
-        at = _place(config).replace(checkpoint_id=config["configurable"]["checkpoint_id"])
+        at = _place(config, config["configurable"]["checkpoint_id"])
         self._writes.put(at, packed(Encoder(self.serde), writes, task_id, task_path))
 
     def get_next_version(self, current: str | float | None, channel: None = None) -> str:
@@ -389,9 +389,9 @@ class FileSystemCheckpointSaver(BaseCheckpointSaver[str]):
         await _in_thread(self.prune, thread_ids, strategy=strategy)
 
 
-def _place(config: LangGraphConfig) -> RunnableConfig:
+def _place(config: LangGraphConfig, id: str | None = None) -> RunnableConfig:
     names = config["configurable"]
-    return RunnableConfig(str(names["thread_id"]), checkpoint_ns=names.get("checkpoint_ns") or "")
+    return RunnableConfig(str(names["thread_id"]), checkpoint_ns=names.get("checkpoint_ns") or "", checkpoint_id=id)
 
 
 def _config(thread_id: Any, namespace: str, id: str) -> LangGraphConfig:

@@ -15,6 +15,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
 
 from graphkit._checkpoint import Checkpoint
 from graphkit._config import RunnableConfig
+from graphkit._frozen import FrozenList
 from graphkit.errors import CheckpointNotFoundError
 from savers.langgraph.channels import WRITES, Encoder
 
@@ -71,7 +72,7 @@ class PendingWrites:
 
     def put(self, at: RunnableConfig, writes: Sequence[Write]) -> None:
         """Keep writes for the checkpoint that the config names, whether it is there or not."""
-        records = {write.key: list(write) for write in writes}
+        records = {write.key: FrozenList(write) for write in writes}
         first = [write.key for write in writes if write.stays]
         try:
             self._store.put_writes(at, records, keep=first)
@@ -113,4 +114,4 @@ class PendingWrites:
 
 
 def _early(at: RunnableConfig) -> RunnableConfig:
-    return at.replace(checkpoint_ns=EARLY + at.checkpoint_ns)
+    return RunnableConfig(at.thread_id, checkpoint_ns=EARLY + at.checkpoint_ns, checkpoint_id=at.checkpoint_id)

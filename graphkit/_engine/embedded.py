@@ -36,8 +36,6 @@ def namespace_of(namespace: str, node_id: str) -> str:
 def visit(strand: Any, node: Node, key: str, make: Callable[..., Any]) -> Steps:
     """Run an embedded graph, from the strand's state or from where it was left, and merge what it changed."""
     run = strand.run
-    if run.saver is not None and not run.is_saved:
-        yield from run.save("loop", run.root())
     yield from run.settle()
     child = _child(strand, node, key, make)
     if child.saver is not None and child.saver is not run.saver:

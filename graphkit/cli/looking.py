@@ -54,7 +54,7 @@ _THREADS: Final = (
     Column("status", "STATUS", "status"),
     Column("node", "NODE"),
     Column("next", "NEXT"),
-    Column("waiting", "WAITING FOR", "value"),
+    Column("waiting", "WAITING FOR", "asks"),
     Column("checkpoints", "SAVED", "number"),
     Column("size", "SIZE", "bytes"),
     Column("updated", "UPDATED", "age"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from graphkit.cli.values import brief, plain, shown, to_json
+from graphkit.cli.values import asking, brief, plain, shown, to_json
 
 if TYPE_CHECKING:
     from graphkit.cli.world import World
@@ -19,7 +19,7 @@ _STYLES: Final = {
     "interrupted": "yellow", "failed": "red", "damaged": "red", "finished": "green", "running": "cyan",
     "added": "green", "removed": "red", "changed": "yellow", "ok": "green",
 }  # fmt: skip
-_SOFT: Final = frozenset({"text", "value", "name"})
+_SOFT: Final = frozenset({"text", "value", "asks"})
 """Kinds that may be cut."""
 _SPARE: Final = frozenset({"bytes", "seconds", "number", "list"})
 """Kinds that may be left out."""
@@ -27,7 +27,7 @@ _SHORTEST: Final = 7
 _TEXT_LIMIT: Final = 200
 _NOTHING: Final[tuple[object, ...]] = (None, "", [], {}, ())
 _ID_LENGTH: Final = 8
-_LONG_ID: Final = 28
+_LONG_ID: Final = 20
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Column:
     title: str
     kind: str = "text"
     """"text", "status", "name" and "id" (shortened at a terminal), "time", "age", "bytes", "seconds", "number", "list",
-    "stops", "value"."""
+    "asks", "stops", "value"."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def fitted(
     kept = [(column, texts) for column, texts in zip(columns, cells, strict=True) if any(texts)]
     while True:
         widths = [max(len(column.title), *map(len, texts)) for column, texts in kept]
-        excess = sum(widths) + len(_GAP) * len(kept) - width
+        excess = sum(widths) + len(_GAP) * (len(kept) - 1) - width
         soft = {at: widths[at] for at, (column, _) in enumerate(kept) if column.kind in _SOFT}
         while excess > 0 and soft and max(soft.values()) > _SHORTEST:
             soft[max(soft, key=lambda at: soft[at])] -= 1
@@ -175,12 +175,23 @@ def _console(world: World) -> Any:
 
 def _show_card(world: World, card: Card) -> None:
     known = [column for column in card.columns if card.row.get(column.key) not in _NOTHING]
-    for line in _aligned([(column.title, cell(world, _long(column.kind), card.row[column.key])) for column in known]):
-        world.say(line)
+    margin = max(len(column.title) for column in known) + len(_GAP)
+    for column in known:
+        text = cell(world, _long(column.kind), card.row[column.key])
+        for line in _wrapped(f"{column.title:{margin}}{text}", world.width if world.is_pretty else None, margin):
+            world.say(line)
     if card.tree:
         world.say("")
         for line in tree(card.row[card.tree], world.width if world.is_pretty else None):
             world.say(line)
+
+
+def _wrapped(text: str, width: int | None, margin: int) -> Sequence[str]:
+    if width is None:
+        return [text]
+    from textwrap import wrap
+
+    return wrap(text, width, subsequent_indent=" " * margin, break_on_hyphens=False)
 
 
 def _long(kind: str) -> str:
@@ -224,8 +235,9 @@ _CELLS: Final[Mapping[str, Callable[[Any, Any], str]]] = {
     "id": lambda _, text: shown(text),
     "whole": lambda _, value: shown(value) if isinstance(value, str) else to_json(value),
     "list": lambda _, items: " ".join(map(shown, items)),
+    "asks": lambda _, payload: asking(payload, _TEXT_LIMIT),
     "stops": lambda _, stops: "; ".join(
-        f"{one['when']} {shown(one['node'])}: {brief(one['payload'])}" for one in stops
+        f"{one['when']} {shown(one['node'])}: {asking(one['payload'])}" for one in stops
     ),
 }
 

@@ -14,7 +14,7 @@ from graphkit._output import ABSENT, GraphResume, InterruptionMetadata, NodeOutp
 from graphkit.cli.opening import checkpoint_of, load_app, saver_of, thread_of
 from graphkit.cli.options import App, Assign, CheckpointId, Directory, Thread
 from graphkit.cli.render import Said, Text, View
-from graphkit.cli.values import UsageError, assignments, brief, from_json, object_from_json, shown
+from graphkit.cli.values import UsageError, asking, assignments, brief, from_json, object_from_json, shown
 from graphkit.cli.world import World
 
 _NAME: Final = 24
@@ -173,7 +173,7 @@ def _end(thread_id: str, last: NodeOutput | None, steps: int) -> Said:
     count = f"{steps} step{'' if steps == 1 else 's'}"
     if isinstance(last, InterruptionMetadata):
         data = {"thread": thread_id, "status": "interrupted", "interrupts": [_asks(one) for one in last.interrupts]}
-        asks = "; ".join(f"{one.when} {shown(one.node_id)}: {brief(one.reason())}" for one in last.interrupts)
+        asks = "; ".join(f"{one.when} {shown(one.node_id)}: {asking(one.reason())}" for one in last.interrupts)
         return Said(f"{shown(thread_id)} stopped after {count} and waits {asks}", data)
     state = None if last is None else dict(last.state)
     return Said(

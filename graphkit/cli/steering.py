@@ -17,7 +17,7 @@ from graphkit.cli.opening import checkpoint_of, line_of, load_app, open_store, r
 from graphkit.cli.options import Assign, CheckpointId, Directory, MaybeApp, MaybeThread, Namespace, Thread
 from graphkit.cli.reading import asked
 from graphkit.cli.render import Column, Said, Table
-from graphkit.cli.values import UsageError, assignments, brief, from_json, shown
+from graphkit.cli.values import UsageError, asking, assignments, brief, from_json, shown
 from graphkit.cli.world import World
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
 
@@ -25,7 +25,7 @@ _INTERRUPTS: Final = (
     Column("thread", "THREAD", "name"),
     Column("node", "NODE"),
     Column("when", "WHEN"),
-    Column("payload", "PAYLOAD", "value"),
+    Column("payload", "PAYLOAD", "asks"),
     Column("id", "INTERRUPT", "id"),
     Column("since", "SINCE", "age"),
 )
@@ -79,7 +79,7 @@ def answer(
             )
         at = RunnableConfig(thread_id, stop.checkpoint_id, stop.checkpoint_ns)
         saver.put_writes(at, {ANSWER + stop.id: freeze(given)})
-    question = brief(stop.payload or stop.node_id)
+    question = asking(stop.payload or stop.node_id)
     sentence = f"answered {question} of {shown(thread_id)} with {brief(given)}; a resume goes on with it"
     return Said(sentence, {**asked(stop), "answer": given})
 
@@ -92,7 +92,7 @@ def _stop_of(saver: BaseCheckpointSaver, thread_id: str, typed: str | None) -> W
     found = [stop for stop in waiting if typed is None or stop.id.endswith(typed) or stop.id.startswith(typed)]
     if len(found) == 1:
         return found[0]
-    ids = ", ".join(f"{stop.id} ({shown(stop.node_id)}: {brief(stop.payload)})" for stop in waiting)
+    ids = ", ".join(f"{stop.id} ({shown(stop.node_id)}: {asking(stop.payload)})" for stop in waiting)
     if not found:
         raise CheckpointNotFoundError(thread_id, f"question {shown(typed or '')}", f"these wait: {ids}")
     raise UsageError(f"{len(found)} questions wait, choose one with --interrupt: {ids}")

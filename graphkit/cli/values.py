@@ -125,6 +125,17 @@ def brief(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def asking(payload: Any, limit: int = 60) -> str:
+    """What a human is asked, in one line: an object without its braces and quotes, of a single text only that."""
+    value = plain(payload)
+    if not isinstance(value, dict) or not value:
+        return brief(payload, limit)
+    if len(value) == 1 and isinstance(text := next(iter(value.values())), str):
+        return brief(text, limit)
+    parts = [f"{key}: {item if isinstance(item, str) else to_json(item)}" for key, item in value.items()]
+    return brief(", ".join(parts), limit)
+
+
 def at_path(state: Any, path: str) -> Any:
     """The value at a path such as `messages[3].text` or `a['odd.key']`.
 

@@ -15,10 +15,10 @@ from tests.cli.terminal import NOW, checkpoint, damage, graphkit
 def test_threads_in_a_pipe(store):
     done = graphkit("threads", store)
     assert done.out == (
-        "THREAD    STATUS       NODE       NEXT     WAITING FOR                 SAVED  SIZE   UPDATED\n"
-        "import-a  running      __START__  read                                 1      271 B  2026-11-20T11:21:00Z\n"
-        'order-17  interrupted  reserve    approve  {"question": "Ship lamp?"}  2      568 B  2026-11-20T11:02:00Z\n'
-        "order-18  finished     pack       __END__                              2      471 B  2026-11-20T11:13:00Z\n"
+        "THREAD    STATUS       NODE       NEXT     WAITING FOR  SAVED  SIZE   UPDATED\n"
+        "import-a  running      __START__  read                  1      271 B  2026-11-20T11:21:00Z\n"
+        "order-17  interrupted  reserve    approve  Ship lamp?   2      568 B  2026-11-20T11:02:00Z\n"
+        "order-18  finished     pack       __END__               2      471 B  2026-11-20T11:13:00Z\n"
     )
     assert (done.code, done.err) == (0, "")
 
@@ -28,7 +28,7 @@ def test_threads_at_a_terminal_of_80_columns(store):
     assert [line.rstrip() for line in done.lines] == [
         "THREAD    STATUS       NODE       NEXT     WAITING FOR  SAVED   SIZE  UPDATED",
         "import-a  running      __START__  read                      1  271 B  39 min ago",
-        'order-17  interrupted  reserve    approve  {"questi…        2  568 B  58 min ago',
+        "order-17  interrupted  reserve    approve  Ship lamp?       2  568 B  58 min ago",
         "order-18  finished     pack       __END__                   2  471 B  47 min ago",
     ]
 

@@ -17,7 +17,7 @@ def test_show(store):  # H44: get checkpoint
         "status       interrupted\n"
         "created      2026-11-20 11:02:00 (58 min ago)\n"
         'metadata     {"run_id": "run-1", "source": "loop", "user": "anna", "step": 1}\n'
-        'waiting for  inside approve: {"question": "Ship lamp?"}\n'
+        "waiting for  inside approve: Ship lamp?\n"
         "\n"
         "item: lamp\n"
         "log:\n"

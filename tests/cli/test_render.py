@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from pydantic import BaseModel
 
 from graphkit.cli.render import Column, duration, fitted, human_bytes, relative, short_ids, short_names
-from graphkit.cli.values import brief, differences, plain, shown, to_json
+from graphkit.cli.values import asking, brief, differences, plain, shown, to_json
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_table_that_fits_is_left_alone_but_for_what_is_empty():
 def test_text_is_cut_before_figures_go():
     columns, cells = fitted(COLUMNS, [["x" * 30], ["i" * 10], ["12345"], ["tag"]], 36)
     assert [column.title for column in columns] == ["A", "B", "C", "D"]
-    assert cells[0] == ["x" * 9 + "…"]
+    assert cells[0] == ["x" * 11 + "…"]
     columns, cells = fitted(COLUMNS, [["x" * 30], ["i" * 10], ["12345"], ["tag"]], 26)
     assert [column.title for column in columns] == ["A", "B"]
     columns, cells = fitted(COLUMNS, [["x" * 30], ["i" * 10], ["12345"], ["tag"]], 5)
@@ -119,3 +119,19 @@ def test_there_is_a_difference_if_and_only_if_two_states_differ(one, two):
     )
     assert list(differences(one, one)) == []
     assert plain(one) == one
+
+
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        ("Ship?", "Ship?"),
+        ({"question": "Ship?"}, "Ship?"),
+        ({"question": "Ship?", "of": [1]}, "question: Ship?, of: [1]"),
+        ({"n": 1}, "n: 1"),
+        ({}, "{}"),
+        ([1], "[1]"),
+        (None, "null"),
+    ],
+)
+def test_what_a_human_is_asked(payload, expected):
+    assert asking(payload) == expected

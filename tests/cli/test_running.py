@@ -27,7 +27,7 @@ def test_a_run_step_by_step(tmp_path, shop):
     assert done.out == (
         "   0 __START__\n"
         '   1 reserve                  log=["reserved lamp"]\n'
-        't stopped after 1 step and waits inside approve: {"question": "Ship lamp?"}\n'
+        "t stopped after 1 step and waits inside approve: Ship lamp?\n"
     )
     on = graphkit("resume", tmp_path / "runs", "t", "--app", shop, "--value", '"yes"', "--set", "city=Bern")
     assert on.out == (

@@ -54,10 +54,6 @@ class Keeper(Protocol):
         """Names where on the main line the visit that goes on here began."""
         ...
 
-    def save(self, source: str, visit: str | None = None) -> Steps:
-        """Store where it stands; `visit` names the one that is under way there, if one is."""
-        ...
-
     def settle(self) -> Steps:
         """Make sure that values can be recorded beside where it stands."""
         ...

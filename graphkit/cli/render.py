@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -145,7 +145,7 @@ def fitted(
 ) -> tuple[list[Column], list[Sequence[str]]]:
     """The columns that a terminal has room for, and their cells, cut where they must be.
 
-    Empty columns go first; then what is text is cut, the longest first; then figures go, the last first.
+    Empty columns go first; then what is text is cut, the longest first; then figures go, the last first; then text.
     """
     kept = [(column, texts) for column, texts in zip(columns, cells, strict=True) if any(texts)]
     while True:
@@ -155,13 +155,14 @@ def fitted(
         while excess > 0 and soft and max(soft.values()) > _SHORTEST:
             soft[max(soft, key=lambda at: soft[at])] -= 1
             excess -= 1
-        spare = [at for at, (column, _) in enumerate(kept) if column.kind in _SPARE]
+        spare = [at for kinds in (_SOFT, _SPARE) for at, (column, _) in enumerate(kept) if column.kind in kinds]
         if excess <= 0 or not spare:
             break
         del kept[spare[-1]]
     limits = [soft.get(at, widths[at]) for at in range(len(kept))]
     cut = [[_cut(text, limit) for text in texts] for (_, texts), limit in zip(kept, limits, strict=True)]
-    return [column for column, _ in kept], [*cut]
+    titled = [replace(column, title=_cut(column.title, limit)) for (column, _), limit in zip(kept, limits, strict=True)]
+    return titled, [*cut]
 
 
 def _console(world: World) -> Any:

@@ -1,0 +1,230 @@
+"""Following runs and serving them: watch, worker."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import typer
+
+from graphkit._abc import BaseCheckpointSaver
+from graphkit._config import RunnableConfig
+from graphkit._output import InterruptionMetadata, NodeOutput, StreamingOutput
+from graphkit._watch import Change, Watch
+from graphkit.cli.opening import checkpoint_of, load_app, open_store, thread_of
+from graphkit.cli.options import App, CheckpointId, Directory, Limit, MaybeThread
+from graphkit.cli.render import Column, Said, Table, Text, View, show
+from graphkit.cli.values import UsageError, brief, shown
+from graphkit.cli.world import World
+
+_SHOWN: Final = 20
+"""Threads in the table that a terminal shows."""
+_FRESH: Final = 1.0
+"""Seconds between two looks at the clock, for the ages in that table."""
+_WIDTH: Final = 60
+_COLUMNS: Final = (
+    Column("thread", "THREAD", "name"),
+    Column("status", "STATUS", "status"),
+    Column("node", "NODE"),
+    Column("next", "NEXT"),
+    Column("step", "STEP", "number"),
+    Column("told", "LAST", "text"),
+    Column("time", "UPDATED", "age"),
+)
+
+Interval = Annotated[
+    float,
+    typer.Option("--interval", min=0.01, metavar="SECONDS", help="How often to look where there are no file events."),
+]
+
+
+def watch(
+    world: World,
+    directory: Directory,
+    thread: MaybeThread = None,
+    checkpoint: CheckpointId = None,
+    limit: Limit = None,
+    interval: Interval = 1.0,
+) -> Iterator[View]:
+    """Follow runs live, whatever processes they are in: a line per step; at a terminal, a table that keeps up.
+
+    Steps, questions to people, answers, failures, releases, deletions, and processes that died. ^C ends it. With
+    --checkpoint it begins after that one; with a thread, at its latest; otherwise with what happens from now on.
+
+    Example: graphkit watch runs order-17
+    """
+    saver = open_store(directory)
+    with _watch(saver, thread, checkpoint, latest=world.is_pretty or thread is not None, interval=interval) as changes:
+        if world.is_pretty:
+            _Screen(world).follow(changes, limit)
+        else:
+            yield from _lines(world, changes, limit)
+
+
+def _watch(
+    saver: BaseCheckpointSaver, thread: str | None, checkpoint: str | None, *, latest: bool, interval: float
+) -> Watch:
+    if thread is None:
+        if checkpoint is not None:
+            raise UsageError("--checkpoint is one of a thread's: name the thread too")
+        return saver.watch(latest=latest, interval=interval)
+    at = RunnableConfig(thread_of(saver, thread, released=True))
+    if checkpoint is not None:
+        at = at.with_check_point_id(checkpoint_of(saver, at, checkpoint).id)
+    return saver.watch(at, latest=latest, interval=interval)
+
+
+def _lines(world: World, changes: Watch, limit: int | None) -> Iterator[View]:
+    statuses: dict[str, str] = {}
+    told = 0
+    for change in changes:
+        row = _row(world, change, statuses)
+        if row is not None or world.as_json:
+            yield Text("" if row is None else _line(world, row), row or _data(world, change, ""))
+            told += 1
+        if told == limit:
+            return
+
+
+def _row(world: World, change: Change, statuses: dict[str, str]) -> dict[str, Any] | None:
+    """What is told of a change; None if it says nothing to people: a run that ended well is idle, too."""
+    if change.kind == "idle" and statuses.get(change.thread_id) != "running":
+        return None
+    if change.kind in {"release", "delete"}:
+        statuses.pop(change.thread_id, None)
+    elif change.checkpoint is not None and not change.checkpoint_ns:
+        statuses[change.thread_id] = change.checkpoint.status
+    return _data(world, change, _told(change))
+
+
+def _data(world: World, change: Change, told: str) -> dict[str, Any]:
+    info = change.checkpoint
+    when = info.created_at if info is not None and change.kind == "checkpoint" else world.now()
+    return {
+        "kind": change.kind,
+        "thread": change.thread_id,
+        "ns": change.checkpoint_ns,
+        "checkpoint": None if info is None else info.id,
+        "node": None if info is None else info.node_id,
+        "next": None if info is None else info.next_node_id,
+        "status": None if info is None else info.status,
+        "step": None if info is None else info.metadata.get("step"),
+        "time": when,
+        "id": change.id,
+        "value": change.value,
+        "told": told,
+    }
+
+
+def _told(change: Change) -> str:
+    """A change in a few words; a step says where it leads by itself."""
+    value: Any = change.value
+    if change.kind == "interrupt":
+        return f"waits {value['when']} {shown(value['node_id'])}: {brief(_reason(value), _WIDTH)}"
+    if change.kind == "answer":
+        return "goes on" if value is None else f"answered: {brief(value, _WIDTH)}"
+    if change.kind == "failure":
+        return f"failed in {shown(str(value['node_id']))}: {value['type']}: {brief(value['message'], _WIDTH)}"
+    if change.kind == "checkpoint":
+        return ""
+    return {"release": "released", "delete": "deleted", "idle": "its process has died"}[change.kind]
+
+
+def _reason(stop: Any) -> Any:
+    return stop["metadata"].get("reason") if stop["payload"] is None else stop["payload"]
+
+
+def _line(world: World, row: dict[str, Any]) -> str:
+    when: datetime = row["time"]
+    place = shown(row["thread"]) + (f"[{shown(row['ns'])}]" if row["ns"] else "")
+    told = row["told"] or f"{shown(row['node'])} -> {shown(row['next'] or '?')}"
+    return f"{world.local(when):%H:%M:%S}  {place:24} {told}"
+
+
+class _Screen:
+    """A table of the threads in which something happened last."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._rows: dict[str, dict[str, Any]] = {}
+        self._statuses: dict[str, str] = {}
+
+    def follow(self, changes: Watch, limit: int | None) -> None:
+        """Show changes as they come, up to so many."""
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(file=self._world.out, width=self._world.width)
+        told = 0
+        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+            while told != limit:
+                change = changes.get(_FRESH)
+                while change is not None and told != limit:
+                    self._take(change)
+                    told += 1
+                    change = changes.get(0) if told != limit else None
+                live.update(self._drawn(), refresh=True)
+
+    def _take(self, change: Change) -> None:
+        row = _row(self._world, change, self._statuses)
+        if row is None:
+            return
+        old = self._rows.pop(change.thread_id, {})
+        if change.checkpoint_ns or change.checkpoint is None:  # the row is about the thread's own graph
+            row = {**row, **{key: old.get(key) for key in ("node", "next", "status", "step")}}
+        if change.kind != "delete":
+            self._rows[change.thread_id] = row
+
+    def _drawn(self) -> Any:
+        from rich.text import Text as RichText
+
+        page = io.StringIO()
+        rows = [*reversed(self._rows.values())]
+        note = "" if len(rows) <= _SHOWN else f"and {len(rows) - _SHOWN} more"
+        nothing = "nothing has happened yet"
+        show(dataclasses.replace(self._world, out=page, err=page), Table(_COLUMNS, rows[:_SHOWN], nothing, note))
+        return RichText.from_ansi(page.getvalue())
+
+
+def worker(
+    world: World,
+    directory: Directory,
+    app: App,
+    failed: Annotated[bool, typer.Option("--failed", help="Take up failed runs too, with growing pauses.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End when there is nothing to do at the moment.")] = False,
+    interval: Interval = 1.0,
+) -> Said:
+    """Serve the runs of a directory: go on with those that were answered, and those whose process died.
+
+    Start as many as there is work for: a thread is run by one of them at a time. Threads of other graphs are left
+    alone. SIGTERM and ^C stop it before the next node, with everything stored; another worker goes on at once.
+
+    Example: graphkit worker runs --app shop:app
+    """
+    from graphkit.worker import Worker
+
+    def report(thread: str, output: NodeOutput) -> None:
+        if not (output.is_start or isinstance(output, StreamingOutput)):
+            show(world, _output(world, thread, output))
+
+    serving = Worker(load_app(app, directory), failed=failed, on_output=report, interval=interval)
+    with world.stopping(serving.stop):
+        count = serving.run(once=once)
+    return Said(f"took up {count} run{'' if count == 1 else 's'}", {"runs": count})
+
+
+def _output(world: World, thread: str, output: NodeOutput) -> Text:
+    stops = output.interrupts if isinstance(output, InterruptionMetadata) else ()
+    waits = [{"id": one.id, "node": one.node_id, "when": one.when, "reason": one.reason()} for one in stops]
+    told = "finished" if output.is_end else shown(output.node)
+    if waits:
+        told = "waits " + "; ".join(f"{one['when']} {shown(one['node'])}: {brief(one['reason'])}" for one in waits)
+    when = world.now()
+    data = {"time": when, "thread": thread, "node": output.node, "subgraph": output.is_subgraph, "interrupts": waits}
+    return Text(f"{world.local(when):%H:%M:%S}  {shown(thread):24} {told}", data)
+
+
+COMMANDS: Final = (watch, worker)

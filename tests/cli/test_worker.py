@@ -1,0 +1,354 @@
+"""Workers as processes: answers from elsewhere, kill -9 in the middle of a node, several side by side, SIGTERM."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import graphkit.worker
+from graphkit import RetryPolicy, RunnableConfig
+from graphkit.errors import ThreadBusyError
+from savers import FileSystemSaver, SaverWrapper
+from savers._filesystem import layout
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
+
+PATIENCE = 60.0
+FLOW = """
+import os
+from graphkit import END, START, Channels, StateGraph, interrupt
+
+here = os.path.dirname(os.path.abspath(__file__))
+
+
+def note(word, config):
+    fd = os.open(os.path.join(here, "work"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(fd, f"{config.thread} {word}\\n".encode())
+    os.close(fd)
+
+
+def alone(config):
+    # Two processes in nodes of one thread would meet here.
+    path = os.path.join(here, f"inside-{config.thread}")
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    os.unlink(path)
+
+
+def draft(state, config):
+    alone(config)
+    note("draft", config)
+    return {"log": "draft"}
+
+
+def review(state, config):
+    alone(config)
+    return {"log": interrupt({"question": "ok?"})}
+
+
+def hold(state, config):
+    if os.path.exists(os.path.join(here, "gate")):
+        note("hold", config)
+        with open(os.path.join(here, "gate")) as gate:
+            gate.read()
+    note("held", config)
+    return {"log": "held"}
+
+
+def publish(state, config):
+    alone(config)
+    note("publish", config)
+    return {"log": "publish"}
+
+
+graph = StateGraph({"log": Channels.appender_with_duplicate()})
+graph.add_node("draft", draft).add_node("review", review).add_node("hold", hold).add_node("publish", publish)
+graph.add_edge(START, "draft").add_edge("draft", "review").add_edge("review", "hold").add_edge("hold", "publish")
+graph.add_edge("publish", END)
+app = graph.compile()
+"""
+COMMAND = """
+import sys
+import graphkit.worker
+from graphkit.retry import RetryPolicy
+from graphkit.cli import app, main
+app.SUBJECTS = tuple(dict.fromkeys((*app.SUBJECTS, "follow")))
+graphkit.worker._BUSY = RetryPolicy(initial_delay=3600, max_delay=3600)  # only events call it back
+main.main()
+""".replace("graphkit.retry", "graphkit")
+
+
+class Process:
+    """A `graphkit` in a process of its own, whose lines are waited for."""
+
+    def __init__(self, place, *args):
+        command = [sys.executable, "-W", "error", "-c", COMMAND, *map(str, args)]
+        self.process = subprocess.Popen(
+            command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+        )
+        self.killer = threading.Timer(PATIENCE, self.process.kill)
+        self.killer.start()
+
+    def line(self):
+        return json.loads(self.process.stdout.readline() or "null")
+
+    def until(self, wanted):
+        """Lines up to one of which this holds."""
+        while (line := self.line()) is not None:
+            if wanted(line):
+                return line
+        raise AssertionError(self.process.stderr.read())
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def end(self):
+        """What else it says, and its exit code."""
+        out, err = self.process.communicate()
+        self.killer.cancel()
+        return [json.loads(line) for line in out.splitlines()], err, self.process.returncode
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    (tmp_path / "flow.py").write_text(FLOW)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("flow", None)
+
+
+@pytest.fixture
+def saver(place):
+    with FileSystemSaver(place / "runs", fsync="never") as saver:
+        yield saver
+
+
+@pytest.fixture
+def start(place):
+    """Starts workers, and kills those that are left."""
+    started = []
+
+    def start_worker(*options):
+        # An hour between looks: what is noticed is noticed by an event.
+        args = ("worker", "runs", "--app", "flow:app", "--json", "--interval", "3600", *options)
+        started.append(Process(place, *args))
+        return started[-1]
+
+    yield start_worker
+    for one in started:
+        with contextlib.suppress(ProcessLookupError):
+            one.process.kill()
+        one.killer.cancel()
+        one.process.communicate()
+
+
+def begin(saver, *threads):
+    """Leave runs as their process does that dies after the first checkpoint."""
+    import flow
+
+    app = flow.graph.compile(checkpoint_saver=saver)
+    for thread in threads:
+        next(app.stream({}, RunnableConfig(thread)))
+
+
+def answer(saver, thread, value):
+    """As any other process does it."""
+    waiting = wait_until_it_asks(saver, thread)
+    saver.put_writes(RunnableConfig(thread, waiting.checkpoint_id), {f"answer:{waiting.id}": value})
+
+
+def wait_until_it_asks(saver, thread):
+    with saver.watch(thread) as changes:
+        while not (waiting := saver.interrupts(thread)):
+            assert changes.get(PATIENCE) is not None
+    return waiting[0]
+
+
+def work(place):
+    path = place / "work"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def log(saver, thread):
+    return [*saver.get(RunnableConfig(thread)).state["log"]]
+
+
+def test_an_answer_given_elsewhere_is_noticed_without_polling(place, saver, start):
+    begin(saver, "t")
+    worker = start()
+    asked = worker.until(lambda line: line["interrupts"])
+    assert asked["thread"] == "t"
+    assert asked["interrupts"][0]["reason"] == {"question": "ok?"}
+    answer(saver, "t", "yes")
+    worker.until(lambda line: line["node"] == "__END__")
+    assert log(saver, "t") == ["draft", "yes", "held", "publish"]
+    worker.signal(signal.SIGTERM)
+    rest, _, code = worker.end()
+    assert code == 0
+    assert rest[-1] == {"runs": 2}
+    assert work(place) == ["t draft", "t held", "t publish"]
+
+
+def test_a_second_worker_takes_over_from_one_that_is_killed_in_a_node(place, saver, start):
+    os.mkfifo(place / "gate")
+    begin(saver, "t")
+    first = start()
+    first.until(lambda line: line["interrupts"])
+    second = start()
+    answer(saver, "t", "yes")
+    with inside_the_node(place):
+        holders = [one for one in (first, second) if holds_lock(one, saver, "t")]
+        (holder,) = holders
+        other = second if holder is first else first
+        holder.signal(signal.SIGKILL)
+        holder.process.wait(PATIENCE)
+    other.until(lambda line: line["node"] == "__END__")
+    assert log(saver, "t") == ["draft", "yes", "held", "publish"]
+    assert Counter(work(place)) == {"t draft": 1, "t hold": 1, "t held": 1, "t publish": 1}
+
+
+def holds_lock(one, saver, thread):
+    """Whether a process is the one that the lock file of a running thread names."""
+    path = Path(saver.base_directory, layout.place_of(thread).name, "run.lock")
+    return f"process {one.process.pid} " in path.read_text()
+
+
+@contextlib.contextmanager
+def inside_the_node(place):
+    """From the moment when a node stands at the gate; the gate opens, and is gone, at the end."""
+    gate = place / "gate"
+    late = threading.Timer(PATIENCE, lambda: os.open(gate, os.O_RDONLY | os.O_NONBLOCK))
+    late.start()
+    with gate.open("w"):
+        assert late.is_alive(), "no node came to the gate"
+        late.cancel()
+        yield
+        gate.unlink()
+
+
+HOLDER = """
+import sys
+from graphkit import RunnableConfig
+from savers import FileSystemSaver
+
+with FileSystemSaver("runs").run_lock(RunnableConfig("t")):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+class Telling(SaverWrapper):
+    """Tells when a thread was busy."""
+
+    was_busy = threading.Event()
+
+    def run_lock(self, config=None, timeout=None):
+        @contextlib.contextmanager
+        def trying():
+            try:
+                with super(Telling, self).run_lock(config, timeout):
+                    yield
+            except ThreadBusyError:
+                self.was_busy.set()
+                raise
+
+        return trying()
+
+
+def test_the_death_of_a_process_calls_those_who_found_the_thread_busy(place, saver, monkeypatch):
+    monkeypatch.setattr(graphkit.worker, "_BUSY", RetryPolicy(initial_delay=3600, max_delay=3600))
+    begin(saver, "t")
+    import flow
+
+    args = [sys.executable, "-c", HOLDER]
+    with subprocess.Popen(args, cwd=place, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout.readline() == "held\n"
+            worker = graphkit.worker.Worker(flow.app, Telling(saver), interval=3600)
+            with ThreadPoolExecutor(1) as pool:
+                done = pool.submit(worker.run)
+                assert Telling.was_busy.wait(PATIENCE)
+                holder.kill()
+                wait_until_it_asks(saver, "t")
+                worker.stop()
+                assert done.result(PATIENCE) == 1
+        finally:
+            holder.kill()
+
+
+def test_workers_side_by_side_never_run_a_thread_at_the_same_time(place, saver, start):
+    threads = [f"t{number}" for number in range(24)]
+    workers = [start() for _ in range(3)]
+    begin(saver, *threads)
+    for thread in threads:
+        answer(saver, thread, "yes")
+    with saver.watch(latest=True) as changes:
+        missing = set(threads)
+        while missing:
+            change = changes.get(PATIENCE)
+            assert change is not None, missing
+            if change.checkpoint is not None and change.checkpoint.status == "finished":
+                missing.discard(change.thread_id)
+    taken = 0
+    for worker in workers:
+        worker.signal(signal.SIGTERM)
+        rest, err, code = worker.end()
+        assert (code, [line for line in err.splitlines() if "stopping" not in line]) == (0, [])
+        taken += rest[-1]["runs"]
+    assert Counter(work(place)) == {
+        f"{thread} {node}": 1 for thread in threads for node in ("draft", "held", "publish")
+    }
+    assert all(log(saver, thread) == ["draft", "yes", "held", "publish"] for thread in threads)
+    assert taken >= len(threads)
+
+
+def test_sigterm_stops_at_the_node_boundary_with_everything_saved(place, saver, start):
+    os.mkfifo(place / "gate")
+    begin(saver, "t")
+    worker = start()
+    worker.until(lambda line: line["interrupts"])
+    answer(saver, "t", "yes")
+    with inside_the_node(place):
+        worker.signal(signal.SIGTERM)
+        assert "stopping at the next node" in worker.process.stderr.readline()
+    rest, _, code = worker.end()
+    assert code == 0
+    assert rest[-1] == {"runs": 2}
+    assert log(saver, "t") == ["draft", "yes", "held"]
+    assert not saver.interrupts("t")  # nobody has to answer for it
+    again, _, code = start("--once").end()
+    assert (code, again[-1]) == (0, {"runs": 1})
+    assert log(saver, "t") == ["draft", "yes", "held", "publish"]
+    assert Counter(work(place)) == {"t draft": 1, "t hold": 1, "t held": 1, "t publish": 1}
+
+
+def test_a_damaged_thread_does_not_keep_the_others_waiting(place, saver, start):
+    begin(saver, "bad", "good")
+    (path,) = (place / "runs").glob("t-bad-*/log")
+    data = bytearray(path.read_bytes())
+    data[-10] ^= 1
+    path.write_bytes(data)
+    rest, err, code = start("--once").end()
+    assert code == 0
+    assert "is damaged at byte" in err
+    assert [line["thread"] for line in rest[:-1]] == ["good", "good"]
+    assert [one.thread_id for one in saver.interrupts("good")] == ["good"]
+
+
+def test_people_read_lines(place, saver):
+    begin(saver, "t")
+    args = ["worker", "runs", "--app", "flow:app", "--once"]
+    done = Process(place, *args)
+    out, err = done.process.communicate()
+    done.killer.cancel()
+    assert (done.process.returncode, err) == (0, "")
+    said = [line[10:] for line in out.splitlines()[:-1]]
+    assert said == [f"{'t':24} draft", f'{"t":24} waits inside review: {{"question": "ok?"}}']
+    assert out.splitlines()[-1] == "took up 1 run"

@@ -106,7 +106,8 @@ def get_checkpoint_store(name: str, **options: Any) -> BaseCheckpointSaver:
 def _made(name: str, kind: Factory | EntryPoint, options: Mapping[str, Any]) -> BaseCheckpointSaver:
     first = [options["path"]] if "path" in options else []
     others = {key: value for key, value in options.items() if key != "path"}
-    factory: Factory = kind.load() if isinstance(kind, EntryPoint) else kind
+    # Not by isinstance: where the backport importlib_metadata is installed, entry points are of its class.
+    factory: Factory = kind if callable(kind) else kind.load()
     _check_options(name, factory, first, others)
     saver: object = factory(*first, **others)
     if not isinstance(saver, BaseCheckpointSaver):

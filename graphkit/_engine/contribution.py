@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Any, Final, final
 
 from graphkit._channels import REMOVE
-from graphkit._engine.packed import keys_of, only, unpack
+from graphkit._engine.packed import keys_of, only, pack, unpack
 from graphkit._frozen import FrozenDict, FrozenList, extended, freeze
 from graphkit._state import SET, Changes
 
@@ -36,6 +36,17 @@ class Contribution:
         others = [key for key in keys_of(update) if key not in self.wanted]
         self.entries = extended(self.entries, [freeze({"update": only(update, self.wanted), "others": others})])
         self.entries.base = None
+
+    def migrated(self, old: FrozenDict, new: FrozenDict) -> None:
+        """Note under which names stands now what was noted, after the child's stored state was migrated.
+
+        A migration knows whole states only, so an update that a channel of the parent has to merge stays as it is.
+        """
+        touched = {key for entry in self.entries for key in entry["others"]}
+        if touched - new.keys():
+            others = [key for key in new if key not in old and key not in self.wanted]
+            self.entries = extended(self.entries, [freeze({"update": pack({}), "others": others})])
+            self.entries.base = None
 
     def stored(
         self, data: FrozenDict, changes: Changes | None, entries: FrozenList

@@ -369,6 +369,8 @@ class Run(Strand):
         self.is_saved = True
         if self.contribution is not None:
             self.contribution.entries = base.state.get(EXTRA, self.contribution.entries)
+            if self.changes is None:
+                self.contribution.migrated(visible(base.state), self.data)
         self.at = base.node_id
         self.next = base.next_node_id
         if self.next is not None:

@@ -156,8 +156,19 @@ def test_a_subgraph_migrates_its_own(saver):
     graph(0).invoke({"mine": 1}, CONFIG)
     assert graph(1).get_state(INSIDE).values["new"] == 1
     state = graph(1).invoke(GraphResume("x"), CONFIG)
-    assert state["log"] == ["x", "z"]
+    assert dict(state) == {"mine": 1, "new": 1, "log": ["x", "z"]}
     assert graph(1).get_state(INSIDE).values == {"mine": 1, "new": 1, "log": ["x"]}
+
+
+def test_a_subgraph_hands_on_what_it_changed_and_nothing_else_that_a_migration_moved(saver):
+    def graph(version):
+        moves = [Migration("shared", "moved")] if version else []
+        child = chain(p=lambda state: {"own": 1}, q=ask).compile(migrations=moves)
+        return chain(s=child).compile(checkpoint_saver=saver, migrations=moves)
+
+    graph(0).invoke({"shared": 1}, CONFIG)
+    graph(1).update_state(CONFIG, {"moved": 2})
+    assert dict(graph(1).invoke(GraphResume("x"), CONFIG)) == {"moved": 2, "own": 1, "log": ["x"]}
 
 
 def test_an_answer_that_was_recorded_before_is_merged_after():

@@ -600,6 +600,52 @@ def everything(saver):
 
 
 @both
+def test_one_question_after_the_other(saver, how):
+    def both_questions(state):
+        return {"log": [interrupt("first?"), interrupt("second?")]}
+
+    graph = chain(s=chain(t=chain(x=both_questions).compile()).compile()).compile(checkpoint_saver=saver)
+    assert run(graph, {}, how=how)[-1].payload == "first?"
+    second = run(graph, GraphResume("1"), how=how)[-1]
+    assert (second.payload, len(second.interrupts)) == ("second?", 1)
+    assert run(graph, GraphResume("2"), how=how)[-1].state["log"] == ["1", "2"]
+
+
+@both
+def test_a_question_at_every_visit_of_a_loop(saver, how):
+    child = chain(p=lambda state: {"log": interrupt(len(state["log"]))}).compile()
+    graph = StateGraph(LOG).add_node("s", child).add_edge(START, "s")
+    graph.add_conditional_edges("s", lambda state: "s" if len(state["log"]) < 3 else END)
+    compiled = graph.compile(checkpoint_saver=saver)
+    last = run(compiled, {}, how=how)[-1]
+    while last.node != END:
+        last = run(compiled, GraphResume(f"answer {last.payload}"), how=how)[-1]
+    assert last.state["log"] == ["answer 0", "answer 1", "answer 2"]
+
+
+@both
+def test_stops_of_the_graph_around_it_at_it(saver, how):
+    child = chain(p=Node("p", []), q=asking).compile()
+    graph = chain(s=child, z=Node("z", [])).compile(
+        checkpoint_saver=saver, interrupt_before=["s"], interrupt_after=["s"]
+    )
+    stops = [run(graph, {}, how=how)[-1]]
+    stops += [run(graph, GraphResume(given), how=how)[-1] for given in ({"log": "b"}, "ok")]
+    assert [(stop.when, stop.node_id) for stop in stops] == [("before", "s"), ("inside", "q"), ("after", "s")]
+    assert run(graph, GraphResume({"log": "a"}), how=how)[-1].state["log"] == ["b", "p", "ok", "a", "z"]
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_a_copy_of_a_thread_that_waits_inside(stores, kind):
+    saver = stores(1, kind)
+    graph, answer, log = stopping("inside", saver, deep=True)
+    graph.invoke({}, CONFIG)
+    saver.copy("t", "copy")
+    assert graph.invoke(GraphResume("other"), RunnableConfig("copy"))["log"] == ["a", "other", *log[2:]]
+    assert graph.invoke(GraphResume(answer), CONFIG)["log"] == log
+
+
+@both
 def test_a_question_asked_again_still_takes_its_answer_after_a_crash(saver, how):
     dies = []
 

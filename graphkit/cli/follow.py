@@ -115,7 +115,7 @@ def _data(world: World, change: Change, told: str) -> dict[str, Any]:
         "time": when,
         "id": change.id,
         "value": change.value,
-        "told": told,
+        "told": told or None,
     }
 
 

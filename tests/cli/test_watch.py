@@ -1,0 +1,149 @@
+"""`graphkit watch`: a line per step in a pipe, a table at a terminal."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from graphkit import END, Checkpoint, RunnableConfig
+from graphkit.cli import app
+from savers import FileSystemSaver
+from tests.cli import terminal
+from tests.cli.terminal import damage
+
+PATIENCE = 60.0
+COMMAND = """
+from graphkit.cli import app, main
+app.SUBJECTS = tuple(dict.fromkeys((*app.SUBJECTS, "follow")))
+main.main()
+"""
+STOP = {"node_id": "ask", "when": "inside", "payload": {"question": "ok?"}, "metadata": {}, "created_at": 1}
+AT = RunnableConfig("order-17")
+
+
+@pytest.fixture
+def graphkit(monkeypatch):
+    monkeypatch.setattr(app, "SUBJECTS", tuple(dict.fromkeys((*app.SUBJECTS, "follow"))))
+    terminal.the_application.cache_clear()
+    yield terminal.graphkit
+    terminal.the_application.cache_clear()
+
+
+def step(node, following, **metadata):
+    return Checkpoint(node_id=node, next_node_id=following, state={"n": 1}, metadata=metadata)
+
+
+def told(line):
+    """A line without its time."""
+    return line[10:]
+
+
+class Watching:
+    """A `graphkit watch` in a process of its own, that has begun to watch."""
+
+    def __init__(self, directory, saver, *options):
+        command = [sys.executable, "-W", "error", "-c", COMMAND, "watch", str(directory), *options]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+        )
+        self.killer = threading.Timer(PATIENCE, self.process.kill)
+        self.killer.start()
+
+    def lines(self):
+        out, err = self.process.communicate()
+        self.killer.cancel()
+        assert (self.process.returncode, err) == (0, "")
+        return out.splitlines()
+
+
+def test_a_line_per_step_of_another_process(store, saver):
+    watching = Watching(store, saver, "order-17", "--interval", "3600", "--limit", "8")
+    assert told(watching.process.stdout.readline()).split() == ["order-17", "reserve", "->", "approve"]
+    stopped = 'waits inside approve: {"question": "Ship lamp?"}'
+    assert told(watching.process.stdout.readline()) == f"{'order-17':24} {stopped}\n"
+    saver.put_writes(AT, {"answer:q-1": {"yes": True}})
+    saver.put(RunnableConfig("order-18"), step("x", END))
+    saver.put(AT, step("approve", "ship"))
+    saver.put(RunnableConfig("order-17", checkpoint_ns="sub"), step("inner", None))
+    saver.put_writes(AT, {"failure": {"node_id": "ship", "type": "ValueError", "message": "no van", "at": 1}})
+    saver.release(AT)
+    saver.put(AT, step("again", END))
+    found = [told(line) for line in watching.lines()]
+    assert f'{"order-17":24} answered: {{"yes": true}}' in found
+    assert f"{'order-17':24} approve -> ship" in found
+    assert f"{'order-17[sub]':24} inner -> ?" in found
+    assert f"{'order-17':24} failed in ship: ValueError: no van" in found
+    assert f"{'order-17':24} released" in found
+    assert not any("order-18" in line for line in found)
+
+
+def test_json_has_all_fields(graphkit, store):
+    done = graphkit("watch", store, "order-17", "--limit", 2, "--json")
+    first, second = map(json.loads, done.lines)
+    assert first == {
+        "kind": "checkpoint", "thread": "order-17", "ns": "", "checkpoint": "00000000-0000-7000-8000-000000000002",
+        "node": "reserve", "next": "approve", "status": "interrupted", "step": 1, "time": "2026-11-20T11:02:00+00:00",
+        "id": None, "value": None, "told": None,
+    }  # fmt: skip
+    assert (second["kind"], second["id"], second["value"]["node_id"]) == ("interrupt", "q-1", "approve")
+
+
+def test_from_a_checkpoint_on(graphkit, store):
+    done = graphkit("watch", store, "order-17", "--checkpoint", "00000001", "--limit", 1)
+    assert [told(line) for line in done.lines] == [f"{'order-17':24} reserve -> approve"]
+    wrong = graphkit("watch", store, "--checkpoint", "00000001")
+    assert (wrong.code, "name the thread too" in wrong.err) == (2, True)
+
+
+def test_a_table_at_a_terminal(graphkit, store):
+    done = graphkit("watch", store, "--limit", 4, terminal=True)
+    last = done.out[done.out.rindex("THREAD") :].splitlines()
+    assert last[0].split() == ["THREAD", "STATUS", "NODE", "NEXT", "STEP", "LAST", "UPDATED"]
+    rows = {line.split()[0]: line for line in last[1:] if "-" in line}
+    assert set(rows) == {"order-17", "order-18", "import-a"}
+    assert "interrupted" in rows["order-17"]
+    assert "waits inside approve" in rows["order-17"]
+    assert "finished" in rows["order-18"]
+    assert done.code == 0
+
+
+def test_a_damaged_thread_is_told_and_the_others_are_followed(graphkit, store):
+    damage(store, "import-a")
+    done = graphkit("watch", store, "--limit", 3, terminal=True, width=200)
+    assert "is damaged at byte" in done.err
+    assert "order-17" in done.out
+    assert "order-18" in done.out
+
+
+def test_a_run_whose_process_has_died_is_told(graphkit, store, saver):
+    code = (
+        "import os, sys; from savers import FileSystemSaver; from graphkit import RunnableConfig;"
+        f"s = FileSystemSaver({str(store)!r}); l = s.run_lock(RunnableConfig('import-a')); l.__enter__(); os._exit(1)"
+    )
+    watching = Watching(store, saver, "import-a", "--limit", "2", "--interval", "3600")
+    watching.process.stdout.readline()
+    subprocess.run([sys.executable, "-c", code], check=False)
+    assert [told(line) for line in watching.lines()] == [f"{'import-a':24} its process has died"]
+
+
+def test_bad_input(graphkit, store, tmp_path):
+    assert graphkit("watch", tmp_path / "none").code == 18
+    unknown = graphkit("watch", store, "order-71")
+    assert (unknown.code, "order-17" in unknown.err) == (11, True)
+    (tmp_path / "plain").mkdir()
+    assert graphkit("watch", tmp_path / "plain").code == 13
+
+
+def test_a_store_that_another_process_makes_threads_in(store, saver):
+    watching = Watching(store, saver, "--json", "--limit", "1", "--interval", "3600")
+    more = 0
+    with FileSystemSaver(store, fsync="never") as writer:
+        while watching.process.poll() is None:  # until it has begun, nobody tells what was before
+            more += 1
+            writer.put(RunnableConfig(f"new {more}"), step("a", "b"))
+    (line,) = map(json.loads, watching.lines())
+    assert (line["kind"], line["node"], line["next"]) == ("checkpoint", "a", "b")
+    assert line["thread"].startswith("new ")

@@ -11,6 +11,7 @@ from time import perf_counter
 from types import AsyncGeneratorType
 from typing import Any, Final
 
+from graphkit._checkpoint import Checkpoint
 from graphkit._engine.requests import (
     Ask,
     Close,
@@ -82,6 +83,8 @@ class Driver:
         self.loops: Loops | None = None
         self.guard = threading.RLock()
         """One at a time stores: the run, or one of the threads of its nodes."""
+        self.saved: tuple[Save, Checkpoint] | None = None
+        """The last that was stored while nodes ran beside each other."""
         saver = walk.saver
         if saver is not None:
             key = saver.run_lock_key(self.config)
@@ -153,7 +156,11 @@ class Driver:
         if self.threads is None and self.loops is None:
             return self.storing.save(request)
         with self.guard:
-            return self.storing.save(request)
+            if self.saved is not None and _is_same(self.saved[0], request):
+                return self.saved[1]  # another thread came first, after this was asked for
+            checkpoint = self.storing.save(request)
+            self.saved = None if checkpoint is None else (request, checkpoint)
+            return checkpoint
 
     def _record(self, request: Record) -> None:
         with self.guard:
@@ -435,6 +442,17 @@ _AANSWERS: Final[Mapping[type, Callable[[Driver, Any], Coroutine[Any, Any, Any]]
     Withdraw: Driver._awithdraw,  # noqa: SLF001
     Close: lambda _, request: _aclosed(request.generator),
 }
+
+
+def _is_same(one: Save, other: Save) -> bool:
+    return (one.saver, one.config, one.parent_id, one.node_id, one.metadata, one.data) == (
+        other.saver,
+        other.config,
+        other.parent_id,
+        other.node_id,
+        other.metadata,
+        other.data,
+    )
 
 
 def _arguments(request: Ask) -> tuple[Any, ...]:

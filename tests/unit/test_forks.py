@@ -677,6 +677,27 @@ def test_durability_with_interrupted_branches(saver, go, durability, last):
     assert [runs.count(name) for name in ("e", "e2", "b", "c")] == [1, 1, 2, 2]
 
 
+def test_what_is_first_stored_by_two_at_once_is_stored_once(tmp_path, go):
+    """Under "exit" the first question, or result of once, stores where the run stands; here they come together."""
+
+    def once(state, config):
+        return {"log": config.once("effect", lambda: config.node_id)}
+
+    def both(state, config):
+        config.once("effect", lambda: 1)
+        return {"log": interrupt("b?")}
+
+    saver = FileSystemSaver(tmp_path)  # whose put takes a while
+    graph = built("START>b,c,e b>d c>d e>d d>END", b=both, c=asking("c?"), e=once)
+    compiled = graph.compile(checkpoint_saver=saver, durability="exit")
+    for n in range(10):
+        config = RunnableConfig(str(n))
+        go(compiled, {}, config)
+        (only,) = saver.list(config)
+        kinds = [key.partition(":")[0] for key in saver.get_writes(config.replace(checkpoint_id=only.id))]
+        assert sorted(kinds) == ["interrupt", "interrupt", "once", "once", "task"]
+
+
 # --- several wait for a human -----------------------------------------------------------------------------------------
 
 

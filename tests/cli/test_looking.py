@@ -210,13 +210,13 @@ def test_the_size_of_a_store_and_of_a_thread_is_that_of_its_files(store):  # P60
 
 
 def test_how_resumes_end(saver, store):  # G38: resume success rate
-    for thread, status in (("good", "__END__"), ("bad", "x")):
-        here = saver.put(RunnableConfig(thread), checkpoint(1, "a", status, {}, clean=False))
+    for thread, following in (("good", "__END__"), ("bad", "x"), ("under-way", "x")):
+        here = saver.put(RunnableConfig(thread), checkpoint(1, "a", following, {}, clean=False))
         if thread == "bad":
             saver.put_writes(here, {"failure": {"node_id": "x", "type": "E", "message": "no", "at": NOW}})
     stats = graphkit("stats", store, "--json").json
-    assert (stats["resumed_after_failure"], stats["resume_success_rate"]) == (2, 0.5)
-    assert stats["statuses"] == {"failed": 1, "finished": 2, "running": 1, "interrupted": 1}
+    assert (stats["resumed_after_failure"], stats["resume_success_rate"]) == (3, 0.5)
+    assert stats["statuses"] == {"failed": 1, "finished": 2, "running": 2, "interrupted": 1}
 
 
 def test_stats_of_a_store_with_damage(store):

@@ -192,6 +192,18 @@ def test_a_rollback_removes_nothing(waiting):
     assert list(state_of(waiting).state["log"]) == ["reserved lamp", "approval: no", "shipped to None"]
 
 
+def test_a_rollback_begins_a_visit_of_its_own(waiting):
+    graphkit("answer", waiting, "order-17", "--value", '"first"')
+    updated = graphkit("update", waiting, "order-17", "--app", "shop:app", "--set", "city=Bern", "--json").json
+    row = graphkit("history", waiting, "order-17", "--json").json[0]
+    assert {"visit", "keeps"} <= set(row["metadata"])  # which name what was under way, answers included
+    resumed(waiting)
+    graphkit("rollback", waiting, "order-17", updated["checkpoint"], "--app", "shop:app")
+    head = graphkit("history", waiting, "order-17", "--json").json[0]
+    assert set(head["metadata"]) == set(row["metadata"]) - {"visit", "keeps"}
+    assert len(graphkit("interrupts", waiting, "--json").json) == 1
+
+
 def test_a_rollback_to_the_beginning_runs_everything_again(waiting):
     first = graphkit("history", waiting, "order-17", "--json").json[-1]
     graphkit("rollback", waiting, "order-17", first["id"])

@@ -515,7 +515,9 @@ class Watched(ThreadPoolExecutor):
         self.futures.append(super().submit(*call))
         return self.futures[-1]
 
-    def wait_for_the_rest(self):
+    def wait_for_the_rest(self, count):
+        while len(self.futures) < count:
+            os.sched_yield()
         for one in [one for one in self.futures if not one.running()]:
             done = threading.Event()
             one.add_done_callback(lambda _, done=done: done.set())
@@ -530,7 +532,7 @@ def test_what_has_not_started_does_not_start(saver, go):
     def node(name):  # its thread is not free before the others were taken back
         def run(state):
             runs.append(name)
-            pool.wait_for_the_rest()
+            pool.wait_for_the_rest(5)
             return {"log": name}
 
         return run

@@ -110,28 +110,52 @@ class FileSystemCheckpointSaver(BaseCheckpointSaver[str]):
             CheckpointConflictError: the thread holds a run of graphkit's own. Nothing was changed.
             CheckpointStorageError: the file system refused. What was there before still is.
         """
+        here = _place(config, checkpoint["id"])
+        early = self._writes.waiting(here)
+        own_metadata = get_serializable_checkpoint_metadata(config, metadata)
+        self.restore(config, checkpoint, own_metadata, new_versions, early)
+        if early:
+            self._writes.taken(here)
+        return _config(config["configurable"]["thread_id"], here.checkpoint_ns, checkpoint["id"])
+
+    def restore(
+        self,
+        config: LangGraphConfig,
+        checkpoint: LangGraphCheckpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+        writes: Mapping[str, Any],
+    ) -> None:
+        """Store a checkpoint and its writes in one: what `put` does, and an import from another saver.
+
+        Args:
+            config: names the thread, the namespace and the parent.
+            checkpoint: LangGraph's.
+            metadata: as it is to be stored.
+            new_versions: the channels that the parent does not have in these versions.
+            writes: those of the checkpoint, by key.
+
+        Raises:
+            CheckpointSerializationError: as `put`; and so the others.
+        """
         at, parent_id = _place(config), config["configurable"].get("checkpoint_id")
         here = _place(config, checkpoint["id"])
         latest = _own(at, self.store.get(at))
         parent = latest if latest is not None and latest.id == parent_id else self._named(at, parent_id)
-        own_metadata = get_serializable_checkpoint_metadata(config, metadata)
 
         def earlier() -> Iterator[Mapping[str, Any]]:
             yield base_of(parent)
             yield from (one.state for one in self.store.list(at))
 
         state = Encoder(self.serde).state(checkpoint, new_versions, base_of(latest), earlier)
-        if early := self._writes.waiting(here):
-            state[WRITES] = dict(early)
+        if writes:
+            state[WRITES] = dict(writes)
         frozen, changes = relative(base_of(latest), state)
         fields = (checkpoint["id"], node_of(checkpoint, metadata, base_of(parent)), next_of(checkpoint), parent_id)
-        made = freeze({**own_metadata, MADE_BY: LANGGRAPH})
+        made = freeze({**metadata, MADE_BY: LANGGRAPH})
         # The constructor would freeze anew what is frozen, and forget what changed.
         new = Checkpoint._make(*fields, _microseconds(checkpoint), made, frozen, changes, None)
         self.store.put(here if self.store.info(here) else at, new)
-        if early:
-            self._writes.taken(here)
-        return _config(config["configurable"]["thread_id"], at.checkpoint_ns, new.id)
 
     def put_writes(
         self, config: LangGraphConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -225,6 +249,11 @@ class FileSystemCheckpointSaver(BaseCheckpointSaver[str]):
             _config(thread_id, at.checkpoint_ns, parent) if parent else None,
             [self._pending(write) for write in self._writes.of(here, found.state)],
         )
+
+    def writes_of(self, config: LangGraphConfig) -> Sequence[Write]:
+        """The pending writes of a checkpoint as they are stored, in LangGraph's order."""
+        at, found = _place(config, _id_in(config)), self._named(_place(config), _id_in(config), latest=True)
+        return [] if found is None else self._writes.of(at.replace(checkpoint_id=found.id), found.state)
 
     def _pending(self, write: Write) -> PendingWrite:
         return write.task_id, write.channel, self.serde.loads_typed((write.type, write.data))

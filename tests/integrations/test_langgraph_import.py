@@ -1,0 +1,279 @@
+"""From the databases of LangGraph's own savers to files, and on from there."""
+
+import copy
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.types import Command, Send
+
+from graphkit import CheckpointConflictError, CheckpointStorageError, StateGraph
+from savers import FileSystemSaver
+from savers.langgraph import FileSystemCheckpointSaver, import_langgraph_postgres, import_langgraph_sqlite
+from tests.integrations import langgraph_graphs as graphs
+from tests.integrations.test_langgraph_graphs import Note, notes
+from tests.integrations.test_langgraph_store import Rot
+
+PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+
+
+class Database(NamedTuple):
+    """A saver of LangGraph's own, the import from it, and SQL for it."""
+
+    saver: Any
+    bring: Callable
+    execute: Callable
+
+
+def thread(name):
+    return {"configurable": {"thread_id": name}}
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A PostgreSQL of this test's own, on a socket in a directory of its own."""
+    if not PROGRAMS:
+        pytest.skip("PostgreSQL is not installed")
+    # It refuses to run as root, and its socket's path must be short.
+    own = {"user": "postgres"} if os.geteuid() == 0 else {}
+    with tempfile.TemporaryDirectory(prefix="pg") as directory:
+        if own:
+            Path(directory).chmod(0o777)
+        data = f"{directory}/data"
+
+        def program(name, *arguments):
+            command = [str(PROGRAMS[-1] / name), "-D", data, *arguments]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=directory, **own)
+
+        program("initdb", "-A", "trust", "-U", "test", "-N")
+        program("pg_ctl", "-w", "-l", f"{directory}/log", "-o", f"-F -k {directory} -c listen_addresses=", "start")
+        try:
+            yield f"host={directory} user=test dbname=postgres"
+        finally:
+            program("pg_ctl", "-w", "-m", "immediate", "stop")
+
+
+@contextmanager
+def _sqlite(tmp_path, serde=None):
+    file = tmp_path / "langgraph.db"
+    connection = sqlite3.connect(file, check_same_thread=False)
+    saver = SqliteSaver(connection, serde=serde)
+    saver.setup()
+
+    def execute(statement):
+        connection.execute(statement.replace("%s", "?"))
+        connection.commit()
+
+    try:
+        yield Database(saver, lambda *args, **options: import_langgraph_sqlite(file, *args, **options), execute)
+    finally:
+        connection.close()
+
+
+@contextmanager
+def _postgres(server, serde=None):
+    with PostgresSaver.from_conn_string(server) as saver:
+        saver.serde = serde or saver.serde
+        saver.setup()
+        try:
+            yield Database(
+                saver, lambda *args, **options: import_langgraph_postgres(server, *args, **options), saver.conn.execute
+            )
+        finally:
+            for table in ("checkpoints", "checkpoint_blobs", "checkpoint_writes"):
+                saver.conn.execute(f"DELETE FROM {table}")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def opening(request, tmp_path):
+    """Opens a database of LangGraph's, with a serializer."""
+    if request.param == "sqlite":
+        return lambda serde=None: _sqlite(tmp_path, serde)
+    server = request.getfixturevalue("server")
+    return lambda serde=None: _postgres(server, serde)
+
+
+@pytest.fixture
+def database(opening):
+    with opening() as found:
+        yield found
+
+
+def fill(saver):
+    """Threads of every kind: finished, waiting, failed, forked, with subgraphs and delta channels."""
+    graphs.loop().compile(checkpointer=saver).invoke({"n": 0}, {**thread("loop"), "metadata": {"user": "ada"}})
+    graphs.nested().compile(checkpointer=saver).invoke({"log": ["in"]}, thread("nested"))
+    chat = graphs.chat().compile(checkpointer=saver)
+    for n in range(4):
+        chat.invoke(graphs.said(n), thread("a/../chat \U0001f600"))
+    failing = graphs.parallel([1]).compile(checkpointer=saver)
+    with pytest.raises(ValueError, match="for a while"):
+        failing.invoke({"log": []}, {**thread("failed"), "max_concurrency": 1})
+    deltas = graphs.delta(3).compile(checkpointer=saver)
+    deltas.invoke({"log": ["in"], "n": 0}, thread("delta"))
+    past = list(deltas.get_state_history(thread("delta")))[3]
+    deltas.update_state(past.config, {"log": ["fork"], "n": 1}, as_node="b")
+    notes().compile(checkpointer=saver).invoke({"note": Note("old")}, thread("notes"))
+
+
+def seen(saver):
+    """All of a store, without what only tells where it is."""
+    return [
+        (one.config, one.checkpoint, one.metadata, one.parent_config, one.pending_writes)
+        for one in sorted(saver.list(None), key=lambda one: str(one.config))
+    ]
+
+
+def permissive(directory):
+    return FileSystemCheckpointSaver(
+        directory, serde=JsonPlusSerializer(allowed_msgpack_modules=[(Note.__module__, "Note")])
+    )
+
+
+def test_everything_is_there_and_the_same(database, tmp_path):
+    fill(database.saver)
+    told = []
+    report = database.bring(tmp_path / "runs", progress=lambda *what: told.append(what))
+    assert (report.ok, report.problems, report.threads, report.skipped) == (True, (), 6, 0)
+    assert report.checkpoints == len(list(database.saver.list(None))) == len(told)
+    assert told[-1][:2] == (report.checkpoints, report.checkpoints)
+    assert {thread for _, _, thread in told} == set(FileSystemSaver(tmp_path / "runs").threads())
+    database.saver.serde = permissive(tmp_path / "runs").serde
+    assert seen(permissive(tmp_path / "runs")) == seen(database.saver)
+    assert FileSystemSaver(tmp_path / "runs").verify().ok
+    assert FileSystemSaver(tmp_path / "runs").search({"user": "ada", "step": 1})
+
+
+def test_graphs_go_on_where_they_were(database, tmp_path):
+    fill(database.saver)
+    database.bring(tmp_path / "runs")
+    ours = permissive(tmp_path / "runs")
+    steps = [
+        (graphs.loop(5), "loop", {"n": 4}),
+        (graphs.nested(), "nested", Command(resume="yes")),
+        (graphs.chat(), "a/../chat \U0001f600", graphs.said(9)),
+        (graphs.parallel(), "failed", None),
+        (graphs.delta(3), "delta", None),
+        (notes(), "notes", {"note": Note("new")}),
+    ]
+    for graph, name, given in steps:
+        results = []
+        for saver in (database.saver, ours):
+            app = graph.compile(checkpointer=saver)
+            past = [one.values for one in app.get_state_history(thread(name))]
+            results.append((past, app.invoke(copy.deepcopy(given), thread(name)), app.get_state(thread(name)).next))
+        assert results[0] == results[1]
+
+
+def test_it_goes_on_where_it_was_interrupted(database, tmp_path):
+    fill(database.saver)
+
+    def stop(done, _total, _thread):
+        if done == 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        database.bring(tmp_path / "runs", progress=stop)
+    report = database.bring(tmp_path / "runs")
+    assert report.ok
+    assert report.skipped == 10
+    again = database.bring(tmp_path / "runs")
+    assert (again.checkpoints, again.skipped) == (0, report.checkpoints + 10)
+    database.saver.serde = permissive(tmp_path / "runs").serde
+    assert seen(permissive(tmp_path / "runs")) == seen(database.saver)
+    graphs.loop(5).compile(checkpointer=database.saver).invoke({"n": 4}, thread("loop"))
+    assert database.bring(tmp_path / "runs").checkpoints > 0
+
+
+def test_what_differs_when_it_is_read_back_is_reported(database, tmp_path):
+    fill(database.saver)
+    database.bring(tmp_path / "runs")
+    table = "checkpoint_writes" if isinstance(database.saver, PostgresSaver) else "writes"
+    database.execute("UPDATE checkpoints SET parent_checkpoint_id = 'other' WHERE thread_id = 'loop'")
+    database.execute(f"UPDATE {table} SET task_id = 'x' || task_id WHERE thread_id = 'failed'")
+    report = database.bring(tmp_path / "runs")
+    assert not report.ok
+    assert {problem.split("'")[1] for problem in report.problems} == {"loop", "failed"}
+    assert {problem.rsplit(" ", 2)[1] for problem in report.problems} == {"parent", "writes"}
+
+
+def test_damage_of_the_store_is_reported(tmp_path):
+    with _sqlite(tmp_path) as database:
+        fill(database.saver)
+        database.bring(tmp_path / "runs")
+        (log,) = (tmp_path / "runs").glob("t-notes-*/log")
+        (tmp_path / "runs" / log.parent.name / "v000001.log").write_bytes(log.read_bytes()[:-5])
+        assert not database.bring(tmp_path / "runs").ok
+
+
+def test_encrypted_values_stay_encrypted(opening, tmp_path):
+    serde = EncryptedSerializer(Rot(), JsonPlusSerializer(allowed_msgpack_modules=None))
+    with opening(serde) as database:
+        graphs.loop().compile(checkpointer=database.saver).invoke({"n": 0}, thread("loop"))
+        assert database.bring(tmp_path / "runs", serde=serde).checkpoints
+        ours = FileSystemCheckpointSaver(tmp_path / "runs", serde=serde)
+        assert seen(ours) == seen(database.saver)
+
+
+def test_sends_of_an_old_format_are_found_at_the_parent(server, tmp_path):
+    with _postgres(server) as database:
+        first, second = {**empty_checkpoint(), "v": 3}, {**empty_checkpoint(), "v": 3}
+        config = database.saver.put({"configurable": {"thread_id": "old", "checkpoint_ns": ""}}, first, {}, {})
+        database.saver.put_writes(config, [("__pregel_tasks", Send("node", {"a": 1}))], "task")
+        database.saver.put(config, second, {}, {})
+        assert database.bring(tmp_path / "runs").ok
+        found = FileSystemCheckpointSaver(tmp_path / "runs").get_tuple(thread("old"))
+        assert found.checkpoint["channel_values"] == {"__pregel_tasks": [Send("node", {"a": 1})]}
+        assert found.checkpoint == database.saver.get_tuple(thread("old")).checkpoint | {
+            "channel_versions": found.checkpoint["channel_versions"]
+        }
+
+
+def test_a_database_of_before_task_paths_can_be_read(tmp_path):
+    with _sqlite(tmp_path) as database:
+        graphs.parallel().compile(checkpointer=database.saver).invoke({"log": []}, thread("t"))
+        database.execute("ALTER TABLE writes DROP COLUMN task_path")
+        assert database.bring(tmp_path / "runs").ok
+
+
+def test_what_cannot_be_read_is_an_error(tmp_path):
+    with pytest.raises(CheckpointStorageError):
+        import_langgraph_sqlite(tmp_path / "none.db", tmp_path / "runs")
+    (tmp_path / "text.db").write_text("no database " * 100)
+    with pytest.raises(CheckpointStorageError):
+        import_langgraph_sqlite(tmp_path / "text.db", tmp_path / "runs")
+    sqlite3.connect(tmp_path / "empty.db").execute("CREATE TABLE other (id)").connection.close()
+    with pytest.raises(CheckpointStorageError):
+        import_langgraph_sqlite(tmp_path / "empty.db", tmp_path / "runs")
+    with pytest.raises(CheckpointStorageError):
+        import_langgraph_postgres(f"host={tmp_path} user=nobody", tmp_path / "runs")
+
+
+def test_a_thread_of_graphkits_is_not_overwritten(tmp_path):
+    ours = StateGraph(graphs.Log).add_node("a", lambda _: {"n": 1}).add_edge("__START__", "a").add_edge("a", "__END__")
+    ours.compile(checkpoint_saver=FileSystemSaver(tmp_path / "runs")).invoke({"n": 0}, thread("loop"))
+    with _sqlite(tmp_path) as database:
+        graphs.loop().compile(checkpointer=database.saver).invoke({"n": 0}, thread("loop"))
+        with pytest.raises(CheckpointConflictError):
+            database.bring(tmp_path / "runs")
+
+
+def test_a_driver_that_is_missing_is_named():
+    code = (
+        "import sys; sys.modules['psycopg'] = None; import savers.langgraph as s;"
+        "s.import_langgraph_postgres('', '/nonexistent')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/tmp")
+    assert "psycopg" in done.stderr

@@ -220,8 +220,8 @@ def _output(world: World, thread: str, output: NodeOutput) -> Text:
     stops = output.interrupts if isinstance(output, InterruptionMetadata) else ()
     waits = [{"id": one.id, "node": one.node_id, "when": one.when, "reason": one.reason()} for one in stops]
     told = "finished" if output.is_end else shown(output.node)
-    if waits:
-        told = "waits " + "; ".join(f"{one['when']} {shown(one['node'])}: {brief(one['reason'])}" for one in waits)
+    if stops:
+        told = "waits " + "; ".join(f"{one.when} {shown(one.node_id)}: {brief(one.reason())}" for one in stops)
     when = world.now()
     data = {"time": when, "thread": thread, "node": output.node, "subgraph": output.is_subgraph, "interrupts": waits}
     return Text(f"{world.local(when):%H:%M:%S}  {shown(thread):24} {told}", data)

@@ -16,6 +16,7 @@ from contextlib import suppress
 from logging import LogRecord, getLogger
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
+from warnings import filterwarnings
 
 from graphkit._abc import told_beside
 from graphkit._watch import Change, Watch, is_inside
@@ -167,6 +168,8 @@ class _Events:
             raise OSError("watchdog's thread stayed with the process that this one was forked from")
         _Events.process = os.getpid()
         getLogger("watchdog.observers.inotify").addFilter(_is_news)
+        # What it says, at length, of a directory that is made while it walks through the others; it does no harm.
+        filterwarnings("ignore", "Callback with id", RuntimeWarning)
         self.names: set[str] = set()
         self.closed: set[str] = set()
         """Threads whose run lock somebody has closed."""

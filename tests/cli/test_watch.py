@@ -1,5 +1,6 @@
 """`graphkit watch`: a line per step in a pipe, a table at a terminal."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -141,9 +142,11 @@ def test_a_store_that_another_process_makes_threads_in(store, saver):
     watching = Watching(store, saver, "--json", "--limit", "1", "--interval", "3600")
     more = 0
     with FileSystemSaver(store, fsync="never") as writer:
-        while watching.process.poll() is None:  # until it has begun, nobody tells what was before
+        while watching.process.poll() is None:  # until it has begun, nothing is told of what is written
             more += 1
             writer.put(RunnableConfig(f"new {more}"), step("a", "b"))
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                watching.process.wait(0.02)
     (line,) = map(json.loads, watching.lines())
     assert (line["kind"], line["node"], line["next"]) == ("checkpoint", "a", "b")
     assert line["thread"].startswith("new ")

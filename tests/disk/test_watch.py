@@ -1,0 +1,300 @@
+"""Following a directory: events and no polling, files that are replaced, and what to do without events."""
+
+import errno
+import gc
+import logging
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from graphkit import RunnableConfig
+from savers import FileSystemSaver
+from savers._filesystem import watch as watching
+
+PATIENCE = 30.0
+NEVER = 3600.0
+STOP = {"node_id": "ask", "when": "inside", "payload": None, "metadata": {}, "created_at": 1}
+
+
+@pytest.fixture
+def saver(opener):
+    return opener()
+
+
+def until(watch, wanted):
+    """What is told until there is something like this."""
+    found = []
+    while True:
+        found.append(watch.get(PATIENCE))
+        assert found[-1] is not None, found
+        if wanted(found[-1]):
+            return found
+
+
+def ids(found):
+    return [one.checkpoint.id for one in found if one.kind == "checkpoint"]
+
+
+def to(id):
+    return lambda change: change.checkpoint is not None and change.checkpoint.id == id
+
+
+def elsewhere(code, *args):
+    """Run code in a process of its own."""
+    top = (
+        "import sys, os, signal; from savers import FileSystemSaver; from graphkit import Checkpoint, RunnableConfig\n"
+    )
+    command = [sys.executable, "-W", "error", "-c", top + code, *map(str, args)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+PUT = """
+saver = FileSystemSaver(sys.argv[1], fsync="never")
+for n in range(int(sys.argv[3])):
+    saver.put(RunnableConfig(sys.argv[2]), Checkpoint(node_id=f"n{n}", next_node_id="b", state={"n": n}))
+"""
+
+
+# Events
+
+
+def test_all_that_other_processes_write_is_told_in_order(saver):
+    with saver.watch(interval=NEVER) as watch:
+        writers = [elsewhere(PUT, saver.base_directory, thread, 200) for thread in ("a", "b")]
+        found, missing = [], {"a", "b"}
+        while missing:
+            found.append(watch.get(PATIENCE))
+            assert found[-1] is not None
+            if found[-1].checkpoint.node_id == "n199":
+                missing.discard(found[-1].thread_id)
+        for writer in writers:
+            writer.communicate()
+    for thread in ("a", "b"):
+        assert [one.checkpoint.node_id for one in found if one.thread_id == thread] == [f"n{n}" for n in range(200)]
+
+
+def test_nothing_is_read_while_nothing_happens(opener, disk, config):
+    io = disk.CountingIO()
+    saver = opener(io=io)
+    saver.put(config, disk.step(1))
+    with saver.watch(interval=0.01) as watch:
+        until_quiet(watch)
+        io.reset()
+        assert watch.get(0.2) is None
+        assert io.calls == []
+
+
+def until_quiet(watch):
+    while watch.get(0.1) is not None:
+        pass
+
+
+def test_a_write_costs_the_same_however_long_the_history_is(opener, disk, config):
+    saver, io = opener(), disk.CountingIO()
+    for n in range(500):
+        saver.put(config, disk.step(n))
+    with opener(io=io).watch(interval=NEVER) as watch:
+        last = saver.put(config, disk.step(500)).checkpoint_id
+        until(watch, to(last))
+        io.reset()
+        last = saver.put(config, disk.step(501)).checkpoint_id
+        until(watch, to(last))
+        assert io.read < 2_000
+        assert "open" not in io.calls
+
+
+def test_an_answer_is_waited_for_without_polling(saver, config, disk):
+    saver.put(config, disk.step(1))
+    saver.put_writes(config, {"interrupt:i": STOP})
+    answer = """
+saver = FileSystemSaver(sys.argv[1], fsync="never")
+saver.put_writes(RunnableConfig("t"), {"answer:i": "yes"})
+"""
+    with ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(saver.wait_for_resume, config, PATIENCE, interval=NEVER)
+        elsewhere(answer, saver.base_directory).communicate()
+        assert waiter.result(PATIENCE) is True
+
+
+HOLD = """
+saver = FileSystemSaver(sys.argv[1], fsync="never")
+lock = saver.run_lock(RunnableConfig("t"))
+lock.__enter__()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere no event tells of it")
+def test_the_death_of_a_run_is_told_at_once_and_a_vain_attempt_is_not(saver, config, disk):
+    saver.put(config, disk.step(1))
+    with saver.watch(config, interval=NEVER) as watch:
+        holder = elsewhere(HOLD, saver.base_directory)
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(TimeoutError), saver.run_lock(config, 0):
+            pass
+        last = saver.put(config, disk.step(2)).checkpoint_id
+        assert [one.kind for one in until(watch, to(last))] == ["checkpoint"]
+        assert watch.get(0.2) is None
+        holder.kill()
+        assert watch.get(PATIENCE).kind == "idle"
+        holder.communicate()
+        with saver.run_lock(config, 0):
+            pass
+
+
+# Files that are replaced
+
+
+def test_a_log_that_was_written_anew_is_read_on(saver, config, disk):
+    with saver.watch(config, interval=NEVER) as watch:
+        put = [saver.put(config, disk.step(n)).checkpoint_id for n in range(6)]
+        assert ids(until(watch, to(put[-1]))) == put
+        saver.put(config.replace(checkpoint_id=put[-1]), disk.step(6))
+        until(watch, lambda change: change.checkpoint.node_id == "n6")
+        saver.prune(config, keep_last=2)
+        saver.compact()
+        new = saver.put(config, disk.step(7)).checkpoint_id
+        saver.prune(config, keep_last=1)
+        newer = saver.put(config, disk.step(8)).checkpoint_id
+        found = ids(until(watch, to(newer)))
+        assert found[-2:] == [new, newer]
+
+
+def test_a_release_tells_what_came_before_it(saver, config, disk, monkeypatch):
+    monkeypatch.setattr(watching, "_OPEN", 1)
+    other = RunnableConfig("other")
+    with saver.watch(interval=NEVER) as watch:
+        for one in (config, other, config, other):  # so that the first log is closed again
+            until(watch, to(saver.put(one, disk.step(1)).checkpoint_id))
+        last = saver.put(config, disk.step(2)).checkpoint_id
+        saver.release(config)
+        new = saver.put(config, disk.step(3)).checkpoint_id
+        found = [one for one in until(watch, to(new)) if one.kind != "idle"]
+        assert [one.kind for one in found] == ["checkpoint", "release", "checkpoint"]
+        assert ids(found) == [last, new]
+        assert len(watch._logs) == 1
+
+
+def test_a_thread_that_is_deleted_and_made_again(saver, config, disk):
+    saver.put(config, disk.step(1))
+    with saver.watch(config, interval=NEVER) as watch:
+        for n in range(5):
+            saver.delete(config)
+            assert next(one for one in watch if one.kind != "idle").kind == "delete"
+            assert ids(until(watch, to(saver.put(config, disk.step(n)).checkpoint_id)))
+        assert len(watch._marks) <= 1
+
+
+def test_a_tail_that_was_cut_short_is_passed_over(saver, config, disk):
+    saver.put(config, disk.step(1))
+    path = disk.log_of(saver.base_directory)
+    with saver.watch(config, interval=NEVER) as watch:
+        until(watch, to(saver.put(config, disk.step(2)).checkpoint_id))
+        with path.open("ab") as file:
+            file.write(path.read_bytes()[64:84])
+        until_quiet(watch)
+        found = until(watch, to(saver.put(config, disk.step(3)).checkpoint_id))
+        assert [one.checkpoint.node_id for one in found][-1] == "n3"
+
+
+def test_a_damaged_log_is_named_and_the_others_are_followed(saver, disk, caplog):
+    bad, good = RunnableConfig("bad"), RunnableConfig("good")
+    for config in (bad, good):
+        saver.put(config, disk.step(1))
+    path = disk.log_of(saver.base_directory, "bad")
+    data = bytearray(path.read_bytes())
+    data[-10] ^= 1
+    path.write_bytes(data)
+    with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(latest=True, interval=NEVER) as watch:
+        assert watch.get(PATIENCE).thread_id == "good"
+        until(watch, to(saver.put(good, disk.step(2)).checkpoint_id))
+        assert [record.levelname for record in caplog.records if str(path) in record.getMessage()] == ["WARNING"]
+        saver.repair("bad")
+        until(watch, lambda change: change.thread_id == "bad")
+
+
+# Without events
+
+
+def refused(*_args, **_options):
+    raise OSError(errno.ENOSPC, "no watches left")
+
+
+@pytest.mark.parametrize("reason", ["refused", "remote", "forked"])
+def test_without_events_it_looks_again_and_again_and_says_so(saver, config, disk, caplog, monkeypatch, reason):
+    if reason == "refused":
+        monkeypatch.setattr("watchdog.observers.api.BaseObserver.schedule", refused)
+    elif reason == "remote":
+        monkeypatch.setattr(watching, "_remote_kind", lambda _: "nfs4")
+    else:
+        monkeypatch.setattr(watching._Events, "process", os.getpid() + 1)
+    saver.put(config, disk.step(1))
+    with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(interval=0.01) as watch:
+        (record,) = caplog.records
+        assert "looking every 0.01 seconds instead" in record.getMessage()
+        last = [saver.put(config, disk.step(n)).checkpoint_id for n in range(5)]
+        assert ids(until(watch, to(last[-1]))) == last
+        saver.release(config)
+        assert until(watch, lambda change: change.kind == "release")
+    assert saver.wait_for_resume("t", 0) is True
+
+
+def test_an_observer_that_ends_is_replaced_by_looking(saver, config, disk, caplog, monkeypatch):
+    monkeypatch.setattr(watching, "_TRUST", 0.05)
+    with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(config, interval=0.01) as watch:
+        watch._events.stop()
+        until(watch, to(saver.put(config, disk.step(1)).checkpoint_id))
+        until(watch, to(saver.put(config, disk.step(2)).checkpoint_id))
+        assert "looking every 0.01 seconds instead" in caplog.text
+
+
+def test_what_an_event_was_lost_of_is_found_later(saver, config, disk, monkeypatch):
+    monkeypatch.setattr(watching, "_TRUST", 0.05)
+    monkeypatch.setattr(watching._Events, "dispatch", lambda *_: None)
+    with saver.watch(interval=NEVER) as watch:
+        until(watch, to(saver.put(config, disk.step(1)).checkpoint_id))
+
+
+def test_the_file_systems_of_this_machine():
+    assert watching._remote_kind("/proc") is None
+    assert watching._remote_kind(__file__) is None
+
+
+# What it takes
+
+
+def test_a_closed_watch_leaves_nothing_behind(saver, config, disk):
+    saver.put(config, disk.step(1))
+    with saver.watch(latest=True) as watch:  # what watchdog keeps for good is there from the first one on
+        until_quiet(watch)
+    gc.collect()
+    files, threads = disk.open_files(), threading.active_count()
+    for _ in range(5):
+        with saver.watch(latest=True) as one, saver.watch(config) as two:
+            one.get(PATIENCE)
+            two.get(0)
+    gc.collect()
+    assert disk.open_files() == files
+    assert threading.active_count() == threads
+
+
+def test_descriptors_of_a_watch_are_bounded(saver, disk):
+    with saver.watch(interval=NEVER) as watch:
+        until_quiet(watch)
+        saver.close()
+        before = disk.open_files()
+        with FileSystemSaver(saver.base_directory, fsync="never") as writer:
+            for n in range(300):
+                last = writer.put(RunnableConfig(f"thread {n}"), disk.step(n)).checkpoint_id
+        missing = {f"thread {n}" for n in range(300)}
+        while missing:
+            change = watch.get(PATIENCE)
+            assert change is not None
+            missing.discard(change.thread_id)
+        assert last
+        assert disk.open_files() <= before + watching._OPEN

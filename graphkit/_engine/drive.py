@@ -234,6 +234,7 @@ class Driver:
         lock.__enter__()
         self.locks.append(lock)
         self.held |= {key}
+        self.nobody = Visit("", (), self.held, journal=self.walk.journal)
 
     def _let_go(self) -> None:
         while self.locks:

@@ -17,8 +17,12 @@ from graphkit.cli.render import Said, show
 from graphkit.cli.world import World
 from graphkit.errors import CheckpointSerializationError, GraphKitError
 
-SUBJECTS: Final = ("looking", "summing", "reading", "steering", "running", "caring", "moving")
-"""The modules that have commands, as a tuple COMMANDS of functions, in the order of the help."""
+SUBJECTS: Final = ("looking", "summing", "reading", "steering", "running", "follow", "caring", "moving")
+"""The modules that have commands, as a tuple COMMANDS of functions, in the order of the help.
+
+A command takes a World first, then what is typed; it gives a view, or an iterator of them. Its docstring is its help and
+ends with an example.
+"""
 
 _AS_JSON: Final = Annotated[bool, typer.Option("--json", help="Print JSON: all fields, whole ids, times in UTC.")]
 _DEBUG: Final = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

@@ -234,7 +234,7 @@ def history(
     infos = saver.history(at)
     found = (
         history_row(info, before)
-        for info, before in zip(infos, chain(infos[1:], (None,)), strict=True)
+        for info, before in zip(infos, chain(infos[1:], (None,)), strict=False)
         if _is_kept(info, source, clean=clean, node=node)
     )
     return Table(_HISTORY, _page(found, 0, limit), f"thread {at.thread!r} has no such checkpoints")

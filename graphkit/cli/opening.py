@@ -170,18 +170,20 @@ def readable(saver: BaseCheckpointSaver, threads: Sequence[str], damaged: dict[s
 # Applications
 
 
-def load_app(name: str, store: str = "") -> CompiledGraph:
+def load_app(name: str, store: str = "", *, create: bool = False) -> CompiledGraph:
     """The compiled graph that `module:object` names, on the store at a place, or else on its own.
 
     The name is the user's, from the command line, and never from data. The current directory is looked at first.
 
     Raises:
         UsageError: there is no such module or object, or it is no graph.
+        CheckpointerConfigurationError: there is no such directory, and it is not to be made.
+        CheckpointFormatError: the directory is no store.
     """
     graph = _compiled(name, _object(name))
     if not store:
         return graph
-    saver = open_store(store, create=True)
+    saver = open_store(store, create=create)
     return CompiledGraph(graph.topology, graph.compile_config.replace(checkpoint_saver=saver))
 
 

@@ -66,7 +66,7 @@ def run(
 
     Example: graphkit run runs --app shop:app --thread order-17 --input '{"item": "lamp"}'
     """
-    graph = load_app(app, directory)
+    graph = load_app(app, directory, create=True)
     text = world.input.read() if given == "-" else given
     values = object_from_json(text, "--input")
     metadata = assignments(meta or (), "--meta")

@@ -135,6 +135,14 @@ def test_no_such_directory(tmp_path, command):
     assert not (tmp_path / "rns").exists()
 
 
+@pytest.mark.parametrize("command", ["resume", "update", "show", "fork"])
+def test_no_directory_for_a_graph(tmp_path, shop, command):
+    rest = {"update": ["--set", "a=1"], "fork": ["new"]}.get(command, [])
+    done = graphkit(command, tmp_path / "runs", "t", *rest, "--app", shop)
+    assert (done.code, "there is no directory" in done.err) == (18, True)
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize("command", COMMANDS_OF_A_DIRECTORY)
 def test_no_checkpoint_directory(tmp_path, command):
     (tmp_path / "photos").mkdir()

@@ -223,3 +223,29 @@ def test_a_rollback_to_the_beginning_runs_everything_again(waiting):
 def test_unknown_threads_have_near_matches(store, command, rest):
     done = graphkit(command, store, "ordr-17", *rest)
     assert (done.code, "did you mean order-17" in done.err) == (11, True)
+
+
+NESTED = """
+from graphkit import END, START, StateGraph, interrupt
+
+inner = StateGraph({}).add_node("ask", lambda state: {"answer": interrupt("Really?")})
+inner = inner.add_edge(START, "ask").add_edge("ask", END).compile()
+app = StateGraph({}).add_node("sub", inner).add_node("last", lambda state: {"done": state["answer"]})
+app = app.add_edge(START, "sub").add_edge("sub", "last").add_edge("last", END).compile()
+"""
+
+
+def test_a_question_inside_an_embedded_graph(tmp_path, shop):
+    (tmp_path / "nested.py").write_text(NESTED)
+    store = tmp_path / "runs"
+    graphkit("run", store, "--app", "nested:app", "--thread", "t")
+    (row,) = graphkit("interrupts", store, "--json").json
+    assert (row["ns"], row["node"], row["payload"]) == ("sub", "ask", "Really?")
+    assert graphkit("threads", store, "--json").json[0]["waiting"] == "Really?"
+    assert graphkit("answer", store, "t", "--value", '"yes"').code == 0
+    assert graphkit("interrupts", store, "--json").json == []
+    assert graphkit("resume", store, "t", "--app", "nested:app").lines[-1] == "t finished after 3 steps"
+    assert graphkit("show", store, "t", "--key", "done", "--json").json == "yes"
+    assert graphkit("show", store, "t", "--ns", "sub", "--key", "answer", "--json").json == "yes"
+    assert len(graphkit("history", store, "t", "--ns", "sub", "--json").json) == 2
+    assert graphkit("history", store, "t", "--ns", "nothing").err == "thread 't' has no such checkpoints\n"

@@ -1,6 +1,7 @@
 """From the databases of LangGraph's own savers to files, and on from there."""
 
 import copy
+import json
 import os
 import sqlite3
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +22,8 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command, Send
 
 from graphkit import CheckpointConflictError, CheckpointStorageError, StateGraph
+from graphkit.cli import app
+from graphkit.cli.world import World
 from savers import FileSystemSaver
 from savers.langgraph import FileSystemCheckpointSaver, import_langgraph_postgres, import_langgraph_sqlite
 from tests.integrations import langgraph_graphs as graphs
@@ -171,9 +175,11 @@ def test_graphs_go_on_where_they_were(database, tmp_path):
     for graph, name, given in steps:
         results = []
         for saver in (database.saver, ours):
-            app = graph.compile(checkpointer=saver)
-            past = [one.values for one in app.get_state_history(thread(name))]
-            results.append((past, app.invoke(copy.deepcopy(given), thread(name)), app.get_state(thread(name)).next))
+            compiled = graph.compile(checkpointer=saver)
+            past = [one.values for one in compiled.get_state_history(thread(name))]
+            results.append(
+                (past, compiled.invoke(copy.deepcopy(given), thread(name)), compiled.get_state(thread(name)).next)
+            )
         assert results[0] == results[1]
 
 
@@ -277,3 +283,35 @@ def test_a_driver_that_is_missing_is_named():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/tmp")
     assert "psycopg" in done.stderr
+
+
+def command(*arguments):
+    """A command of the command line, with or without the line that lists it there."""
+    world = World(out=StringIO(), err=StringIO(), input=StringIO())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            app, "SUBJECTS", (*(one for one in app.SUBJECTS if one != "langgraph_imports"), "langgraph_imports")
+        )
+        line = app.application()
+    try:
+        line([*map(str, arguments)], prog_name="graphkit", obj=world)
+    except SystemExit as done:
+        return done.code, world.out.getvalue() + world.err.getvalue()
+    raise AssertionError
+
+
+def test_the_commands_tell_what_was_done(database, tmp_path, request):
+    fill(database.saver)
+    kind = "postgres" if isinstance(database.saver, PostgresSaver) else "sqlite"
+    place = request.getfixturevalue("server") if kind == "postgres" else tmp_path / "langgraph.db"
+    code, text = command(f"import-langgraph-{kind}", place, tmp_path / "runs")
+    count = len(list(database.saver.list(None)))
+    assert (code, text) == (0, f"imported {count} checkpoints to {tmp_path}/runs; 6 threads, read back and the same\n")
+    code, text = command(f"import-langgraph-{kind}", place, tmp_path / "runs", "--json")
+    assert json.loads(text) == {"threads": 6, "checkpoints": 0, "skipped": count, "problems": []}
+    assert "loop" in command("threads", tmp_path / "runs")[1]
+    database.execute("UPDATE checkpoints SET parent_checkpoint_id = 'other' WHERE thread_id = 'loop'")
+    code, text = command(f"import-langgraph-{kind}", place, tmp_path / "runs")
+    assert code == 1
+    assert "its parent differs" in text
+    assert command(f"import-langgraph-{kind}", tmp_path / "none", tmp_path / "runs")[0] not in {0, 1}

@@ -1,0 +1,71 @@
+"""A LangGraph application on graphkit's files: a report is written section by section, and a human approves it.
+
+Shows: FileSystemCheckpointSaver in place of LangGraph's own; a run that is killed goes on with the next section; one
+that waits for a human is answered by a later process; graphkit reads its history.
+Run:   python examples/langgraph_review.py [--runs DIR] [--answer yes|no] [--kill-after N]
+Needs: pip install 'graphkit[langgraph]'
+Prints each section as it is written, then the question; with an answer, the outcome. With --kill-after 2 it is killed
+after two sections; run again, it prints the others only. `graphkit history runs report` then lists every step.
+"""
+
+import argparse
+import operator
+import os
+import signal
+from typing import Annotated, TypedDict
+
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, interrupt
+
+from savers.langgraph import FileSystemCheckpointSaver
+
+SECTIONS = ["summary", "figures", "risks", "advice"]
+
+
+class Report(TypedDict):
+    topic: str
+    sections: Annotated[list[str], operator.add]
+    outcome: str
+
+
+parser = argparse.ArgumentParser(description="Write a report, and have it approved.")
+parser.add_argument("--runs", default="runs")
+parser.add_argument("--answer", choices=["yes", "no"])
+parser.add_argument("--kill-after", type=int, default=len(SECTIONS) + 1)
+args = parser.parse_args()
+
+
+def write(state):
+    if len(state["sections"]) == args.kill_after:
+        os.kill(os.getpid(), signal.SIGKILL)
+    name = SECTIONS[len(state["sections"])]
+    print(f"writing: {name}", flush=True)
+    return {"sections": [f"{name} of {state['topic']}"]}
+
+
+def review(state):
+    answer = interrupt(f"approve {len(state['sections'])} sections on {state['topic']}?")
+    return {"outcome": "approved" if answer == "yes" else "refused"}
+
+
+graph = StateGraph(Report)
+graph.add_node("write", write)
+graph.add_node("review", review)
+graph.add_edge(START, "write")
+graph.add_conditional_edges("write", lambda s: "write" if len(s["sections"]) < len(SECTIONS) else "review")
+graph.add_edge("review", END)
+
+saver = FileSystemCheckpointSaver(args.runs)
+app = graph.compile(checkpointer=saver)
+config = {"configurable": {"thread_id": "report"}}
+
+state = app.get_state(config)
+if state.interrupts:
+    given = Command(resume=args.answer) if args.answer else None
+else:
+    given = None if state.next else {"topic": "the mill", "sections": []}
+result = app.invoke(given, config, durability="sync")
+for question in result.get("__interrupt__", ()):
+    print(question.value)
+if "outcome" in result:
+    print(f"the report is {result['outcome']}")

@@ -1,0 +1,46 @@
+"""The LangGraph example is killed, resumed and answered, and `graphkit` reads its history."""
+
+import json
+import signal
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+
+from graphkit.cli.app import application
+from graphkit.cli.world import World
+from savers import FileSystemSaver
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "langgraph_review.py"
+
+
+def run(folder, *options):
+    command = [sys.executable, "-W", "error", str(EXAMPLE), *options]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+
+
+def graphkit(*arguments):
+    """The command line, in this process."""
+    world = World(out=StringIO(), err=StringIO(), input=StringIO())
+    application()([*map(str, arguments)], prog_name="graphkit", obj=world, standalone_mode=False)
+    return world.out.getvalue()
+
+
+def test_it_is_killed_and_goes_on_and_is_answered(tmp_path):
+    killed = run(tmp_path, "--kill-after", "2")
+    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "writing: summary\nwriting: figures\n")
+    history = json.loads(graphkit("history", tmp_path / "runs", "report", "--json"))
+    assert [(row["node"], row["next"]) for row in history[:2]] == [("write", "langgraph:write")] * 2
+
+    resumed = run(tmp_path)
+    assert (resumed.returncode, resumed.stderr) == (0, "")
+    assert resumed.stdout == "writing: risks\nwriting: advice\napprove 4 sections on the mill?\n"
+    asked = run(tmp_path)
+    assert asked.stdout == "approve 4 sections on the mill?\n"
+    assert run(tmp_path, "--answer", "yes").stdout == "the report is approved\n"
+
+    listed = graphkit("history", tmp_path / "runs", "report")
+    for word in ("write", "review", "__END__"):
+        assert word in listed
+    assert "report" in graphkit("threads", tmp_path / "runs")
+    assert FileSystemSaver(tmp_path / "runs").verify().ok

@@ -50,6 +50,7 @@ from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointerError,
     CheckpointNotFoundError,
+    CheckpointSerializationError,
     GraphRunnerError,
     MaxIterationsError,
     NodeExecutionError,
@@ -164,6 +165,8 @@ class Run(Strand):
         except Halt:
             yield from self._hand_out_stops()
         except CheckpointerError as error:
+            if isinstance(error, CheckpointSerializationError):
+                yield from self._refused(error)
             self.tell("graph.fail", "error", self.next, error=told(error))
             raise
         except BaseException as error:
@@ -277,6 +280,13 @@ class Run(Strand):
             yield from self._keep_failure(failure)
         if failure is not None:
             self.tell("graph.fail", "error", self.next, error=told(failure))
+
+    def _refused(self, error: CheckpointSerializationError) -> Steps:
+        """Record beside what is stored of this run that it failed over a value: the store itself works."""
+        base = self.base
+        if base is not None and self.is_latest and base.metadata.get("run_id") == self.metadata.get("run_id"):
+            failure = freeze(failure_of(error, self.next if self.is_saved else self.at))
+            yield Record(self.saver, self._here(), {FAILURE: failure})  # type: ignore[arg-type]
 
     def _keep_failure(self, failure: Exception | None) -> Steps:
         writes = dict(self.unrecorded)

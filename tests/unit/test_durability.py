@@ -587,6 +587,34 @@ def test_a_failed_edge_and_a_failed_start_are_failures_too(saver):
     assert saver.history(CONFIG)[0].status == "failed"
 
 
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize("how_it_is_refused", ["update", "question", "once"])
+@both
+def test_a_value_that_the_store_refuses_is_a_failure_of_its_node(tmp_path, durability, how_it_is_refused, how):
+    good = []
+
+    def b(state, config):
+        value = 1 if good else object()
+        if how_it_is_refused == "question":
+            interrupt(value)
+        return {"log": config.once("k", lambda: value) if how_it_is_refused == "once" else value}
+
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    graph = chain("a", b=b).compile(checkpoint_saver=saver, durability=durability)
+    with pytest.raises(CheckpointSerializationError):
+        run(graph, {}, how=how)
+    if durability == "sync":
+        assert saver.history(CONFIG)[0].status == "failed"
+        assert saver.get_writes(CONFIG)["failure"]["node_id"] == "b"
+    good.append(1)
+    run(graph, None if saver.list(CONFIG) else {}, how=how)
+    state = (
+        run(graph, GraphResume(2), how=how)[-1].state if how_it_is_refused == "question" else graph.get_state(CONFIG)
+    )
+    assert saver.history(CONFIG)[0].status == "finished"
+    assert state is not None
+
+
 def test_a_run_that_was_closed_or_killed_did_not_fail(saver):
     graph = chain("a", "b").compile(checkpoint_saver=saver)
     stream = graph.stream({}, CONFIG)

@@ -20,8 +20,8 @@ from graphkit.errors import CheckpointSerializationError, GraphKitError
 SUBJECTS: Final = ("looking", "summing", "reading", "steering", "running", "follow", "caring", "moving")
 """The modules that have commands, as a tuple COMMANDS of functions, in the order of the help.
 
-A command takes a World first, then what is typed; it gives a view, or an iterator of them. Its docstring is its help and
-ends with an example.
+A command takes a World first, then what is typed; it gives a view, or an iterator of them. Its docstring is its help
+and ends with an example.
 """
 
 _AS_JSON: Final = Annotated[bool, typer.Option("--json", help="Print JSON: all fields, whole ids, times in UTC.")]

@@ -54,6 +54,10 @@ class Keeper(Protocol):
         """Names where on the main line the visit that goes on here began."""
         ...
 
+    def spoil(self) -> None:
+        """Mark what is stored from here on as not clean."""
+        ...
+
     def settle(self) -> Steps:
         """Make sure that values can be recorded beside where it stands."""
         ...

@@ -118,7 +118,7 @@ class Run(Strand):
         """Whether where the run stands is news to the caller: not after a resume."""
         self.stand: Stand = (START, None, EMPTY, None, 0, None)
         self.control = Control()
-        self.journal = RunJournal(self)
+        self.journal: RunJournal = RunJournal(self)
         self.contribution: Contribution | None = None
         self.within: str | None = None
         """The visit that this run is, in the run around it; None if there is none."""
@@ -341,7 +341,7 @@ class Run(Strand):
             self.tell("state.create", "verbose", START, keys=list(given))
         else:
             self._take(self.base)
-            self.tell("checkpoint.load", "info", self.base.node_id, id=self.base.id)
+            self.tell_load(self.base)
         try:
             self.move_to(*self.schema.begin(self.data, self.without_private(given)))
         except Exception as error:
@@ -375,7 +375,7 @@ class Run(Strand):
         """
         base = yield from self._load_base()
         self._take(base)
-        self.tell("checkpoint.load", "info", base.node_id, id=base.id)
+        self.tell_load(base)
         self.is_saved = True
         if self.contribution is not None:
             self.contribution.entries = base.state.get(EXTRA, self.contribution.entries)
@@ -401,6 +401,7 @@ class Run(Strand):
             recorded = _asked_once(recorded, given)
         if recorded.get(FAILURE) is not None:
             given[FAILURE] = None
+            self.spoil()
         self.writes = {**recorded, **given}
         self._stand_here()  # what is recorded is merged again by every resume
         self._merge_recorded()
@@ -418,7 +419,8 @@ class Run(Strand):
         # A stop that is only passed by, on a line of its own, is nothing that anybody has to find.
         if writes and (self.is_latest or resume.has_value or resume.update is not None):
             yield from self.record(writes)
-        self.tell("checkpoint.resume", "info", self.next, checkpoint_node=base.node_id, resume_node=self.next)
+        ran = {"run_id": self.metadata.get("run_id"), "checkpoint_node": base.node_id, "resume_node": self.next}
+        self.tell("checkpoint.resume", "info", self.next, **ran)
         for key, answer in given.items():
             if key.startswith(ANSWER) and answer is not None:
                 self.tell("interrupt.answered", "info", self.next, id=key.removeprefix(ANSWER))
@@ -622,7 +624,13 @@ class Run(Strand):
         self.stand = (at, following, seen, now, step, entries)
         self.is_saved = self.is_latest = True
         if self.post is not None:
-            self.tell("checkpoint.save", "info", at, id=saved.id, next=following, source=source)
+            ran = {"run_id": self.metadata.get("run_id"), "node": at, "next": following, "source": source}
+            self.tell("checkpoint.save", "info", at, id=saved.id, **ran)
+
+    def spoil(self) -> None:
+        """Mark what is stored from here on as not clean: something failed before it, though it was mended."""
+        if self.metadata.get("clean", True):
+            self.metadata = freeze({**self.metadata, "clean": False})
 
     def _stamped(self, source: str, step: int, visit: Mapping[str, str]) -> FrozenDict:
         stamped = FrozenDict({**self.metadata, "step": step, "source": source, **visit})
@@ -704,6 +712,11 @@ class Run(Strand):
             self.post(
                 type, level, thread_id=self.config.thread, node_id=node_id, checkpoint_id=checkpoint_id, data=data
             )
+
+    def tell_load(self, base: Checkpoint) -> None:
+        """A checkpoint was read."""
+        run_id = base.metadata.get("run_id")
+        self.tell("checkpoint.load", "info", base.node_id, run_id=run_id, node=base.node_id, id=base.id)
 
     def tell_start(self, node_id: str, data: FrozenDict) -> None:
         """A node is about to run."""

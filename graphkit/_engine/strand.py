@@ -117,6 +117,8 @@ class Strand(Walk):
             if self.post is not None:
                 run.tell_failed(node.id, error)
             raise self.failure(NodeExecutionError, f"node {node.id!r} failed: {told(error)}", node.id) from error
+        if visit.attempt > 1:
+            run.spoil()
         if visit.outputs:
             self.dispatched += self._outputs(node, visit)
         return result

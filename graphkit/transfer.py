@@ -13,18 +13,16 @@ back. docs/cli.md has the lines. `graphkit.rawlogs` moves the log files themselv
 
 from __future__ import annotations
 
-import base64
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import datetime
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, final
 
 from graphkit._abc import BaseCheckpointSaver, HasVersions, public_metadata
 from graphkit._checkpoint import Checkpoint
 from graphkit._config import RunnableConfig
-from graphkit._serde import Codec
+from graphkit._portable import PortableValues, change_between, changed, line_of
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
@@ -38,58 +36,8 @@ __all__ = ["FORMAT", "Imported", "export_threads", "import_threads"]
 FORMAT: Final = 1
 """The version of the lines; a reader refuses a greater one."""
 
-_PACKED: Final = "$packed"
-_SAYS: Final = (date, time, timedelta, complex, float)
-"""Types whose packed values are accompanied by their text, for people."""
-
 Progress = Callable[[int, int, str], object]
 """Is called after each thread with how many are done, how many there are (0 if nobody knows), and its id."""
-
-
-# Values
-
-
-@final
-class _Values:
-    """Values to what JSON can hold, and back."""
-
-    def __init__(self, types: Sequence[type]) -> None:
-        self._codec = Codec(types)
-
-    def out(self, value: Any, path: str) -> Any:
-        """A value as JSON has it, or packed.
-
-        Raises:
-            CheckpointSerializationError: it is of a type that is not registered.
-        """
-        kind = type(value)
-        if value is None or kind in {bool, int, str} or (kind is float and math.isfinite(value)):
-            return value
-        if isinstance(value, list):
-            return [self.out(item, f"{path}[{index}]") for index, item in enumerate(value)]
-        if isinstance(value, dict) and _PACKED not in value and all(type(key) is str for key in value):
-            return {key: self.out(item, f"{path}.{key}") for key, item in value.items()}
-        packed = {_PACKED: base64.b64encode(self._codec.pack(value, path)).decode()}
-        return {**packed, "text": str(value)} if isinstance(value, _SAYS) else packed
-
-    def back(self, value: Any) -> Any:
-        """What `out` was given."""
-        if isinstance(value, list):
-            return [self.back(item) for item in value]
-        if isinstance(value, dict):
-            if _PACKED in value:
-                return self._codec.unpack(base64.b64decode(value[_PACKED], validate=True))
-            return {key: self.back(item) for key, item in value.items()}
-        return value
-
-
-def _line(data: Mapping[str, Any]) -> str:
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # a lone surrogate, which no file holds but as an escape
-        text = json.dumps(data, allow_nan=False)
-    return text + "\n"
 
 
 # Out
@@ -120,28 +68,30 @@ def export_threads(
         CheckpointSerializationError: a value is of a type that is not in `types`.
     """
     chosen = saver.threads(released=versions) if threads is None else threads
-    yield _line({"graphkit": "threads", "format": FORMAT})
+    yield line_of({"graphkit": "threads", "format": FORMAT})
     for done, thread_id in enumerate(chosen, 1):
-        yield _line({"thread": thread_id})
-        yield from _thread_lines(saver, thread_id, _Values(types), versions=versions)
+        yield line_of({"thread": thread_id})
+        yield from _thread_lines(saver, thread_id, PortableValues(types), versions=versions)
         progress(done, len(chosen), thread_id)
 
 
-def _thread_lines(saver: BaseCheckpointSaver, thread_id: str, values: _Values, *, versions: bool) -> Iterator[str]:
+def _thread_lines(
+    saver: BaseCheckpointSaver, thread_id: str, values: PortableValues, *, versions: bool
+) -> Iterator[str]:
     """The lines of one thread, without its id: the same wherever it is."""
     digest, count, spaces = blake2b(digest_size=16), 0, list(saver.namespaces(thread_id))
     kept = list(saver.versions_by_thread_id(thread_id)) if versions and isinstance(saver, HasVersions) else []
     if not spaces and not kept:
         raise CheckpointNotFoundError(thread_id, hint="see threads()")
-    for line in map(_line, _all_lines(saver, thread_id, values, spaces, kept)):
+    for line in map(line_of, _all_lines(saver, thread_id, values, spaces, kept)):
         digest.update(line.encode())
         count += 1
         yield line
-    yield _line({"end": digest.hexdigest(), "lines": count})
+    yield line_of({"end": digest.hexdigest(), "lines": count})
 
 
 def _all_lines(
-    saver: BaseCheckpointSaver, thread_id: str, values: _Values, spaces: Sequence[str], versions: Sequence[int]
+    saver: BaseCheckpointSaver, thread_id: str, values: PortableValues, spaces: Sequence[str], versions: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
     for version in versions:
         assert isinstance(saver, HasVersions)
@@ -161,7 +111,7 @@ def _all_lines(
 
 
 def _history_lines(
-    values: _Values,
+    values: PortableValues,
     namespace: str,
     newest_first: Sequence[Checkpoint],
     beside: Callable[[str], tuple[Mapping[str, Any], Sequence[str]]],
@@ -178,7 +128,7 @@ def _history_lines(
             "parent": checkpoint.parent_id,
             "created": checkpoint.created_at.isoformat(),
             "metadata": values.out(dict(public_metadata(checkpoint.metadata)), "metadata"),
-            "state": _change(before, state),
+            "state": change_between(before, state),
         }
         if writes:
             line["writes"] = {key: values.out(value, key) for key, value in writes.items()}
@@ -186,38 +136,6 @@ def _history_lines(
             line["tags"] = list(tags)
         yield line
         before = state
-
-
-def _change(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """What leads from one state to the next, both as JSON: keys to set, lists to extend, keys to drop, a new order."""
-    change: dict[str, Any] = {"set": {}, "extend": {}}
-    for key, value in after.items():
-        old = before.get(key)
-        if key in before and _text(old) == _text(value):
-            continue
-        if isinstance(old, list) and isinstance(value, list) and _text(value[: len(old)]) == _text(old):
-            change["extend"][key] = value[len(old) :]
-        else:
-            change["set"][key] = value
-    if dropped := [key for key in before if key not in after]:
-        change["drop"] = dropped
-    follows = [*(key for key in before if key in after), *(key for key in after if key not in before)]
-    if follows != list(after):
-        change["order"] = list(after)
-    return {name: part for name, part in change.items() if part}
-
-
-def _text(value: Any) -> str:
-    """Tells apart what == does not: 1, 1.0 and True; 0.0 and -0.0; dicts in another order."""
-    return json.dumps(value, allow_nan=False)
-
-
-def _changed(before: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    after = {key: value for key, value in before.items() if key not in change.get("drop", ())}
-    after.update(change.get("set", {}))
-    for key, items in change.get("extend", {}).items():
-        after[key] = [*after[key], *items]
-    return {key: after[key] for key in change["order"]} if "order" in change else after
 
 
 # In
@@ -272,7 +190,7 @@ def import_threads(
         if thread is None:
             if "thread" not in data:
                 raise CheckpointFormatError("the file", f"line {number}: a thread is expected here")
-            thread = _Incoming(saver, rename(data["thread"]), _Values(types))
+            thread = _Incoming(saver, rename(data["thread"]), PortableValues(types))
         elif "end" in data:
             thread.finish(data["end"], number)
             found.append(thread.thread_id)
@@ -308,7 +226,7 @@ def _parsed(line: str, number: int) -> dict[str, Any]:
 class _Incoming:
     """One thread on its way in."""
 
-    def __init__(self, saver: BaseCheckpointSaver, thread_id: str, values: _Values) -> None:
+    def __init__(self, saver: BaseCheckpointSaver, thread_id: str, values: PortableValues) -> None:
         self.saver, self.thread_id, self._values = saver, thread_id, values
         self.stored = self.skipped = 0
         self._digest = blake2b(digest_size=16)
@@ -347,7 +265,7 @@ class _Incoming:
 
     def _checkpoint(self, data: dict[str, Any]) -> tuple[Checkpoint, str]:
         namespace = data["ns"]
-        state = self._states[namespace] = _changed(self._states.get(namespace, {}), data["state"])
+        state = self._states[namespace] = changed(self._states.get(namespace, {}), data["state"])
         checkpoint = Checkpoint(
             id=data["id"],
             node_id=data["node"],

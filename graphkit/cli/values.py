@@ -17,6 +17,8 @@ from graphkit.errors import GraphKitError
 
 _STEP: Final = re.compile(r"\.?([^.\[\]]+)|\[(-?\d+|'[^']*'|\"[^\"]*\")\]")
 _ABSENT: Final = object()
+_INT_BITS: Final = 10_000
+"""Longer ones Python refuses to turn into digits."""
 LONGEST: Final = 500
 """Characters of a value that `diff` shows."""
 
@@ -35,7 +37,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return plain(value.value)
     if value is None or isinstance(value, (bool, int)):
-        return value
+        return hex(value) if value and value.bit_length() > _INT_BITS else value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, str):

@@ -42,7 +42,7 @@ class Pair(NamedTuple):
 
 
 EVERYTHING = {
-    "none": None, "bools": [True, False], "ints": [0, -1, 2**80, 2**20_000], "floats": [1.0, -0.0, float("inf"), 1e-300],
+    "none": None, "bools": [True, False], "ints": [0, -1, 2**80, 3**12_000], "floats": [1.0, -0.0, float("inf"), 1e-300],
     "complex": 1 + 2j, "text": "äöü \ud800 \n", "bytes": b"\x00\xff", "list": [1, [2, []]], "tuple": (1, (2,)),
     "dict": {"b": 1, "a": {}}, "odd keys": {1: "a", (1, 2): "b", None: "c"}, "set": {3, 1, 2},
     "frozen": frozenset({"x"}), "aware": NOW, "naive": NOW.replace(tzinfo=None), "zone": NOW.astimezone(timezone(timedelta(hours=2))),

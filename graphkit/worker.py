@@ -31,6 +31,8 @@ __all__ = ["Worker"]
 _LOG: Final = logging.getLogger("graphkit.worker")
 _BUSY: Final = RetryPolicy(initial_delay=0.02, backoff=2.0, max_delay=5.0)
 """When to look again at a thread that somebody else runs, where no event tells that they have ended."""
+_BATCH: Final = 1000
+"""So many changes are taken in before it is looked whether there is something to do."""
 _NEVER: Final = float("inf")
 
 
@@ -55,7 +57,12 @@ class _Case:
 
 @final
 class Worker:
-    """Takes up the runs of one graph that can go on. `run` in one thread; `stop` from any."""
+    """Takes up the runs of one graph that can go on. `run` in one thread; `stop` from any, and it stays stopped.
+
+    A thread stands in the middle of a run and nobody holds it: that is how a run is known whose process died, and a
+    stream that was closed early, a copy or a fork looks the same. What waits in an embedded graph with a saver of its
+    own is not seen to be answered: resume such a run through the graph.
+    """
 
     def __init__(
         self,
@@ -106,17 +113,19 @@ class Worker:
 
         Raises:
             CheckpointStorageError: the store cannot be read.
+            CheckpointerConfigurationError: the saver keeps no list of its threads.
         """
-        count = 0
+        count, is_more = 0, True
         with self.saver.watch(latest=True, interval=self._interval) as self._changes:
-            self._take_in(self._changes, 0.0)
             while not self._stopping.is_set():
                 if (thread := self._due_now()) is not None:
                     count += self._serve(thread)
+                elif is_more:
+                    is_more = self._take_in(self._changes, 0.0)
                 elif once:
                     break
                 else:
-                    self._take_in(self._changes, self._next_due())
+                    is_more = self._take_in(self._changes, self._next_due())
         return count
 
     def stop(self) -> None:
@@ -140,12 +149,14 @@ class Worker:
         soonest = min((case.due for case in self._cases.values()), default=_NEVER)
         return None if soonest == _NEVER else max(0.0, soonest - monotonic())
 
-    def _take_in(self, changes: Watch, timeout: float | None) -> None:
-        """Wait for a change, and take all that there are."""
-        change = changes.get(timeout)
-        while change is not None:
+    def _take_in(self, changes: Watch, timeout: float | None) -> bool:
+        """Wait for a change, and take what there is, up to so many; whether there may be more."""
+        for number in range(_BATCH):
+            change = changes.get(0.0 if number else timeout)
+            if change is None:
+                return False
             self._heed(change)
-            change = changes.get(0)
+        return True
 
     def _heed(self, change: Change) -> None:
         """Note what a change says of its thread."""

@@ -9,27 +9,20 @@ more is noticed at once.
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
-from logging import LogRecord, getLogger
+from collections.abc import Generator, Iterator
+from logging import getLogger
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
-from warnings import filterwarnings
+from typing import TYPE_CHECKING, Final, final
 
-from graphkit._abc import told_beside
 from graphkit._watch import Change, Watch, is_inside
-from graphkit.errors import CheckpointerError, CheckpointSerializationError, CheckpointStorageError
-from savers._filesystem import layout, log, record, rewrite
-from savers._filesystem.history import History
+from graphkit.errors import CheckpointerError, CheckpointStorageError
+from savers._filesystem import layout, rewrite
+from savers._filesystem.events import Events, is_locked, remote_kind
+from savers._filesystem.tail import Bookmark, GrowingLog, Info
 
 if TYPE_CHECKING:
-    from threading import Condition
-
     from graphkit._config import RunnableConfig
-    from graphkit._output import CheckpointInfo
-    from savers._filesystem.record import Entry
     from savers._filesystem.store import Store
 
 _OPEN: Final = 64
@@ -38,191 +31,10 @@ _TRUST: Final = 60.0
 """Seconds after which all is looked at without an event: a system's queue of them may run over."""
 _SOON: Final = 0.05
 """Seconds after which a lock is looked at again: its file is closed a moment before it is free."""
-_REMOTE: Final = frozenset({"9p", "afs", "ceph", "cifs", "glusterfs", "lustre", "nfs", "nfs4", "smb3", "virtiofs"})
-"""File systems that other machines change, of which no event tells here; so do most of FUSE's."""
 _LOGGER: Final = getLogger("graphkit")
 
-Info = Callable[[History, "Entry"], "CheckpointInfo"]
 _Place = tuple[str, str]
 """The names of a thread's directory and of a namespace's inside it, "" at the root."""
-
-
-class Bookmark(NamedTuple):
-    """Where in which file the last look ended."""
-
-    inode: int
-    end: int
-    last: str | None = None
-    """The last checkpoint known of it."""
-    is_over: bool = False
-    """The end of this history was told."""
-
-
-@final
-class _Log(History):
-    """An open log that is read on and on; states are not decoded, and no list of its checkpoints is kept."""
-
-    inode = 0
-
-    def open_at(self, end: int | None) -> bool:
-        """Open the file as it was when it ended there (None: as it is); false if there is no log."""
-        try:
-            self.fd = self.io.open(self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        try:
-            found = self.io.fstat(self.fd)
-            self.inode = found.st_ino
-            start = self._read_birth(found.st_size)
-            limit = found.st_size if end is None else min(end, found.st_size)
-            if limit > start and not self._read_tail(limit, start):
-                self._read_all(limit)
-        except log.Unborn:
-            self.close()
-            return False
-        except BaseException:
-            self.close()
-            raise
-        self.table = self.index = None
-        return True
-
-    def changes(self, info: Info) -> Iterator[Change]:
-        """What was appended since."""
-        size = self.io.fstat(self.fd).st_size
-        for frame in log.scan(self.io, self.fd, self.path, self.fid, self.end, size, self.seq):
-            self._take(frame, tracked=False)
-            self.seq, self.end = frame.seq + 1, frame.end
-            yield from self._told(frame, info)
-
-    def _told(self, frame: log.Frame, info: Info) -> Iterator[Change]:
-        place = self.thread_id, self.namespace
-        if frame.type == log.CHECKPOINT and self.tail is not None:
-            yield Change("checkpoint", *place, info(self, self.tail))
-        elif frame.type == log.WRITE:
-            beside, values = record.unpack_payload(self.path, frame)
-            entry = self._known(record.id_text(beside))
-            about = None if entry is None else info(self, entry)
-            yield from told_beside(place, about, {key: self._value(key, packed) for key, packed in values.items()})
-        elif frame.type in {log.RELEASE, log.TOMBSTONE}:
-            yield Change("release" if frame.type == log.RELEASE else "delete", *place)
-
-    def _value(self, key: str, packed: bytes) -> Any:
-        try:
-            return self._codec.unpack(packed, key)
-        except CheckpointSerializationError as error:
-            return error.raw  # whoever follows need not know the application's types
-
-    def latest_changes(self, info: Info) -> Iterator[Change]:
-        """The latest checkpoint and what is recorded beside it, as if it were new."""
-        entry = self.latest()
-        if entry is not None:
-            yield from self._entry_told(entry, info)
-        self.index = None
-
-    def changes_after(self, id: str | None, info: Info) -> Iterator[Change]:
-        """The checkpoints after one, in a log that was written anew, and what is beside that one; all if it is gone."""
-        entries = self.listing().entries
-        known = next((number for number, entry in enumerate(entries) if entry.id == id), -1)
-        if known >= 0:
-            yield from self._beside(entries[known], info)
-        for entry in entries[known + 1 :]:
-            yield from self._entry_told(entry, info)
-        self.index = None
-
-    def _entry_told(self, entry: Entry, info: Info) -> Iterator[Change]:
-        yield Change("checkpoint", self.thread_id, self.namespace, info(self, entry))
-        yield from self._beside(entry, info)
-
-    def _beside(self, entry: Entry, info: Info) -> Iterator[Change]:
-        values = {key: self._value(key, packed) for key, packed in self.packed_values_of(entry).items()}
-        yield from told_beside((self.thread_id, self.namespace), info(self, entry), values)
-
-    def bookmark(self) -> Bookmark:
-        """Where it was read to."""
-        last = None if self.tail is None else self.tail.id
-        return Bookmark(self.inode, self.end, last, self.closed_by is not None)
-
-
-@final
-class _Events:
-    """The threads whose files have changed, as watchdog tells it; `changed` is notified."""
-
-    process = 0
-    """The one that has used watchdog."""
-
-    def __init__(self, changed: Condition, root: str, only: str | None) -> None:
-        """Start to listen.
-
-        Args:
-            changed: guards what is collected here.
-            root: the directory of the store.
-            only: the name of the one thread's directory that matters; None: all do.
-
-        Raises:
-            OSError: the system refuses, having no such events or no room for more.
-        """
-        from watchdog import events
-        from watchdog.observers import Observer
-
-        if _Events.process not in {0, os.getpid()}:
-            raise OSError("watchdog's thread stayed with the process that this one was forked from")
-        _Events.process = os.getpid()
-        getLogger("watchdog.observers.inotify").addFilter(_is_news)
-        # What it says, at length, of a directory that is made while it walks through the others; it does no harm.
-        filterwarnings("ignore", "Callback with id", RuntimeWarning)
-        self.names: set[str] = set()
-        self.closed: set[str] = set()
-        """Threads whose run lock somebody has closed."""
-        self._changed, self._root, self._only = changed, root, only
-        kinds = ("Modified", "Created", "Moved", "Deleted")
-        self._wanted = [events.FileClosedEvent, *(getattr(events, f"File{kind}Event") for kind in kinds)]
-        self._wanted += [getattr(events, f"Dir{kind}Event") for kind in kinds[1:]]
-        self._observer: Any = Observer()
-        self._inner: Any = None
-        self._inode = 0
-        self._listen(root, recursive=only is None)
-        self._observer.start()
-
-    def _listen(self, path: str, *, recursive: bool) -> Any:
-        # The same events everywhere: what is listened to twice, watchdog asks the system for once.
-        return self._observer.schedule(self, path, recursive=recursive, event_filter=self._wanted)
-
-    def cover(self, directory: str) -> None:
-        """Listen to what happens in the one thread's directory, which may have been made anew; before it is read."""
-        found = os.stat(directory).st_ino if os.path.isdir(directory) else 0
-        if self._only is None or found == self._inode:
-            return
-        if self._inner is not None:
-            with suppress(KeyError):
-                self._observer.unschedule(self._inner)
-        self._inode, self._inner = found, None
-        if found:
-            with suppress(FileNotFoundError):
-                self._inner = self._listen(directory, recursive=True)
-
-    def dispatch(self, event: Any) -> None:
-        """Take an event; watchdog calls it."""
-        for path in (event.src_path, event.dest_path):
-            name, _, rest = path[len(self._root) + 1 :].partition(os.sep)
-            if layout.is_thread(name) and self._only in {None, name}:
-                self._note(name, rest, closed=event.event_type == "closed")
-
-    def _note(self, name: str, rest: str, *, closed: bool) -> None:
-        is_lock = rest == layout.RUN_LOCK
-        if closed == is_lock:  # who holds the lock writes to it, and readers close logs: neither says anything
-            with self._changed:
-                (self.closed if closed else self.names).add(name)
-                self._changed.notify_all()
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it still listens."""
-        return bool(self._observer.is_alive())
-
-    def stop(self) -> None:
-        """Listen no more."""
-        self._observer.stop()
-        self._observer.join()
 
 
 @final
@@ -247,7 +59,7 @@ class FileWatch(Watch):
         self._interval = interval
         self._marks: dict[str, dict[str, Bookmark]] = {}
         """Per thread's directory and namespace's."""
-        self._logs: OrderedDict[_Place, _Log] = OrderedDict()
+        self._logs: OrderedDict[_Place, GrowingLog] = OrderedDict()
         self._fresh: set[_Place] = set()
         """Of which the latest checkpoint is to be told first."""
         self._suspects: dict[str, float] = {}
@@ -259,12 +71,12 @@ class FileWatch(Watch):
             for place in self._places(name):
                 self._begin(place, latest=latest)
 
-    def _listen(self) -> _Events | None:
+    def _listen(self) -> Events | None:
         root = self._store.root
         try:
-            if (kind := _remote_kind(root)) is not None:
+            if (kind := remote_kind(root)) is not None:
                 raise OSError(f"{kind} is a network file system")  # noqa: TRY301
-            events = _Events(self._changed, root, self._only)
+            events = Events(self._changed, root, self._only)
             if self._only is not None:
                 events.cover(layout.join(root, self._only))
         except OSError as error:
@@ -389,7 +201,7 @@ class FileWatch(Watch):
             self._forget(place)
         return is_gone or is_over
 
-    def _released(self, place: _Place, mark: Bookmark) -> _Log | None:
+    def _released(self, place: _Place, mark: Bookmark) -> GrowingLog | None:
         """The file that was the log, if a release has made a version of it."""
         directory = layout.join(self._store.root, *place)
         for name in self._store.io.listdir(directory):
@@ -424,13 +236,13 @@ class FileWatch(Watch):
                 self._fresh.discard(place)
                 self._marks.setdefault(place[0], {})[place[1]] = opened.bookmark()
 
-    def _keep(self, place: _Place, opened: _Log) -> None:
+    def _keep(self, place: _Place, opened: GrowingLog) -> None:
         self._logs[place] = opened
         if len(self._logs) > _OPEN:
             self._logs.popitem(last=False)[1].close()
 
-    def _log(self, path: str, ids: tuple[str, str]) -> _Log:
-        return _Log(*self._store._arguments(path, *ids))  # noqa: SLF001 - of the same package
+    def _log(self, path: str, ids: tuple[str, str]) -> GrowingLog:
+        return GrowingLog(*self._store._arguments(path, *ids))  # noqa: SLF001 - of the same package
 
     def _close(self, place: _Place) -> None:
         if (opened := self._logs.pop(place, None)) is not None:
@@ -506,34 +318,7 @@ class FileWatch(Watch):
         path = layout.join(self._store.root, name, layout.RUN_LOCK)
         found, thread = self._store.io.stat(path), self._thread(name)
         if found is not None and thread is not None:
-            if not _is_locked(found.st_ino):
+            if not is_locked(found.st_ino):
                 yield Change("idle", thread, "")
             elif not is_second:
                 self._suspects[name] = monotonic() + _SOON
-
-
-def _is_news(record: LogRecord) -> bool:
-    """Whether what watchdog logs is not just that an event came while a watch was being closed."""
-    return "when the thread is inactive" not in record.getMessage()
-
-
-def _is_locked(inode: int) -> bool:
-    """Whether somebody holds a lock on a file. Trying to take it would disturb those who want it."""
-    try:
-        with open("/proc/locks", encoding="ascii") as file:
-            return any(" FLOCK " in line and f":{inode} " in line for line in file)
-    except OSError:
-        return False
-
-
-def _remote_kind(path: str) -> str | None:
-    """The kind of the network file system that a directory is on; None if it is on a local one."""
-    device = os.stat(path).st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    with suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            mount, _, source = line.partition(" - ")
-            kind = source.split(" ", 1)[0]
-            if mount.split()[2] == wanted and (kind in _REMOTE or kind == "fuse" or kind.startswith("fuse.")):
-                return kind
-    return None

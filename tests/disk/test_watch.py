@@ -231,9 +231,9 @@ def test_without_events_it_looks_again_and_again_and_says_so(saver, config, disk
     if reason == "refused":
         monkeypatch.setattr("watchdog.observers.api.BaseObserver.schedule", refused)
     elif reason == "remote":
-        monkeypatch.setattr(watching, "_remote_kind", lambda _: "nfs4")
+        monkeypatch.setattr(watching, "remote_kind", lambda _: "nfs4")
     else:
-        monkeypatch.setattr(watching._Events, "process", os.getpid() + 1)
+        monkeypatch.setattr(watching.Events, "process", os.getpid() + 1)
     saver.put(config, disk.step(1))
     with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(interval=0.01) as watch:
         (record,) = caplog.records
@@ -256,14 +256,14 @@ def test_an_observer_that_ends_is_replaced_by_looking(saver, config, disk, caplo
 
 def test_what_an_event_was_lost_of_is_found_later(saver, config, disk, monkeypatch):
     monkeypatch.setattr(watching, "_TRUST", 0.05)
-    monkeypatch.setattr(watching._Events, "dispatch", lambda *_: None)
+    monkeypatch.setattr(watching.Events, "dispatch", lambda *_: None)
     with saver.watch(interval=NEVER) as watch:
         until(watch, to(saver.put(config, disk.step(1)).checkpoint_id))
 
 
 def test_the_file_systems_of_this_machine():
-    assert watching._remote_kind("/proc") is None
-    assert watching._remote_kind(__file__) is None
+    assert watching.remote_kind("/proc") is None
+    assert watching.remote_kind(__file__) is None
 
 
 # What it takes

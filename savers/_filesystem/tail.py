@@ -1,0 +1,115 @@
+"""A log that is read on and on: what was appended to it since the last look, as changes to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+from graphkit._abc import told_beside
+from graphkit._watch import Change
+from graphkit.errors import CheckpointSerializationError
+from savers._filesystem import log, record
+from savers._filesystem.history import History
+
+if TYPE_CHECKING:
+    from graphkit._output import CheckpointInfo
+    from savers._filesystem.record import Entry
+
+Info = Callable[[History, "Entry"], "CheckpointInfo"]
+"""Makes what is told of a checkpoint."""
+
+
+class Bookmark(NamedTuple):
+    """Where in which file the last look ended."""
+
+    inode: int
+    end: int
+    last: str | None = None
+    """The last checkpoint known of it."""
+    is_over: bool = False
+    """The end of this history was told."""
+
+
+@final
+class GrowingLog(History):
+    """An open log that is read on and on; states are not decoded, and no list of its checkpoints is kept."""
+
+    inode = 0
+
+    def open_at(self, end: int | None) -> bool:
+        """Open the file as it was when it ended there (None: as it is); false if there is no log."""
+        try:
+            self.fd = self.io.open(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        try:
+            found = self.io.fstat(self.fd)
+            self.inode = found.st_ino
+            start = self._read_birth(found.st_size)
+            limit = found.st_size if end is None else min(end, found.st_size)
+            if limit > start and not self._read_tail(limit, start):
+                self._read_all(limit)
+        except log.Unborn:
+            self.close()
+            return False
+        except BaseException:
+            self.close()
+            raise
+        self.table = self.index = None
+        return True
+
+    def changes(self, info: Info) -> Iterator[Change]:
+        """What was appended since."""
+        size = self.io.fstat(self.fd).st_size
+        for frame in log.scan(self.io, self.fd, self.path, self.fid, self.end, size, self.seq):
+            self._take(frame, tracked=False)
+            self.seq, self.end = frame.seq + 1, frame.end
+            yield from self._told(frame, info)
+
+    def _told(self, frame: log.Frame, info: Info) -> Iterator[Change]:
+        place = self.thread_id, self.namespace
+        if frame.type == log.CHECKPOINT and self.tail is not None:
+            yield Change("checkpoint", *place, info(self, self.tail))
+        elif frame.type == log.WRITE:
+            beside, values = record.unpack_payload(self.path, frame)
+            entry = self._known(record.id_text(beside))
+            about = None if entry is None else info(self, entry)
+            yield from told_beside(place, about, {key: self._value(key, packed) for key, packed in values.items()})
+        elif frame.type in {log.RELEASE, log.TOMBSTONE}:
+            yield Change("release" if frame.type == log.RELEASE else "delete", *place)
+
+    def _value(self, key: str, packed: bytes) -> Any:
+        try:
+            return self._codec.unpack(packed, key)
+        except CheckpointSerializationError as error:
+            return error.raw  # whoever follows need not know the application's types
+
+    def latest_changes(self, info: Info) -> Iterator[Change]:
+        """The latest checkpoint and what is recorded beside it, as if it were new."""
+        entry = self.latest()
+        if entry is not None:
+            yield from self._entry_told(entry, info)
+        self.index = None
+
+    def changes_after(self, id: str | None, info: Info) -> Iterator[Change]:
+        """The checkpoints after one, in a log that was written anew, and what is beside that one; all if it is gone."""
+        entries = self.listing().entries
+        known = next((number for number, entry in enumerate(entries) if entry.id == id), -1)
+        if known >= 0:
+            yield from self._beside(entries[known], info)
+        for entry in entries[known + 1 :]:
+            yield from self._entry_told(entry, info)
+        self.index = None
+
+    def _entry_told(self, entry: Entry, info: Info) -> Iterator[Change]:
+        yield Change("checkpoint", self.thread_id, self.namespace, info(self, entry))
+        yield from self._beside(entry, info)
+
+    def _beside(self, entry: Entry, info: Info) -> Iterator[Change]:
+        values = {key: self._value(key, packed) for key, packed in self.packed_values_of(entry).items()}
+        yield from told_beside((self.thread_id, self.namespace), info(self, entry), values)
+
+    def bookmark(self) -> Bookmark:
+        """Where it was read to."""
+        last = None if self.tail is None else self.tail.id
+        return Bookmark(self.inode, self.end, last, self.closed_by is not None)

@@ -124,6 +124,7 @@ class FileWatch(Watch):
             for name in sorted(closed):
                 yield from self._idle(name)
         except OSError as error:
+            self._next = monotonic()  # what was not looked at yet is, when somebody asks again
             raise CheckpointStorageError(error.filename or self._store.root, "follow", error) from error
 
     def _news(self) -> tuple[set[str], set[str]]:
@@ -143,8 +144,22 @@ class FileWatch(Watch):
 
     def _check_events(self) -> None:
         if self._events is not None and not self._events.is_alive:
-            self._events = None
-            self._tell_that_it_polls("they have ended")
+            self._poll("they have ended")
+
+    def _poll(self, reason: object) -> None:
+        """Do without events from here on."""
+        assert self._events is not None
+        self._events.stop()
+        self._events = None
+        self._next = self._due()
+        self._tell_that_it_polls(reason)
+
+    def _cover(self, name: str) -> None:
+        try:
+            if self._events is not None:
+                self._events.cover(layout.join(self._store.root, name))
+        except OSError as error:
+            self._poll(error)
 
     def _names(self) -> list[str]:
         """The directories of threads."""
@@ -162,11 +177,11 @@ class FileWatch(Watch):
         return layout.join(self._store.root, *place, layout.LOG)
 
     def _look_at(self, name: str) -> Iterator[Change]:
-        if self._events is not None:
-            self._events.cover(layout.join(self._store.root, name))
+        self._cover(name)
         for place in self._places(name):
             try:
-                yield from self._look_at_log(place)
+                if self._is_wanted(place):
+                    yield from self._look_at_log(place)
             except CheckpointerError as error:
                 _LOGGER.warning("what happens here is not told: %s", error)
                 self._close(place)
@@ -214,11 +229,12 @@ class FileWatch(Watch):
         return None
 
     def _read(self, place: _Place, mark: Bookmark | None) -> Iterator[Change]:
-        ids = self._ids(place)
-        if ids is None or not self._is_wanted(ids[1]):
-            return
         opened = self._logs.get(place)
         if opened is None:
+            if (ids := self._ids(place)) is None:
+                return
+            self._store._refuse_link(layout.join(self._store.root, place[0]))  # noqa: SLF001 - of the same package
+            self._store._refuse_link(layout.join(self._store.root, *place))  # noqa: SLF001
             opened = self._log(self._path(place), ids)
             starts_later = place in self._fresh or (mark is not None and not mark.inode)
             if not opened.open_at(None if starts_later else mark.end if mark is not None else 0):
@@ -288,8 +304,11 @@ class FileWatch(Watch):
 
     # Whose they are
 
-    def _is_wanted(self, namespace: str) -> bool:
-        return self._config is None or is_inside(namespace, self._config.checkpoint_ns)
+    def _is_wanted(self, place: _Place) -> bool:
+        if self._config is None or not self._config.checkpoint_ns:
+            return True
+        ids = self._ids(place)
+        return ids is not None and is_inside(ids[1], self._config.checkpoint_ns)
 
     def _ids(self, place: _Place) -> tuple[str, str] | None:
         """The thread and the namespace; None while no file tells them."""

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from graphkit import RunnableConfig
+from graphkit.errors import CheckpointStorageError
 from savers import FileSystemSaver
 from savers._filesystem import watch as watching
 
@@ -243,6 +245,59 @@ def test_without_events_it_looks_again_and_again_and_says_so(saver, config, disk
         saver.release(config)
         assert until(watch, lambda change: change.kind == "release")
     assert saver.wait_for_resume("t", 0) is True
+
+
+def test_when_events_run_out_later_it_goes_on_without(saver, config, disk, caplog, monkeypatch):
+    with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(config, interval=0.01) as watch:
+        monkeypatch.setattr("watchdog.observers.api.BaseObserver.schedule", refused)
+        until(watch, to(saver.put(config, disk.step(1)).checkpoint_id))
+        until(watch, to(saver.put(config, disk.step(2)).checkpoint_id))
+        assert "no watches left" in caplog.text
+
+
+def test_a_failed_look_is_made_up_for(opener, config, disk):
+    class Failing(disk.CountingIO):
+        fails = False
+
+        def open(self, path, **options):
+            if self.fails:
+                raise OSError(errno.EMFILE, "too many open files", path)
+            return super().open(path, **options)
+
+    saver, io = opener(), Failing()
+    with opener(io=io).watch(interval=NEVER) as watch:
+        io.fails = True
+        last = saver.put(config, disk.step(1)).checkpoint_id
+        with pytest.raises(CheckpointStorageError, match="too many open files"):
+            watch.get(PATIENCE)
+        io.fails = False
+        until(watch, to(last))
+
+
+def test_no_link_is_followed_out_of_the_store(saver, config, disk, caplog, tmp_path):
+    with FileSystemSaver(tmp_path / "other", fsync="never") as other:
+        other.put(config, disk.step(1))
+        outside = disk.log_of(other.base_directory).parent
+        Path(saver.base_directory, outside.name).symlink_to(outside)
+        saver.put(RunnableConfig("mine"), disk.step(2))
+        with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(latest=True, interval=NEVER) as watch:
+            assert [one.thread_id for one in until(watch, lambda one: one.thread_id == "mine")] == ["mine"]
+            until_quiet(watch)
+    assert "symbolic link" in caplog.text
+
+
+def test_a_namespace_alone_is_followed_through_a_release(saver, config, disk):
+    inner, other = config.replace(checkpoint_ns="in"), config.replace(checkpoint_ns="other")
+    for one in (config, inner, other):
+        saver.put(one, disk.step(1))
+    with saver.watch(inner, interval=NEVER) as watch:
+        saver.release(config)
+        for one in (config, inner, other):
+            last = saver.put(one, disk.step(2)).checkpoint_id
+        saver.delete(config)
+        kinds = [(one.kind, one.checkpoint_ns) for one in until(watch, lambda one: one.kind == "delete")]
+        assert {ns for kind, ns in kinds if kind != "idle"} == {"in"}
+        assert last
 
 
 def test_an_observer_that_ends_is_replaced_by_looking(saver, config, disk, caplog, monkeypatch):

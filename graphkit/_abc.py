@@ -40,6 +40,8 @@ UPDATE: Final = "update:"
 """Prefix of a write that records a resume's `update=`: `update:<n>` -> the mapping."""
 INNER: Final = "inner:"
 """Prefix of a write that records a stop in an embedded graph: `inner:<id>` -> its namespace; None once it goes on."""
+WITHIN: Final = "within"
+"""In the metadata of an embedded graph's checkpoints: the visit of the node that it is, in the graph around it."""
 FAILURE: Final = "failure"
 """The write that records why a run ended here: {node_id, type, message, at}; None once it goes on."""
 
@@ -173,12 +175,14 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         threads = self.threads() if thread_id is None else [thread_id_of(thread_id)]
         found: list[WaitingInterrupt] = []
         for thread in threads:
+            latest: dict[str, Latest] = {}
             for namespace in self.namespaces(thread):
                 at = RunnableConfig(thread, checkpoint_ns=namespace)
-                latest = self.get(at)
-                if latest is not None:
-                    at = at.replace(checkpoint_id=latest.id)
-                    found += waiting_interrupts(at, self.get_writes(at))
+                checkpoint = self.get(at)
+                if checkpoint is not None:
+                    at = at.replace(checkpoint_id=checkpoint.id)
+                    latest[namespace] = at, checkpoint.metadata, self.get_writes(at)
+            found += still_waiting(latest)
         return found
 
     def threads(self, *, released: bool = False) -> Sequence[str]:  # noqa: ARG002 - for those that can
@@ -642,6 +646,26 @@ def told_beside(place: tuple[str, str], info: CheckpointInfo | None, writes: Map
 
 def _versions_of(saver: BaseCheckpointSaver, thread: str) -> object:
     return saver.versions_by_thread_id(thread) if isinstance(saver, HasVersions) else None
+
+
+Latest = tuple[RunnableConfig, Mapping[str, Any], Mapping[str, Any]]
+"""The latest checkpoint of a namespace: where it is, its metadata, and what is recorded beside it."""
+
+
+def still_waiting(latest: Mapping[str, Latest]) -> list[WaitingInterrupt]:
+    """What waits for a human in a thread, by namespace.
+
+    A stop in an embedded graph waits as long as the graph around it says so: that may have gone past it since.
+    """
+    found: list[WaitingInterrupt] = []
+    for namespace, (at, metadata, writes) in latest.items():
+        waiting = waiting_interrupts(at, writes)
+        around = namespace.rpartition("/")[0]
+        if WITHIN in metadata and namespace and around in latest:
+            known = inner_stops(latest[around][2])
+            waiting = [stop for stop in waiting if stop.id in known]
+        found += waiting
+    return found
 
 
 def status_of(next_node_id: str | None, writes: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from typing import Any, Final
 
-from graphkit._abc import INNER, BaseCheckpointSaver, inner_stops, unanswered
+from graphkit._abc import INNER, WITHIN, BaseCheckpointSaver, inner_stops, unanswered
 from graphkit._engine.contribution import Contribution
 from graphkit._engine.requests import Emit, Finish, Hold, Load, LoadWrites, Record, Request, Save
 from graphkit._engine.strand import Halt
@@ -19,9 +19,6 @@ from graphkit._frozen import FrozenDict
 from graphkit._output import ABSENT, GraphResume, InterruptionMetadata
 from graphkit._topology import Node, Topology
 from graphkit.errors import GraphRunnerError
-
-WITHIN = "within"
-"""In the metadata of an embedded graph's checkpoints: the visit of the node that it is, in the graph around it."""
 
 _BEFORE_IT_GOES_ON: Final = (Load, LoadWrites, Hold, Record, Save)
 """What a graph asks for while an answer to it is not stored yet."""

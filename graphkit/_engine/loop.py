@@ -31,7 +31,17 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, final
 
-from graphkit._abc import ANSWER, FAILURE, INNER, INTERRUPT, UPDATE, BaseCheckpointSaver, inner_stops, unanswered
+from graphkit._abc import (
+    ANSWER,
+    FAILURE,
+    INNER,
+    INTERRUPT,
+    UPDATE,
+    WITHIN,
+    BaseCheckpointSaver,
+    inner_stops,
+    unanswered,
+)
 from graphkit._checkpoint import Checkpoint, new_id
 from graphkit._config import END, START, RunnableConfig, StreamMode
 from graphkit._engine import embedded
@@ -325,7 +335,7 @@ class Run(Strand):
             yield from self._begin(given)
         own = {"run_id": self.metadata.get("run_id") or new_id()}
         self.began = self.within or own["run_id"]
-        self.metadata = self._new_metadata(own if self.within is None else {**own, embedded.WITHIN: self.within}, {})
+        self.metadata = self._new_metadata(own if self.within is None else {**own, WITHIN: self.within}, {})
         self.next = yield from self.follow(START)
         self._stand_here()
         if self.saver is not None and not self.exits:
@@ -349,7 +359,7 @@ class Run(Strand):
 
     def _take(self, base: Checkpoint) -> None:
         """Stand where a stored checkpoint stands, if it is of this graph's own history."""
-        if self.within is None and embedded.WITHIN in base.metadata:
+        if self.within is None and WITHIN in base.metadata:
             raise self.failure(
                 GraphRunnerError,
                 f"checkpoint_ns={self.config.checkpoint_ns!r} is the history of a subgraph, which only the graph "

@@ -48,7 +48,7 @@ class Index:
         if place is None:
             return False
         old = self.entries[place]
-        entry.writes, entry.tags = old.writes, old.tags
+        entry.writes, entry.nothing, entry.tags = old.writes, old.nothing, old.tags
         self.entries[place] = entry
         if target != entry.id:
             self._places = {one.id: number for number, one in enumerate(self.entries)}
@@ -289,7 +289,7 @@ class History:
             try:
                 entry = self._known(record.id_text(parts[0]))
                 if entry is not None and frame.type == log.WRITE:
-                    entry.writes.update(dict.fromkeys(parts[1], frame.offset))
+                    entry.take_writes(parts[1], frame.offset)
                 elif entry is not None:
                     entry.tags = record.merge_tags(entry.tags, parts[1], parts[2])
             except (TypeError, IndexError, AttributeError) as error:

@@ -263,7 +263,7 @@ class LiveHistory(History):
     def put_packed(self, entry: Entry, values: Mapping[str, bytes]) -> None:
         """As `put_values`, of values that are packed already."""
         offset = self._write(log.WRITE, record.pack_writes(entry.id, values))
-        entry.writes.update(dict.fromkeys(values, offset))
+        entry.take_writes(values, offset)
 
     def put_tags(self, entry: Entry, add: Sequence[str], remove: Sequence[str]) -> None:
         """Add tags to a checkpoint and take some off."""

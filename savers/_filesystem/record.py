@@ -23,6 +23,7 @@ Unpack = Callable[[bytes], Any]
 _SAME_BASE_NODE: Final = True
 """Instead of a node: the node of the base record. nil: the base record's next node. False: none at all."""
 _NONE: Final = False
+_NIL: Final = b"\xc0"
 _COMPARABLE: Final = frozenset({str, int, bool, bytes, NoneType})
 _EMPTY: Final = FrozenDict()
 _INT64: Final = 1 << 63
@@ -91,7 +92,8 @@ class Entry:
     """What is known of a stored checkpoint without its state."""
 
     __slots__ = (
-        "created", "id", "key", "metadata", "next", "node", "offset", "parent", "replaces", "size", "tags", "writes"
+        "created", "id", "key", "metadata", "next", "node", "nothing", "offset", "parent", "replaces", "size", "tags",
+        "writes",
     )  # fmt: skip
 
     def __init__(
@@ -122,7 +124,19 @@ class Entry:
         """The record took the place of an earlier checkpoint."""
         self.writes: dict[str, int] = {}
         """Per key recorded beside it, the offset of the WRITE record with its value."""
+        self.nothing: set[str] = set()
+        """The keys whose value is None: what was recorded under them does not hold any more."""
         self.tags: tuple[str, ...] = ()
+
+    def take_writes(self, values: Mapping[str, bytes], offset: int) -> None:
+        """Note values, packed, that the WRITE record at an offset has put beside it."""
+        self.writes.update(dict.fromkeys(values, offset))
+        self.nothing.difference_update(values)
+        self.nothing.update(key for key, packed in values.items() if packed == _NIL)
+
+    def beside(self) -> Mapping[str, object]:
+        """What is recorded beside it, as far as it is known without reading values: None, or something."""
+        return {**self.writes, **dict.fromkeys(self.nothing)} if self.nothing else self.writes
 
 
 class Decoded(NamedTuple):

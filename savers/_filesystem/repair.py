@@ -291,7 +291,7 @@ class _Salvage:
             if entry is None:
                 self._lose(frame.offset, owner, "what was recorded beside it is lost with it")
             elif frame.type == log.WRITE:
-                entry.writes.update(dict.fromkeys(parts[1], frame.offset))
+                entry.take_writes(parts[1], frame.offset)
             else:
                 entry.tags = record.merge_tags(entry.tags, parts[1], parts[2])
         except (CheckpointCorruptionError, TypeError, IndexError, KeyError) as error:

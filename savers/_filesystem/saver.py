@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar,
 from graphkit._abc import (
     BaseCheckpointSaver,
     HasVersions,
+    Latest,
     Retention,
     StateSerializer,
     ThreadLike,
     _in_thread,
     status_of,
+    still_waiting,
     thread_id_of,
-    waiting_interrupts,
 )
 from graphkit._checkpoint import Checkpoint, Tag
 from graphkit._config import ConfigLike, RunnableConfig
@@ -165,7 +166,8 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             return None if entry is None else history.checkpoint(entry, history.state_of(entry), None)
 
     @_at_the_edge("write to")
-    def put(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
+    def put(self, config: ConfigLike, checkpoint: Checkpoint, *, unique: bool = False) -> RunnableConfig:
+        """As in the contract; with `unique`, a checkpoint of the same id is replaced, if the history has one."""
         config = RunnableConfig.of(config)
         target = config.checkpoint_id
         history = self._live(config)
@@ -173,7 +175,8 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             with self._store.short(history.thread_id):
                 self._ready(history)
                 start = history.end
-                history.put(checkpoint, target)
+                is_there = unique and history.fd >= 0 and history.find(checkpoint.id) is not None
+                history.put(checkpoint, checkpoint.id if is_there else target)
             ticket = self._ticket(history, start)
         self._settle(ticket)
         return config if target is not None else config.with_check_point_id(checkpoint.id)
@@ -296,13 +299,15 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
         found: list[WaitingInterrupt] = []
         for thread in self.threads() if thread_id is None else [thread_id_of(thread_id)]:
+            latest: dict[str, Latest] = {}
             for namespace in rewrite.namespaces(self._store, thread):
                 history = self._store.live(thread, namespace)
                 with history.mutex:
                     entry = history.latest() if history.refresh() else None
-                    if entry is not None and entry.writes:
+                    if entry is not None:
                         at = RunnableConfig(thread, checkpoint_ns=namespace, checkpoint_id=entry.id)
-                        found += waiting_interrupts(at, history.values_of(entry))
+                        latest[namespace] = at, entry.metadata, history.values_of(entry)
+            found += still_waiting(latest)
         return found
 
     # Threads
@@ -655,7 +660,7 @@ def _info(history: History, entry: Entry) -> CheckpointInfo:
         entry.next,
         _EPOCH + timedelta(microseconds=entry.created),
         entry.size,
-        status_of(entry.next, entry.writes),
+        status_of(entry.next, entry.beside()),
         entry.tags,
         private_copy(entry.metadata),
     )

@@ -1006,3 +1006,34 @@ def test_a_question_inside_one_without_checkpoints_cannot_be_answered(saver, how
         run(graph, GraphResume("ok"), how=how)
     assert everything(saver) == before
     assert run(graph, None, how=how)[-1].payload == "ok?"
+
+
+def test_a_stop_that_the_parent_went_past_waits_no_more(saver):
+    inner = StateGraph({}).add_node("ask", lambda state: {"answer": interrupt("?")})
+    inner.add_edge(START, "ask").add_edge("ask", END)
+    graph = StateGraph({}).add_node("s", inner.compile()).add_node("z", lambda state: {"z": 1})
+    app = graph.add_edge(START, "s").add_edge("s", "z").add_edge("z", END).compile(checkpoint_saver=saver)
+    config = RunnableConfig("past")
+    assert app.invoke_final({}, config).payload == "?"
+    app.update_state(config, {"answer": "by hand"}, as_node="s")
+    assert app.invoke(GraphResume(), config)["z"] == 1
+    assert saver.interrupts("past") == []
+
+
+def test_a_resumed_run_is_not_failed_any_more(saver):
+    """H20: also while its first node still runs, and in a listing."""
+    seen, broken = [], [True]
+
+    def node(state):
+        seen.append(saver.history(RunnableConfig("resumed"))[0].status)
+        if broken:
+            broken.clear()
+            raise ValueError("once")
+
+    app = StateGraph({}).add_node("a", node).add_edge(START, "a").add_edge("a", END).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError):
+        app.invoke({}, RunnableConfig("resumed"))
+    assert saver.history(RunnableConfig("resumed"))[0].status == "failed"
+    app.resume("resumed")
+    assert seen == ["running", "running"]
+    assert saver.history(RunnableConfig("resumed"))[0].status == "finished"

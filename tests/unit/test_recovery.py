@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from graphkit import END, START, Checkpoint, NodeExecutionError, RunnableConfig, StateGraph
+from graphkit import END, START, Checkpoint, NodeExecutionError, RetryPolicy, RunnableConfig, StateGraph
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerConfigurationError,
@@ -613,3 +613,25 @@ def test_a_plan_goes_on_at_its_step(saver):  # H13, H15
     assert work(session) == dict.fromkeys(plan, "done")
     assert done == plan, "each step exactly once"
     assert manager.session_state("run")["execution_path"] == plan
+
+
+def test_the_engine_says_what_is_clean(tmp_path):
+    """H35: after a retry, or a failure that was resumed, checkpoints are not clean; those before are."""
+    broken = [True]
+
+    def flaky(state):
+        if broken:
+            broken.clear()
+            raise ConnectionError("once")
+
+    graph = StateGraph({}).add_node("a", lambda state: None).add_node("b", flaky, retry=RetryPolicy(initial_delay=0.001))
+    graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
+    saver = FileSystemSaver(tmp_path)
+    graph.compile(checkpoint_saver=saver).invoke({}, RunnableConfig("t"))
+    assert [one.metadata.get("clean", True) for one in saver.history(RunnableConfig("t"))] == [False, True, True]
+    broken.append(True)
+    app = StateGraph({}).add_node("b", flaky).add_edge(START, "b").add_edge("b", END).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError):
+        app.invoke({}, RunnableConfig("u"))
+    app.resume("u")
+    assert [one.metadata.get("clean", True) for one in saver.history(RunnableConfig("u"))] == [False, True]

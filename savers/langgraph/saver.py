@@ -111,7 +111,7 @@ class FileSystemCheckpointSaver(BaseCheckpointSaver[str]):
             CheckpointStorageError: the file system refused. What was there before still is.
         """
         here = _place(config, checkpoint["id"])
-        early = self._writes.waiting(here)
+        early = self._writes.to_take(here)
         own_metadata = get_serializable_checkpoint_metadata(config, metadata)
         self.restore(config, checkpoint, own_metadata, new_versions, early)
         if early:
@@ -139,7 +139,6 @@ class FileSystemCheckpointSaver(BaseCheckpointSaver[str]):
             CheckpointSerializationError: as `put`; and so the others.
         """
         at, parent_id = _place(config), config["configurable"].get("checkpoint_id")
-        here = _place(config, checkpoint["id"])
         latest = _own(at, self.store.get(at))
         parent = latest if latest is not None and latest.id == parent_id else self._named(at, parent_id)
 
@@ -155,7 +154,7 @@ class FileSystemCheckpointSaver(BaseCheckpointSaver[str]):
         made = freeze({**metadata, MADE_BY: LANGGRAPH})
         # The constructor would freeze anew what is frozen, and forget what changed.
         new = Checkpoint._make(*fields, _microseconds(checkpoint), made, frozen, changes, None)
-        self.store.put(here if self.store.info(here) else at, new)
+        self.store.put(at, new, unique=True)
 
     def put_writes(
         self, config: LangGraphConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""

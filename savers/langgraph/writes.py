@@ -68,6 +68,7 @@ class PendingWrites:
 
     def __init__(self, store: FileSystemSaver) -> None:
         self._store = store
+        self._came_early: set[tuple[str, str, str | None]] = set()
         self._taken: Counter[tuple[str, str]] = Counter()
 
     def put(self, at: RunnableConfig, writes: Sequence[Write]) -> None:
@@ -79,10 +80,15 @@ class PendingWrites:
         except CheckpointNotFoundError:
             placeholder = Checkpoint(node_id=WRITES, next_node_id=None, state={}, id=at.checkpoint_id)
             self._store.put_writes(_early(at), records, keep=first, or_put=placeholder)
+            self._came_early.add(_key(at))
 
     def waiting(self, at: RunnableConfig) -> Mapping[str, Any]:
         """What came before the checkpoint."""
         return self._store.get_writes(_early(at))
+
+    def to_take(self, at: RunnableConfig) -> Mapping[str, Any]:
+        """What goes into the record of a checkpoint: this process's writes; others' are found where they are."""
+        return self.waiting(at) if _key(at) in self._came_early else {}
 
     def of(self, at: RunnableConfig, state: Mapping[str, Any]) -> list[Write]:
         """The writes of a stored checkpoint, in LangGraph's order: by task path, task id and index."""
@@ -96,6 +102,7 @@ class PendingWrites:
 
     def taken(self, at: RunnableConfig) -> None:
         """A checkpoint that writes waited for is stored with them; now and then, remove what waits no longer."""
+        self._came_early.discard(_key(at))
         place = at.thread, at.checkpoint_ns
         self._taken[place] += 1
         if self._taken[place] >= _ROUND:
@@ -111,6 +118,10 @@ class PendingWrites:
     def remove(self, at: RunnableConfig, ids: Sequence[str]) -> None:
         """Remove what waits for these checkpoints of a namespace."""
         self._store.remove(_early(at), ids)
+
+
+def _key(at: RunnableConfig) -> tuple[str, str, str | None]:
+    return at.thread, at.checkpoint_ns, at.checkpoint_id
 
 
 def _early(at: RunnableConfig) -> RunnableConfig:

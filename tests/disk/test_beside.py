@@ -30,6 +30,20 @@ def test_info_is_the_line_of_the_history(saver, opener):
     assert saver.info(RunnableConfig("nobody")) is None
 
 
+def test_a_checkpoint_that_is_to_be_unique_is_replaced_if_it_is_there(saver, opener):
+    saver.put_writes(at("c1"), {"w": 1})
+    new = Checkpoint(id="c1", node_id="new", next_node_id="x", state={"n": 1})
+    saver.put(at(), new, unique=True)
+    opener().put(at(), Checkpoint(id="c4", node_id="new", next_node_id="x", state={}), unique=True)
+    opener().put(RunnableConfig("empty"), new, unique=True)
+    fresh = opener()
+    assert [info.id for info in fresh.history(at())] == ["c4", "c3", "c2", "c1", "c0"]
+    assert fresh.get(at("c1")) == new
+    assert fresh.get_writes(at("c1")) == {"w": 1}
+    saver.put(at(), new)
+    assert len(opener().history(at())) == 6
+
+
 def test_what_is_to_be_kept_stays_and_the_rest_is_replaced(saver, opener):
     saver.put_writes(at("c1"), {"first": 1, "last": 1}, keep=["first"])
     saver.put_writes(at("c1"), {"first": 2, "last": 2, "new": 2}, keep=["first", "new"])

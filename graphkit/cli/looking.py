@@ -16,9 +16,10 @@ from graphkit._output import CheckpointInfo
 from graphkit.cli.opening import open_store, thread_of
 from graphkit.cli.options import Directory, Limit, Meta, Namespace, Thread
 from graphkit.cli.render import Column, Table
+from graphkit.cli.standins import looks_without_types
 from graphkit.cli.values import UsageError, assignments
 from graphkit.cli.world import World
-from graphkit.errors import CheckpointerConfigurationError, CheckpointerError
+from graphkit.errors import CheckpointerConfigurationError, CheckpointerError, CheckpointSerializationError
 
 _PAGE: Final = 100
 """Threads that a terminal shows unless told otherwise."""
@@ -73,6 +74,7 @@ _HISTORY: Final = (
 )
 
 
+@looks_without_types
 def threads(
     world: World,
     directory: Directory,
@@ -128,6 +130,8 @@ def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> dict[str, Any]:
     row["thread"] = thread_id
     try:
         _fill(row, saver, thread_id)
+    except CheckpointSerializationError:
+        raise
     except CheckpointerError as error:
         row.update(status="damaged", waiting=str(error))
     return row

@@ -6,6 +6,7 @@ import importlib
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,8 @@ _THREAD: Final = re.compile(r"t-[a-z0-9-]{0,40}-[a-z2-7]{24}\Z")
 _FEWEST: Final = 4
 """Characters of an id that are enough to mean it, if they are unique."""
 _ELLIPSIS: Final = "…"
+STAND_INS: Final[ContextVar[tuple[type, ...]]] = ContextVar("STAND_INS", default=())
+"""Types that stand in for those that nobody here knows; see `graphkit.cli.standins`."""
 
 
 # Stores
@@ -46,10 +49,13 @@ def open_store(place: str, *, create: bool = False) -> BaseCheckpointSaver:
 
     kind, colon, argument = place.partition(":")
     if colon and kind in registry.saver_names() and not Path(place).exists():
-        return registry.get_saver(kind, path=argument)
-    if not create:
-        _check_directory(Path(place))
-    return registry.get_saver("file", path=place)
+        saver = registry.get_saver(kind, path=argument)
+    else:
+        if not create:
+            _check_directory(Path(place))
+        saver = registry.get_saver("file", path=place)
+    saver.register_types(*STAND_INS.get())
+    return saver
 
 
 def _check_directory(path: Path) -> None:

@@ -26,6 +26,7 @@ from graphkit._output import CheckpointInfo, WaitingInterrupt
 from graphkit.cli.opening import checkpoint_of, line_of, load_app, open_store, saver_of, thread_of
 from graphkit.cli.options import CheckpointId, Directory, MaybeApp, Namespace, Thread
 from graphkit.cli.render import Card, Column, Text, View, tree
+from graphkit.cli.standins import looks_without_types
 from graphkit.cli.values import LONGEST, UsageError, at_path, brief, differences, plain, shown
 from graphkit.cli.world import World
 from graphkit.errors import CheckpointNotFoundError
@@ -54,6 +55,7 @@ def store_of(directory: str, app: str | None) -> BaseCheckpointSaver:
     return open_store(directory) if app is None else saver_of(load_app(app, directory))
 
 
+@looks_without_types
 def show(
     world: World,
     directory: Directory,
@@ -70,7 +72,7 @@ def show(
 ) -> View:
     """Show a checkpoint: its facts, what waits there, and its state as a tree.
 
-    A state that holds types of your own needs --app, which registers them.
+    Values of your own types are shown by their fields; with --app, which registers the types, as they are.
 
     Example: graphkit show runs order-17 --key 'messages[0].text'
     """
@@ -118,6 +120,7 @@ def asked(stop: WaitingInterrupt) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@looks_without_types
 def diff(
     world: World,
     directory: Directory,

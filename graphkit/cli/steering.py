@@ -17,6 +17,7 @@ from graphkit.cli.opening import checkpoint_of, line_of, load_app, open_store, r
 from graphkit.cli.options import Assign, CheckpointId, Directory, MaybeApp, MaybeThread, Namespace, Thread
 from graphkit.cli.reading import asked
 from graphkit.cli.render import Column, Said, Table
+from graphkit.cli.standins import looks_without_types
 from graphkit.cli.values import UsageError, asking, assignments, brief, from_json, shown
 from graphkit.cli.world import World
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
@@ -31,6 +32,7 @@ _INTERRUPTS: Final = (
 )
 
 
+@looks_without_types
 def interrupts(world: World, directory: Directory, thread: MaybeThread = None) -> Table:
     """List what waits for a human: where, since when, and what is asked.
 

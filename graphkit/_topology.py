@@ -118,8 +118,6 @@ class Fork:
     """Where the branches meet: a node, or END."""
     inside: Mapping[str, frozenset[str]]
     """Head -> the nodes of its branch."""
-    executor: Executor | None = None
-    """Where the branches run; None: where the run says."""
 
 
 Targets = list[str] | Condition

@@ -32,8 +32,8 @@ from graphkit._engine.requests import (
     Stop,
     Task,
     Wait,
+    Withdraw,
 )
-from graphkit._engine.side_by_side import Withdraw
 from graphkit._engine.storing import Storing, checkpoint_of, what
 from graphkit._engine.tasks import Loops, Threads, advance, arguments_of, refuse_awaitable, run_node
 from graphkit._engine.walk import Walk

@@ -119,6 +119,19 @@ class Wait(Request):
 
 
 @final
+class Withdraw(Request):
+    """Take back those of some tasks that have not begun: they end with a Stop, and are waited for like any other.
+
+    Answer: None.
+    """
+
+    __slots__ = ("tickets",)
+
+    def __init__(self, tickets: Collection[int]) -> None:
+        self.tickets = tickets
+
+
+@final
 class Ask(Request):
     """Evaluate the condition of an edge, a hook, or ask an InterruptableAction. Answer: what it returned."""
 

@@ -13,26 +13,13 @@ Records of one round are put together in one: a hundred branches that finish at 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple, final
 
-from graphkit._engine.requests import Emit, Record, Request, Start, Stop, Task, Wait
+from graphkit._engine.requests import Emit, Record, Request, Start, Stop, Task, Wait, Withdraw
 from graphkit._visit import GraphInterrupt
 
 Steps = Generator[Request, Any, Any]
-
-
-@final
-class Withdraw(Request):
-    """Take back those of some tasks that have not begun: they end with a Stop, and are waited for like any other.
-
-    Answer: None.
-    """
-
-    __slots__ = ("tickets",)
-
-    def __init__(self, tickets: Collection[int]) -> None:
-        self.tickets = tickets
 
 
 class _Answer(NamedTuple):

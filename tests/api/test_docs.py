@@ -58,7 +58,7 @@ SCRIPTS = [script for page in pages() for script in scripts_of(page, page.read_t
 
 
 def run(script, directory):
-    path = directory / (script.page.stem + ".py")
+    path = directory / (script.page.stem + "_md.py")  # docs/langgraph.md is not to hide the package langgraph
     path.write_text(script.source, encoding="utf-8")
     return subprocess.run(
         [sys.executable, "-W", "error", str(path)],
@@ -87,4 +87,4 @@ def test_a_block_that_fails_is_seen(tmp_path):
     )
     done = run(script, tmp_path)
     assert done.returncode != 0
-    assert 'README.py", line 8' in done.stderr
+    assert 'README_md.py", line 8' in done.stderr

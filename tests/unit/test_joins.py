@@ -25,7 +25,7 @@ def fork_of(source, edges):
 
 def shape(source, edges):
     fork = fork_of(source, edges)
-    assert (fork.source, fork.executor, tuple(fork.inside)) == (source, None, fork.heads)
+    assert (fork.source, tuple(fork.inside)) == (source, fork.heads)
     return fork.join, {head: "".join(sorted(inside)) for head, inside in fork.inside.items()}
 
 

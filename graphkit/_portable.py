@@ -7,8 +7,9 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import date, time, timedelta
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
+from graphkit._frozen import extended, freeze
 from graphkit._serde import Codec
 
 _PACKED: Final = "$packed"
@@ -40,6 +41,16 @@ class PortableValues:
         packed = {_PACKED: base64.b64encode(self._codec.pack(value, path)).decode()}
         return {**packed, "text": str(value)} if isinstance(value, _SAYS) else packed
 
+    def packed(self, value: Any, path: str) -> Packed:
+        """A value's bytes, to be compared.
+
+        Raises:
+            CheckpointSerializationError: it is of a type that is not registered.
+        """
+        if isinstance(value, list):
+            return Packed(self._codec.pack_items(value, path), len(value))
+        return Packed(self._codec.pack(value, path))
+
     def back(self, value: Any) -> Any:
         """What `out` was given."""
         if isinstance(value, list):
@@ -69,34 +80,44 @@ def line_of(data: Mapping[str, Any]) -> str:
     return text + "\n"
 
 
-def change_between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """What leads from one state to the next, both as JSON: keys to set, lists to extend, keys to drop, a new order."""
+class Packed(NamedTuple):
+    """A value's bytes, which tell apart what == does not: 1, 1.0 and True; 0.0 and -0.0; dicts in another order."""
+
+    data: bytes
+    length: int | None = None
+    """Of a list, how many items `data` has; they stand there one after the other."""
+
+
+def change_between(
+    values: PortableValues, before: Mapping[str, Packed], state: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Packed]]:
+    """What leads from one state to the next, as JSON: keys to set, lists to extend, keys to drop, a new order.
+
+    Costs a packing of the state, which is C, and a walk over what changed. Also returns the state for the next change.
+    """
+    after = {key: values.packed(value, key) for key, value in state.items()}
     change: dict[str, Any] = {"set": {}, "extend": {}}
-    for key, value in after.items():
-        old = before.get(key)
-        if key in before and _text(old) == _text(value):
+    for key, value in state.items():
+        old, new = before.get(key), after[key]
+        if old == new:
             continue
-        if isinstance(old, list) and isinstance(value, list) and _text(value[: len(old)]) == _text(old):
-            change["extend"][key] = value[len(old) :]
+        if old is not None and old.length is not None and new.length is not None and new.data.startswith(old.data):
+            change["extend"][key] = [values.out(item, key) for item in value[old.length :]]
         else:
-            change["set"][key] = value
+            change["set"][key] = values.out(value, key)
     if dropped := [key for key in before if key not in after]:
         change["drop"] = dropped
     follows = [*(key for key in before if key in after), *(key for key in after if key not in before)]
     if follows != list(after):
         change["order"] = list(after)
-    return {name: part for name, part in change.items() if part}
+    return {name: part for name, part in change.items() if part}, after
 
 
-def _text(value: Any) -> str:
-    """Tells apart what == does not: 1, 1.0 and True; 0.0 and -0.0; dicts in another order."""
-    return json.dumps(value, allow_nan=False)
-
-
-def changed(before: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """The state after a change, both as JSON."""
+def changed(values: PortableValues, before: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """The state after a change, its values frozen. Costs what changed, and a copy of each list that grew."""
     after = {key: value for key, value in before.items() if key not in change.get("drop", ())}
-    after.update(change.get("set", {}))
+    after.update((key, freeze(values.back(value))) for key, value in change.get("set", {}).items())
     for key, items in change.get("extend", {}).items():
-        after[key] = [*after[key], *items]
+        after[key] = extended(after[key], map(values.back, items))
+        after[key].base = None
     return {key: after[key] for key in change["order"]} if "order" in change else after

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, final
 from graphkit._abc import BaseCheckpointSaver, HasVersions, public_metadata
 from graphkit._checkpoint import Checkpoint
 from graphkit._config import RunnableConfig
-from graphkit._portable import PortableValues, change_between, changed, line_of
+from graphkit._portable import Packed, PortableValues, change_between, changed, line_of
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
@@ -116,9 +116,9 @@ def _history_lines(
     newest_first: Sequence[Checkpoint],
     beside: Callable[[str], tuple[Mapping[str, Any], Sequence[str]]],
 ) -> Iterator[dict[str, Any]]:
-    before: dict[str, Any] = {}
+    before: dict[str, Packed] = {}
     for checkpoint in reversed(newest_first):
-        state = {key: values.out(value, key) for key, value in checkpoint.state.items()}
+        change, before = change_between(values, before, checkpoint.state)
         writes, tags = beside(checkpoint.id)
         line: dict[str, Any] = {
             "ns": namespace,
@@ -128,14 +128,13 @@ def _history_lines(
             "parent": checkpoint.parent_id,
             "created": checkpoint.created_at.isoformat(),
             "metadata": values.out(dict(public_metadata(checkpoint.metadata)), "metadata"),
-            "state": change_between(before, state),
+            "state": change,
         }
         if writes:
             line["writes"] = {key: values.out(value, key) for key, value in writes.items()}
         if tags:
             line["tags"] = list(tags)
         yield line
-        before = state
 
 
 # In
@@ -248,7 +247,7 @@ class _Incoming:
             writes = {key: self._values.back(value) for key, value in data.get("writes", {}).items()}
         except CheckpointSerializationError:
             raise
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CheckpointFormatError("the file", f"line {number} makes no sense: {error}") from error
         if "version" in data and not isinstance(self.saver, HasVersions):
             kind = type(self.saver).__name__
@@ -265,7 +264,7 @@ class _Incoming:
 
     def _checkpoint(self, data: dict[str, Any]) -> tuple[Checkpoint, str]:
         namespace = data["ns"]
-        state = self._states[namespace] = changed(self._states.get(namespace, {}), data["state"])
+        state = self._states[namespace] = changed(self._values, self._states.get(namespace, {}), data["state"])
         checkpoint = Checkpoint(
             id=data["id"],
             node_id=data["node"],
@@ -273,7 +272,7 @@ class _Incoming:
             parent_id=data["parent"],
             created_at=datetime.fromisoformat(data["created"]),
             metadata=self._values.back(data["metadata"]),
-            state={key: self._values.back(value) for key, value in state.items()},
+            state=state,
         )
         return checkpoint, namespace
 

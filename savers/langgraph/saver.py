@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from datetime import datetime
 from heapq import merge
@@ -12,7 +12,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from langgraph.checkpoint.base import (
-    BaseCheckpointSaver,
     CheckpointTuple,
     DeltaChannelHistory,
     PendingWrite,
@@ -20,7 +19,6 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from graphkit._abc import _in_thread
 from graphkit._checkpoint import Checkpoint
 from graphkit._config import RunnableConfig
 from graphkit._frozen import freeze
@@ -37,6 +35,7 @@ from savers.langgraph.channels import (
     value_of,
 )
 from savers.langgraph.steps import next_of, node_of
+from savers.langgraph.twins import AsyncTwins
 from savers.langgraph.writes import EARLY, PendingWrites, Write, packed
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ _DELTA_CHANNELS: Final = "counters_since_delta_snapshot"
 """The metadata key under which LangGraph names the channels whose values are spread over their ancestors' writes."""
 
 
-class FileSystemCheckpointSaver(BaseCheckpointSaver[str]):
+class FileSystemCheckpointSaver(AsyncTwins):
     """Keeps LangGraph's threads in a directory that any process, and the `graphkit` command, can read.
 
     One object serves synchronous and asynchronous graphs, any number of threads and processes; there is nothing to set
@@ -358,63 +357,6 @@ class FileSystemCheckpointSaver(BaseCheckpointSaver[str]):
     def _drop_if_empty(self, thread: str) -> None:
         if not self.store.namespaces(thread):
             self.store.delete(thread)
-
-    # Async twins: each runs its sync method in a thread, so that the event loop never waits for a disk.
-
-    async def aput(
-        self,
-        config: LangGraphConfig,
-        checkpoint: LangGraphCheckpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> LangGraphConfig:
-        """As `put`."""
-        return await _in_thread(self.put, config, checkpoint, metadata, new_versions)
-
-    async def aput_writes(
-        self, config: LangGraphConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
-    ) -> None:
-        """As `put_writes`."""
-        await _in_thread(self.put_writes, config, writes, task_id, task_path)
-
-    async def aget_tuple(self, config: LangGraphConfig) -> CheckpointTuple | None:
-        """As `get_tuple`."""
-        return await _in_thread(self.get_tuple, config)
-
-    async def alist(
-        self,
-        config: LangGraphConfig | None,
-        *,
-        filter: dict[str, Any] | None = None,
-        before: LangGraphConfig | None = None,
-        limit: int | None = None,
-    ) -> AsyncIterator[CheckpointTuple]:
-        """As `list`."""
-        found = self.list(config, filter=filter, before=before, limit=limit)
-        while (one := await _in_thread(next, found, None)) is not None:
-            yield one
-
-    async def aget_delta_channel_history(
-        self, *, config: LangGraphConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        """As `get_delta_channel_history`."""
-        return await _in_thread(self.get_delta_channel_history, config=config, channels=channels)
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        """As `delete_thread`."""
-        await _in_thread(self.delete_thread, thread_id)
-
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """As `delete_for_runs`."""
-        await _in_thread(self.delete_for_runs, run_ids)
-
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """As `copy_thread`."""
-        await _in_thread(self.copy_thread, source_thread_id, target_thread_id)
-
-    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """As `prune`."""
-        await _in_thread(self.prune, thread_ids, strategy=strategy)
 
 
 def _place(config: LangGraphConfig, id: str | None = None) -> RunnableConfig:

@@ -213,6 +213,8 @@ def test_a_channel_is_found_by_its_version_wherever_it_was_stored(saver):
     for config in (first, thread()):  # from its parent; from a history that somebody has gone on with
         again_ = {**empty_checkpoint(), "channel_values": {}, "channel_versions": versions}
         assert values(saver.get_tuple(saver.put(config, again_, {}, {}))) == {"big": big}
+    given = {**empty_checkpoint(), "channel_values": {"big": "given"}, "channel_versions": {"big": "9.5"}}
+    assert values(saver.get_tuple(saver.put(first, given, {}, {}))) == {"big": "given"}
     without = {**empty_checkpoint(), "channel_values": {}, "channel_versions": {"big": "2.5", "empty": "1"}}
     found = saver.get_tuple(saver.put(first, without, {}, {"big": "2.5"}))
     assert values(found) == {}
@@ -334,6 +336,8 @@ def test_what_cannot_be_is_refused(saver):
         saver.prune(["t"], strategy="half")
     with pytest.raises(KeyError):
         saver.get_tuple({"configurable": {}})
+    with pytest.raises(ImportError):
+        from savers.langgraph import SqliteCheckpointSaver  # noqa: F401
 
 
 def test_damage_is_an_error_and_costs_no_other_thread_anything(saver):

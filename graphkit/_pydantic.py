@@ -83,6 +83,15 @@ class PydanticSchema(StateSchema):
         """The state of another graph as this one's first, validated as a whole."""
         return self._whole(FrozenDict(), {name: data[name] for name in data if name in self.model.model_fields})[0]
 
+    def taken(self, update: Mapping[str, Any], data: FrozenDict) -> Mapping[str, Any]:
+        """The update after validation: "3" for an int is 3."""
+        return {name: self._taken(name, value, data) for name, value in self.plain(update).items()}
+
+    def _taken(self, name: str, value: Any, data: FrozenDict) -> Any:
+        if isinstance(value, Marker):
+            return value
+        return self._piece(name, value)[1] if name in self.channels else data.get(name, REMOVE)
+
     def _whole(self, data: FrozenDict, plain: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
         new, ops = merge(data, plain, self.channels)
         whole = self.model.model_validate(dict(private_copy(new)))

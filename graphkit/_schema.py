@@ -70,6 +70,10 @@ class StateSchema:
         """An update as a mapping of the keys that it names."""
         return update
 
+    def taken(self, update: Mapping[str, Any], data: FrozenDict) -> Mapping[str, Any]:  # noqa: ARG002 - for schemas that validate
+        """An update as it was merged into what is now `data`: what another graph may merge again."""
+        return update
+
     def adopt(self, data: Mapping[str, Any]) -> FrozenDict:
         """The state of another graph as this one's first: as it is, with this schema's defaults for what it lacks."""
         initial = self.initial()

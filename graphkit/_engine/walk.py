@@ -72,7 +72,7 @@ class Walk:
             if self.transient:
                 update = self.without_private(update)
             data, ops = self.schema.merge(self.data, update)
-            packed = pack(self.schema.plain(update)) if self.taps else None
+            packed = pack(self.schema.taken(update, data)) if self.taps else None
         except Exception as error:
             reason = f"the update of {node_id!r} cannot be merged: {error}"
             raise self.failure(NodeExecutionError, reason, node_id) from error

@@ -1037,3 +1037,16 @@ def test_a_resumed_run_is_not_failed_any_more(saver):
     app.resume("resumed")
     assert seen == ["running", "running"]
     assert saver.history(RunnableConfig("resumed"))[0].status == "finished"
+
+
+def test_a_validated_update_goes_up_validated():
+    class Counted(BaseModel):
+        n: Annotated[int, operator.add] = 0
+        name: str = ""
+        size: float = 0
+
+    child = StateGraph(Counted).add_node("a", lambda state: {"n": "3", "size": "1.5", "name": "x"})
+    child.add_edge(START, "a").add_edge("a", END)
+    schema = {"n": Channels.base(operator.add, lambda: 10), "size": Channels.base(operator.add, lambda: 1.0)}
+    graph = StateGraph(schema).add_node("s", child.compile()).add_edge(START, "s").add_edge("s", END)
+    assert dict(graph.compile().invoke({})) == {"n": 13, "size": 2.5, "name": "x"}

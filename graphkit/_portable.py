@@ -119,5 +119,5 @@ def changed(values: PortableValues, before: Mapping[str, Any], change: Mapping[s
     after.update((key, freeze(values.back(value))) for key, value in change.get("set", {}).items())
     for key, items in change.get("extend", {}).items():
         after[key] = extended(after[key], map(values.back, items))
-        after[key].base = None
+        after[key].base = None  # it has entered a state, and must not keep the one before alive
     return {key: after[key] for key in change["order"]} if "order" in change else after

@@ -153,6 +153,38 @@ def test_released_histories_come_along(tmp_path, source):
     assert import_threads(kept, export_threads(source, types=TYPES, versions=False)).checkpoints == 1
 
 
+LISTS = [
+    [],
+    [1],
+    [2, 3],
+    [2, 3],
+    [2, 3.0, 4],
+    [2],
+    [True],
+    [1, 1],
+    [1.0, 1, 1],
+    [(1,)],
+    [(1,), (2,)],
+    [[1], (2,)],
+    [-0.0],
+    [0.0, 1],
+    "ab",
+]
+
+
+def test_only_a_list_that_goes_on_exactly_is_told_by_what_it_grew_by():
+    source, target = MemorySaver(), MemorySaver()
+    for number, value in enumerate(LISTS):
+        source.put(RunnableConfig("t"), checkpoint(number, "n", "m", {"l": value}))
+    lines = list(export_threads(source))
+    import_threads(target, lines)
+    assert_same(source, target)
+    changes = [json.loads(line)["state"] for line in lines if '"state"' in line]
+    told = ["extend" if "extend" in change else "set" if "set" in change else "same" for change in changes]
+    assert [number for number, word in enumerate(told) if word == "extend"] == [1, 10]
+    assert [number for number, word in enumerate(told) if word == "same"] == [3]
+
+
 @pytest.mark.parametrize("cut", range(2, 12))
 def test_an_import_that_was_cut_short_goes_on(tmp_path, source, cut):
     source.release(RunnableConfig("t"))

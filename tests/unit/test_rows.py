@@ -1,0 +1,103 @@
+"""Rows of go-agents-orchestration's and hive's lists that are about one run as a whole."""
+
+import pytest
+
+from graphkit import END, START, RunnableConfig, StateGraph, interrupt
+from graphkit.errors import CheckpointStorageError, NodeExecutionError
+from savers import FileSystemSaver, SaverWrapper
+
+CONFIG = RunnableConfig("t")
+
+
+def chain(**actions):
+    graph = StateGraph({})
+    for name, action in actions.items():
+        graph.add_node(name, action)
+    for source, target in zip([START, *actions], [*actions, END], strict=True):
+        graph.add_edge(source, target)
+    return graph
+
+
+def test_a_node_is_stored_when_it_is_done_and_a_failed_one_never(tmp_path):
+    """G15; a deviation: the edge is evaluated first, so that the next node is stored with it."""
+    saver, seen = FileSystemSaver(tmp_path), []
+
+    def first(state):
+        seen.append(saver.get(CONFIG).node_id)
+        return {"first": 1}
+
+    def second(state):
+        seen.append(saver.get(CONFIG).node_id)
+        raise ValueError("no")
+
+    with pytest.raises(NodeExecutionError):
+        chain(first=first, second=second).compile(checkpoint_saver=saver).invoke({}, CONFIG)
+    assert seen == [START, "first"]
+    latest = saver.get(CONFIG)
+    assert (latest.node_id, latest.next_node_id, dict(latest.state)) == ("first", "second", {"first": 1})
+
+
+def test_a_resume_at_the_end_gives_the_final_state_though_an_edge_leads_on(tmp_path):
+    """G22: there, an exit point with an outgoing edge ran on past the end."""
+    runs = []
+    graph = StateGraph({}).add_node("a", lambda state: runs.append("a")).add_edge(START, "a")
+    graph.add_conditional_edges("a", lambda state: END if len(runs) == 1 else "a", ["a", END])
+    app = graph.compile(checkpoint_saver=FileSystemSaver(tmp_path))
+    app.invoke({"x": 1}, CONFIG)
+    for _ in range(2):
+        assert app.resume("t")["x"] == 1
+    assert runs == ["a"]
+
+
+def test_a_resume_goes_where_the_edge_led_when_it_was_taken(tmp_path):
+    """G23: the chosen next node is stored; an edge that would choose another one now is not asked again."""
+    choices, runs = iter(["left", "right"]), []
+
+    def left(state):
+        runs.append("left")
+        if len(runs) == 1:
+            raise ValueError("once")
+
+    graph = StateGraph({}).add_node("a", lambda state: None).add_node("left", left)
+    graph.add_node("right", lambda state: runs.append("right")).add_edge(START, "a")
+    graph.add_conditional_edges("a", lambda state: next(choices), ["left", "right"])
+    app = graph.add_edge("left", END).add_edge("right", END).compile(checkpoint_saver=FileSystemSaver(tmp_path))
+    with pytest.raises(NodeExecutionError):
+        app.invoke({}, CONFIG)
+    app.resume("t")
+    assert runs == ["left", "left"]
+
+
+@pytest.mark.parametrize(
+    ("action", "kept"), [(lambda state: None, 0), (lambda state: 1 / 0, 1), (lambda state: interrupt("?"), 1)]
+)
+def test_a_run_is_cleared_away_when_it_ended_well_and_kept_when_it_failed_or_waits(tmp_path, action, kept):
+    """H21."""
+    saver = FileSystemSaver(tmp_path)
+    app = chain(a=action).compile(checkpoint_saver=saver, preserve=False)
+    try:
+        app.invoke({}, CONFIG)
+    except NodeExecutionError:
+        assert kept
+    assert len(saver.threads()) == kept
+
+
+def test_what_is_saved_in_the_background_is_in_order_and_none_is_lost_unseen(tmp_path):
+    """H36: there, a background save was never awaited: lost at exit, its error unseen."""
+    saver = FileSystemSaver(tmp_path)
+    names = [f"n{number}" for number in range(20)]
+    nodes = {name: lambda state, name=name: {name: 1} for name in names}
+    *_, last = chain(**nodes).compile(checkpoint_saver=saver, durability="async").stream({}, CONFIG)
+    assert last.is_end
+    again = FileSystemSaver(tmp_path)
+    assert [one.node_id for one in again.list(CONFIG)][::-1] == [START, *names]
+
+    class Full(SaverWrapper):
+        def put(self, config, checkpoint):
+            if checkpoint.node_id == "n3":
+                raise CheckpointStorageError("runs", "write", OSError(28, "No space left on device"))
+            return super().put(config, checkpoint)
+
+    with pytest.raises(CheckpointStorageError):
+        chain(**nodes).compile(checkpoint_saver=Full(saver), durability="async").invoke({}, RunnableConfig("u"))
+    assert [one.node_id for one in again.list(RunnableConfig("u"))][::-1] == [START, "n0", "n1", "n2"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import threading
+from _thread import start_new_thread
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from time import monotonic
 from types import TracebackType
@@ -107,8 +108,12 @@ class Watch(abc.ABC):
 
     def wake(self) -> None:
         """Let the `get` that waits, or the next one, return None. May be called from a signal handler."""
+        self._woken = True
+        # From another thread: a handler interrupts its own, perhaps just before it sleeps, and would notify nobody.
+        start_new_thread(self._notify, ())
+
+    def _notify(self) -> None:
         with self._changed:
-            self._woken = True
             self._changed.notify_all()
 
     def close(self) -> None:

@@ -212,6 +212,7 @@ def worker(
 
     serving = Worker(load_app(app, directory), failed=failed, on_output=report, interval=interval)
     with world.stopping(serving.stop):
+        world.warn("serving; ^C or SIGTERM stops before the next node")
         count = serving.run(once=once)
     return Said(f"took up {count} run{'' if count == 1 else 's'}", {"runs": count})
 

@@ -139,6 +139,7 @@ def start(place):
         # An hour between looks: what is noticed is noticed by an event.
         args = ("worker", "runs", "--app", "flow:app", "--json", "--interval", "3600", *options)
         started.append(Process(place, *args))
+        assert started[-1].process.stderr.readline().startswith("serving; "), "it has not begun"
         return started[-1]
 
     yield start_worker
@@ -285,8 +286,9 @@ def test_the_death_of_a_process_calls_those_who_found_the_thread_busy(place, sav
 
 def test_workers_side_by_side_never_run_a_thread_at_the_same_time(place, saver, start):
     threads = [f"t{number}" for number in range(24)]
+    begin(saver, *threads[:12])
     workers = [start() for _ in range(3)]
-    begin(saver, *threads)
+    begin(saver, *threads[12:])
     for thread in threads:
         answer(saver, thread, "yes")
     with saver.watch(latest=True) as changes:
@@ -348,7 +350,7 @@ def test_people_read_lines(place, saver):
     done = Process(place, *args)
     out, err = done.process.communicate()
     done.killer.cancel()
-    assert (done.process.returncode, err) == (0, "")
+    assert (done.process.returncode, err) == (0, "serving; ^C or SIGTERM stops before the next node\n")
     said = [line[10:] for line in out.splitlines()[:-1]]
     assert said == [f"{'t':24} draft", f'{"t":24} waits inside review: {{"question": "ok?"}}']
     assert out.splitlines()[-1] == "took up 1 run"

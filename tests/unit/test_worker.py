@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from graphkit import END, START, Channels, Checkpoint, GraphResume, RetryPolicy, RunnableConfig, StateGraph, interrupt
+from graphkit._watch import Watch
 from graphkit.errors import CheckpointerConfigurationError, NodeExecutionError
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
@@ -454,3 +455,19 @@ def test_resume_takes_an_answer_for_a_stop(saver):
     app.invoke({}, RunnableConfig("t"))
     answer(saver, "t", "yes")
     assert app.invoke(GraphResume(), RunnableConfig("t"))["log"] == ["a", "ask", "yes"]
+
+
+def test_a_signal_just_before_the_sleep_is_not_lost(saver, monkeypatch):
+    """A handler runs in the thread that it interrupts, whose locks do not keep it out."""
+    app = log_of(a=None).compile(checkpoint_saver=saver)
+    worker = Worker(app, interval=3600)
+    sleep = Watch._sleep
+
+    def interrupted(self, until):
+        monkeypatch.setattr(Watch, "_sleep", sleep)
+        worker.stop()
+        sleep(self, until)
+
+    monkeypatch.setattr(Watch, "_sleep", interrupted)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(worker.run).result(PATIENCE) == 0

@@ -470,4 +470,8 @@ def test_a_signal_just_before_the_sleep_is_not_lost(saver, monkeypatch):
 
     monkeypatch.setattr(Watch, "_sleep", interrupted)
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(worker.run).result(PATIENCE) == 0
+        done = pool.submit(worker.run)
+        try:
+            assert done.result(PATIENCE) == 0
+        finally:
+            worker._changes.close()

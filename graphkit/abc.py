@@ -9,9 +9,11 @@ from graphkit._abc import (
     copy_thread as copy_thread,
 )
 from graphkit._channels import Channel as Channel, Reducer as Reducer, RemoveIdentifier as RemoveIdentifier
+from graphkit._watch import Change as Change, Watch as Watch
 
 __all__ = [
     "BaseCheckpointSaver",
+    "Change",
     "Channel",
     "HasVersions",
     "InterruptableAction",
@@ -19,5 +21,6 @@ __all__ = [
     "Reducer",
     "RemoveIdentifier",
     "StateSerializer",
+    "Watch",
     "copy_thread",
 ]

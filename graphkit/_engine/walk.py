@@ -27,6 +27,8 @@ VISIT: Final = "visit"
 """In the metadata: the name of the visit that goes on here, where it did not begin at this very checkpoint."""
 VERSION: Final = "schema_version"
 """In the metadata: how many migrations the state has been through; absent for none."""
+MADE_BY: Final = "graphkit:made_by"
+"""In the metadata of a thread that is another engine's: its name."""
 OF_ONE_CHECKPOINT: Final = frozenset({"step", "source", "graph", KEEPS, VISIT, VERSION})
 """What the metadata of one checkpoint say about it alone; the rest belongs to the whole run."""
 
@@ -187,6 +189,12 @@ class Walk:
 
     def opened(self, base: Checkpoint) -> None:
         """Stand where a stored checkpoint stands, in the shape that this version of the graph knows."""
+        other = base.metadata.get(MADE_BY)
+        if other is not None:
+            raise self.failure(
+                GraphRunnerError,
+                f"thread {self.config.thread!r} belongs to {other}: run it there, or choose another thread_id here",
+            )
         self.data, self.changes = visible(base.state), Changes(base.state, {})
         version = base.metadata.get(VERSION, 0)
         migrations = self.options.migrations

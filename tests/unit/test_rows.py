@@ -2,8 +2,8 @@
 
 import pytest
 
-from graphkit import END, START, RunnableConfig, StateGraph, interrupt
-from graphkit.errors import CheckpointStorageError, NodeExecutionError
+from graphkit import END, START, Checkpoint, RunnableConfig, StateGraph, interrupt
+from graphkit.errors import CheckpointStorageError, GraphRunnerError, NodeExecutionError
 from savers import FileSystemSaver, SaverWrapper
 
 CONFIG = RunnableConfig("t")
@@ -101,3 +101,14 @@ def test_what_is_saved_in_the_background_is_in_order_and_none_is_lost_unseen(tmp
     with pytest.raises(CheckpointStorageError):
         chain(**nodes).compile(checkpoint_saver=Full(saver), durability="async").invoke({}, RunnableConfig("u"))
     assert [one.node_id for one in again.list(RunnableConfig("u"))][::-1] == [START, "n0", "n1", "n2"]
+
+
+def test_a_thread_of_another_engine_is_left_alone(tmp_path):
+    saver = FileSystemSaver(tmp_path)
+    theirs = Checkpoint(node_id="x", next_node_id="a", state={}, metadata={"graphkit:made_by": "langgraph"})
+    saver.put(CONFIG, theirs)
+    app = chain(a=lambda state: None).compile(checkpoint_saver=saver)
+    for call in (lambda: app.invoke({}, CONFIG), lambda: app.resume("t"), lambda: app.update_state(CONFIG, {"x": 1})):
+        with pytest.raises(GraphRunnerError, match="belongs to langgraph"):
+            call()
+    assert [one.id for one in saver.list(CONFIG)] == [theirs.id]

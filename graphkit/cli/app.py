@@ -11,13 +11,23 @@ from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final, get_type_hints
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from graphkit.cli.render import Said, show
 from graphkit.cli.world import World
 from graphkit.errors import CheckpointSerializationError, GraphKitError
 
-SUBJECTS: Final = ("looking", "summing", "reading", "steering", "running", "follow", "caring", "moving")
+SUBJECTS: Final = (
+    "looking",
+    "summing",
+    "reading",
+    "steering",
+    "running",
+    "follow",
+    "caring",
+    "moving",
+    "langgraph_imports",
+)
 """The modules that have commands, as a tuple COMMANDS of functions, in the order of the help.
 
 A command takes a World first, then what is typed; it gives a view, or an iterator of them. Its docstring is its help
@@ -33,6 +43,7 @@ def application() -> typer.Typer:
     """The command line as typer has it."""
     app = typer.Typer(
         name="graphkit",
+        cls=_Group,
         help="See and steer the runs of a checkpoint directory.",
         no_args_is_help=True,
         rich_markup_mode=None,  # rich takes 100 ms to import, and help is asked for often
@@ -47,6 +58,15 @@ def application() -> typer.Typer:
             name = function.__name__.rstrip("_").replace("_", "-")
             app.command(name, cls=_Command, help=text.strip(), epilog=epilog)(_as_typer_wants(function))
     return app
+
+
+class _Group(TyperGroup):
+    """Takes `import langgraph-sqlite` for the command `import-langgraph-sqlite`: what is imported is said second."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if len(args) > 1 and f"{args[0]}-{args[1]}" in self.commands:
+            args = [f"{args[0]}-{args[1]}", *args[2:]]
+        return super().resolve_command(ctx, args)
 
 
 def _tell_version(wanted: bool) -> None:

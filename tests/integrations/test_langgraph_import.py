@@ -307,7 +307,7 @@ def test_the_commands_tell_what_was_done(database, tmp_path, request):
     code, text = command(f"import-langgraph-{kind}", place, tmp_path / "runs")
     count = len(list(database.saver.list(None)))
     assert (code, text) == (0, f"imported {count} checkpoints to {tmp_path}/runs; 6 threads, read back and the same\n")
-    code, text = command(f"import-langgraph-{kind}", place, tmp_path / "runs", "--json")
+    code, text = command("import", f"langgraph-{kind}", place, tmp_path / "runs", "--json")
     assert json.loads(text) == {"threads": 6, "checkpoints": 0, "skipped": count, "problems": []}
     assert "loop" in command("threads", tmp_path / "runs")[1]
     database.execute("UPDATE checkpoints SET parent_checkpoint_id = 'other' WHERE thread_id = 'loop'")

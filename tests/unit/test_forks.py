@@ -1111,6 +1111,15 @@ def press_ctrl_c_where_main_waits():
     signal.pthread_kill(thread, signal.SIGINT)
 
 
+@pytest.fixture
+def ctrl_c():
+    """Python's own handler: in a background job of a shell it is not installed, and Ctrl-C would do nothing."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_keyboard_interrupt_while_branches_run(saver):
     """Ctrl-C in the main thread: what runs comes to its end and is recorded, the rest does not begin."""
     runs, begun = [], threading.Event()

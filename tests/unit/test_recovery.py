@@ -624,7 +624,9 @@ def test_the_engine_says_what_is_clean(tmp_path):
             broken.clear()
             raise ConnectionError("once")
 
-    graph = StateGraph({}).add_node("a", lambda state: None).add_node("b", flaky, retry=RetryPolicy(initial_delay=0.001))
+    graph = (
+        StateGraph({}).add_node("a", lambda state: None).add_node("b", flaky, retry=RetryPolicy(initial_delay=0.001))
+    )
     graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
     saver = FileSystemSaver(tmp_path)
     graph.compile(checkpoint_saver=saver).invoke({}, RunnableConfig("t"))

@@ -24,6 +24,7 @@ from graphkit.errors import (
 )
 
 _MARKER: Final = "graphkit.store"
+_MARKS: Final = frozenset({_MARKER, "locks"})
 _THREAD: Final = re.compile(r"t-[a-z0-9-]{0,40}-[a-z2-7]{24}\Z")
 _FEWEST: Final = 4
 """Characters of an id that are enough to mean it, if they are unique."""
@@ -63,7 +64,9 @@ def _check_directory(path: Path) -> None:
         raise CheckpointerConfigurationError(f"there is no directory {shown(str(path))}{_near_paths(path)}")
     if not path.is_dir():
         raise CheckpointerConfigurationError(f"{shown(str(path))} is a file; name the directory of the checkpoints")
-    if not (path / _MARKER).exists() and not any(_THREAD.match(one.name) for one in path.iterdir()):
+    names = {one.name for one in path.iterdir()}
+    # A saver makes the directory at once, the rest at its first put.
+    if names and not names & _MARKS and not any(map(_THREAD.match, names)):
         raise CheckpointFormatError(shown(str(path)), f"this is no checkpoint directory: it has no {_MARKER}")
 
 

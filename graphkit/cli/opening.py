@@ -65,8 +65,7 @@ def _check_directory(path: Path) -> None:
     if not path.is_dir():
         raise CheckpointerConfigurationError(f"{shown(str(path))} is a file; name the directory of the checkpoints")
     names = {one.name for one in path.iterdir()}
-    # A saver makes the directory at once, the rest at its first put.
-    if names and not names & _MARKS and not any(map(_THREAD.match, names)):
+    if not names & _MARKS and not any(map(_THREAD.match, names)):
         raise CheckpointFormatError(shown(str(path)), f"this is no checkpoint directory: it has no {_MARKER}")
 
 

@@ -152,13 +152,6 @@ def test_no_checkpoint_directory(tmp_path, command):
     assert [path.name for path in (tmp_path / "photos").iterdir()] == ["a.jpg"]
 
 
-def test_a_store_without_anything_in_it(tmp_path):
-    FileSystemSaver(tmp_path / "new")
-    done = graphkit("threads", tmp_path / "new")
-    assert (done.code, done.out, done.err) == (0, "", "no threads\n")
-    assert list((tmp_path / "new").iterdir()) == []
-
-
 def test_a_file_is_no_directory(tmp_path):
     (tmp_path / "file").touch()
     done = graphkit("threads", tmp_path / "file")

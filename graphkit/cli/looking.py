@@ -235,13 +235,22 @@ def history(
     """
     saver = open_store(directory)
     at = RunnableConfig(thread_of(saver, thread), checkpoint_ns=ns)
-    infos = saver.history(at)
+    infos = _infos(saver, at, None if source or clean or node else limit)
     found = (
         history_row(info, before)
         for info, before in zip(infos, chain(infos[1:], (None,)), strict=False)
         if _is_kept(info, source, clean=clean, node=node)
     )
     return Table(_HISTORY, _page(found, 0, limit), f"thread {at.thread!r} has no such checkpoints")
+
+
+def _infos(saver: BaseCheckpointSaver, at: RunnableConfig, limit: int | None) -> Sequence[CheckpointInfo]:
+    """The history, or of a file saver only its end if no more is wanted; one more, which tells how long a step took."""
+    recent = getattr(saver, "recent", None)
+    infos: Sequence[CheckpointInfo] = (
+        saver.history(at) if limit is None or recent is None else recent(at, limit=limit + 1)
+    )
+    return infos
 
 
 def _is_kept(info: CheckpointInfo, source: str | None, *, clean: bool, node: str | None) -> bool:

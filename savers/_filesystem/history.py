@@ -284,16 +284,21 @@ class History:
     def _take_beside(self, frame: log.Frame) -> None:
         if frame.type in {log.RELEASE, log.TOMBSTONE}:
             self.closed_by = frame
-        elif frame.type in {log.WRITE, log.MARK}:
-            parts = record.unpack_payload(self.path, frame)
-            try:
-                entry = self._known(record.id_text(parts[0]))
-                if entry is not None and frame.type == log.WRITE:
-                    entry.take_writes(parts[1], frame.offset)
-                elif entry is not None:
-                    entry.tags = record.merge_tags(entry.tags, parts[1], parts[2])
-            except (TypeError, IndexError, AttributeError) as error:
-                raise record.nonsense(self.path, frame, error) from error
+        else:
+            self._note_beside(frame, self._known)
+
+    def _note_beside(self, frame: log.Frame, known: Callable[[str], Entry | None]) -> None:
+        if frame.type not in {log.WRITE, log.MARK}:
+            return
+        parts = record.unpack_payload(self.path, frame)
+        try:
+            entry = known(record.id_text(parts[0]))
+            if entry is not None and frame.type == log.WRITE:
+                entry.take_writes(parts[1], frame.offset)
+            elif entry is not None:
+                entry.tags = record.merge_tags(entry.tags, parts[1], parts[2])
+        except (TypeError, IndexError, AttributeError) as error:
+            raise record.nonsense(self.path, frame, error) from error
 
     def _known(self, id: str) -> Entry | None:
         if self.index is not None:
@@ -412,6 +417,31 @@ class History:
 
     def _read(self, start: int, length: int) -> bytes:
         return self.io.read_at(self.fd, start, length)
+
+    def recent(self, limit: int) -> list[Entry]:
+        """The last entries, oldest first; reads no further back than to the keyframe of the first of them."""
+        found = None if self.index is not None else self._from_the_end(limit)
+        return (self.listing() if found is None else found).entries[-limit:]
+
+    def _from_the_end(self, limit: int) -> Index | None:
+        """An index of the end of the log with at least so many entries; None if it is to be read whole."""
+        tail, oldest, count = log.Tail(self.io, self.fd, self.fid, self.end), None, 0
+        while count < limit and (frame := tail.step()) is not None:
+            if frame.type == log.CHECKPOINT:
+                oldest, count = frame, count + 1
+        if oldest is None or count < limit:
+            return None
+        index, base = Index(), None
+        start = oldest.offset - oldest.key
+        first = log.read_frame(self.io, self.fd, self.path, self.fid, start, self.end)
+        for frame in log.scan(self.io, self.fd, self.path, self.fid, start, self.end, first.seq):
+            if frame.type == log.CHECKPOINT:
+                decoded = record.decode_checkpoint(self.path, frame, base, self._codec.unpack)
+                base = decoded.entry
+                index.add(base, decoded.target)  # what takes the place of one further back is not of these
+            else:
+                self._note_beside(frame, index.find)
+        return index if len(index.entries) >= limit else None
 
     def _chain(self, key: int, end: int) -> list[tuple[record.Decoded, int, int]]:
         """The checkpoint records from a keyframe on, each with its depth and its end."""

@@ -219,6 +219,23 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             return [_info(history, entry) for entry in reversed(entries)]
 
     @_at_the_edge("read")
+    def recent(self, config: ConfigLike = None, *, limit: int) -> Sequence[CheckpointInfo]:
+        """As `history`, only the newest `limit`: read from the end of the log, at a cost that follows the limit.
+
+        What is damaged further back does not show here; `verify` looks at all.
+
+        Raises:
+            ValueError: the limit is below one.
+        """
+        if limit < 1:
+            raise ValueError(f"limit must be at least 1, not {limit}")
+        history = self._live(RunnableConfig.of(config))
+        with history.mutex:
+            if not history.refresh():
+                return []
+            return [_info(history, entry) for entry in reversed(history.recent(limit))]
+
+    @_at_the_edge("read")
     def info(self, config: ConfigLike = None) -> CheckpointInfo | None:
         """What is known of the checkpoint that the config names, or of the latest, without decoding its state."""
         history = self._live(RunnableConfig.of(config))

@@ -1,5 +1,7 @@
 """What a log does over its life: replace, release, versions, delete, prune, copy; in one log and from others' hands."""
 
+import random
+
 import pytest
 
 from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError, RunnableConfig, StateSerializer
@@ -268,3 +270,31 @@ def test_interrupts_and_listings_decode_no_state(opener, disk, config, monkeypat
     assert [info.size for info in reader.history(config)] == [disk.frames_of(disk.log_of(saver.base_directory))[1].end
                                                             - disk.frames_of(disk.log_of(saver.base_directory))[1].offset]  # fmt: skip
     assert [one.id for one in reader.list(config)] == [placed.checkpoint_id]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7, 30, 200, 500])
+@pytest.mark.parametrize("steps", [0, 1, 5, 300])
+def test_the_recent_ones_are_the_end_of_the_history(tmp_path, limit, steps):
+    saver, dice, config = FileSystemSaver(tmp_path, fsync="never"), random.Random(steps), RunnableConfig("t")
+    state, ids = {"log": []}, []
+    for n in range(steps):
+        state = {"log": [*state["log"], "x" * dice.randrange(300)], "n": n}
+        checkpoint = Checkpoint(
+            node_id=f"n{n % 3}", next_node_id=f"n{n % 5}", state=state, parent_id=ids[-1] if ids else None
+        )
+        if ids and dice.random() < 0.1:  # in place of one, near or far
+            place = dice.randrange(len(ids))
+            saver.put(config.replace(checkpoint_id=ids[place]), checkpoint)
+            ids[place] = checkpoint.id
+            continue
+        saver.put(config, checkpoint)
+        ids.append(checkpoint.id)
+        if dice.random() < 0.3:
+            saver.put_writes(config.replace(checkpoint_id=dice.choice(ids)), {"failure": dice.choice([None, 1])})
+        if dice.random() < 0.2:
+            saver.add_tags(config.replace(checkpoint_id=dice.choice(ids)), "kept")
+    whole = FileSystemSaver(tmp_path).history(config)
+    for fresh in (FileSystemSaver(tmp_path), saver):
+        assert list(fresh.recent(config, limit=limit)) == list(whole[:limit])
+    with pytest.raises(ValueError, match="limit"):
+        saver.recent(config, limit=0)

@@ -1,6 +1,21 @@
 """Rows of hive's list that no other test names: what its on-disk layout got wrong, or promised."""
 
-from graphkit import END, START, Channels, RunnableConfig, StateGraph, interrupt
+from pathlib import Path
+
+from graphkit import (
+    END,
+    START,
+    BaseCheckpointSaver,
+    Channels,
+    Checkpoint,
+    GraphResume,
+    RunnableConfig,
+    StateGraph,
+    Tag,
+    interrupt,
+)
+from graphkit._serde import Codec
+from graphkit.abc import copy_thread
 from savers import FileSystemSaver
 
 CONFIG = RunnableConfig("t")
@@ -58,3 +73,69 @@ def test_a_checkpoint_takes_what_changed(tmp_path):
     sizes = [info.size for info in saver.history(CONFIG)]
     assert sizes[-1] > 10_000
     assert max(sizes[:-1]) < 1_000
+
+
+HIVE = {
+    "schema": ["test_the_policy_of_hive", "test_should_checkpoint", "test_save_and_restore", "test_ids_are_distinct_under_a_frozen_clock", "test_the_session_state"],
+    "storage": ["test_what_is_kept", "test_listing_reads_no_memory", "test_a_save_cut_short_leaves_the_one_before", "test_pruning_by_age"],
+    "manager": ["test_listing_is_filtered", "test_runs_are_listed_with_their_status", "test_delete", "test_failing_is_loud_or_quiet", "test_two_managers_in_two_processes", "test_a_loop_gives_the_same_with_and_without_a_manager"],
+    "executor": ["test_after_a_failure_what_had_finished_is_not_run_again", "test_a_graph_goes_on_where_it_can"],
+    "flexible": ["test_a_plan_goes_on_at_its_step"],
+    "recovery": ["test_recovery_with_an_empty_state", "test_where_the_last_are_damaged_it_lands_on_the_one_before_and_says_so"],
+}  # fmt: skip
+"""What hive's twenty tests are about, and ours of the same, in test_recovery.py."""
+
+
+def test_hives_twenty_tests_have_their_like_here():
+    """H16: the parity list: schema 5, storage 4, manager 6, executor 2, flexible 1, recovery 2."""
+    source = Path(__file__).with_name("test_recovery.py").read_text(encoding="utf-8")
+    assert [len(names) for names in HIVE.values()] == [5, 4, 6, 2, 1, 2]
+    assert [name for names in HIVE.values() for name in names if f"def {name}(" not in source] == []
+
+
+class BlobSaver(BaseCheckpointSaver):
+    """A saver of four methods on a mapping of names to bytes, which is what an object store is."""
+
+    def __init__(self, blobs):
+        self.blobs, self.codec = blobs, Codec()
+
+    def list(self, config=None):
+        packed = self.blobs.get(f"{RunnableConfig.of(config).thread}/history")
+        rows = [] if packed is None else self.codec.unpack(packed)
+        return [Checkpoint(**{**row, "metadata": dict(row["metadata"])}) for row in rows]
+
+    def get(self, config=None):
+        wanted = RunnableConfig.of(config).checkpoint_id
+        return next((one for one in self.list(config) if wanted in (None, one.id)), None)
+
+    def put(self, config, checkpoint):
+        at, history = RunnableConfig.of(config), self.list(config)
+        if at.checkpoint_id is None:
+            history.insert(0, checkpoint)
+        else:
+            history = [checkpoint if one.id == at.checkpoint_id else one for one in history]
+        fields = ("id", "node_id", "next_node_id", "parent_id", "created_at", "metadata", "state")
+        rows = [{name: getattr(one, name) for name in fields} for one in history]
+        self.blobs[f"{at.thread}/history"] = self.codec.pack(rows)
+        return at.replace(checkpoint_id=checkpoint.id)
+
+    def release(self, config=None):
+        tag = Tag(RunnableConfig.of(config).thread, tuple(self.list(config)))
+        self.blobs.pop(f"{tag.thread_id}/history", None)
+        return tag
+
+
+def test_an_object_store_is_a_saver_of_four_methods_and_old_threads_move_there(tmp_path):
+    """H49: a run goes on from the blobs in another object; a finished thread is archived by `copy_thread`."""
+    blobs = {}
+    graph = StateGraph({}).add_node("ask", lambda state: {"answer": interrupt("?")}).add_edge(START, "ask")
+    graph.add_edge("ask", END)
+    assert graph.compile(checkpoint_saver=BlobSaver(blobs)).invoke_final({}, CONFIG).payload == "?"
+    app = graph.compile(checkpoint_saver=BlobSaver(blobs))
+    assert app.invoke(GraphResume("yes"), CONFIG)["answer"] == "yes"
+    files = FileSystemSaver(tmp_path)
+    counting(3).compile(checkpoint_saver=files).invoke({"n": 0}, RunnableConfig("old"))
+    copy_thread(files, "old", BlobSaver(blobs), "archive-of-old")
+    files.delete("old")
+    archived = BlobSaver(blobs).list(RunnableConfig("archive-of-old"))
+    assert [one.state["n"] for one in archived] == [3, 2, 1, 0]

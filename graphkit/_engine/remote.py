@@ -7,7 +7,6 @@ Dask's `client.get_executor(pure=False)`, or one of the application's own.
 from __future__ import annotations
 
 import os
-import pickle
 import traceback
 from collections.abc import Callable, Mapping
 from types import GeneratorType
@@ -124,6 +123,8 @@ def _collected(generator: Any) -> Collected:
 
 def _portable(error: BaseException) -> BaseException:
     """The error, or its text if it cannot travel."""
+    import pickle  # 2 ms, and only a worker needs it
+
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - its own bytes
     except Exception:  # noqa: BLE001 - whatever it is that does not pickle

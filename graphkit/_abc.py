@@ -587,10 +587,19 @@ class Retention:
         return not (self.keep_interrupted and info.status == "interrupted")
 
 
+def stops_of(writes: Mapping[str, Any]) -> dict[str, Any]:
+    """The stops recorded beside a checkpoint, by id, in the order they were recorded."""
+    return {key.removeprefix(INTERRUPT): stop for key, stop in writes.items() if key.startswith(INTERRUPT)}
+
+
 def unanswered(writes: Mapping[str, Any]) -> dict[str, Any]:
     """The stops recorded beside a checkpoint that nobody has answered, by id, in the order they were recorded."""
-    stops = {key.removeprefix(INTERRUPT): stop for key, stop in writes.items() if key.startswith(INTERRUPT)}
-    return {key: stop for key, stop in stops.items() if ANSWER + key not in writes}
+    return {key: stop for key, stop in stops_of(writes).items() if ANSWER + key not in writes}
+
+
+def next_update(writes: Mapping[str, Any]) -> str:
+    """The key under which another `update=` is recorded beside a checkpoint."""
+    return f"{UPDATE}{sum(key.startswith(UPDATE) for key in writes)}"
 
 
 def waiting_interrupts(config: RunnableConfig, writes: Mapping[str, Any]) -> list[WaitingInterrupt]:

@@ -16,12 +16,12 @@ from graphkit._engine.drive import Driver
 from graphkit._engine.loop import Run
 from graphkit._engine.program import Program
 from graphkit._engine.update import Update
-from graphkit._engine.walk import Walk
+from graphkit._engine.walk import Walk, is_update, no_checkpoint
 from graphkit._names import JavaNames
 from graphkit._output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, WaitingInterrupt
 from graphkit._state import AgentState
 from graphkit._topology import Topology
-from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError, GraphRunnerError
+from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError
 
 Input = Mapping[str, Any] | GraphResume | None
 """What starts a run (a mapping, merged into the state) or resumes one (GraphResume, or None)."""
@@ -333,7 +333,7 @@ class CompiledGraph(JavaNames):
 def _given(given: Any) -> Mapping[str, Any] | GraphResume:
     if given is None:
         return GraphResume()
-    if isinstance(given, (Mapping, GraphResume)) or hasattr(given, "model_fields_set"):
+    if isinstance(given, GraphResume) or is_update(given):
         return cast("Mapping[str, Any] | GraphResume", given)
     raise GraphRunnerError(
         f"a run starts with a mapping or resumes with a GraphResume or None, not with {type(given).__name__}"
@@ -350,7 +350,5 @@ def _thread_of_run(saver: BaseCheckpointSaver, run_id: str) -> RunnableConfig | 
 
 def _found(snapshot: StateSnapshot | None, config: ConfigLike) -> StateSnapshot:
     if snapshot is None:
-        at = RunnableConfig.of(config)
-        what = "a checkpoint" if at.checkpoint_id is None else f"checkpoint {at.checkpoint_id!r}"
-        raise CheckpointNotFoundError(at.thread, what)
+        raise no_checkpoint(RunnableConfig.of(config))
     return snapshot

@@ -33,16 +33,14 @@ def plain_call(function: Callable[..., Any]) -> Call:
 
 def run(call: Call, value: Any, config: Any) -> Any:
     """Call it, with the config if it takes one."""
-    result = call.function(value, config) if call.takes_config else call.function(value)
-    return settled(result, name_of(call.function))
+    return settled(call.run(value, config), name_of(call.function))
 
 
 async def arun(call: Call, value: Any, config: Any) -> Any:
     """Call it, in a thread if it is synchronous, and await what it gives."""
     import asyncio  # 25 ms to import, and only asynchronous runs need it
 
-    arguments = (value, config) if call.takes_config else (value,)
-    result = call.function(*arguments) if call.is_async else await asyncio.to_thread(call.function, *arguments)
+    result = call.run(value, config) if call.is_async else await asyncio.to_thread(call.run, value, config)
     return await result if inspect.isawaitable(result) else result
 
 

@@ -47,6 +47,10 @@ class Call:
         self.is_async = _is(inspect.iscoroutinefunction, function) or _is(inspect.isasyncgenfunction, function)
         self.is_generator = _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function)
 
+    def run(self, argument: Any, config: Any) -> Any:
+        """Call it, with the config if it takes one; what it gives may have to be awaited, or be a generator."""
+        return self.function(argument, config) if self.takes_config else self.function(argument)
+
 
 class Embedded(Protocol):
     """What a node needs to know of a compiled graph that stands in it."""

@@ -74,8 +74,7 @@ class _Composed:
         self.timeout = timeout
 
     def __call__(self, state: Any, config: Any) -> Any:
-        arguments = (state, config) if self.call.takes_config else (state,)
-        part: _Part = _Function(self.call, partial(self.call.function, *arguments), self.node_id, self.timeout)
+        part: _Part = _Function(self.call, partial(self.call.run, state, config), self.node_id, self.timeout)
         for hook in reversed(self.hooks):
             part = _Hooked(hook, partial(hook.function, self.node_id, state, config), part)
         return part.run()

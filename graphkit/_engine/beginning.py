@@ -13,6 +13,8 @@ from graphkit._abc import (
     UPDATE,
     WITHIN,
     inner_stops,
+    next_update,
+    stops_of,
     unanswered,
 )
 from graphkit._checkpoint import Checkpoint, new_id
@@ -21,7 +23,7 @@ from graphkit._engine import embedded
 from graphkit._engine.contribution import EXTRA, visible
 from graphkit._engine.keeping import Keeping
 from graphkit._engine.requests import Load, Request
-from graphkit._engine.walk import KEEPS, VISIT, Steps
+from graphkit._engine.walk import KEEPS, VISIT, Steps, no_checkpoint
 from graphkit._frozen import freeze
 from graphkit._output import GraphResume, When
 from graphkit.errors import (
@@ -188,7 +190,7 @@ class Beginning(Keeping):
         if resume.update is not None:
             if not isinstance(resume.update, Mapping):
                 raise self.failure(GraphRunnerError, f"update= must be a mapping, not {type(resume.update).__name__}")
-            given[f"{UPDATE}{sum(key.startswith(UPDATE) for key in self.writes)}"] = self.without_private(resume.update)
+            given[next_update(self.writes)] = self.without_private(resume.update)
         try:
             return {key: freeze(value) for key, value in given.items()}
         except ValueError as error:
@@ -235,7 +237,7 @@ class Beginning(Keeping):
 
     def _merge_recorded(self) -> None:
         """Merge the answers to declared stops and the updates that came with resumes, in the order they came."""
-        stops = {key.removeprefix(INTERRUPT): stop for key, stop in self.writes.items() if key.startswith(INTERRUPT)}
+        stops = stops_of(self.writes)
         for key, value in self.writes.items():
             answered = stops.get(key.removeprefix(ANSWER)) if key.startswith(ANSWER) and value is not None else None
             if key.startswith(UPDATE) or (answered is not None and answered["when"] != "inside"):
@@ -256,10 +258,8 @@ class Beginning(Keeping):
         return f"{self.at!r} -> {self.next!r}"
 
     def _no_checkpoint(self) -> CheckpointNotFoundError:
-        wanted = self.asked_for.checkpoint_id
-        what = "a checkpoint" if wanted is None else f"checkpoint {wanted!r}"
-        hint = "invoke it with an input first" if wanted is None else "see get_state_history"
-        return CheckpointNotFoundError(self.config.thread, what, hint)
+        is_latest = self.asked_for.checkpoint_id is None
+        return no_checkpoint(self.asked_for, "invoke it with an input first" if is_latest else "see get_state_history")
 
 
 def _asked_once(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

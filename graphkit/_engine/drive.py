@@ -7,11 +7,13 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from time import perf_counter
 from types import AsyncGeneratorType
 from typing import Any, Final
 
 from graphkit._checkpoint import Checkpoint
+from graphkit._engine.kinds import outcome_of, settled
 from graphkit._engine.requests import (
     Ask,
     Close,
@@ -35,7 +37,7 @@ from graphkit._engine.requests import (
     Withdraw,
 )
 from graphkit._engine.storing import Storing, checkpoint_of, what
-from graphkit._engine.tasks import Loops, Threads, advance, arguments_of, refuse_awaitable, run_node
+from graphkit._engine.tasks import Loops, Threads, advance, refuse_awaitable, run_node
 from graphkit._engine.walk import Walk
 from graphkit._observe import EVENTS, Level, Outbox
 from graphkit._output import NodeOutput
@@ -146,9 +148,12 @@ class Driver:
         return run_node(task) if task.executor is None else self._threads().run(task)
 
     def _ask_user(self, request: Ask) -> Any:
+        return refuse_awaitable(self._as_nobody(request.call.function, *_arguments(request)), None)
+
+    def _as_nobody(self, call: Callable[..., Any], *arguments: Any) -> Any:
         token = CURRENT.set(self.nobody)
         try:
-            return refuse_awaitable(request.call.function(*_arguments(request)), None)
+            return call(*arguments)
         finally:
             CURRENT.reset(token)
 
@@ -180,25 +185,18 @@ class Driver:
 
     def _release(self, request: Release) -> None:
         self.storing.flush()
-        token = CURRENT.set(self.nobody)
-        try:
-            request.saver.release(request.config)
-        finally:
-            CURRENT.reset(token)
+        self._as_nobody(request.saver.release, request.config)
 
     def _discard(self, request: Discard) -> None:
         self.storing.flush()
-        token = CURRENT.set(self.nobody)
         try:
-            request.saver.delete(request.config)
+            self._as_nobody(request.saver.delete, request.config)
         except (CheckpointerError, OSError) as error:
             # The run has ended well, and its result is not to be lost over what it leaves behind.
             self._tell("checkpoint.delete", {"error": f"{type(error).__name__}: {error}"})
             _LOG.warning("thread %r could not be deleted after its run: %s", request.config.thread, error)
         else:
             self._tell("checkpoint.delete", {})
-        finally:
-            CURRENT.reset(token)
 
     def perform(self, steps: Steps) -> None:
         """Answer what a node asks for itself, on its thread: `once` records a result so."""
@@ -345,9 +343,9 @@ class Driver:
         token = CURRENT.set(task.visit)
         try:
             if task.call.is_async:
-                result = task.call.function(*arguments_of(task))
+                result = task.call.run(task.argument, task.config)
             else:
-                result = await self._to_its_end(_in_thread(task.call.function, *arguments_of(task)))
+                result = await self._to_its_end(_in_thread(task.call.run, task.argument, task.config))
             return await result if inspect.isawaitable(result) else result
         finally:
             CURRENT.reset(token)
@@ -481,15 +479,4 @@ async def _aclosed(generator: Any) -> None:
 async def _in_thread(call: Callable[..., Any], *arguments: Any) -> Any:
     import asyncio  # 25 ms to import, and only asynchronous runs need it
 
-    result, error = await asyncio.to_thread(_outcome, call, *arguments)
-    if error is not None:
-        raise error
-    return result
-
-
-def _outcome(call: Callable[..., Any], *arguments: Any) -> tuple[Any, BaseException | None]:
-    # A future takes any exception but StopIteration, over which it would wait for ever.
-    try:
-        return call(*arguments), None
-    except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
-        return None, error
+    return settled(await asyncio.to_thread(outcome_of, partial(call, *arguments)))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, final
 
-from graphkit._abc import ANSWER, INTERRUPT
+from graphkit._abc import ANSWER, stops_of
 from graphkit._frozen import freeze
 from graphkit._output import ABSENT
 from graphkit._visit import Visit
@@ -70,12 +70,9 @@ class RunJournal:
 
 def answers_of(writes: Mapping[str, Any], key: str) -> tuple[Any, ...]:
     """The answers to the `interrupt()` calls of a visit, in the order of the calls, up to the first that waits."""
-    asked = [
-        name
-        for name, stop in writes.items()
-        if name.startswith(INTERRUPT) and stop["when"] == "inside" and stop.get("key", "") == key
-    ]
-    found = [writes.get(ANSWER + name.removeprefix(INTERRUPT), ABSENT) for name in asked]
+    stops = stops_of(writes).items()
+    asked = [name for name, stop in stops if stop["when"] == "inside" and stop.get("key", "") == key]
+    found = [writes.get(ANSWER + name, ABSENT) for name in asked]
     return tuple(found[: found.index(ABSENT)] if ABSENT in found else found)
 
 

@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Executor
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Self
 
-from graphkit._abc import (
-    INTERRUPT,
-    BaseCheckpointSaver,
-    unanswered,
-)
+from graphkit._abc import INTERRUPT, BaseCheckpointSaver, unanswered
 from graphkit._checkpoint import Checkpoint, new_id
 from graphkit._config import START, RunnableConfig
 from graphkit._engine import embedded
 from graphkit._engine.contribution import Contribution
 from graphkit._engine.journal import RunJournal, answers_of
 from graphkit._engine.program import Program
-from graphkit._engine.requests import Load, Record, Save
+from graphkit._engine.requests import Load, Record, Request, Save
 from graphkit._engine.strand import Strand
 from graphkit._engine.walk import EMPTY, VISIT, Steps
 from graphkit._frozen import FrozenDict, FrozenList, freeze
 from graphkit._output import GraphResume, InterruptionMetadata, When
 from graphkit._state import Changes
 from graphkit._topology import Node
-from graphkit.errors import (
-    MaxIterationsError,
-    NodeExecutionError,
-)
+from graphkit.errors import MaxIterationsError, NodeExecutionError
 
 _PATH_LENGTH: Final = 100
 _OF_NODES: Final = frozenset({"inside", "action"})
@@ -188,23 +181,20 @@ class Keeping(Strand):
         """Make sure that values can be recorded beside where the run stands."""
         if self.saver is None or self.exits:
             return
-        if not self.is_saved:
-            yield from self.save("loop", self.root())
-        elif not self.is_latest:
-            yield from self._fork_off()
+        if (yield from self._catch_up()) and self.writes:
+            yield Record(self.saver, self._here(), self.writes)
 
-    def _fork_off(self) -> Steps:
-        yield from self.save("fork", self.root())
-        if self.writes:
-            yield Record(self.saver, self._here(), self.writes)  # type: ignore[arg-type]
+    def _catch_up(self) -> Generator[Request, Any, bool]:
+        """Store where the run stands, as the latest; whether that is a copy, which what was recorded is not beside."""
+        is_copy = self.is_saved and not self.is_latest
+        if not self.is_saved or is_copy:
+            yield from self.save("fork" if is_copy else "loop", self.root())
+        return is_copy
 
     def record(self, writes: Mapping[str, Any]) -> Steps:
         """Put values beside where the run stands; without a saver they live as long as the run."""
         if self.saver is not None:
-            if not self.is_saved:
-                yield from self.save("loop", self.root())
-            elif not self.is_latest:
-                yield from self.save("fork", self.root())
+            if (yield from self._catch_up()):
                 writes = {**self.writes, **writes}
             if self.is_saved:
                 together = {**self.unrecorded, **writes}

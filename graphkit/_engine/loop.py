@@ -27,10 +27,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, final
 
-from graphkit._abc import (
-    FAILURE,
-    unanswered,
-)
+from graphkit._abc import FAILURE, unanswered
 from graphkit._config import END, StreamMode
 from graphkit._engine import embedded
 from graphkit._engine.beginning import Beginning
@@ -43,10 +40,7 @@ from graphkit._engine.walk import Steps, told
 from graphkit._frozen import FrozenDict, freeze
 from graphkit._output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot
 from graphkit._state import Changes
-from graphkit.errors import (
-    CheckpointerError,
-    CheckpointSerializationError,
-)
+from graphkit.errors import CheckpointerError, CheckpointSerializationError
 from graphkit.when import Step
 
 

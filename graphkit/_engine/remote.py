@@ -100,8 +100,7 @@ def perform(errand: Errand) -> Outcome:
     result: Any = None
     error: BaseException | None = None
     try:
-        arguments = (errand.argument, errand.config) if errand.call.takes_config else (errand.argument,)
-        result = errand.call.function(*arguments)
+        result = errand.call.run(errand.argument, errand.config)
         if result.__class__ is GeneratorType:
             result = _collected(result)
     except (Exception, GraphInterrupt) as raised:  # noqa: BLE001 - raised again in the run

@@ -42,7 +42,7 @@ class Task(Request):
 class RunNode(Task):
     """Run a node's action. Answer: what it returned; a generator that has not begun, or Collected, if it is one."""
 
-    __slots__ = ("argument", "call", "config", "seconds")
+    __slots__ = ("argument", "call", "config")
 
     def __init__(
         self, call: Call, argument: Any, config: RunnableConfig, visit: Visit, executor: Executor | None

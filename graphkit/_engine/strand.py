@@ -23,12 +23,12 @@ from graphkit._engine.journal import ITEMS, TASK
 from graphkit._engine.keeper import Keeper
 from graphkit._engine.packed import pack, unpack
 from graphkit._engine.program import Program
-from graphkit._engine.requests import Ask, Close, Collected, Emit, Ended, Next, Request, RunNode
+from graphkit._engine.requests import Close, Collected, Emit, Ended, Next, Request, RunNode
 from graphkit._engine.side_by_side import side_by_side
-from graphkit._engine.walk import Steps, Walk, told
+from graphkit._engine.walk import Steps, Walk, is_update, told
 from graphkit._frozen import FrozenDict, freeze
-from graphkit._output import Command, InterruptionMetadata, NodeOutput, StreamingOutput, When
-from graphkit._topology import Fork, Node
+from graphkit._output import Command, InterruptionMetadata, NodeOutput, StreamingOutput
+from graphkit._topology import Call, Fork, Node
 from graphkit._visit import GraphInterrupt, Visit
 from graphkit.errors import CheckpointerError, GraphRunnerError, NodeExecutionError
 
@@ -85,7 +85,7 @@ class Strand(Walk):
         for hook in node.before:
             self.merge(node.id, (yield from self._hooked(node.id, hook, node.id, self.state(), self.config)))
         if node.asks is not None:
-            yield from self._ask(node, key)
+            yield from self._question(node, node.asks, key)
 
     def _parts(self, node: Node, key: str) -> Generator[Request, Any, Any]:
         """A node that merges what it is made of itself: an after-hook gets None for its update."""
@@ -129,18 +129,13 @@ class Strand(Walk):
         if self.run.saver is not None and not self.run.is_saved:
             yield from self.run.record({})
 
-    def _hooked(self, node_id: str, hook: Any, *arguments: Any) -> Generator[Request, Any, Any]:
-        try:
-            return (yield Ask(hook, *arguments))
-        except (Exception, GraphInterrupt) as error:
-            raise self.failure(NodeExecutionError, f"a hook of {node_id!r} failed: {told(error)}", node_id) from error
+    def _hooked(self, node_id: str, hook: Call, *arguments: Any) -> Generator[Request, Any, Any]:
+        return (yield from self.ask(node_id, f"a hook of {node_id!r} failed", hook, *arguments))
 
-    def _ask(self, node: Node, key: str) -> Steps:
-        try:
-            answer = yield Ask(node.asks, node.id, self.state(), self.config)  # type: ignore[arg-type]
-        except (Exception, GraphInterrupt) as error:
-            reason = f"interrupt() of node {node.id!r} failed: {told(error)}"
-            raise self.failure(NodeExecutionError, reason, node.id) from error
+    def _question(self, node: Node, question: Call, key: str) -> Steps:
+        """Put the question of an InterruptableAction: whether a human is to be waited for."""
+        sorry = f"interrupt() of node {node.id!r} failed"
+        answer = yield from self.ask(node.id, sorry, question, node.id, self.state(), self.config)
         if answer is None:
             return
         payload = None
@@ -150,13 +145,7 @@ class Strand(Walk):
             returned = type(answer).__name__
             reason = f"interrupt() of node {node.id!r} returned {returned}: return metadata, a mapping or None"
             raise self.failure(NodeExecutionError, reason, node.id)
-        yield from self.halt(node.id, "action", key, payload, answer)
-
-    def halt(
-        self, node_id: str, when: When, key: str, payload: Any, metadata: Mapping[str, Any] | None = None
-    ) -> Generator[Request, Any, Any]:
-        """Record that a human is waited for, and end this strand."""
-        yield from self.run.record_stop(node_id, when, key, payload, metadata or {})
+        yield from self.run.record_stop(node.id, "action", key, payload, answer)
         raise Halt
 
     # What a node hands out while it runs
@@ -212,8 +201,7 @@ class Strand(Walk):
         yield from self._side_by_side(
             node.id, [self._item(node, item, f"{below}{n}", results, n, executor) for n, item in enumerate(items)]
         )
-        halted = [n for n, result in enumerate(results) if result is None]
-        if halted:
+        if any(result is None for result in results):
             raise Halt
         for update in results:
             assert update is not None
@@ -225,12 +213,12 @@ class Strand(Walk):
         if ITEMS + key in run.writes:
             return run.writes[ITEMS + key]  # type: ignore[no-any-return]
         assert node.items is not None
+        sorry = f"what {node.id!r} maps over cannot be listed"
+        found = yield from self.ask(node.id, sorry, node.items, self.state(), self.config)
         try:
-            found = yield Ask(node.items, self.state(), self.config)
             items: Collection[Any] = freeze([*found])
         except (Exception, GraphInterrupt) as error:
-            reason = f"what {node.id!r} maps over cannot be listed: {told(error)}"
-            raise self.failure(NodeExecutionError, reason, node.id) from error
+            raise self.failure(NodeExecutionError, f"{sorry}: {told(error)}", node.id) from error
         yield from run.settle()
         yield from run.note({ITEMS + key: items})
         return items
@@ -264,7 +252,7 @@ class Strand(Walk):
             if result.goto is not None:
                 raise self.failure(GraphRunnerError, f"{node.id!r} is a map: its Command cannot go anywhere", node.id)
             result = result.update
-        if result is not None and not isinstance(result, Mapping) and not hasattr(result, "model_fields_set"):
+        if result is not None and not is_update(result):
             reason = f"{node.id!r} returned {type(result).__name__}: return a mapping of updates, or None"
             raise self.failure(NodeExecutionError, reason, node.id)
         try:

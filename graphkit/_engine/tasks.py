@@ -7,11 +7,13 @@ from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from itertools import count
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, final
 
 from graphkit._engine.journal import ONCE
+from graphkit._engine.kinds import outcome_of
 from graphkit._engine.remote import Errand, Outcome, RemoteJournal, perform
 from graphkit._engine.requests import Ended, Next, RunNode, Stop, Task
 from graphkit._visit import CURRENT
@@ -43,10 +45,9 @@ def run_node(task: RunNode) -> Any:
 
 def begin(task: RunNode) -> Any:
     """Run a node's action on the calling thread; what it gives may have to be awaited."""
-    call = task.call
     token = CURRENT.set(task.visit)
     try:
-        return call.function(task.argument, task.config) if call.takes_config else call.function(task.argument)
+        return task.call.run(task.argument, task.config)
     finally:
         CURRENT.reset(token)
 
@@ -60,11 +61,6 @@ def advance(task: Next) -> Any:
         return Ended(end.value)
     finally:
         CURRENT.reset(token)
-
-
-def arguments_of(task: RunNode) -> tuple[Any, ...]:
-    """What a node's action is called with."""
-    return (task.argument, task.config) if task.call.takes_config else (task.argument,)
 
 
 def refuse_awaitable(result: Any, node_id: str | None) -> Any:
@@ -118,11 +114,9 @@ class Bench:
         return self.pool
 
     def _outcome_here(self, task: Task) -> tuple[Any, BaseException | None]:
-        # As a value: a future does not take StopIteration, and an executor may treat a BaseException in its own way.
-        try:
-            return (self.run_node(task) if isinstance(task, RunNode) else advance(task)), None  # type: ignore[arg-type]
-        except BaseException as error:  # noqa: BLE001 - thrown again where it is waited for
-            return None, error
+        # As a value: an executor may treat a BaseException in its own way.
+        run: Callable[[Any], Any] = self.run_node if isinstance(task, RunNode) else advance
+        return outcome_of(partial(run, task))
 
     def taken(self, ticket: int, task: Task) -> tuple[Any, BaseException | None]:
         """What became of a task whose future is done."""
@@ -157,7 +151,6 @@ class Bench:
 def errand_of(run: Run, task: RunNode) -> Errand:
     """What is sent to another process."""
     visit = task.visit
-    assert visit.node_id is not None, "edges and hooks are asked where the run is"
     prefix = f"{ONCE}{visit.key}:"
     results = {key.removeprefix(prefix): value for key, value in run.writes.items() if key.startswith(prefix)}
     saver, base = run.saver, run.base

@@ -11,9 +11,9 @@ from graphkit._config import RunnableConfig
 from graphkit._engine.contribution import EXTRA, Contribution
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Load, Record, Request, Save
-from graphkit._engine.walk import KEEPS, VISIT, Walk
+from graphkit._engine.walk import KEEPS, VISIT, Walk, no_checkpoint
 from graphkit._frozen import freeze
-from graphkit.errors import CheckpointNotFoundError, GraphRunnerError
+from graphkit.errors import GraphRunnerError
 
 
 class Update(Walk):
@@ -45,9 +45,7 @@ class Update(Walk):
         assert self.saver is not None
         base = yield Load(self.saver, self.asked_for)
         if base is None:
-            wanted = self.asked_for.checkpoint_id
-            what = "a checkpoint" if wanted is None else f"checkpoint {wanted!r}"
-            raise CheckpointNotFoundError(self.config.thread, what)
+            raise no_checkpoint(self.asked_for)
         self.opened(base)
         contribution = self._contribution(base)
         node_id = self.as_node or base.node_id

@@ -15,9 +15,9 @@ from graphkit._engine.requests import Ask, LoadWrites, Request
 from graphkit._frozen import FrozenDict, freeze, private_copy
 from graphkit._output import Command
 from graphkit._state import AgentState, Changes
-from graphkit._topology import Condition
+from graphkit._topology import Call, Condition
 from graphkit._visit import GraphInterrupt, Journal
-from graphkit.errors import GraphRunnerError, NodeExecutionError
+from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecutionError
 
 Steps = Generator[Request, Any, None]
 EMPTY: Final = FrozenDict()
@@ -64,7 +64,7 @@ class Walk:
         """Merge what a node or an edge returned."""
         if update is None:
             return
-        if update.__class__ is not dict and not isinstance(update, Mapping) and not hasattr(update, "model_fields_set"):
+        if not is_update(update):
             raise self.failure(
                 NodeExecutionError,
                 f"{node_id!r} returned {type(update).__name__}: return a mapping of updates, a Command or None",
@@ -134,11 +134,15 @@ class Walk:
             )
         return found
 
-    def _ask_edge(self, source: str, call: Any, *arguments: Any) -> Generator[Request, Any, Any]:
+    def _ask_edge(self, source: str, call: Call, *arguments: Any) -> Generator[Request, Any, Any]:
+        return (yield from self.ask(source, f"the edge of {source!r} failed", call, *arguments))
+
+    def ask(self, node_id: str, sorry: str, call: Call, *arguments: Any) -> Generator[Request, Any, Any]:
+        """Call what belongs to a node or an edge, and is no action; `sorry` says what it means if that fails."""
         try:
             return (yield Ask(call, *arguments))
         except (Exception, GraphInterrupt) as error:  # only nodes can wait for a human
-            raise self.failure(NodeExecutionError, f"the edge of {source!r} failed: {told(error)}", source) from error
+            raise self.failure(NodeExecutionError, f"{sorry}: {told(error)}", node_id) from error
 
     def _mapped(self, source: str, mappings: Mapping[Any, str], key: Any) -> str:
         try:
@@ -230,6 +234,17 @@ class Walk:
         """What every checkpoint says of the graph that made it."""
         version = len(self.options.migrations)
         return {"graph": self.topology.fingerprint, **({VERSION: version} if version else {})}
+
+
+def no_checkpoint(config: RunnableConfig, hint: str = "") -> CheckpointNotFoundError:
+    """The error of a config that names a checkpoint which there is not, or a thread without any."""
+    wanted = config.checkpoint_id
+    return CheckpointNotFoundError(config.thread, "a checkpoint" if wanted is None else f"checkpoint {wanted!r}", hint)
+
+
+def is_update(value: Any) -> bool:
+    """Whether it can be merged: a mapping, or a pydantic model."""
+    return value.__class__ is dict or isinstance(value, Mapping) or hasattr(value, "model_fields_set")
 
 
 def told(error: BaseException) -> str:

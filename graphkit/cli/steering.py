@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from graphkit._abc import ANSWER, INTERRUPT, UPDATE, BaseCheckpointSaver
+from graphkit._abc import ANSWER, INTERRUPT, BaseCheckpointSaver, next_update
 from graphkit._checkpoint import Checkpoint, new_id
 from graphkit._config import RunnableConfig
 from graphkit._engine.walk import KEEPS, VISIT
@@ -153,8 +153,7 @@ def _record_update(saver: BaseCheckpointSaver, at: RunnableConfig, values: Mappi
         if latest is None:
             raise CheckpointNotFoundError(at.thread, hint="see graphkit threads")
         here = at.with_check_point_id(latest.id)
-        number = sum(key.startswith(UPDATE) for key in saver.get_writes(here))
-        saver.put_writes(here, {f"{UPDATE}{number}": freeze(dict(values))})
+        saver.put_writes(here, {next_update(saver.get_writes(here)): freeze(dict(values))})
 
 
 def _updated(

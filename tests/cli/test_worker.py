@@ -223,15 +223,15 @@ def holds_lock(one, saver, thread):
 
 @contextlib.contextmanager
 def inside_the_node(place):
-    """From the moment when a node stands at the gate; the gate opens, and is gone, at the end."""
+    """From the moment when a node stands at the gate, where the next one finds none; the node goes on at the end."""
     gate = place / "gate"
     late = threading.Timer(PATIENCE, lambda: os.open(gate, os.O_RDONLY | os.O_NONBLOCK))
     late.start()
     with gate.open("w"):
         assert late.is_alive(), "no node came to the gate"
         late.cancel()
+        gate.unlink()  # before anybody is killed: whoever takes over at once must not stop here too
         yield
-        gate.unlink()
 
 
 HOLDER = """

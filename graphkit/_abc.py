@@ -16,7 +16,7 @@ from graphkit._checkpoint import Checkpoint, Tag
 from graphkit._config import END, THREAD_ID_DEFAULT, ConfigLike, RunnableConfig
 from graphkit._frozen import FrozenDict, freeze
 from graphkit._names import JavaNames
-from graphkit._output import CheckpointInfo, InterruptionMetadata, WaitingInterrupt
+from graphkit._output import CheckpointInfo, HistorySummary, InterruptionMetadata, WaitingInterrupt
 from graphkit._visit import held_locks
 from graphkit._watch import Change, PollingWatch, Watch
 from graphkit.errors import (
@@ -124,6 +124,38 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             tags=self.tags_of(at),
             metadata=public_metadata(checkpoint.metadata),
         )
+
+    def recent(self, config: ConfigLike = None, *, limit: int) -> Sequence[CheckpointInfo]:
+        """As `history`, only the newest `limit`. Costs `history` at most.
+
+        Raises:
+            ValueError: the limit is below one.
+        """
+        if limit < 1:
+            raise ValueError(f"limit must be at least 1, not {limit}")
+        return self._recent(RunnableConfig.of(config), limit)
+
+    def _recent(self, config: RunnableConfig, limit: int) -> Sequence[CheckpointInfo]:
+        return self.history(config)[:limit]
+
+    def summary(self, config: ConfigLike = None) -> HistorySummary | None:
+        """What a history comes to, for lists of many; None if it is empty. Costs `history` at most."""
+        config = RunnableConfig.of(config)
+        infos = self.history(config)
+        if not infos:
+            return None
+        tags = dict.fromkeys(tag for info in infos for tag in info.tags)
+        return self._summed(infos[0], len(infos), tuple(tags), self.get_writes(config.with_check_point_id(infos[0].id)))
+
+    def _summed(
+        self, latest: CheckpointInfo, count: int, tags: tuple[str, ...], writes: Mapping[str, Any]
+    ) -> HistorySummary:
+        waiting: Sequence[WaitingInterrupt] = ()
+        if writes and inner_stops(writes):
+            waiting = self.interrupts(latest.thread_id)
+        elif writes:
+            waiting = waiting_interrupts(RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns), writes)
+        return HistorySummary(latest, count, tags, tuple(waiting), writes.get(FAILURE))
 
     def put_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
         """Record values beside the checkpoint that the config names (or the latest), merged over those already there.
@@ -382,6 +414,14 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     async def ahistory(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
         """As `history`."""
         return await _in_thread(self.history, config)
+
+    async def arecent(self, config: ConfigLike = None, *, limit: int) -> Sequence[CheckpointInfo]:
+        """As `recent`."""
+        return await _in_thread(self.recent, config, limit=limit)
+
+    async def asummary(self, config: ConfigLike = None) -> HistorySummary | None:
+        """As `summary`."""
+        return await _in_thread(self.summary, config)
 
     async def aput_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
         """As `put_writes`."""

@@ -269,8 +269,8 @@ class CheckpointManager:
         Raises:
             CheckpointerConfigurationError: the saver keeps no list of its threads.
         """
-        latest = [info for run in sorted(self.saver.threads()) for info in self.saver.history(RunnableConfig(run))[:1]]
-        found = [info for info in latest if status in {None, info.status}]
+        runs = [self.saver.summary(RunnableConfig(run)) for run in sorted(self.saver.threads())]
+        found = [run.latest for run in runs if run is not None and status in {None, run.latest.status}]
         return found[offset : None if limit is None else offset + limit]
 
     @_fails_open(lambda: None)
@@ -282,9 +282,9 @@ class CheckpointManager:
     @_fails_open(lambda: 0)
     def delete_checkpoints(self, run_id: str) -> int:
         """Remove a run with all its checkpoints; returns how many there were."""
-        count = len(self.saver.history(RunnableConfig(run_id)))
+        run = self.saver.summary(RunnableConfig(run_id))
         self.saver.delete(run_id)
-        return count
+        return 0 if run is None else run.checkpoints
 
     @_fails_open(lambda: 0)
     def prune(self, run_id: str | None = None) -> int:

@@ -342,3 +342,18 @@ class WaitingInterrupt:
     id: str
     payload: Any
     created_at: datetime
+
+
+@final
+class HistorySummary(NamedTuple):
+    """What a history comes to: where it stands, how long it is, and what it waits for."""
+
+    latest: CheckpointInfo
+    checkpoints: int
+    """How many there are."""
+    tags: tuple[str, ...]
+    """Those that any checkpoint has, each once; of the newest first."""
+    waiting: tuple[WaitingInterrupt, ...]
+    """What a human is asked before it goes on, here and in the embedded graphs that it waits for."""
+    failure: Mapping[str, Any] | None
+    """Why the run ended at the latest checkpoint: node_id, type, message, at."""

@@ -18,7 +18,7 @@ from graphkit._abc import BaseCheckpointSaver, Retention, ThreadLike, status_of,
 from graphkit._checkpoint import Checkpoint, Tag
 from graphkit._config import ConfigLike, RunnableConfig
 from graphkit._frozen import PLAIN, PRIVATE, FrozenDict, freeze, kind_of, private_copy
-from graphkit._output import CheckpointInfo, WaitingInterrupt
+from graphkit._output import CheckpointInfo, HistorySummary, WaitingInterrupt
 from graphkit._serde import Codec
 from graphkit._state import REMOVED, SET
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
@@ -267,6 +267,12 @@ class MemorySaver(BaseCheckpointSaver):
 
     async def ahistory(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
         return self.history(config)
+
+    async def arecent(self, config: ConfigLike = None, *, limit: int) -> Sequence[CheckpointInfo]:
+        return self.recent(config, limit=limit)
+
+    async def asummary(self, config: ConfigLike = None) -> HistorySummary | None:
+        return self.summary(config)
 
     async def aput_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
         self.put_writes(config, writes)

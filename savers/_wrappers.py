@@ -15,7 +15,7 @@ from graphkit._abc import BaseCheckpointSaver, HasVersions, ThreadLike
 from graphkit._checkpoint import Checkpoint, Tag
 from graphkit._config import ConfigLike, RunnableConfig
 from graphkit._names import snake_to_camel
-from graphkit._output import CheckpointInfo, WaitingInterrupt
+from graphkit._output import CheckpointInfo, HistorySummary, WaitingInterrupt
 from graphkit._watch import Change, Watch
 from graphkit.errors import CheckpointerConfigurationError
 
@@ -67,6 +67,12 @@ class SaverWrapper(BaseCheckpointSaver):
 
     def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
         return self.delegate.history(config)
+
+    def recent(self, config: ConfigLike = None, *, limit: int) -> Sequence[CheckpointInfo]:
+        return self.delegate.recent(config, limit=limit)
+
+    def summary(self, config: ConfigLike = None) -> HistorySummary | None:
+        return self.delegate.summary(config)
 
     def put_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
         self.delegate.put_writes(config, writes)
@@ -160,6 +166,12 @@ class SaverWrapper(BaseCheckpointSaver):
 
     async def ahistory(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
         return await self.delegate.ahistory(config)
+
+    async def arecent(self, config: ConfigLike = None, *, limit: int) -> Sequence[CheckpointInfo]:
+        return await self.delegate.arecent(config, limit=limit)
+
+    async def asummary(self, config: ConfigLike = None) -> HistorySummary | None:
+        return await self.delegate.asummary(config)
 
     async def aput_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
         await self.delegate.aput_writes(config, writes)

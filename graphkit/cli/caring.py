@@ -183,6 +183,11 @@ def _going(saver: BaseCheckpointSaver, thread_id: str, options: dict[str, Any]) 
     return sum(len(retention.going(saver.history(at))) for at in spaces)
 
 
+def _count(saver: BaseCheckpointSaver, thread_id: str) -> int:
+    found = saver.summary(RunnableConfig(thread_id))
+    return 0 if found is None else found.checkpoints
+
+
 def copy(
     world: World,  # noqa: ARG001 - as all commands
     directory: Directory,
@@ -196,7 +201,7 @@ def copy(
     """
     saver = open_store(directory)
     source = thread_of(saver, thread)
-    count = len(saver.history(RunnableConfig(source)))
+    count = _count(saver, source)
     data = {"thread": target, "from": source, "checkpoints": count, "dry_run": dry_run}
     if dry_run:
         free = "is free" if not saver.namespaces(target) else "is taken, so it would be refused"
@@ -257,7 +262,7 @@ def release(
     """
     saver = open_store(directory)
     thread_id = thread_of(saver, thread)
-    count = len(saver.history(RunnableConfig(thread_id)))
+    count = _count(saver, thread_id)
     data = {"thread": thread_id, "checkpoints": count, "dry_run": dry_run}
     if dry_run:
         return Said(f"would release {count} checkpoints of {shown(thread_id)}", data)

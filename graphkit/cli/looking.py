@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from graphkit._abc import FAILURE, BaseCheckpointSaver, inner_stops, unanswered
+from graphkit._abc import BaseCheckpointSaver
 from graphkit._config import RunnableConfig
-from graphkit._output import CheckpointInfo
+from graphkit._output import CheckpointInfo, HistorySummary
 from graphkit.cli.opening import open_store, thread_of
 from graphkit.cli.options import Directory, Limit, Meta, Namespace, Thread
 from graphkit.cli.render import Column, Table
@@ -138,19 +138,21 @@ def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> dict[str, Any]:
 
 
 def _fill(row: dict[str, Any], saver: BaseCheckpointSaver, thread_id: str) -> None:
-    at = RunnableConfig(thread_id)
-    history = saver.history(at) or next(
-        (saver.history(at.replace(checkpoint_ns=ns)) for ns in saver.namespaces(thread_id)), ()
-    )
     row["size"] = size_of(saver, thread_id)
-    if not history:
+    found = saver.summary(RunnableConfig(thread_id)) or _of_a_namespace(saver, thread_id)
+    if found is None:
         return
-    latest = history[0]
+    latest = found.latest
     row.update(status=latest.status, node=latest.node_id, next=latest.next_node_id, updated=latest.created_at)
-    row.update(checkpoints=len(history), metadata=latest.metadata, id=latest.id)
-    row["tags"] = list(dict.fromkeys(tag for info in history for tag in info.tags))
+    row.update(checkpoints=found.checkpoints, metadata=latest.metadata, id=latest.id, tags=[*found.tags])
     if latest.status in {"interrupted", "failed"}:
-        row["waiting"] = _waiting(saver, at)
+        row["waiting"] = _waiting(found)
+
+
+def _of_a_namespace(saver: BaseCheckpointSaver, thread_id: str) -> HistorySummary | None:
+    """What there is of a thread whose root has no checkpoints."""
+    names = saver.namespaces(thread_id)
+    return saver.summary(RunnableConfig(thread_id, checkpoint_ns=names[0])) if names else None
 
 
 def size_of(saver: BaseCheckpointSaver, thread_id: str | None) -> int | None:
@@ -161,18 +163,11 @@ def size_of(saver: BaseCheckpointSaver, thread_id: str | None) -> int | None:
         return None
 
 
-def _waiting(saver: BaseCheckpointSaver, at: RunnableConfig) -> Any:
+def _waiting(found: HistorySummary) -> Any:
     """What a human is asked, or why it failed."""
-    writes = saver.get_writes(at)
-    if writes.get(FAILURE) is not None and not unanswered(writes):
-        return f"{writes[FAILURE]['type']}: {writes[FAILURE]['message']}"
-    waiting = saver.interrupts(at.thread) if inner_stops(writes) else [*unanswered(writes).values()]
-    asked = [stop["payload"] if isinstance(stop, dict) else stop.payload for stop in waiting]
-    places = [
-        f"{stop['when']} {stop['node_id']}" if isinstance(stop, dict) else f"{stop.when} {stop.node_id}"
-        for stop in waiting
-    ]
-    told = [place if payload is None else payload for place, payload in zip(places, asked, strict=True)]
+    if found.failure is not None and not found.waiting:
+        return f"{found.failure['type']}: {found.failure['message']}"
+    told = [f"{stop.when} {stop.node_id}" if stop.payload is None else stop.payload for stop in found.waiting]
     return told[0] if len(told) == 1 else told
 
 
@@ -235,22 +230,15 @@ def history(
     """
     saver = open_store(directory)
     at = RunnableConfig(thread_of(saver, thread), checkpoint_ns=ns)
-    infos = _infos(saver, at, None if source or clean or node else limit)
+    most = None if source or clean or node else limit
+    # One more than is shown tells how long the last of them took.
+    infos = saver.history(at) if most is None else saver.recent(at, limit=most + 1)
     found = (
         history_row(info, before)
         for info, before in zip(infos, chain(infos[1:], (None,)), strict=False)
         if _is_kept(info, source, clean=clean, node=node)
     )
     return Table(_HISTORY, _page(found, 0, limit), f"thread {at.thread!r} has no such checkpoints")
-
-
-def _infos(saver: BaseCheckpointSaver, at: RunnableConfig, limit: int | None) -> Sequence[CheckpointInfo]:
-    """The history, or of a file saver only its end if no more is wanted; one more, which tells how long a step took."""
-    recent = getattr(saver, "recent", None)
-    infos: Sequence[CheckpointInfo] = (
-        saver.history(at) if limit is None or recent is None else recent(at, limit=limit + 1)
-    )
-    return infos
 
 
 def _is_kept(info: CheckpointInfo, source: str | None, *, clean: bool, node: str | None) -> bool:

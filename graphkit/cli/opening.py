@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,6 @@ from graphkit.cli.values import UsageError, shown
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerConfigurationError,
-    CheckpointerError,
     CheckpointFormatError,
     CheckpointNotFoundError,
 )
@@ -127,7 +126,7 @@ def checkpoint_of(saver: BaseCheckpointSaver, at: RunnableConfig, typed: str | N
         CheckpointNotFoundError: there is none.
         UsageError: several are meant.
     """
-    history = saver.history(at)
+    history = saver.recent(at, limit=1) if typed is None else saver.history(at)
     if not history:
         raise CheckpointNotFoundError(at.thread, hint="see graphkit threads")
     if typed is None:
@@ -162,17 +161,6 @@ def line_of(history: Sequence[CheckpointInfo], checkpoint_id: str) -> list[Check
         line.append(at)
         at = by_id.get(at.parent_id) if at.parent_id is not None else None
     return line[::-1]
-
-
-def readable(saver: BaseCheckpointSaver, threads: Sequence[str], damaged: dict[str, str]) -> Iterator[str]:
-    """Threads one by one; those that the caller notes in `damaged` while it has them are the caller's business."""
-    for thread_id in threads:
-        try:
-            saver.namespaces(thread_id)
-        except CheckpointerError as error:
-            damaged[thread_id] = str(error)
-        else:
-            yield thread_id
 
 
 # Applications

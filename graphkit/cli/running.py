@@ -116,7 +116,7 @@ def _recovered(
     if others != (None, None):
         raise UsageError("--recover chooses the checkpoint itself, and answers nothing")
     state = recover(graph, at, modifications=update)
-    latest = saver_of(graph).history(at)
+    latest = saver_of(graph).recent(at, limit=1)
     status = latest[0].status if latest else "finished"
     data = {"thread": at.thread, "status": status, "state": None if state is None else dict(state)}
     return Said(f"{shown(at.thread)} went on and is {status}", data)

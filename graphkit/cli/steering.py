@@ -13,14 +13,19 @@ from graphkit._config import RunnableConfig
 from graphkit._engine.walk import KEEPS, VISIT
 from graphkit._frozen import freeze
 from graphkit._output import CheckpointInfo, WaitingInterrupt
-from graphkit.cli.opening import checkpoint_of, line_of, load_app, open_store, readable, saver_of, thread_of
+from graphkit.cli.opening import checkpoint_of, line_of, load_app, open_store, saver_of, thread_of
 from graphkit.cli.options import Assign, CheckpointId, Directory, MaybeApp, MaybeThread, Namespace, Thread
 from graphkit.cli.reading import asked
 from graphkit.cli.render import Column, Said, Table
 from graphkit.cli.standins import looks_without_types
 from graphkit.cli.values import UsageError, asking, assignments, brief, from_json, shown
 from graphkit.cli.world import World
-from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointerError,
+    CheckpointNotFoundError,
+    CheckpointSerializationError,
+)
 
 _INTERRUPTS: Final = (
     Column("thread", "THREAD", "name"),
@@ -39,11 +44,17 @@ def interrupts(world: World, directory: Directory, thread: MaybeThread = None) -
     Example: graphkit interrupts runs
     """
     saver = open_store(directory)
-    damaged: dict[str, str] = {}
-    among = readable(saver, saver.threads() if thread is None else [thread_of(saver, thread)], damaged)
-    rows = [asked(stop) for thread_id in among for stop in saver.interrupts(thread_id)]
-    for reason in damaged.values():
-        world.warn(f"graphkit: {reason}")
+    rows: list[dict[str, Any]] = []
+    damaged: list[CheckpointerError] = []
+    for thread_id in saver.threads() if thread is None else [thread_of(saver, thread)]:
+        try:
+            rows += map(asked, saver.interrupts(thread_id))
+        except CheckpointSerializationError:
+            raise
+        except CheckpointerError as error:
+            damaged.append(error)
+    for one in damaged:
+        world.warn(f"graphkit: {one}")
     return Table(_INTERRUPTS, sorted(rows, key=lambda row: row["since"]), "nothing waits")
 
 

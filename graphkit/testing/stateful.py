@@ -370,6 +370,8 @@ class SaverMachine(RuleBasedStateMachine):
             same(saver.get_writes(self.config(place, row)), row.writes)
         newest = saver.get(self.config(place))
         compare([newest] if newest else [], history[-1:])
+        found = saver.summary(self.config(place))
+        assert (found and (found.latest, found.checkpoints)) == (infos[0], len(infos)) if infos else found is None
 
     @precondition(lambda self: self.rows)
     @rule(thread=threads, namespace=namespaces, position=positions)

@@ -25,7 +25,7 @@ from graphkit._abc import (
 from graphkit._checkpoint import Checkpoint, Tag
 from graphkit._config import ConfigLike, RunnableConfig
 from graphkit._frozen import FrozenDict, private_copy
-from graphkit._output import CheckpointInfo, WaitingInterrupt
+from graphkit._output import CheckpointInfo, HistorySummary, WaitingInterrupt
 from graphkit._serde import Codec
 from graphkit._visit import held_locks
 from graphkit.errors import (
@@ -219,21 +219,27 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             return [_info(history, entry) for entry in reversed(entries)]
 
     @_at_the_edge("read")
-    def recent(self, config: ConfigLike = None, *, limit: int) -> Sequence[CheckpointInfo]:
-        """As `history`, only the newest `limit`: read from the end of the log, at a cost that follows the limit.
-
-        What is damaged further back does not show here; `verify` looks at all.
-
-        Raises:
-            ValueError: the limit is below one.
-        """
-        if limit < 1:
-            raise ValueError(f"limit must be at least 1, not {limit}")
-        history = self._live(RunnableConfig.of(config))
+    def _recent(self, config: RunnableConfig, limit: int) -> Sequence[CheckpointInfo]:
+        # From the end of the log, at a cost that follows the limit. Damage further back shows to `verify`, not here.
+        history = self._live(config)
         with history.mutex:
             if not history.refresh():
                 return []
             return [_info(history, entry) for entry in reversed(history.recent(limit))]
+
+    @_at_the_edge("read")
+    def summary(self, config: ConfigLike = None) -> HistorySummary | None:
+        """As in the contract. Checks every record and takes apart but the last: 10,000 checkpoints take about 20 ms.
+
+        Of a history with tags all are taken apart.
+        """
+        config = RunnableConfig.of(config)
+        with self._store.glance(config.thread, config.checkpoint_ns) as found:
+            if found.look():
+                info = _info(found, found.last)
+                writes = found.values_of(found.last) if info.status in {"interrupted", "failed"} else {}
+                return self._summed(info, found.count, (), writes)
+        return super().summary(config)
 
     @_at_the_edge("read")
     def info(self, config: ConfigLike = None) -> CheckpointInfo | None:
@@ -318,8 +324,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         for thread in self.threads() if thread_id is None else [thread_id_of(thread_id)]:
             latest: dict[str, Latest] = {}
             for namespace in rewrite.namespaces(self._store, thread):
-                history = self._store.live(thread, namespace)
-                with history.mutex:
+                with self._store.glance(thread, namespace) as history:
                     entry = history.latest() if history.refresh() else None
                     if entry is not None:
                         at = RunnableConfig(thread, checkpoint_ns=namespace, checkpoint_id=entry.id)

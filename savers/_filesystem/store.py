@@ -6,12 +6,14 @@ import os
 import weakref
 from collections import OrderedDict
 from contextlib import suppress
+from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from graphkit._checkpoint import new_id
 from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointFormatError
 from savers._filesystem import layout, log
+from savers._filesystem.glance import Glance
 from savers._filesystem.history import History
 from savers._filesystem.live import LiveHistory, write_file
 from savers._filesystem.lock import RunLock, ShortLock
@@ -244,6 +246,12 @@ class Store:
             path = layout.join(self.directory(thread_id, namespace), layout.version_name(version))
             return self._keep(key, Version(*self._arguments(path, thread_id, namespace)))
 
+    def glance(self, thread_id: str, namespace: str) -> Glance:
+        """The live log of a namespace, to be looked at once and closed."""
+        directory = self.directory(thread_id, namespace)
+        self._refuse_link(directory)
+        return Glance(*self._arguments(layout.join(directory, layout.LOG), thread_id, namespace))
+
     def fresh(self, thread_id: str, namespace: str, path: str | None = None) -> LiveHistory:
         """The live log of a namespace, opened for one caller alone, who closes it."""
         directory = self.directory(thread_id, namespace)
@@ -267,7 +275,7 @@ class Store:
     def _keep(self, key: tuple[str, str, int], history: History) -> History:
         self._open[key] = history
         if len(self._open) > OPEN_LOGS:
-            for old in list(self._open)[: len(self._open) - OPEN_LOGS]:
+            for old in list(islice(self._open, len(self._open) - OPEN_LOGS)):
                 # One that is in use, or has to be written anew first, stays until there is another chance.
                 if not self._open[old].suspect and self._open[old].mutex.acquire(blocking=False):
                     gone = self._open.pop(old)

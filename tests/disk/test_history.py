@@ -298,3 +298,41 @@ def test_the_recent_ones_are_the_end_of_the_history(tmp_path, limit, steps):
         assert list(fresh.recent(config, limit=limit)) == list(whole[:limit])
     with pytest.raises(ValueError, match="limit"):
         saver.recent(config, limit=0)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_summary_is_that_of_the_whole_history(tmp_path, seed):
+    dice, config = random.Random(seed), RunnableConfig("t")
+    saver, state, ids = FileSystemSaver(tmp_path, fsync="never"), {"log": []}, []
+    for n in range(dice.choice([1, 3, 40, 400])):
+        state = {"log": [*state["log"], "x" * dice.randrange(300)], "n": n}
+        checkpoint = Checkpoint(node_id="a", next_node_id=f"n{n % 5}", state=state, metadata={"step": n % 3})
+        if ids and dice.random() < 0.05:
+            place = dice.randrange(len(ids))
+            saver.put(config.replace(checkpoint_id=ids[place]), checkpoint)
+            ids[place] = checkpoint.id
+            continue
+        saver.put(config, checkpoint)
+        ids.append(checkpoint.id)
+        if dice.random() < 0.3:
+            saver.put_writes(
+                config.replace(checkpoint_id=dice.choice(ids)), {"failure": dice.choice([None, {"at": n}])}
+            )
+    infos, writes = saver.history(config), saver.get_writes(config)
+    for reader in (FileSystemSaver(tmp_path), saver):
+        found = reader.summary(config)
+        assert (found.latest, found.checkpoints, found.tags) == (infos[0], len(infos), ())
+        assert (found.waiting, found.failure) == ((), writes.get("failure"))
+    saver.release(config)
+    assert saver.summary(config) is None
+    assert FileSystemSaver(tmp_path).summary(config) is None
+
+
+def test_a_summary_of_a_history_longer_than_what_is_read_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(frames, "_WINDOW", 1 << 12)
+    saver, config = FileSystemSaver(tmp_path, fsync="never"), RunnableConfig("t")
+    for n in range(300):
+        saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={"text": "x" * n, "n": n}))
+    assert (tmp_path / "t-t-nb5wwnkgi2qmli75bnfqs4aj" / "log").stat().st_size > 4 << 12
+    found = FileSystemSaver(tmp_path).summary(config)
+    assert (found.latest, found.checkpoints) == (saver.history(config)[0], 300)

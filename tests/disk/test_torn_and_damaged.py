@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from graphkit import CheckpointCorruptionError, CheckpointFormatError
+from graphkit import CheckpointCorruptionError, CheckpointerError, CheckpointFormatError
 from savers._filesystem import log as frames
 
 
@@ -34,6 +34,8 @@ def test_a_last_record_cut_anywhere_is_not_there_for_readers_and_set_aside_by_th
         assert ids(reader.list(config)) == expected[1:]
         assert [checkpoint.state["n"] for checkpoint in reader.list(config)] == [1, 0]
         assert reader.get(config).state["n"] == 1
+        assert reader.summary(config).checkpoints == 2
+        assert reader.summary(config).latest == reader.history(config)[0]
         assert three.read_bytes() == whole[:cut], "readers never repair"
         writer = opener()
         caplog.clear()
@@ -259,3 +261,22 @@ def test_a_payload_that_makes_no_sense_is_damage_even_if_its_checksum_is_right(t
         appended(three, disk, frames.CHECKPOINT, payload)
         with pytest.raises(CheckpointCorruptionError):
             opener().list(config)
+
+
+def test_a_summary_tells_damage_wherever_the_history_does(three, opener, config):
+    whole = three.read_bytes()
+    refused = 0
+    for place in range(len(whole)):
+        three.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+        reader = opener()
+        try:
+            infos = reader.history(config)
+        except CheckpointerError as error:
+            refused += 1
+            with pytest.raises(type(error)):
+                reader.summary(config)
+        else:
+            found = reader.summary(config)
+            assert (found.latest, found.checkpoints) == (infos[0], len(infos))
+        reader.close()
+    assert refused > len(whole) / 2

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from graphkit._abc import ANSWER, INTERRUPT
-from graphkit._output import WaitingInterrupt
+from datetime import UTC, datetime
+
+from graphkit._abc import ANSWER, FAILURE, INNER, INTERRUPT, WITHIN, BaseCheckpointSaver
+from graphkit._config import END, RunnableConfig
+from graphkit._output import HistorySummary, WaitingInterrupt
 from graphkit.errors import CheckpointNotFoundError
 from graphkit.testing._contract.base import SaverTests
 from graphkit.testing._values import at, made, same, stop
@@ -151,3 +154,65 @@ class BesideTests(SaverTests):
             with self.raises(CheckpointNotFoundError):
                 saver.remove_tags(config, "tag")
         assert saver.get(at()) is None
+
+    # In sum
+
+    def test_a_summary_says_what_history_and_interrupts_say(self) -> None:
+        saver = self.open()
+        assert saver.summary(at()) is None
+        config = saver.put(at(), made({"n": 1}, metadata={"user": "anna"}))
+        self.assert_summary(saver, at())
+        saver.put(at(), made({"n": 2}, next_node_id=END))
+        self.assert_summary(saver, config)
+        saver.put(at("t", None, "n"), made({"n": 3}))
+        saver.put_writes(at(), {INTERRUPT + "q1": stop("a", "really?"), INTERRUPT + "q2": stop("b"), "result": [1]})
+        saver.put_writes(at(), {ANSWER + "q2": "yes"})
+        found = self.assert_summary(saver, at())
+        assert [one.payload for one in found.waiting] == ["really?"]
+        assert self.assert_summary(saver, at("t", None, "n")).checkpoints == 1
+
+    def test_a_summary_tells_what_waits_in_an_embedded_graph_and_why_a_run_failed(self) -> None:
+        saver = self.open()
+        saver.put(at("t", None, "sub"), made({"n": 1}, metadata={WITHIN: "1"}))
+        saver.put_writes(at("t", None, "sub"), {INTERRUPT + "q": stop("inner", "go?")})
+        saver.put(at(), made({"n": 0}))
+        saver.put_writes(at(), {INNER + "q": "sub"})
+        found = self.assert_summary(saver, at())
+        assert found.waiting == tuple(saver.interrupts("t"))  # which on the four methods alone see the root only
+        assert found.latest.status == "interrupted"
+        failure = {"node_id": "a", "type": "ValueError", "message": "no", "at": datetime(2026, 1, 1, tzinfo=UTC)}
+        saver.put_writes(at(), {INNER + "q": None, FAILURE: failure})
+        found = self.assert_summary(saver, at())
+        assert found.latest.status == "failed"
+        same(found.failure, failure)
+        saver.put_writes(at(), {FAILURE: None})
+        assert self.assert_summary(saver, at()).failure is None
+
+    def test_a_summary_has_every_tag_once_and_counts_what_took_the_place_of_another_once(self) -> None:
+        saver = self.open()
+        first, second = made({"n": 1}), made({"n": 2})
+        saver.put(at(), first)
+        saver.put(at(), second)
+        saver.put(at("t", first.id), made({"n": 1.5}))
+        assert self.assert_summary(saver, at()).latest.id == second.id
+        saver.put(at(), made({"n": 3}))
+        self.assert_summary(saver, at())
+        saver.add_tags(at("t", second.id), "good", "best")
+        saver.add_tags(at(), "new", "good")
+        assert self.assert_summary(saver, at()).tags == ("new", "good", "best")
+        saver.remove_tags(at(), "new", "good")
+        assert self.assert_summary(saver, at()).tags == ("good", "best")
+
+    def assert_summary(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> HistorySummary:
+        """A summary, of which the history says the same."""
+        for reader in (self.again(saver), saver):
+            found, infos = reader.summary(config), reader.history(config)
+            assert found is not None
+            same(found.latest, infos[0])
+            assert found.checkpoints == len(infos)
+            assert found.tags == tuple(dict.fromkeys(tag for info in infos for tag in info.tags))
+            same([*reader.recent(config, limit=2)], [*infos[:2]])
+        with self.raises(ValueError):
+            saver.recent(config, limit=0)
+        assert found is not None
+        return found

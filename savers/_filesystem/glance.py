@@ -1,0 +1,75 @@
+"""A log at a glance: its last checkpoint and how many there are, for those who list thousands of threads.
+
+A `look` lets every record prove itself, but only those from the last keyframe on are taken apart, states not at all,
+and nothing is kept open. What needs more than that - a log that is not born yet or has ended, tags, a last
+checkpoint that took the place of another - is left to those who read the whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Self, final
+
+from savers._filesystem import log, record
+from savers._filesystem.history import History
+
+if TYPE_CHECKING:
+    from savers._filesystem.record import Entry
+
+_WHOLE: Final = frozenset({log.MARK, log.RELEASE, log.TOMBSTONE})
+"""Records that a glance does not do with."""
+
+
+@final
+class Glance(History):
+    """A log that is read once and closed: forward by `look`, or from its end as any other."""
+
+    count = 0
+    """How many checkpoints it has."""
+    last: Entry
+    """The last of them."""
+
+    def look(self) -> bool:
+        """Read it; False if a glance does not do.
+
+        Raises:
+            CheckpointCorruptionError: it is damaged.
+            CheckpointFormatError: it needs a newer graphkit.
+        """
+        try:
+            self.fd = self.io.open(self.path)
+            size = self.io.fstat(self.fd).st_size
+            self.end = self._read_birth(size)
+        except (FileNotFoundError, NotADirectoryError, log.Unborn):
+            return False
+        frames: list[log.Frame] = []
+        for frame in log.scan(self.io, self.fd, self.path, self.fid, self.end, size, self.seq):
+            self.end = frame.end
+            if frame.type in _WHOLE:
+                return False
+            if frame.type == log.CHECKPOINT:
+                self.count += not frame.flags & log.REPLACE
+                if frame.flags & log.KEY:
+                    frames.clear()
+            frames.append(frame)
+        return bool(self.count) and self._take_apart(frames)
+
+    def _advance(self, decoded: record.Decoded, depth: int, end: int) -> None:  # noqa: ARG002 - as in every log
+        # Without the state, for nothing is appended.
+        self.tail = decoded.entry
+
+    def _take_apart(self, frames: list[log.Frame]) -> bool:
+        """The records from the last keyframe on."""
+        for frame in frames:
+            if frame.type == log.CHECKPOINT:
+                self.tail = record.decode_checkpoint(self.path, frame, self.tail, self._codec.unpack).entry
+            else:
+                self._take_beside(frame)
+        assert self.tail is not None
+        self.last = self.tail
+        return not self.tail.replaces
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -4,6 +4,7 @@ import pytest
 
 from graphkit import BaseCheckpointSaver, RunnableConfig, Tag
 from savers import FileSystemSaver, MemorySaver
+from tests.unit.graphs import CONFIG, outputs
 
 
 class ListSaver(BaseCheckpointSaver):
@@ -47,3 +48,14 @@ def saver(request, tmp_path):
 @pytest.fixture
 def list_saver():
     return ListSaver()
+
+
+@pytest.fixture(params=["sync", "async"])
+def go(request):
+    """Runs a graph, in both ways; gives what it hands out."""
+
+    def run(graph, given, config=CONFIG):
+        return outputs(graph, given, config, how=run.kind)
+
+    run.kind = request.param
+    return run

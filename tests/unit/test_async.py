@@ -10,12 +10,10 @@ import pytest
 from graphkit import (
     END,
     START,
-    Channels,
     Command,
     GraphResume,
     InterruptableAction,
     InterruptionMetadata,
-    RunnableConfig,
     StateGraph,
     StateSnapshot,
     interrupt,
@@ -28,18 +26,7 @@ from graphkit.errors import (
     ThreadBusyError,
 )
 from savers import MemorySaver
-
-CONFIG = RunnableConfig("t")
-LOG = {"log": Channels.appender_with_duplicate()}
-
-
-def chain(**actions):
-    graph = StateGraph(LOG)
-    for name, action in actions.items():
-        graph.add_node(name, action)
-    for source, target in zip([START, *actions], [*actions, END], strict=True):
-        graph.add_edge(source, target)
-    return graph
+from tests.unit.graphs import CONFIG, LOG, chain, stored
 
 
 def says(word):
@@ -52,10 +39,6 @@ def says(word):
 
 def call(function, state):
     return function(state)
-
-
-def stored(saver):
-    return [(one.node_id, one.next_node_id) for one in reversed(saver.list(CONFIG))]
 
 
 async def outputs_of(stream):

@@ -1,15 +1,14 @@
 """When a step is stored, and what a failure to store it does: durability, on_save_error, preserve, interval, status."""
 
 import asyncio
-import operator
 import threading
+from functools import partial
 
 import pytest
 
 from graphkit import (
     END,
     START,
-    Channels,
     Checkpoint,
     GraphResume,
     RunnableConfig,
@@ -24,48 +23,17 @@ from graphkit.errors import (
 )
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
+from tests.unit import graphs
+from tests.unit.graphs import CONFIG, COUNTED as LOG, Killed, both, outputs as run, stored
 
-CONFIG = RunnableConfig("t")
-LOG = {"log": Channels.appender_with_duplicate(), "n": Channels.base(operator.add, lambda: 0)}
-
-
-class Killed(BaseException):
-    """The process is gone."""
-
-
-def says(word):
-    return lambda state: {"log": word, "n": 1}
-
-
-def chain(*names, **nodes):
-    graph = StateGraph(LOG)
-    nodes = {name: nodes.get(name, says(name)) for name in dict.fromkeys((*names, *nodes))}
-    for name, node in nodes.items():
-        graph.add_node(name, node)
-    for source, target in zip([START, *nodes], [*nodes, END], strict=True):
-        graph.add_edge(source, target)
-    return graph
-
-
-def run(graph, given, config=CONFIG, *, how="sync"):
-    if how == "sync":
-        return list(graph.stream(given, config))
-
-    async def collected():
-        return [output async for output in graph.astream(given, config)]
-
-    return asyncio.run(collected())
-
-
-def stored(saver, config=CONFIG):
-    return [(one.node_id, one.next_node_id) for one in reversed(saver.list(config))]
+says = partial(graphs.says, n=1)
+chain = partial(graphs.chain_of, LOG, {"n": 1})
 
 
 def full():
     return CheckpointStorageError("the store", "write", OSError(28, "the disk is full"))
 
 
-both = pytest.mark.parametrize("how", ["sync", "async"])
 WHOLE = [(START, "a"), ("a", "b"), ("b", "c"), ("c", END)]
 
 

@@ -34,15 +34,15 @@ from graphkit.errors import (
 )
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
+from tests.unit import graphs
+from tests.unit.graphs import CONFIG, COUNTED as LOG, Killed, outputs as run, stored
 
-CONFIG = RunnableConfig("t")
 INSIDE = RunnableConfig("t", checkpoint_ns="s")
 DEEP = RunnableConfig("t", checkpoint_ns="s/t")
-LOG = {"log": Channels.appender_with_duplicate(), "n": Channels.base(operator.add, lambda: 0)}
 
 
-class Killed(BaseException):
-    """The process is gone: nothing else is stored by it."""
+def chain(schema=LOG, **nodes):
+    return graphs.chain(schema, **nodes)
 
 
 class Node:
@@ -60,15 +60,6 @@ class Node:
         return {"log": said, "n": 1}
 
 
-def chain(schema=LOG, **nodes):
-    graph = StateGraph(schema)
-    for name, node in nodes.items():
-        graph.add_node(name, node)
-    for source, target in zip([START, *nodes], [*nodes, END], strict=True):
-        graph.add_edge(source, target)
-    return graph
-
-
 def three_levels(runs, saver, questions=(), **options):
     """a -> s(p -> t(x -> y) -> q) -> z"""
 
@@ -83,23 +74,8 @@ def three_levels(runs, saver, questions=(), **options):
 WHOLE = ["a", "p", "x", "y", "q", "z"]
 
 
-def run(graph, given, config=CONFIG, *, how="sync"):
-    """The outputs of a run, by either driver."""
-    if how == "sync":
-        return list(graph.stream(given, config))
-
-    async def collected():
-        return [output async for output in graph.astream(given, config)]
-
-    return asyncio.run(collected())
-
-
 def walked(outputs):
     return [f"{output.node}*" if output.is_subgraph else output.node for output in outputs]
-
-
-def stored(saver, config=CONFIG):
-    return [(one.node_id, one.next_node_id) for one in reversed(saver.list(config))]
 
 
 both = pytest.mark.parametrize("how", ["sync", "async"])

@@ -2,38 +2,24 @@
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 
 from graphkit import (
     END,
     START,
-    Channels,
     GraphResume,
     RetryPolicy,
-    RunnableConfig,
     StateGraph,
     interrupt,
 )
 from graphkit.errors import NodeExecutionError
 from savers import MemorySaver
+from tests.unit import graphs
+from tests.unit.graphs import CONFIG, LOG, both, says
 
-CONFIG = RunnableConfig("t")
-LOG = {"log": Channels.appender_with_duplicate()}
-
-
-def says(word):
-    return lambda state: {"log": word}
-
-
-def chain(*names, **given):
-    graph = StateGraph(LOG)
-    nodes = {name: given.get(name, says(name)) for name in dict.fromkeys((*names, *given))}
-    for name, node in nodes.items():
-        graph.add_node(name, node)
-    for source, target in zip([START, *nodes], [*nodes, END], strict=True):
-        graph.add_edge(source, target)
-    return graph
+chain = partial(graphs.chain_of, LOG, {})
 
 
 class Told:
@@ -52,9 +38,6 @@ class Told:
 
 def run(graph, given, config=CONFIG, *, how="sync"):
     return graph.invoke(given, config) if how == "sync" else asyncio.run(graph.ainvoke(given, config))
-
-
-both = pytest.mark.parametrize("how", ["sync", "async"])
 
 
 def node(name):

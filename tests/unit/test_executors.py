@@ -30,8 +30,8 @@ from graphkit import (
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
+from tests.unit.graphs import CONFIG
 
-CONFIG = RunnableConfig("t")
 SCHEMA = {"log": Channels.appender_with_duplicate(), "sum": Channels.base(lambda a, b: a + b, lambda: 10)}
 PATIENCE = 60
 CALLER = ContextVar("caller", default="nobody")
@@ -46,20 +46,6 @@ class Boom(Exception):
 class Unpicklable(Exception):
     def __init__(self, what, more):
         super().__init__(what)
-
-
-async def _collected(stream):
-    return [output async for output in stream]
-
-
-@pytest.fixture(params=["sync", "async"])
-def go(request):
-    def run(graph, given, config=CONFIG):
-        if request.param == "sync":
-            return list(graph.stream(given, config))
-        return asyncio.run(_collected(graph.astream(given, config)))
-
-    return run
 
 
 def new_pool(workers=2):

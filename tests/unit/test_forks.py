@@ -36,8 +36,8 @@ from graphkit.errors import (
 )
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
+from tests.unit.graphs import CONFIG, stored
 
-CONFIG = RunnableConfig("t")
 SCHEMA = {
     "log": Channels.appender_with_duplicate(),
     "sum": Channels.base(operator.add, lambda: 10),
@@ -95,30 +95,8 @@ def noting(name, runs):
     return Failing(name, runs, broken=False)
 
 
-async def _collected(stream):
-    return [output async for output in stream]
-
-
-@pytest.fixture(params=["sync", "async"])
-def go(request):
-    """Runs a graph, in both ways; gives the outputs."""
-
-    def run(graph, given, config=CONFIG):
-        if request.param == "sync":
-            return list(graph.stream(given, config))
-        return asyncio.run(_collected(graph.astream(given, config)))
-
-    run.kind = request.param
-    return run
-
-
 def walked(outputs):
     return [output.node for output in outputs]
-
-
-def stored(saver, config=CONFIG):
-    """(node, next) of what is stored, oldest first."""
-    return [(one.node_id, one.next_node_id) for one in reversed(saver.list(config))]
 
 
 def payloads(stop):

@@ -28,9 +28,7 @@ from graphkit.errors import (
     NodeExecutionError,
 )
 from savers import MemorySaver
-
-CONFIG = RunnableConfig("t")
-LOG = {"log": Channels.appender_with_duplicate()}
+from tests.unit.graphs import CONFIG, LOG, stored
 
 
 class Boom(Exception):
@@ -66,11 +64,6 @@ def chain(*names, edges=(), schema=LOG):
 
 def walked(outputs):
     return [output.node for output in outputs]
-
-
-def stored(saver, config=CONFIG):
-    """(node, next) of what is stored, oldest first."""
-    return [(one.node_id, one.next_node_id) for one in reversed(saver.list(config))]
 
 
 def logs(saver, config=CONFIG):

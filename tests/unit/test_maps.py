@@ -27,8 +27,8 @@ from graphkit.errors import (
     NodeExecutionError,
 )
 from savers import FileSystemSaver, SaverWrapper
+from tests.unit.graphs import CONFIG
 
-CONFIG = RunnableConfig("t")
 SCHEMA = {"log": Channels.appender_with_duplicate(), "items": Channels.base(list)}
 PATIENCE = 60
 QUICK = RetryPolicy(max_attempts=3, initial_delay=0.0, jitter=False)
@@ -36,20 +36,6 @@ QUICK = RetryPolicy(max_attempts=3, initial_delay=0.0, jitter=False)
 
 class Boom(Exception):
     pass
-
-
-async def _collected(stream):
-    return [output async for output in stream]
-
-
-@pytest.fixture(params=["sync", "async"])
-def go(request):
-    def run(graph, given, config=CONFIG):
-        if request.param == "sync":
-            return list(graph.stream(given, config))
-        return asyncio.run(_collected(graph.astream(given, config)))
-
-    return run
 
 
 def mapped(action, items, **options):

@@ -1,7 +1,6 @@
 """Graphs that were merged into another: one history, one thread, their nodes like any other's."""
 
-import asyncio
-import operator
+from functools import partial
 
 import pytest
 
@@ -16,44 +15,15 @@ from graphkit import (
     interrupt,
 )
 from graphkit.errors import MaxIterationsError, NodeExecutionError
+from tests.unit import graphs
+from tests.unit.graphs import CONFIG, COUNTED as LOG, both, outputs as run, stored
 
-CONFIG = RunnableConfig("t")
-LOG = {"log": Channels.appender_with_duplicate(), "n": Channels.base(operator.add, lambda: 0)}
-
-
-def says(word):
-    return lambda state: {"log": word, "n": 1}
-
-
-def chain(*names, **given):
-    graph = StateGraph(LOG)
-    nodes = {name: given.get(name, says(name)) for name in dict.fromkeys((*names, *given))}
-    for name, node in nodes.items():
-        graph.add_node(name, node)
-    for source, target in zip([START, *nodes], [*nodes, END], strict=True):
-        graph.add_edge(source, target)
-    return graph
-
-
-def run(graph, given, config=CONFIG, *, how="sync"):
-    if how == "sync":
-        return list(graph.stream(given, config))
-
-    async def collected():
-        return [output async for output in graph.astream(given, config)]
-
-    return asyncio.run(collected())
+says = partial(graphs.says, n=1)
+chain = partial(graphs.chain_of, LOG, {"n": 1})
 
 
 def walked(outputs):
     return [output.node for output in outputs]
-
-
-def stored(saver):
-    return [(one.node_id, one.next_node_id) for one in reversed(saver.list(CONFIG))]
-
-
-both = pytest.mark.parametrize("how", ["sync", "async"])
 
 
 @both

@@ -4,22 +4,12 @@ import asyncio
 
 import pytest
 
-from graphkit import END, START, Channels, GraphResume, RunnableConfig, StateGraph, interrupt
+from graphkit import GraphResume, RunnableConfig, interrupt
 from graphkit.errors import GraphRunnerError
 from savers import MemorySaver
+from tests.unit.graphs import CONFIG, chain
 
-CONFIG = RunnableConfig("t")
 INSIDE = RunnableConfig("t", checkpoint_ns="s")
-LOG = {"log": Channels.appender_with_duplicate()}
-
-
-def chain(schema=LOG, **nodes):
-    graph = StateGraph(schema)
-    for name, node in nodes.items():
-        graph.add_node(name, node)
-    for source, target in zip([START, *nodes], [*nodes, END], strict=True):
-        graph.add_edge(source, target)
-    return graph
 
 
 class Migration:

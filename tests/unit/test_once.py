@@ -7,23 +7,15 @@ import pytest
 from graphkit import (
     END,
     START,
-    Channels,
     GraphResume,
     RetryPolicy,
-    RunnableConfig,
     StateGraph,
     interrupt,
 )
 from graphkit.errors import CheckpointSerializationError, GraphRunnerError, NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
-
-CONFIG = RunnableConfig("t")
-LOG = {"log": Channels.appender_with_duplicate()}
-
-
-class Killed(BaseException):
-    """The process is gone."""
+from tests.unit.graphs import CONFIG, LOG, Killed, chain
 
 
 class Effect:
@@ -59,15 +51,6 @@ def raises(error):
         raise error
 
     return then
-
-
-def chain(**nodes):
-    graph = StateGraph(LOG)
-    for name, node in nodes.items():
-        graph.add_node(name, node)
-    for source, target in zip([START, *nodes], [*nodes, END], strict=True):
-        graph.add_edge(source, target)
-    return graph
 
 
 def run(graph, given, config=CONFIG, *, how="sync"):

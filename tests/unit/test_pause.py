@@ -9,24 +9,9 @@ import threading
 
 import pytest
 
-from graphkit import END, START, Channels, GraphResume, InterruptionMetadata, RunnableConfig, StateGraph
+from graphkit import END, START, GraphResume, InterruptionMetadata, RunnableConfig, StateGraph
 from savers import FileSystemSaver, MemorySaver
-
-CONFIG = RunnableConfig("t")
-LOG = {"log": Channels.appender_with_duplicate()}
-
-
-def says(word):
-    return lambda state: {"log": word}
-
-
-def chain(**nodes):
-    graph = StateGraph(LOG)
-    for name, node in nodes.items():
-        graph.add_node(name, node)
-    for source, target in zip([START, *nodes], [*nodes, END], strict=True):
-        graph.add_edge(source, target)
-    return graph
+from tests.unit.graphs import CONFIG, LOG, both, chain, says
 
 
 def run(graph, given, config=CONFIG, *, how="sync"):
@@ -44,9 +29,6 @@ class Pauser:
         if not self.asked:
             self.asked.append(self.graph.pause(**self.arguments))
         return {"log": self.word}
-
-
-both = pytest.mark.parametrize("how", ["sync", "async"])
 
 
 @both

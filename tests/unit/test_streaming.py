@@ -9,13 +9,11 @@ import pytest
 from graphkit import (
     END,
     START,
-    Channels,
     Command,
     GraphResume,
     InterruptionMetadata,
     NodeOutput,
     RetryPolicy,
-    RunnableConfig,
     StateGraph,
     StateSnapshot,
     StreamingOutput,
@@ -23,28 +21,7 @@ from graphkit import (
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import MemorySaver
-
-CONFIG = RunnableConfig("t")
-LOG = {"log": Channels.appender_with_duplicate()}
-
-
-def chain(**nodes):
-    graph = StateGraph(LOG)
-    for name, node in nodes.items():
-        graph.add_node(name, node)
-    for source, target in zip([START, *nodes], [*nodes, END], strict=True):
-        graph.add_edge(source, target)
-    return graph
-
-
-def run(graph, given, config=CONFIG, *, how="sync"):
-    if how == "sync":
-        return list(graph.stream(given, config))
-
-    async def collected():
-        return [output async for output in graph.astream(given, config)]
-
-    return asyncio.run(collected())
+from tests.unit.graphs import CONFIG, LOG, chain, outputs as run
 
 
 def items(outputs):

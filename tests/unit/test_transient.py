@@ -1,6 +1,5 @@
 """Transient keys: nodes see them, and nothing stores or shows them. Ports langgraph4j's transient attributes; G32."""
 
-import asyncio
 import operator
 from typing import Annotated, TypedDict
 
@@ -19,34 +18,19 @@ from graphkit import (
 from graphkit.errors import NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
+from tests.unit import graphs
+from tests.unit.graphs import CONFIG, LOG as PLAIN, outputs as run
 
-CONFIG = RunnableConfig("t")
 SECRET = "hunter2-hunter2"
 SCHEMA = {"log": Channels.appender_with_duplicate(), "token": Channels.transient()}
-PLAIN = {"log": Channels.appender_with_duplicate()}
 
 
 def chain(schema=SCHEMA, **nodes):
-    graph = StateGraph(schema)
-    for name, node in nodes.items():
-        graph.add_node(name, node)
-    for source, target in zip([START, *nodes], [*nodes, END], strict=True):
-        graph.add_edge(source, target)
-    return graph
+    return graphs.chain(schema, **nodes)
 
 
 def sees(seen):
     return lambda state: seen.append(state.get("token"))
-
-
-def run(graph, given, config=CONFIG, *, how="sync"):
-    if how == "sync":
-        return list(graph.stream(given, config))
-
-    async def collected():
-        return [output async for output in graph.astream(given, config)]
-
-    return asyncio.run(collected())
 
 
 def shown(outputs):

@@ -111,19 +111,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
     def _info(self, config: RunnableConfig, checkpoint: Checkpoint) -> CheckpointInfo:
         at = config.replace(checkpoint_id=checkpoint.id)
-        return CheckpointInfo(
-            thread_id=config.thread,
-            checkpoint_ns=config.checkpoint_ns,
-            id=checkpoint.id,
-            parent_id=checkpoint.parent_id,
-            node_id=checkpoint.node_id,
-            next_node_id=checkpoint.next_node_id,
-            created_at=checkpoint.created_at,
-            size=0,
-            status=status_of(checkpoint.next_node_id, self.get_writes(at)),
-            tags=self.tags_of(at),
-            metadata=public_metadata(checkpoint.metadata),
-        )
+        return info_of(config, checkpoint, self.get_writes(at), self.tags_of(at))
 
     def recent(self, config: ConfigLike = None, *, limit: int) -> Sequence[CheckpointInfo]:
         """As `history`, only the newest `limit`. Costs `history` at most.
@@ -724,6 +712,25 @@ def status_of(next_node_id: str | None, writes: Mapping[str, Any]) -> str:
     if writes and writes.get(FAILURE) is not None:
         return "failed"
     return "finished" if next_node_id == END else "running"
+
+
+def info_of(
+    config: RunnableConfig, checkpoint: Checkpoint, writes: Mapping[str, Any], tags: tuple[str, ...]
+) -> CheckpointInfo:
+    """What is known of a checkpoint of a history, where the saver cannot tell its size."""
+    return CheckpointInfo(
+        thread_id=config.thread,
+        checkpoint_ns=config.checkpoint_ns,
+        id=checkpoint.id,
+        parent_id=checkpoint.parent_id,
+        node_id=checkpoint.node_id,
+        next_node_id=checkpoint.next_node_id,
+        created_at=checkpoint.created_at,
+        size=0,
+        status=status_of(checkpoint.next_node_id, writes),
+        tags=tags,
+        metadata=public_metadata(checkpoint.metadata),
+    )
 
 
 def public_metadata(metadata: FrozenDict) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
-from graphkit._abc import BaseCheckpointSaver, Retention, ThreadLike, status_of, thread_id_of
+from graphkit._abc import BaseCheckpointSaver, Retention, ThreadLike, info_of, thread_id_of
 from graphkit._checkpoint import Checkpoint, Tag
 from graphkit._config import ConfigLike, RunnableConfig
 from graphkit._frozen import PLAIN, PRIVATE, FrozenDict, freeze, kind_of, private_copy
@@ -348,20 +348,8 @@ class _History:
 
 
 def _info(config: RunnableConfig, entry: _Entry) -> CheckpointInfo:
-    checkpoint = entry.checkpoint
-    return CheckpointInfo(
-        thread_id=config.thread,
-        checkpoint_ns=config.checkpoint_ns,
-        id=checkpoint.id,
-        parent_id=checkpoint.parent_id,
-        node_id=checkpoint.node_id,
-        next_node_id=checkpoint.next_node_id,
-        created_at=checkpoint.created_at,
-        size=0,
-        status=status_of(checkpoint.next_node_id, entry.writes),
-        tags=entry.tags,
-        metadata=private_copy(checkpoint.metadata),
-    )
+    info = info_of(config, entry.checkpoint, entry.writes, entry.tags)
+    return info._replace(metadata=private_copy(info.metadata))
 
 
 def _own(checkpoint: Checkpoint) -> Checkpoint:

@@ -73,10 +73,7 @@ class SqliteSource:
         )
 
     def places(self) -> Sequence[tuple[Place, int]]:
-        rows = self._connection.execute(
-            "SELECT thread_id, checkpoint_ns, count(*) FROM checkpoints GROUP BY 1, 2 ORDER BY 1, 2"
-        )
-        return [(Place(thread, namespace), count) for thread, namespace, count in rows]
+        return _places(self._connection)
 
     def ids(self, place: Place) -> Sequence[str]:
         rows = self._connection.execute(
@@ -102,10 +99,7 @@ class PostgresSource:
         self._connection, self._serde = connection, serde
 
     def places(self) -> Sequence[tuple[Place, int]]:
-        rows = self._connection.execute(
-            "SELECT thread_id, checkpoint_ns, count(*) FROM checkpoints GROUP BY 1, 2 ORDER BY 1, 2"
-        )
-        return [(Place(thread, namespace), count) for thread, namespace, count in rows]
+        return _places(self._connection)
 
     def ids(self, place: Place) -> Sequence[str]:
         rows = self._connection.execute(
@@ -156,6 +150,11 @@ class PostgresSource:
             sends = [self._serde.loads_typed((write.type, write.data)) for write in found]
             checkpoint["channel_values"][TASKS] = sends
             checkpoint["channel_versions"][TASKS] = max(checkpoint["channel_versions"].values(), default=1)
+
+
+def _places(connection: Any) -> list[tuple[Place, int]]:
+    rows = connection.execute("SELECT thread_id, checkpoint_ns, count(*) FROM checkpoints GROUP BY 1, 2 ORDER BY 1, 2")
+    return [(Place(thread, namespace), count) for thread, namespace, count in rows]
 
 
 def _writes(rows: Iterable[Sequence[Any]]) -> list[Write]:

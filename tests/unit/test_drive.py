@@ -7,37 +7,20 @@ import pytest
 from graphkit import (
     END,
     START,
-    Channels,
     InterruptionMetadata,
     NodeOutput,
     RunnableConfig,
-    StateGraph,
     StateSnapshot,
     StreamMode,
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError, ThreadBusyError
 from savers import MemorySaver, VersionedMemorySaver
-
-CONFIG = RunnableConfig("t")
-LOG = {"log": Channels.appender_with_duplicate()}
+from tests.unit.graphs import CONFIG, chain, says
 
 
 @pytest.fixture
 def saver():
     return MemorySaver(lock_timeout=0)
-
-
-def chain(**actions):
-    graph = StateGraph(LOG)
-    for name, action in actions.items():
-        graph.add_node(name, action)
-    for source, target in zip([START, *actions], [*actions, END], strict=True):
-        graph.add_edge(source, target)
-    return graph
-
-
-def says(word):
-    return lambda state: {"log": word}
 
 
 def test_nothing_runs_before_the_first_item_is_asked_for(saver):

@@ -353,6 +353,17 @@ def test_workers_side_by_side_run_a_thread_one_at_a_time(saver, serving):
     assert sorted(runs) == sorted(threads)
 
 
+def stopped_in_a_node(app, began, go_on):
+    """A worker that is told to stop while a node is at work; how many runs it took up."""
+    worker = Worker(app, interval=SOON)
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(worker.run)
+        assert began.wait(PATIENCE)
+        worker.stop()
+        go_on.set()
+        return done.result(PATIENCE)
+
+
 def test_stopping_stops_at_the_node_boundary_and_leaves_the_run_to_others(saver):
     began, go_on = threading.Event(), threading.Event()
 
@@ -362,13 +373,7 @@ def test_stopping_stops_at_the_node_boundary_and_leaves_the_run_to_others(saver)
 
     app = log_of(a=None, work=work, c=None).compile(checkpoint_saver=saver)
     crash(app, "t", after="a")
-    worker = Worker(app, interval=SOON)
-    with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(worker.run)
-        assert began.wait(PATIENCE)
-        worker.stop()
-        go_on.set()
-        assert done.result(PATIENCE) == 1
+    assert stopped_in_a_node(app, began, go_on) == 1
     assert log(app, "t") == ["a", "work"]
     assert not saver.interrupts("t")
     assert status(saver, "t") == "running"
@@ -389,13 +394,7 @@ def test_stopping_inside_an_embedded_graph_and_a_fork(saver):
     graph.add_edge(START, "a").add_edge("a", "child").add_edge("child", "end").add_edge("end", END)
     app = graph.compile(checkpoint_saver=saver)
     crash(app, "t", after="a")
-    worker = Worker(app, interval=SOON)
-    with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(worker.run)
-        assert began.wait(PATIENCE)
-        worker.stop()
-        go_on.set()
-        done.result(PATIENCE)
+    assert stopped_in_a_node(app, began, go_on) == 1
     assert not saver.interrupts("t")
     assert Worker(app).run(once=True) == 1
     assert log(app, "t") == ["a", "one", "two", "end"]
@@ -410,13 +409,7 @@ def test_a_stopped_worker_leaves_a_human_s_stop_alone(saver):
 
     app = log_of(a=None, work=work, c=None).compile(checkpoint_saver=saver, interrupt_before=["c"])
     crash(app, "t", after="a")
-    worker = Worker(app, interval=SOON)
-    with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(worker.run)
-        assert began.wait(PATIENCE)
-        worker.stop()
-        go_on.set()
-        done.result(PATIENCE)
+    assert stopped_in_a_node(app, began, go_on) == 1
     assert [one.when for one in saver.interrupts("t")] == ["before"]
     assert Worker(app).run(once=True) == 0
 

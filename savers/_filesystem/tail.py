@@ -76,7 +76,10 @@ class GrowingLog(History):
             about = None if entry is None else info(self, entry)
             yield from told_beside(place, about, {key: self._value(key, packed) for key, packed in values.items()})
         elif frame.type in {log.RELEASE, log.TOMBSTONE}:
-            yield Change("release" if frame.type == log.RELEASE else "delete", *place)
+            yield self._end_told(frame)
+
+    def _end_told(self, frame: log.Frame) -> Change:
+        return Change("release" if frame.type == log.RELEASE else "delete", self.thread_id, self.namespace)
 
     def _value(self, key: str, packed: bytes) -> Any:
         try:
@@ -100,6 +103,8 @@ class GrowingLog(History):
         for entry in entries[known + 1 :]:
             yield from self._entry_told(entry, info)
         self.index = None
+        if self.closed_by is not None:
+            yield self._end_told(self.closed_by)
 
     def _entry_told(self, entry: Entry, info: Info) -> Iterator[Change]:
         yield Change("checkpoint", self.thread_id, self.namespace, info(self, entry))

@@ -59,6 +59,8 @@ class FileWatch(Watch):
         self._interval = interval
         self._marks: dict[str, dict[str, Bookmark]] = {}
         """Per thread's directory and namespace's."""
+        self._versions: dict[_Place, int] = {}
+        """The last version of each that was told, or was there before."""
         self._logs: OrderedDict[_Place, GrowingLog] = OrderedDict()
         self._fresh: set[_Place] = set()
         """Of which the latest checkpoint is to be told first."""
@@ -188,54 +190,79 @@ class FileWatch(Watch):
                 self._mark_end(place)
 
     def _look_at_log(self, place: _Place) -> Iterator[Change]:
+        # In this order: what is no longer there as the log is there as a version, if it was released.
         there = self._store.io.stat(self._path(place))
-        mark = self._marks.get(place[0], {}).get(place[1])
+        mark = yield from self._look_at_versions(place, self._marks.get(place[0], {}).get(place[1]))
         if mark is not None and (there is None or there.st_ino != mark.inode):
-            is_over = yield from self._rest(place, mark, is_gone=there is None)
-            mark = None if is_over else mark._replace(inode=0)
+            yield from self._rest(place, mark, is_gone=there is None)
+            mark = None if there is None else mark._replace(inode=0)
         elif mark is not None and there is not None and there.st_size < mark.end:
             self._close(place)  # a write that never finished was cut off, and more than that may have been
             mark = mark._replace(inode=0)
         if there is not None and (mark is None or (there.st_ino, there.st_size) != mark[:2]):
             yield from self._read(place, mark)
 
-    def _rest(self, place: _Place, mark: Bookmark, *, is_gone: bool) -> Generator[Change, None, bool]:
-        """What was still written to a file that is no longer there; whether that history is over."""
-        opened = self._logs.pop(place, None) or self._released(place, mark)
-        is_over = mark.is_over
+    def _look_at_versions(self, place: _Place, mark: Bookmark | None) -> Generator[Change, None, Bookmark | None]:
+        """Tell what was released since the last look, from the mark on; the mark, if it is still to be looked for."""
+        for version in self._new_versions(place):
+            self._versions[place] = version  # first, for a damaged one is passed over
+            name = layout.version_name(version)
+            found = self._store.io.stat(layout.join(self._store.root, *place, name))
+            if found is not None:
+                yield from self._released(place, name, mark, is_same=mark is not None and found.st_ino == mark.inode)
+                self._forget(place)
+                mark = None
+        return mark
+
+    def _released(self, place: _Place, name: str, mark: Bookmark | None, *, is_same: bool) -> Iterator[Change]:
+        """What is new in a log that has become a version; it may have been written anew before."""
+        opened, ids = self._logs.pop(place, None), self._ids(place)
         try:
-            if opened is not None and not is_over:
-                yield from opened.changes(self._info)
-                is_over = opened.closed_by is not None
+            if opened is None or not is_same:
+                self._close(place)
+                if ids is None:
+                    return
+                opened = self._log(place, name, ids)
+                if not opened.open_at(0 if mark is None else mark.end if is_same else None):
+                    return
+            if mark is not None and not is_same:
+                yield from opened.changes_after(mark.last, self._info)
+            yield from opened.changes(self._info)
         finally:
             if opened is not None:
                 opened.close()
-        if is_gone and not is_over and (ids := self._ids(place)) is not None:
-            yield Change("delete", *ids)
-        if is_gone or is_over:
-            self._forget(place)
-        return is_gone or is_over
 
-    def _released(self, place: _Place, mark: Bookmark) -> GrowingLog | None:
-        """The file that was the log, if a release has made a version of it."""
-        directory = layout.join(self._store.root, *place)
-        for name in self._store.io.listdir(directory):
-            path = layout.join(directory, name)
-            if layout.version_of(name) is not None and (found := self._store.io.stat(path)) is not None:
-                ids = self._ids(place)
-                if found.st_ino == mark.inode and ids is not None:
-                    opened = self._log(path, ids)
-                    return opened if opened.open_at(mark.end) else None
-        return None
+    def _new_versions(self, place: _Place) -> list[int]:
+        """Those behind the last one known; all, if that one is gone, for then the thread was deleted meanwhile."""
+        known, found = self._versions.get(place, 0), self._all_versions(place)
+        return [version for version in found if version > known or found[-1] < known]
+
+    def _all_versions(self, place: _Place) -> list[int]:
+        names = self._store.io.listdir(layout.join(self._store.root, *place))
+        return sorted(version for name in names if (version := layout.version_of(name)) is not None)
+
+    def _rest(self, place: _Place, mark: Bookmark, *, is_gone: bool) -> Iterator[Change]:
+        """What was still written to a file that was deleted, or written anew."""
+        opened = self._logs.pop(place, None)
+        try:
+            if opened is not None:
+                yield from opened.changes(self._info)
+        finally:
+            if opened is not None:
+                opened.close()
+        if is_gone:
+            is_told = mark.is_over or (opened is not None and opened.closed_by is not None)
+            if not is_told and (ids := self._ids(place)) is not None:
+                yield Change("delete", *ids)
+            self._forget(place)
+            self._versions.pop(place, None)
 
     def _read(self, place: _Place, mark: Bookmark | None) -> Iterator[Change]:
         opened = self._logs.get(place)
         if opened is None:
             if (ids := self._ids(place)) is None:
                 return
-            self._store._refuse_link(layout.join(self._store.root, place[0]))  # noqa: SLF001 - of the same package
-            self._store._refuse_link(layout.join(self._store.root, *place))  # noqa: SLF001
-            opened = self._log(self._path(place), ids)
+            opened = self._log(place, layout.LOG, ids)
             starts_later = place in self._fresh or (mark is not None and not mark.inode)
             if not opened.open_at(None if starts_later else mark.end if mark is not None else 0):
                 return
@@ -257,8 +284,10 @@ class FileWatch(Watch):
         if len(self._logs) > _OPEN:
             self._logs.popitem(last=False)[1].close()
 
-    def _log(self, path: str, ids: tuple[str, str]) -> GrowingLog:
-        return GrowingLog(*self._store._arguments(path, *ids))  # noqa: SLF001 - of the same package
+    def _log(self, place: _Place, name: str, ids: tuple[str, str]) -> GrowingLog:
+        for directory in (layout.join(self._store.root, place[0]), layout.join(self._store.root, *place)):
+            self._store._refuse_link(directory)  # noqa: SLF001 - of the same package
+        return GrowingLog(*self._store._arguments(layout.join(directory, name), *ids))  # noqa: SLF001
 
     def _close(self, place: _Place) -> None:
         if (opened := self._logs.pop(place, None)) is not None:
@@ -267,6 +296,8 @@ class FileWatch(Watch):
     # Bookmarks
 
     def _begin(self, place: _Place, *, latest: bool) -> None:
+        if there_are := self._all_versions(place):
+            self._versions[place] = there_are[-1]
         if self._begins_inside(place):
             return
         if latest:

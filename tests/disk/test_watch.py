@@ -4,6 +4,7 @@ import errno
 import gc
 import logging
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -95,6 +96,12 @@ def until_quiet(watch):
         pass
 
 
+def so_far(watch, saver, disk):
+    """What is told of all that has happened: events come in order, and a look goes by the names."""
+    last = saver.put(RunnableConfig("zzz"), disk.step(0)).checkpoint_id
+    return [one for one in until(watch, to(last)) if one.kind != "idle" and one.thread_id != "zzz"]
+
+
 def test_a_write_costs_the_same_however_long_the_history_is(opener, disk, config):
     saver, io = opener(), disk.CountingIO()
     for n in range(500):
@@ -180,6 +187,52 @@ def test_a_release_tells_what_came_before_it(saver, config, disk, monkeypatch):
         assert [one.kind for one in found] == ["checkpoint", "release", "checkpoint"]
         assert ids(found) == [last, new]
         assert len(watch._logs) == 1
+
+
+def test_what_was_released_before_anybody_looked_is_told_too(saver, config, disk):
+    inner = config.replace(checkpoint_ns="in")
+    saver.put(config, disk.step(0))
+    saver.release(config)  # before the watch: not told
+    last = saver.put(config, disk.step(1)).checkpoint_id
+    with saver.watch(interval=NEVER) as watch:
+        expected = []
+        for n in (2, 3):
+            expected += [saver.put(one, disk.step(n)).checkpoint_id for one in (config, inner)]
+            saver.release(config)
+        newest = saver.put(config, disk.step(4)).checkpoint_id
+        found = so_far(watch, saver, disk)
+        kinds = ["checkpoint", "release"] * 2 + ["checkpoint"]
+        assert [one.kind for one in found if one.checkpoint_ns == ""] == kinds
+        assert [one.kind for one in found if one.checkpoint_ns == "in"] == kinds[:4]
+        assert sorted(ids(found)) == sorted([*expected, newest])
+        assert last not in ids(found)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_everything_is_told_whenever_somebody_looks(saver, disk, seed):
+    dice, told, put, released = random.Random(seed), [], set(), 0
+    with saver.watch(interval=NEVER) as watch:
+        for n in range(60):
+            config = RunnableConfig(dice.choice("ab"), checkpoint_ns=dice.choice(["", "in"]))
+            what = dice.choices(["put", "release", "compact", "prune", "look"], [12, 2, 1, 1, 2])[0]
+            if what == "put":
+                put.add(saver.put(config, disk.step(n)).checkpoint_id)
+            elif what == "release":
+                released += len(saver.namespaces(config.thread))
+                saver.release(config)
+            elif what == "compact":
+                saver.compact(config.thread)
+            elif what == "prune":
+                before = {info.id for ns in ("", "in") for info in saver.history(config.replace(checkpoint_ns=ns))}
+                saver.prune(config.thread, keep_last=2)
+                left = {info.id for ns in ("", "in") for info in saver.history(config.replace(checkpoint_ns=ns))}
+                put -= before - left
+            else:
+                told += so_far(watch, saver, disk)
+        told += so_far(watch, saver, disk)
+    assert put <= set(ids(told))
+    assert [one.kind for one in told].count("release") == released
+    assert not any(one.kind == "delete" for one in told)
 
 
 def test_a_thread_that_is_deleted_and_made_again(saver, config, disk):

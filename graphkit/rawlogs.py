@@ -149,7 +149,7 @@ def _write(source: _Lines, path: Path) -> None:
     digest = blake2b(digest_size=16)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:  # noqa: PTH123 - a descriptor, for its mode
         while "data" in (data := source.needed()):
-            part = base64.b64decode(data["data"])
+            part = source.bytes_of(data["data"])
             digest.update(part)
             file.write(part)
         file.flush()
@@ -206,8 +206,18 @@ class _Lines:
         head = self.next() or {}
         if head.get("graphkit") != "logs":
             raise self.wrong("this is no export of logs")
-        if head.get("format", 0) > FORMAT:
-            raise self.wrong(f"it is of format {head['format']}, this graphkit reads up to {FORMAT}")
+        version = head.get("format")
+        if type(version) is not int:
+            raise self.wrong("it names no format")
+        if version > FORMAT:
+            raise self.wrong(f"it is of format {version}, this graphkit reads up to {FORMAT}")
+
+    def bytes_of(self, text: Any) -> bytes:
+        """What stands in a line as text."""
+        try:
+            return base64.b64decode(text, validate=True)
+        except (TypeError, ValueError) as error:
+            raise self.wrong(f"no bytes: {error}") from error
 
     def wrong(self, reason: str) -> CheckpointFormatError:
         """An error that names the line."""

@@ -26,9 +26,9 @@ from graphkit._portable import Packed, PortableValues, change_between, changed, 
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
+    CheckpointerError,
     CheckpointFormatError,
     CheckpointNotFoundError,
-    CheckpointSerializationError,
 )
 
 __all__ = ["FORMAT", "Imported", "export_threads", "import_threads"]
@@ -187,7 +187,7 @@ def import_threads(
     for number, line in numbered:
         data = _parsed(line, number)
         if thread is None:
-            if "thread" not in data:
+            if not isinstance(data.get("thread"), str):
                 raise CheckpointFormatError("the file", f"line {number}: a thread is expected here")
             thread = _Incoming(saver, rename(data["thread"]), PortableValues(types))
         elif "end" in data:
@@ -207,18 +207,31 @@ def _check_head(line: str) -> None:
     head = _parsed(line, 1)
     if head.get("graphkit") != "threads":
         raise CheckpointFormatError("the file", "this is no export of graphkit's")
-    if head.get("format", 0) > FORMAT:
-        raise CheckpointFormatError("the file", f"it is of format {head['format']}, this graphkit reads up to {FORMAT}")
+    version = head.get("format")
+    if type(version) is not int:
+        raise CheckpointFormatError("the file", "line 1 names no format")
+    if version > FORMAT:
+        raise CheckpointFormatError("the file", f"it is of format {version}, this graphkit reads up to {FORMAT}")
 
 
 def _parsed(line: str, number: int) -> dict[str, Any]:
     try:
-        data = json.loads(line)
+        data = json.loads(line, parse_constant=_refuse)
     except ValueError as error:
         raise CheckpointFormatError("the file", f"line {number} is no JSON: {error}") from error
     if not isinstance(data, dict):
         raise CheckpointFormatError("the file", f"line {number} is no object")
     return data
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is none of JSON's")
 
 
 @final
@@ -239,13 +252,14 @@ class _Incoming:
     def take(self, data: dict[str, Any], line: str, number: int) -> None:
         """Store what a line says, unless it is there."""
         self._digest.update(f"{line.rstrip()}\n".encode())
-        if "release" in data:
-            self._release(data["release"])
-            return
         try:
+            if "release" in data:
+                self._release(data["release"])
+                return
             checkpoint, namespace = self._checkpoint(data)
             writes = {key: self._values.back(value) for key, value in data.get("writes", {}).items()}
-        except CheckpointSerializationError:
+            tags = [_text(tag) for tag in data.get("tags", ())]
+        except CheckpointerError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CheckpointFormatError("the file", f"line {number} makes no sense: {error}") from error
@@ -259,17 +273,17 @@ class _Incoming:
         here = RunnableConfig(self.thread_id, checkpoint.id, namespace)
         if writes:
             self.saver.put_writes(here, writes)
-        if data.get("tags"):
-            self.saver.add_tags(here, *data["tags"])
+        if tags:
+            self.saver.add_tags(here, *tags)
 
     def _checkpoint(self, data: dict[str, Any]) -> tuple[Checkpoint, str]:
-        namespace = data["ns"]
+        namespace = _text(data["ns"])
         state = self._states[namespace] = changed(self._values, self._states.get(namespace, {}), data["state"])
         checkpoint = Checkpoint(
-            id=data["id"],
-            node_id=data["node"],
-            next_node_id=data["next"],
-            parent_id=data["parent"],
+            id=_text(data["id"]),
+            node_id=_text(data["node"]),
+            next_node_id=None if data["next"] is None else _text(data["next"]),
+            parent_id=None if data["parent"] is None else _text(data["parent"]),
             created_at=datetime.fromisoformat(data["created"]),
             metadata=self._values.back(data["metadata"]),
             state=state,
@@ -290,7 +304,9 @@ class _Incoming:
                 self.thread_id, "it holds other checkpoints already; import it under another id"
             )
 
-    def _release(self, version: int) -> None:
+    def _release(self, version: Any) -> None:
+        if type(version) is not int:
+            raise TypeError(f"{version!r} is no version")
         if version not in self._versions:
             self.saver.release(RunnableConfig(self.thread_id))
         self._released = version

@@ -133,6 +133,12 @@ def header(kind: int, count: int) -> bytes:
     return struct.pack(">BI", first + 2, count)
 
 
+def is_one(value: Value, body: bytes) -> bool:
+    """Whether a value's kind and count make a header that tells the same of them; that of an opaque one has none."""
+    head = header(value.kind, value.count)
+    return value.kind == OPAQUE or split(head + body, 0) == (value.kind, value.count, len(head))
+
+
 class Table:
     """The packed state of one checkpoint: keys in order, each with its Value."""
 

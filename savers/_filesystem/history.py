@@ -9,14 +9,15 @@ fstat while nobody else has written. The caller holds `mutex` throughout, and th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from graphkit._abc import StateSerializer
 from graphkit._checkpoint import Checkpoint
 from graphkit._frozen import PRIVATE, FrozenDict, freeze, private_copy
-from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
+from graphkit._serde import MalformedDataError
+from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointFormatError
 from savers import _delta as delta
 from savers._filesystem import log, record
 from savers._filesystem.record import Entry
@@ -288,17 +289,14 @@ class History:
             self._note_beside(frame, self._known)
 
     def _note_beside(self, frame: log.Frame, known: Callable[[str], Entry | None]) -> None:
-        if frame.type not in {log.WRITE, log.MARK}:
-            return
-        parts = record.unpack_payload(self.path, frame)
-        try:
-            entry = known(record.id_text(parts[0]))
-            if entry is not None and frame.type == log.WRITE:
-                entry.take_writes(parts[1], frame.offset)
-            elif entry is not None:
-                entry.tags = record.merge_tags(entry.tags, parts[1], parts[2])
-        except (TypeError, IndexError, AttributeError) as error:
-            raise record.nonsense(self.path, frame, error) from error
+        if frame.type == log.WRITE:
+            owner, values = record.decode_writes(self.path, frame)
+            if (entry := known(owner)) is not None:
+                entry.take_writes(values, frame.offset)
+        elif frame.type == log.MARK:
+            owner, add, remove = record.decode_tags(self.path, frame)
+            if (entry := known(owner)) is not None:
+                entry.tags = record.merge_tags(entry.tags, add, remove)
 
     def _known(self, id: str) -> Entry | None:
         if self.index is not None:
@@ -307,22 +305,26 @@ class History:
 
     def values_of(self, entry: Entry) -> dict[str, Any]:
         """What was recorded beside a checkpoint, in the order of its first recording."""
-        return {key: self._codec.unpack(packed, key) for key, packed in self.packed_values_of(entry).items()}
+        packed = self.packed_values_of(entry)
+        try:
+            return {key: self._codec.unpack(value, key) for key, value in packed.items()}
+        except MalformedDataError as error:
+            reason = f"what is recorded beside it makes no sense: {error}"
+            raise CheckpointCorruptionError(self.path, entry.offset, reason) from error
 
     def packed_values_of(self, entry: Entry) -> dict[str, bytes]:
         """What was recorded beside a checkpoint, packed, in the order of its first recording."""
-        frames: dict[int, Any] = {}
+        frames: dict[int, Mapping[str, bytes]] = {}
         for offset in entry.writes.values():
             if offset not in frames:
                 frame = log.read_frame(self.io, self.fd, self.path, self.fid, offset, self.end)
-                frames[offset] = record.unpack_payload(self.path, frame)[1]
+                frames[offset] = record.decode_writes(self.path, frame)[1]
         return {key: frames[offset][key] for key, offset in entry.writes.items()}
 
     def closing_version(self) -> int:
         """The version that the RELEASE record at the end names."""
         assert self.closed_by is not None
-        parts = record.unpack_payload(self.path, self.closed_by)
-        return int(parts[0])
+        return record.decode_ending(self.path, self.closed_by)
 
     def checkpoint(self, entry: Entry, state: FrozenDict | None, load: Callable[[], FrozenDict] | None) -> Checkpoint:
         """An entry as a Checkpoint, with its state or the way to load it."""
@@ -377,7 +379,13 @@ class History:
         if is_tail and self.state is not None and self.state.kind != PRIVATE:
             return self.state
         table = self.table_of(entry)
-        state = self._decode(table, self.bodies(table, entry))
+        bodies = self.bodies(table, entry)
+        try:
+            state = self._decode(table, bodies)
+        except CheckpointerError:
+            raise
+        except delta.NONSENSE as error:
+            raise CheckpointCorruptionError(self.path, entry.offset, f"the state makes no sense: {error}") from error
         if is_tail:
             self.state = state
         return state
@@ -414,8 +422,12 @@ class History:
             return delta.bodies(values, self._read)
         except delta.Mismatch:
             raise CheckpointCorruptionError(self.path, entry.offset, "the state's checksum is wrong") from None
+        except delta.NONSENSE as error:
+            raise CheckpointCorruptionError(self.path, entry.offset, f"the state makes no sense: {error}") from error
 
     def _read(self, start: int, length: int) -> bytes:
+        if start < 0 or length < 0 or start + length > self.end:
+            raise delta.Mismatch
         return self.io.read_at(self.fd, start, length)
 
     def recent(self, limit: int) -> list[Entry]:
@@ -445,6 +457,8 @@ class History:
 
     def _chain(self, key: int, end: int) -> list[tuple[record.Decoded, int, int]]:
         """The checkpoint records from a keyframe on, each with its depth and its end."""
+        if not log.HEADER_SIZE <= key < end:
+            raise CheckpointCorruptionError(self.path, end, "the record before it names no keyframe")
         data = self.io.read_at(self.fd, key, end - key)
         chain: list[tuple[record.Decoded, int, int]] = []
         offset = key

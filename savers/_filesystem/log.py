@@ -333,7 +333,7 @@ def read_frame(io: FileIO, fd: int, path: str, fid: int, offset: int, end: int) 
     Raises:
         CheckpointCorruptionError: it no longer is.
     """
-    data = io.read_at(fd, offset, min(4096, end - offset))
+    data = io.read_at(fd, offset, min(4096, end - offset)) if HEADER_SIZE <= offset < end else b""
     frame = parse_frame(data, 0, offset, fid)
     if frame == "" and len(data) >= FRAME_SIZE:
         data = io.read_at(fd, offset, _unpack_u32(data, 4)[0] + OVERHEAD)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from types import NoneType
 from typing import Any, Final, NamedTuple
 
@@ -30,6 +31,9 @@ _INT64: Final = 1 << 63
 _PLAIN: Final = 6
 _FIXED: Final = 5
 """Elements that every checkpoint record has in front: id, node, next, created, ops."""
+_FIRST: Final = (date.min.toordinal() - date(1970, 1, 1).toordinal()) * 86_400_000_000
+_LAST: Final = (date.max.toordinal() - date(1970, 1, 1).toordinal() + 1) * 86_400_000_000 - 1
+"""The times that a `datetime` can tell."""
 _UUID_LENGTH: Final = 36
 _HEX_LENGTH: Final = 32
 
@@ -81,11 +85,17 @@ def id_bytes(id: str) -> bytes | str:
 
 
 def id_text(id: Any) -> str:
-    """Back again."""
+    """Back again.
+
+    Raises:
+        TypeError: it is neither.
+    """
     if id.__class__ is bytes:
         text = id.hex()
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-    return str(id)
+    if id.__class__ is not str:
+        raise TypeError(f"{id!r} is no id")
+    return id
 
 
 class Entry:
@@ -241,7 +251,7 @@ def decode_checkpoint(path: str, frame: Frame, base: Entry | None, unpack: Unpac
             data = rest.pop()
             table = rest.pop(0) if is_key else None
             parent, metadata, target = (*rest, None, None, None)[:3]
-        if len(parts) > fixed + 4 or data.__class__ is not bytes:
+        if len(parts) > fixed + 4 or data.__class__ is not bytes or ops.__class__ is not list:
             raise ValueError("it has another number of parts")  # noqa: TRY301
         entry = Entry(
             frame.offset,
@@ -254,9 +264,11 @@ def decode_checkpoint(path: str, frame: Frame, base: Entry | None, unpack: Unpac
             _metadata(base, metadata, unpack),
             target is not None,
         )
+        if not _FIRST <= entry.created <= _LAST or entry.node.__class__ is not str:
+            raise ValueError("its node or its time is none")  # noqa: TRY301
         start = frame.offset + OVERHEAD - 4 + len(frame.payload) - len(data)
         return Decoded(entry, ops, table, None if target is None else id_text(target), data, start)
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise nonsense(path, frame, error) from error
 
 
@@ -287,6 +299,53 @@ def _metadata(base: Entry | None, change: Any, unpack: Unpack) -> FrozenDict:
 def pack_writes(id: str, values: Mapping[str, bytes]) -> bytes:
     """The payload of a WRITE record: [checkpoint id, {key: packed value}]."""
     return packb([id_bytes(id), dict(values)])
+
+
+def decode_writes(path: str, frame: Frame) -> tuple[str, Mapping[str, bytes]]:
+    """A WRITE record's checkpoint id and packed values.
+
+    Raises:
+        CheckpointCorruptionError: it makes no sense.
+    """
+    owner, values = _parts(path, frame, dict)
+    if not all(key.__class__ is str and value.__class__ is bytes for key, value in values.items()):
+        raise nonsense(path, frame, "it has values of another kind")
+    return owner, values
+
+
+def decode_tags(path: str, frame: Frame) -> tuple[str, Sequence[str], Sequence[str]]:
+    """A MARK record's checkpoint id, tags added and tags removed.
+
+    Raises:
+        CheckpointCorruptionError: it makes no sense.
+    """
+    owner, add, remove = _parts(path, frame, list, list)
+    if not all(tag.__class__ is str for tag in (*add, *remove)):
+        raise nonsense(path, frame, "it has tags of another kind")
+    return owner, add, remove
+
+
+def decode_ending(path: str, frame: Frame) -> int:
+    """The version that a RELEASE record names; 0 of a TOMBSTONE.
+
+    Raises:
+        CheckpointCorruptionError: it makes no sense.
+    """
+    parts = unpack_payload(path, frame)
+    if parts.__class__ is not list or not parts or parts[0].__class__ is not int or parts[0] < 0:
+        raise nonsense(path, frame, "it names no version")
+    return int(parts[0])
+
+
+def _parts(path: str, frame: Frame, *kinds: type) -> Any:
+    parts = unpack_payload(path, frame)
+    if parts.__class__ is not list or tuple(part.__class__ for part in parts[1:]) != kinds:
+        raise nonsense(path, frame, "it has other parts")
+    try:
+        parts[0] = id_text(parts[0])
+    except TypeError as error:
+        raise nonsense(path, frame, error) from error
+    return parts
 
 
 def pack_tags(id: str, add: Sequence[str], remove: Sequence[str]) -> bytes:

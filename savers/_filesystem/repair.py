@@ -22,6 +22,7 @@ from graphkit.errors import (
     CheckpointFormatError,
     CheckpointSerializationError,
 )
+from savers import _delta as delta
 from savers._filesystem import layout, log, record, rewrite
 from savers._filesystem.history import Index
 from savers._filesystem.live import put_aside
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    from savers._filesystem.record import Entry
     from savers._filesystem.store import Store
 
 _PAIR: Final = 2
@@ -275,27 +277,28 @@ class _Salvage:
         self._lose(start, None, f"{end - start} bytes of {count} records are damaged")
 
     def _take(self, walk: Walk, frame: log.Frame) -> None:
-        history = self.history
-        if frame.type == log.CHECKPOINT:
-            self._checkpoint(walk, frame)
-        elif frame.type in {log.RELEASE, log.TOMBSTONE}:
-            self.ending = (frame.type, int(record.unpack_payload(history.path, frame)[0]))
-        elif frame.type in {log.WRITE, log.MARK}:
-            self._beside(frame)
-
-    def _beside(self, frame: log.Frame) -> None:
+        path = self.history.path
         try:
-            parts = record.unpack_payload(self.history.path, frame)
-            owner = record.id_text(parts[0])
-            entry = self.index.find(owner)
-            if entry is None:
-                self._lose(frame.offset, owner, "what was recorded beside it is lost with it")
+            if frame.type == log.CHECKPOINT:
+                self._checkpoint(walk, frame)
+            elif frame.type in {log.RELEASE, log.TOMBSTONE}:
+                self.ending = (frame.type, record.decode_ending(path, frame))
             elif frame.type == log.WRITE:
-                entry.take_writes(parts[1], frame.offset)
-            else:
-                entry.tags = record.merge_tags(entry.tags, parts[1], parts[2])
-        except (CheckpointCorruptionError, TypeError, IndexError, KeyError) as error:
-            self._lose(frame.offset, None, f"the record makes no sense: {error}")
+                owner, values = record.decode_writes(path, frame)
+                if (entry := self._kept(frame, owner)) is not None:
+                    entry.take_writes(values, frame.offset)
+            elif frame.type == log.MARK:
+                owner, add, remove = record.decode_tags(path, frame)
+                if (entry := self._kept(frame, owner)) is not None:
+                    entry.tags = record.merge_tags(entry.tags, add, remove)
+        except CheckpointCorruptionError as error:
+            self._lose(frame.offset, None, error.reason)
+
+    def _kept(self, frame: log.Frame, id: str) -> Entry | None:
+        entry = self.index.find(id)
+        if entry is None:
+            self._lose(frame.offset, id, "what was recorded beside it is lost with it")
+        return entry
 
     def _lose(self, offset: int, checkpoint_id: str | None, reason: str) -> None:
         self.lost.append(Lost(offset=offset, checkpoint_id=checkpoint_id, reason=reason))
@@ -321,7 +324,7 @@ class _Salvage:
             return None
 
     def _is_sound(self, walk: Walk) -> bool:
-        """Whether all bytes of the state lie in good records."""
+        """Whether all bytes of the state lie in good records, and are what those say."""
         assert walk.table is not None
         sound = True
         for name, value in walk.table.values.items():
@@ -333,9 +336,19 @@ class _Salvage:
             good = good and all(
                 pieces[i] < 0 or self._is_whole(pieces[i], pieces[i + 1]) for i in range(0, len(pieces), _PAIR)
             )
+            good = good and (known is value or self._is_as_told(walk, value))
             self._sound[name] = value, len(value.pieces), good
             sound = sound and good
         return sound
+
+    def _is_as_told(self, walk: Walk, value: delta.Value) -> bool:
+        """Whether the bytes of a value are what the record says of them, whose own checksum is right."""
+        assert walk.entry is not None
+        try:
+            (body,) = self.history.bodies_of([value], walk.entry)
+            return delta.is_one(value, body)
+        except (CheckpointCorruptionError, *delta.NONSENSE):
+            return False
 
     def _is_whole(self, start: int, length: int) -> bool:
         return all(start >= end or start + length <= first for first, end in self._gaps)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from graphkit._abc import told_beside
+from graphkit._serde import MalformedDataError
 from graphkit._watch import Change
-from graphkit.errors import CheckpointSerializationError
+from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
 from savers._filesystem import log, record
 from savers._filesystem.history import History
 
@@ -71,8 +72,8 @@ class GrowingLog(History):
         if frame.type == log.CHECKPOINT and self.tail is not None:
             yield Change("checkpoint", *place, info(self, self.tail))
         elif frame.type == log.WRITE:
-            beside, values = record.unpack_payload(self.path, frame)
-            entry = self._known(record.id_text(beside))
+            beside, values = record.decode_writes(self.path, frame)
+            entry = self._known(beside)
             about = None if entry is None else info(self, entry)
             yield from told_beside(place, about, {key: self._value(key, packed) for key, packed in values.items()})
         elif frame.type in {log.RELEASE, log.TOMBSTONE}:
@@ -86,6 +87,9 @@ class GrowingLog(History):
             return self._codec.unpack(packed, key)
         except CheckpointSerializationError as error:
             return error.raw  # whoever follows need not know the application's types
+        except MalformedDataError as error:
+            reason = f"what is recorded under {key!r} makes no sense: {error}"
+            raise CheckpointCorruptionError(self.path, self.end, reason) from error
 
     def latest_changes(self, info: Info) -> Iterator[Change]:
         """The latest checkpoint and what is recorded beside it, as if it were new."""

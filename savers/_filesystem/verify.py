@@ -156,16 +156,18 @@ class _Checker:
         if frame.type == log.CHECKPOINT:
             self._checkpoint(frame)
         elif frame.type in {log.RELEASE, log.TOMBSTONE}:
+            record.decode_ending(path, frame)
             self.closed_by = frame
-        elif frame.type in {log.WRITE, log.MARK}:
-            parts = record.unpack_payload(path, frame)
-            wanted = (dict,) if frame.type == log.WRITE else (list, list)
-            if not isinstance(parts, list) or tuple(map(type, parts[1:])) != wanted:
-                raise record.nonsense(path, frame, "it has other parts")
+        elif frame.type == log.WRITE:
+            record.decode_writes(path, frame)
+        elif frame.type == log.MARK:
+            record.decode_tags(path, frame)
 
     def _checkpoint(self, frame: log.Frame) -> None:
         before = self._walk.table
         decoded = self._walk.step(frame)
+        if frame.offset - frame.key != self._walk.key:
+            raise CheckpointCorruptionError(self.history.path, frame.offset, "it names another record as its keyframe")
         if decoded.table is not None and before is not None:
             self._compare(before, decoded)
         if decoded.target is not None:

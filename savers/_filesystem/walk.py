@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from msgpack import unpackb
+
 from graphkit._frozen import FrozenDict
 from graphkit.errors import CheckpointCorruptionError
 from savers import _delta as delta
@@ -29,14 +31,16 @@ class Walk:
             history: the log, open.
             lost_at: a position within the damage of a log that is; a value whose pieces nobody knows any more is said
                 to have its bytes there. None: it is an error.
-            blind: metadata are not decoded, so that no type needs to be registered.
+            blind: metadata are looked at and not made, so that no type needs to be registered.
         """
         self._history, self._lost_at = history, lost_at
-        self._unpack: Any = _nothing if blind else history._codec.unpack  # noqa: SLF001 - of the same package
+        self._unpack: Any = _unseen if blind else history._codec.unpack  # noqa: SLF001 - of the same package
         self.entry: Entry | None = None
         """The last checkpoint record."""
         self.table: delta.Table | None = None
         """Its packed state. Changes as the walk goes on."""
+        self.key = 0
+        """Where the last keyframe is."""
 
     def step(self, frame: Frame) -> Decoded:
         """Take the next CHECKPOINT record.
@@ -50,6 +54,7 @@ class Walk:
         if not frame.flags & log.KEY and (base is None or table is None or frame.offset - frame.back != base.offset):
             raise CheckpointCorruptionError(path, frame.offset, "the record that it is relative to is lost")
         decoded = record.decode_checkpoint(path, frame, base, self._unpack)
+        self.key = decoded.entry.key = frame.offset if frame.flags & log.KEY else self.key
         if decoded.table is not None:
             table = self._listed(decoded, decoded.table)
         assert table is not None
@@ -104,5 +109,8 @@ def frames_of(history: History, start: int, end: int) -> Iterator[Frame]:
     return log.good_frames(history.io, history.fd, history.fid, start, end)
 
 
-def _nothing(_: bytes) -> FrozenDict:
+def _unseen(packed: bytes) -> FrozenDict:
+    """Stands for metadata that are only looked at for whether they can be read."""
+    if not isinstance(unpackb(packed, strict_map_key=False, unicode_errors="surrogatepass"), dict):
+        raise TypeError("metadata are no mapping")
     return FrozenDict()

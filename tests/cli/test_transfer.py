@@ -3,8 +3,10 @@
 import dataclasses
 import enum
 import json
+import random
 from datetime import date, time, timedelta, timezone
 from decimal import Decimal
+from hashlib import blake2b
 from pathlib import PurePosixPath
 from typing import NamedTuple
 from uuid import UUID
@@ -17,6 +19,7 @@ from graphkit.errors import (
     CheckpointConflictError,
     CheckpointCorruptionError,
     CheckpointerConfigurationError,
+    CheckpointerError,
     CheckpointFormatError,
     CheckpointNotFoundError,
     CheckpointSerializationError,
@@ -25,6 +28,7 @@ from graphkit.rawlogs import export_logs, import_logs
 from graphkit.transfer import export_threads, import_threads
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
 from tests.cli.terminal import NOW, checkpoint, damage, graphkit
+from tests.odd import odd
 
 
 @dataclasses.dataclass
@@ -250,6 +254,58 @@ def test_types_must_be_known(source):
 def test_files_that_are_no_such_files(source, change, message):
     with pytest.raises(CheckpointFormatError, match=message):
         import_threads(MemorySaver(), change(list(export_threads(source, types=TYPES))), types=TYPES)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_lines_that_make_no_sense_are_refused_as_such(source, seed):
+    dice, whole = random.Random(seed), [json.loads(line) for line in export_threads(source, types=TYPES)]
+    for _ in range(10):
+        lines, at = [*whole], dice.randrange(len(whole))
+        lines[at] = jsonable(odd(dice, lines[at]))
+        written = [json.dumps(line) + "\n" for line in lines]
+        if at != len(lines) - 1:  # the sum is right, as if a bug had written the file
+            digest = blake2b("".join(written[2:-1]).encode(), digest_size=16).hexdigest()
+            written[-1] = json.dumps({**lines[-1], "end": digest})
+        target = dice.choice([MemorySaver, VersionedMemorySaver])()
+        try:
+            (thread,) = import_threads(target, written, types=TYPES).threads
+        except CheckpointerError:
+            continue
+        again = export_threads(target, [thread], types=TYPES)
+        assert [json.loads(line) for line in again][2:-1] == [json.loads(line) for line in written][2:-1]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_logs_that_make_no_sense_are_refused_as_such(tmp_path, seed):
+    dice, saver = random.Random(seed), FileSystemSaver(tmp_path / "from", fsync="never")
+    saver.put(RunnableConfig("t"), checkpoint(1, "n", "m", {"x": "y" * 50}))
+    whole = [json.loads(line) for line in export_logs(saver)]
+    for number in range(10):
+        lines, at = [*whole], dice.randrange(len(whole))
+        lines[at] = jsonable(odd(dice, lines[at]))
+        target = FileSystemSaver(tmp_path / str(number), fsync="never")
+        try:
+            (thread,) = import_logs(target, [json.dumps(line) + "\n" for line in lines])
+        except CheckpointerError:
+            assert target.verify().ok
+            continue
+        assert target.get(RunnableConfig(thread)).state == {"x": "y" * 50}
+
+
+def jsonable(value):
+    if isinstance(value, dict):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [jsonable(item) for item in value]
+    return value.hex() if isinstance(value, bytes) else value
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
+def test_what_python_alone_takes_for_json_is_refused(source, constant):
+    lines = list(export_threads(source, types=TYPES))
+    lines[2] = lines[2].replace('"next": ', f'"next": {constant}, "was": ')
+    with pytest.raises(CheckpointFormatError, match=f"line 3 is no JSON: {constant}"):
+        import_threads(MemorySaver(), lines, types=TYPES)
 
 
 def test_progress_is_told(source):

@@ -136,7 +136,8 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         careful = self._fsync == "always"
         self._store = Store(root, io or FileIO(), self._codec, state_serializer, lock_timeout, careful=careful)
         self._store.compression = checked(compression)
-        self._flusher = Flusher(self._fsync if isinstance(self._fsync, float) else None, self._sync)
+        every = self._fsync if isinstance(self._fsync, float) else None
+        self._flusher = Flusher(every, partial(self._sync, is_acknowledged=True))
         self._open()
 
     @_at_the_edge("open the checkpoint directory")
@@ -651,23 +652,24 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         else:
             self._flusher.add(ticket)
 
-    def _sync(self, ticket: Ticket) -> None:
+    def _sync(self, ticket: Ticket, *, is_acknowledged: bool = False) -> None:
         try:
             sync(self._store, ticket)
         except OSError:
-            self._start_anew(ticket)
+            self._start_anew(ticket, is_acknowledged=is_acknowledged)
             raise
         finally:
             give_back(ticket)
 
-    def _start_anew(self, ticket: Ticket) -> None:
+    def _start_anew(self, ticket: Ticket, *, is_acknowledged: bool) -> None:
         """After a failed sync: a new generation of the log, without what was not acknowledged if nothing follows it."""
         history = ticket.history
         with history.mutex, self._store.short(history.thread_id):
             try:
                 if history.suspect and history.refresh_to_write():
-                    mine = history.fd == ticket.fd and history.end == ticket.end
-                    rewrite.renew(self._store, history, ticket.start if mine else history.end)
+                    is_last = history.fd == ticket.fd and history.end == ticket.end
+                    goes = is_last and not is_acknowledged
+                    rewrite.renew(self._store, history, ticket.start if goes else history.end)
             except (OSError, CheckpointerError):
                 _LOGGER.exception("%s could not be written anew; nothing is stored in it until it can be", history.path)
 

@@ -2,14 +2,18 @@
 
 import errno
 import gc
+import logging
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 
 from graphkit import CheckpointSerializationError, CheckpointStorageError
+from savers._filesystem import log
 from savers._filesystem.io import FileIO
 
 if os.name == "nt":
@@ -332,6 +336,63 @@ assert [one.state["n"] for one in FileSystemSaver(sys.argv[1]).list(config)] == 
     stored, number = run.stdout.split()
     assert int(stored) > 10
     assert int(number) == errno.EFBIG
+
+
+def test_a_sync_that_fails_in_the_background_is_said_and_the_log_is_written_anew(opener, disk, config, caplog):
+    io, said = FaultyIO(), threading.Event()
+    saver = opener(fsync=0.01, io=io)
+    saver.put(config, disk.step(0))
+    saver.flush()
+    path = disk.log_of(saver.base_directory)
+    inode = path.stat().st_ino
+    io.fail("fdatasync", errno.EIO)
+    logging.getLogger("graphkit").addFilter(listening := lambda record: said.set() or True)
+    try:
+        saver.put(config, disk.step(1))
+        assert said.wait(30)
+    finally:
+        logging.getLogger("graphkit").removeFilter(listening)
+    assert "could not be brought to the disk" in caplog.text
+    saver.put(config, disk.step(2))
+    saver.flush()
+    assert [one.state["n"] for one in opener().list(config)] == [2, 1, 0]
+    assert path.stat().st_ino != inode, "what a failed sync left cannot be believed"
+
+
+@pytest.mark.parametrize("error", [None, errno.EIO])
+def test_a_put_that_overtakes_a_long_one_brings_it_to_the_disk_first(opener, disk, config, error):
+    at_the_disk, go_on = threading.Event(), threading.Event()
+
+    class Waiting(FaultyIO):
+        def fdatasync(self, fd):
+            if threading.current_thread() is not threading.main_thread():
+                at_the_disk.set()
+                assert go_on.wait(30)
+            super().fdatasync(fd)
+
+    io = Waiting()
+    saver = opener(fsync="always", io=io, compression=None)
+    saver.put(config, disk.step(0))
+    with ThreadPoolExecutor(1) as pool:
+        long = pool.submit(saver.put, config, disk.step(1, text="x" * (log.LOOSE_LIMIT + 1)))
+        assert at_the_disk.wait(30)
+        io.log.clear()
+        io.fail("fdatasync", error)
+        if error is None:
+            saver.put(config, disk.step(2))
+            assert [one for one in io.log if one != "read_at"][:2] == ["fdatasync", "append"], (
+                "or the disk might hold the second without the first"
+            )
+        else:
+            with pytest.raises(CheckpointStorageError):
+                saver.put(config, disk.step(2))
+        go_on.set()
+        failed = long.exception(30)
+    assert isinstance(failed, CheckpointStorageError) == (error is not None)
+    there = {1, 2} if error is None else set()
+    assert {one.state["n"] for one in opener().list(config)} - {0} >= there
+    saver.put(config, disk.step(3))
+    assert opener().get(config).state["n"] == 3
 
 
 def test_nothing_is_left_open(opener, disk, config):

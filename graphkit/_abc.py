@@ -12,8 +12,18 @@ from time import monotonic
 from typing import Any, ClassVar, Final, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
+from graphkit._beside import (
+    FAILURE,
+    Latest,
+    inner_stops,
+    status_of,
+    still_waiting,
+    told_beside,
+    unanswered,
+    waiting_interrupts,
+)
 from graphkit._checkpoint import Checkpoint, Tag
-from graphkit._config import END, THREAD_ID_DEFAULT, ConfigLike, RunnableConfig
+from graphkit._config import THREAD_ID_DEFAULT, ConfigLike, RunnableConfig
 from graphkit._frozen import FrozenDict, freeze
 from graphkit._names import JavaNames
 from graphkit._output import CheckpointInfo, HistorySummary, InterruptionMetadata, WaitingInterrupt
@@ -31,19 +41,6 @@ T = TypeVar("T")
 
 ThreadLike = str | RunnableConfig | Mapping[str, Any] | None
 """A thread: its id, or a config that names it."""
-
-INTERRUPT: Final = "interrupt:"
-"""Prefix of a write that records a stop: `interrupt:<id>` -> {node_id, when, payload, metadata, created_at}."""
-ANSWER: Final = "answer:"
-"""Prefix of a write that records that a stop was answered or passed: `answer:<id>` -> the value."""
-UPDATE: Final = "update:"
-"""Prefix of a write that records a resume's `update=`: `update:<n>` -> the mapping."""
-INNER: Final = "inner:"
-"""Prefix of a write that records a stop in an embedded graph: `inner:<id>` -> its namespace; None once it goes on."""
-WITHIN: Final = "within"
-"""In the metadata of an embedded graph's checkpoints: the visit of the node that it is, in the graph around it."""
-FAILURE: Final = "failure"
-"""The write that records why a run ended here: {node_id, type, message, at}; None once it goes on."""
 
 _WRITES: Final = "graphkit:writes"
 _TAGS: Final = "graphkit:tags"
@@ -615,44 +612,6 @@ class Retention:
         return not (self.keep_interrupted and info.status == "interrupted")
 
 
-def stops_of(writes: Mapping[str, Any]) -> dict[str, Any]:
-    """The stops recorded beside a checkpoint, by id, in the order they were recorded."""
-    return {key.removeprefix(INTERRUPT): stop for key, stop in writes.items() if key.startswith(INTERRUPT)}
-
-
-def unanswered(writes: Mapping[str, Any]) -> dict[str, Any]:
-    """The stops recorded beside a checkpoint that nobody has answered, by id, in the order they were recorded."""
-    return {key: stop for key, stop in stops_of(writes).items() if ANSWER + key not in writes}
-
-
-def next_update(writes: Mapping[str, Any]) -> str:
-    """The key under which another `update=` is recorded beside a checkpoint."""
-    return f"{UPDATE}{sum(key.startswith(UPDATE) for key in writes)}"
-
-
-def waiting_interrupts(config: RunnableConfig, writes: Mapping[str, Any]) -> list[WaitingInterrupt]:
-    """What waits for a human at the checkpoint that the config names."""
-    return [
-        WaitingInterrupt(
-            thread_id=config.thread,
-            checkpoint_ns=config.checkpoint_ns,
-            checkpoint_id=config.checkpoint_id or "",
-            node_id=stop["node_id"],
-            when=stop["when"],
-            id=key,
-            payload=stop["payload"],
-            created_at=stop["created_at"],
-        )
-        for key, stop in unanswered(writes).items()
-    ]
-
-
-def inner_stops(writes: Mapping[str, Any]) -> dict[str, str]:
-    """The stops that wait in embedded graphs: id -> namespace."""
-    stops = {key.removeprefix(INNER): place for key, place in writes.items() if key.startswith(INNER)}
-    return {key: place for key, place in stops.items() if place is not None}
-
-
 def waiting_ids(saver: BaseCheckpointSaver, config: RunnableConfig) -> set[str]:
     """The ids of what waits for a human at the latest checkpoint of a history, and in the embedded graphs it waits for.
 
@@ -667,51 +626,8 @@ def waiting_ids(saver: BaseCheckpointSaver, config: RunnableConfig) -> set[str]:
     return found
 
 
-def told_beside(place: tuple[str, str], info: CheckpointInfo | None, writes: Mapping[str, Any]) -> Iterator[Change]:
-    """What values recorded beside a checkpoint of a thread and namespace tell whoever follows the store."""
-    about = *place, info
-    for key, value in writes.items():
-        if key.startswith(INTERRUPT):
-            yield Change("interrupt", *about, key.removeprefix(INTERRUPT), value)
-        elif key.startswith(ANSWER):
-            yield Change("answer", *about, key.removeprefix(ANSWER), value)
-        elif key.startswith(INNER) and value is None:
-            yield Change("answer", *about, key.removeprefix(INNER))
-        elif key == FAILURE and value is not None:
-            yield Change("failure", *about, None, value)
-
-
 def _versions_of(saver: BaseCheckpointSaver, thread: str) -> object:
     return saver.versions_by_thread_id(thread) if isinstance(saver, HasVersions) else None
-
-
-Latest = tuple[RunnableConfig, Mapping[str, Any], Mapping[str, Any]]
-"""The latest checkpoint of a namespace: where it is, its metadata, and what is recorded beside it."""
-
-
-def still_waiting(latest: Mapping[str, Latest]) -> list[WaitingInterrupt]:
-    """What waits for a human in a thread, by namespace.
-
-    A stop in an embedded graph waits as long as the graph around it says so: that may have gone past it since.
-    """
-    found: list[WaitingInterrupt] = []
-    for namespace, (at, metadata, writes) in latest.items():
-        waiting = waiting_interrupts(at, writes)
-        around = namespace.rpartition("/")[0]
-        if WITHIN in metadata and namespace and around in latest:
-            known = inner_stops(latest[around][2])
-            waiting = [stop for stop in waiting if stop.id in known]
-        found += waiting
-    return found
-
-
-def status_of(next_node_id: str | None, writes: Mapping[str, Any]) -> str:
-    """The status of a run whose latest checkpoint this is: running, interrupted, failed or finished."""
-    if writes and (unanswered(writes) or inner_stops(writes)):
-        return "interrupted"
-    if writes and writes.get(FAILURE) is not None:
-        return "failed"
-    return "finished" if next_node_id == END else "running"
 
 
 def info_of(

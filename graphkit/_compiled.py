@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast, final
 
-from graphkit._abc import BaseCheckpointSaver, waiting_interrupts
+from graphkit._abc import BaseCheckpointSaver
+from graphkit._beside import waiting_interrupts
 from graphkit._checkpoint import Checkpoint
 from graphkit._compile_config import CompileConfig
 from graphkit._config import ConfigLike, RunnableConfig, StreamMode

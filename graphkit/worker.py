@@ -17,7 +17,8 @@ from contextlib import ExitStack, suppress
 from time import monotonic
 from typing import Any, Final, final
 
-from graphkit._abc import ANSWER, UPDATE, BaseCheckpointSaver, status_of, waiting_ids
+from graphkit._abc import BaseCheckpointSaver, waiting_ids
+from graphkit._beside import ANSWER, UPDATE, status_of
 from graphkit._compiled import CompiledGraph
 from graphkit._config import RunnableConfig
 from graphkit._output import CheckpointInfo, InterruptionMetadata, NodeOutput

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any, Final
 
-from graphkit._abc import (
+from graphkit._beside import (
     ANSWER,
     FAILURE,
     INNER,

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from typing import Any, Final
 
-from graphkit._abc import INNER, WITHIN, BaseCheckpointSaver, inner_stops, unanswered
+from graphkit._abc import BaseCheckpointSaver
+from graphkit._beside import INNER, WITHIN, inner_stops, unanswered
 from graphkit._engine.contribution import Contribution
 from graphkit._engine.requests import Emit, Finish, Hold, Load, LoadWrites, Record, Request, Save
 from graphkit._engine.strand import Halt

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, final
 
-from graphkit._abc import ANSWER, stops_of
+from graphkit._beside import ANSWER, stops_of
 from graphkit._frozen import freeze
 from graphkit._output import ABSENT
 from graphkit._visit import Visit

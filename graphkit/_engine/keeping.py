@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Self
 
-from graphkit._abc import INTERRUPT, BaseCheckpointSaver, unanswered
+from graphkit._abc import BaseCheckpointSaver
+from graphkit._beside import INTERRUPT, unanswered
 from graphkit._checkpoint import Checkpoint, new_id
 from graphkit._config import START, RunnableConfig
 from graphkit._engine import embedded

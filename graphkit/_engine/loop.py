@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, final
 
-from graphkit._abc import FAILURE, unanswered
+from graphkit._beside import FAILURE, unanswered
 from graphkit._config import END, StreamMode
 from graphkit._engine import embedded
 from graphkit._engine.beginning import Beginning

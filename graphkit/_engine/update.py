@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Mapping
 from typing import Any
 
-from graphkit._abc import INNER, INTERRUPT, BaseCheckpointSaver
+from graphkit._abc import BaseCheckpointSaver
+from graphkit._beside import INNER, INTERRUPT
 from graphkit._checkpoint import Checkpoint
 from graphkit._config import RunnableConfig
 from graphkit._engine.contribution import EXTRA, Contribution

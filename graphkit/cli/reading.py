@@ -9,15 +9,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from graphkit._abc import (
-    ANSWER,
-    FAILURE,
-    UPDATE,
-    BaseCheckpointSaver,
-    public_metadata,
-    status_of,
-    waiting_interrupts,
-)
+from graphkit._abc import BaseCheckpointSaver, public_metadata
+from graphkit._beside import ANSWER, FAILURE, UPDATE, status_of, waiting_interrupts
 from graphkit._checkpoint import Checkpoint
 from graphkit._config import END, START, RunnableConfig
 from graphkit._diagram import GraphRepresentation

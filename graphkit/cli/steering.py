@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from graphkit._abc import ANSWER, INTERRUPT, BaseCheckpointSaver, next_update
+from graphkit._abc import BaseCheckpointSaver
+from graphkit._beside import ANSWER, INTERRUPT, next_update
 from graphkit._checkpoint import Checkpoint, new_id
 from graphkit._config import RunnableConfig
 from graphkit._engine.walk import KEEPS, VISIT

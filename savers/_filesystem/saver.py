@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar,
 from graphkit._abc import (
     BaseCheckpointSaver,
     HasVersions,
-    Latest,
     Retention,
     StateSerializer,
     ThreadLike,
     _in_thread,
-    status_of,
-    still_waiting,
     thread_id_of,
 )
+from graphkit._beside import Latest, status_of, still_waiting
 from graphkit._checkpoint import Checkpoint, Tag
 from graphkit._config import ConfigLike, RunnableConfig
 from graphkit._frozen import FrozenDict, private_copy

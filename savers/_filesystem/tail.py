@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
-from graphkit._abc import told_beside
+from graphkit._beside import told_beside
 from graphkit._serde import MalformedDataError
 from graphkit._watch import Change
 from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError

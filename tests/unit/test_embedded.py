@@ -23,7 +23,7 @@ from graphkit import (
     StateGraph,
     interrupt,
 )
-from graphkit._abc import status_of
+from graphkit._beside import status_of
 from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointNotFoundError,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from graphkit._abc import ANSWER, FAILURE, INNER, INTERRUPT, WITHIN, BaseCheckpointSaver
+from graphkit._abc import BaseCheckpointSaver
+from graphkit._beside import ANSWER, FAILURE, INNER, INTERRUPT, WITHIN
 from graphkit._config import END, RunnableConfig
 from graphkit._output import HistorySummary, WaitingInterrupt
 from graphkit.errors import CheckpointNotFoundError

@@ -7,7 +7,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from graphkit._abc import INTERRUPT, BaseCheckpointSaver
+from graphkit._abc import BaseCheckpointSaver
+from graphkit._beside import INTERRUPT
 from graphkit._checkpoint import Checkpoint
 from graphkit.errors import CheckpointNotFoundError
 from graphkit.testing._contract.base import PATIENCE, SaverTests

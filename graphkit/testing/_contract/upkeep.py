@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from graphkit._abc import ANSWER, INTERRUPT, BaseCheckpointSaver, HasVersions
+from graphkit._abc import BaseCheckpointSaver, HasVersions
+from graphkit._beside import ANSWER, INTERRUPT
 from graphkit._checkpoint import Checkpoint
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
 from graphkit.testing._contract.base import SaverTests

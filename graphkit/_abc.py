@@ -310,7 +310,8 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
         Raises:
             CheckpointNotFoundError: there is no such checkpoint.
-            CheckpointerConfigurationError: all threads are to be followed, and the saver keeps no list of them.
+            CheckpointerConfigurationError: all threads are to be followed, and the saver keeps no list of them; or the
+                interval is not above 0.
         """
         config = self._followed(thread)
         return PollingWatch(self, config, told_beside, partial(_versions_of, self), latest=latest, interval=interval)

@@ -15,6 +15,8 @@ from graphkit._serde import Codec
 _PACKED: Final = "$packed"
 _INT_BITS: Final = 10_000
 """Longer ones Python refuses to turn into digits and back."""
+_LEVELS: Final = 100
+"""As deep as a reader of JSON surely goes, and people's eyes."""
 _SAYS: Final = (date, time, timedelta, complex, float)
 """Types whose packed values are accompanied by their text, for people."""
 
@@ -26,18 +28,18 @@ class PortableValues:
     def __init__(self, types: Sequence[type]) -> None:
         self._codec = Codec(types)
 
-    def out(self, value: Any, path: str) -> Any:
-        """A value as JSON has it, or packed.
+    def out(self, value: Any, path: str, levels: int = _LEVELS) -> Any:
+        """A value as JSON has it, or packed; packed also what stands deeper in it than so many levels.
 
         Raises:
             CheckpointSerializationError: it is of a type that is not registered.
         """
         if _is_plain(value):
             return value
-        if isinstance(value, list):
-            return [self.out(item, f"{path}[{index}]") for index, item in enumerate(value)]
-        if isinstance(value, dict) and _PACKED not in value and all(type(key) is str for key in value):
-            return {key: self.out(item, f"{path}.{key}") for key, item in value.items()}
+        if isinstance(value, list) and levels:
+            return [self.out(item, f"{path}[{index}]", levels - 1) for index, item in enumerate(value)]
+        if isinstance(value, dict) and levels and _PACKED not in value and all(type(key) is str for key in value):
+            return {key: self.out(item, f"{path}.{key}", levels - 1) for key, item in value.items()}
         packed = {_PACKED: base64.b64encode(self._codec.pack(value, path)).decode()}
         return {**packed, "text": str(value)} if isinstance(value, _SAYS) else packed
 

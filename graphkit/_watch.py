@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, Self, final
 from graphkit._checkpoint import Checkpoint
 from graphkit._config import RunnableConfig
 from graphkit._output import CheckpointInfo
+from graphkit.errors import CheckpointerConfigurationError
 
 Kind = Literal["checkpoint", "interrupt", "answer", "failure", "release", "delete", "idle"]
 """What has happened: see `Change`."""
@@ -57,7 +58,11 @@ class Watch(abc.ABC):
     For implementers: `_pause` waits until there may be something, `_look` tells what there is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, interval: float) -> None:
+        if not interval > 0:
+            raise CheckpointerConfigurationError(f"interval must be seconds above 0, not {interval!r}")
+        self._interval = interval
+        """Seconds between looks, where there are no events."""
         self._reading = threading.RLock()
         """Held by whoever looks."""
         self._changed = threading.Condition()
@@ -197,9 +202,8 @@ class PollingWatch(Watch):
             latest: begin with the latest checkpoint of each history.
             interval: seconds between looks.
         """
-        super().__init__()
+        super().__init__(interval)
         self._saver, self._config, self._tell, self._versions = saver, config, tell, versions
-        self._interval = interval
         self._seen: dict[_Place, tuple[str, frozenset[tuple[str, bool]], object]] = {}
         """Of each history the latest checkpoint, what is recorded beside it, and the thread's versions."""
         for place in self._places():

@@ -44,7 +44,7 @@ class _Config(BaseModel):
         """
         try:
             fields = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CheckpointerConfigurationError(f"not JSON: {error}") from error
         if not isinstance(fields, dict):
             raise CheckpointerConfigurationError(f"a configuration is a JSON object, not {type(fields).__name__}")

@@ -188,7 +188,7 @@ class _Lines:
         self._number += 1
         try:
             data = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self.wrong(f"no JSON: {error}") from error
         if not isinstance(data, dict):
             raise self.wrong("no object")

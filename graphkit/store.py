@@ -178,7 +178,7 @@ class State:
             when = when.replace(tzinfo=UTC) if when.tzinfo is None else when
             names = str.__str__(fields["run_id"]), str.__str__(fields["checkpoint_node"])
             return State._make(freeze(dict(fields["data"])), *names, when, observer, {})
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             reason = f"no State: {type(error).__name__}: {error}"
             raise CheckpointSerializationError("", "JSON", reason, raw=text) from error
 
@@ -333,7 +333,7 @@ def _rebuild(data: dict[str, Any], run_id: str, node: str, timestamp: datetime) 
 def _check_json(key: Any, value: Any) -> None:
     try:
         is_same = isinstance(key, str) and json.loads(json.dumps(value, allow_nan=False)) == value
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         is_same = False
     if not is_same:
         raise CheckpointSerializationError(str(key), type(value).__name__, "JSON has no form for it; a saver may")

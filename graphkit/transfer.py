@@ -217,7 +217,7 @@ def _check_head(line: str) -> None:
 def _parsed(line: str, number: int) -> dict[str, Any]:
     try:
         data = json.loads(line, parse_constant=_refuse)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointFormatError("the file", f"line {number} is no JSON: {error}") from error
     if not isinstance(data, dict):
         raise CheckpointFormatError("the file", f"line {number} is no object")
@@ -261,7 +261,7 @@ class _Incoming:
             tags = [_text(tag) for tag in data.get("tags", ())]
         except CheckpointerError:
             raise
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise CheckpointFormatError("the file", f"line {number} makes no sense: {error}") from error
         if "version" in data and not isinstance(self.saver, HasVersions):
             kind = type(self.saver).__name__

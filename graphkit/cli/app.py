@@ -37,6 +37,8 @@ and ends with an example.
 _AS_JSON: Final = Annotated[bool, typer.Option("--json", help="Print JSON: all fields, whole ids, times in UTC.")]
 _DEBUG: Final = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 _EXAMPLE: Final = "Example:"
+_UNFORESEEN: Final = 70
+"""The exit code for an error of graphkit's own: EX_SOFTWARE of sysexits.h."""
 
 
 def application() -> typer.Typer:
@@ -148,6 +150,13 @@ def _told(world: World, call: Callable[[], Any]) -> int:
         return error.exit_code if isinstance(error, GraphKitError) else 1
     except KeyboardInterrupt:
         return 130
+    except Exception as error:
+        if world.debug:
+            raise
+        world.warn(
+            f"graphkit: {type(error).__name__}: {error}; nobody foresaw this: run it again with --debug and report it"
+        )
+        return _UNFORESEEN
     finally:
         logger.removeHandler(handler)
 

@@ -97,13 +97,9 @@ def threads(
 
     Example: graphkit threads runs --status interrupted --sort age
     """
+    is_wanted = _filter(world.now(), status, assignments(meta or (), "--meta"), tag, newer, older)
     saver = open_store(directory)
-    rows = (_thread_row(saver, thread_id) for thread_id in saver.threads())
-    wanted = (
-        row
-        for row in rows
-        if _is_wanted(row, world.now(), status, assignments(meta or (), "--meta"), tag, newer, older)
-    )
+    wanted = filter(is_wanted, (_thread_row(saver, thread_id) for thread_id in saver.threads()))
     if limit is None and world.is_pretty and not everything:
         limit = _PAGE
     if sort is Sort.ID:
@@ -171,30 +167,36 @@ def _waiting(found: HistorySummary) -> Any:
     return told[0] if len(told) == 1 else told
 
 
-def _is_wanted(
-    row: dict[str, Any],
+def _filter(
     now: datetime,
     status: Sequence[Status] | None,
     meta: dict[str, Any],
     tag: str | None,
     newer: str | None,
     older: str | None,
-) -> bool:
-    if status and row["status"] not in status:
-        return False
-    metadata = row.get("metadata") or {}
-    if any(key not in metadata or metadata[key] != value for key, value in meta.items()):
-        return False
-    if tag is not None and tag not in row.get("tags", ()):
-        return False
-    if newer is None and older is None:
-        return True
-    updated = row["updated"]
-    if updated is None:
-        return False
-    return (newer is None or now - updated <= age(newer)) and (older is None or now - updated > age(older))
+) -> Callable[[dict[str, Any]], bool]:
+    """Which rows are asked for."""
+    since, before = (None if one is None else now - age(one) for one in (newer, older))
+
+    def is_wanted(row: dict[str, Any]) -> bool:
+        if status and row["status"] not in status:
+            return False
+        metadata = row.get("metadata") or {}
+        if any(key not in metadata or metadata[key] != value for key, value in meta.items()):
+            return False
+        if tag is not None and tag not in row.get("tags", ()):
+            return False
+        if since is None and before is None:
+            return True
+        updated = row["updated"]
+        if updated is None:
+            return False
+        return (since is None or updated >= since) and (before is None or updated < before)
+
+    return is_wanted
 
 
+_OLDEST: Final = 1000 * 365.25 * 86400
 _AGE_UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -207,9 +209,12 @@ def age(text: str) -> timedelta:
     number = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
     unit = text.removeprefix(number).strip()
     try:
-        return timedelta(seconds=float(number) * _AGE_UNITS[unit])
+        seconds = float(number) * _AGE_UNITS[unit]
     except (ValueError, KeyError) as error:
         raise UsageError(f"an age is a number and s, min, h, d or w, such as 30min, not {text!r}") from error
+    if not 0 <= seconds <= _OLDEST:
+        raise UsageError(f"an age is at most a thousand years and not below zero, not {text!r}")
+    return timedelta(seconds=seconds)
 
 
 def history(

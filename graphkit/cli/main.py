@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 from graphkit.cli.world import World
 from graphkit.errors import MissingDependencyError
 
+_CALLS: Final = 10_000
+"""So deep a stack shows whatever can be stored: values of up to 1,023 levels, with several calls a level."""
+
 
 def main() -> None:
     """Run the command that the process was started with, and exit with its code."""
+    sys.setrecursionlimit(_CALLS)
     world = World.of_process()
     try:
         import rich as rich  # noqa: PLC0414 - only whether it is there

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -63,6 +64,7 @@ def _types(app: str | None) -> tuple[type, ...]:
 def _write(world: World, lines: Iterable[str], output: str) -> Said | None:
     """Write the lines; a file appears when all of it is there."""
     if output == "-":
+        world.pass_files()
         for line in lines:
             world.out.write(line)
         return None
@@ -75,6 +77,7 @@ def _write(world: World, lines: Iterable[str], output: str) -> Said | None:
                 size += file.write(line)
                 count += '"end":' in line[:16]
             file.flush()
+            os.fsync(file.fileno())  # what was exported may be deleted next
         beside.replace(path)
     except OSError as error:
         raise CheckpointStorageError(output, "write", error) from error
@@ -132,21 +135,25 @@ def _imported(
 
 @contextmanager
 def _opened(world: World, file: str) -> Iterator[Iterator[str]]:
-    if file == "-":
-        yield iter(world.input)
-        return
     try:
-        opened: TextIO = Path(file).open(encoding="utf-8")  # noqa: SIM115 - closed below
-    except OSError as error:
-        raise CheckpointStorageError(file, "read", error) from error
-    with opened:
-        yield iter(opened)
+        if file == "-":
+            world.pass_files()
+            yield iter(world.input)
+            return
+        try:
+            opened: TextIO = Path(file).open(encoding="utf-8")  # noqa: SIM115 - closed below
+        except OSError as error:
+            raise CheckpointStorageError(file, "read", error) from error
+        with opened:
+            yield iter(opened)
+    except UnicodeDecodeError as error:
+        raise CheckpointFormatError("the file", "this is no export of graphkit's: it is not UTF-8") from error
 
 
 def _form(head: str) -> str:
     try:
         data = json.loads(head)
-    except ValueError:
+    except (ValueError, RecursionError):
         data = None
     form = data.get("graphkit") if isinstance(data, dict) else None
     if form not in {"threads", "logs"}:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from contextvars import ContextVar
 from pathlib import Path
@@ -20,6 +21,7 @@ from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointFormatError,
     CheckpointNotFoundError,
+    GraphKitError,
 )
 
 _MARKER: Final = "graphkit.store"
@@ -185,17 +187,21 @@ def load_app(name: str, store: str = "", *, create: bool = False) -> CompiledGra
 
 def _object(name: str) -> Any:
     module_name, colon, path = name.partition(":")
-    if not colon or not module_name or not path:
+    if not colon or not path or not all(module_name.split(".")):
         raise UsageError(f"--app wants module:object, not {shown(name)}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
+    except GraphKitError:
+        raise
+    except Exception as error:
+        if not isinstance(error, ModuleNotFoundError):
+            raise UsageError(f"--app: importing {shown(module_name)} failed: {_cause(error)}") from error
         if error.name and not f"{module_name}.".startswith(f"{error.name}."):
             raise UsageError(f"--app: {module_name} needs the module {error.name}, which is not installed") from error
-        raise UsageError(f"--app: there is no module {module_name} here ({here}) or installed") from error
+        raise UsageError(f"--app: there is no module {shown(module_name)} here ({here}) or installed") from error
     for part in path.split("."):
         if not hasattr(found, part):
             raise UsageError(f"--app: {module_name} has no {path}{near(part, dir(found))}")
@@ -203,11 +209,24 @@ def _object(name: str) -> Any:
     return found
 
 
+def _cause(error: Exception) -> str:
+    """What went wrong in the user's own code, and where: the last line of its traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    is_there = frames and frames[-1].filename != __file__ and not isinstance(error, SyntaxError)  # that tells it itself
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if is_there else ""
+    return f"{type(error).__name__}: {error}{where}; --debug shows the traceback"
+
+
 def _compiled(name: str, found: Any) -> CompiledGraph:
     from graphkit._graph import StateGraph
 
     if callable(found) and not isinstance(found, (CompiledGraph, StateGraph)):
-        found = found()
+        try:
+            found = found()
+        except GraphKitError:
+            raise
+        except Exception as error:
+            raise UsageError(f"--app: calling {shown(name)} without arguments failed: {_cause(error)}") from error
     if isinstance(found, StateGraph):
         found = found.compile()
     if not isinstance(found, CompiledGraph):

@@ -67,8 +67,7 @@ def run(
     Example: graphkit run runs --app shop:app --thread order-17 --input '{"item": "lamp"}'
     """
     graph = load_app(app, directory, create=True)
-    text = world.input.read() if given == "-" else given
-    values = object_from_json(text, "--input")
+    values = object_from_json(world.given(given), "--input")
     metadata = assignments(meta or (), "--meta")
     config = RunnableConfig(thread, metadata=metadata, max_iterations=max_iterations)
     return _followed(world, graph, values, config)
@@ -81,7 +80,14 @@ def resume(
     app: App,
     checkpoint: CheckpointId = None,
     value: Annotated[
-        str | None, typer.Option("--value", "-v", metavar="JSON", help="The answer to what waits.", show_default=False)
+        str | None,
+        typer.Option(
+            "--value",
+            "-v",
+            metavar="JSON",
+            help="The answer to what waits; - reads it from the input.",
+            show_default=False,
+        ),
     ] = None,
     assign: Assign = None,
     recover: Annotated[
@@ -104,7 +110,7 @@ def resume(
         return iter([_recovered(graph, at, (checkpoint, value), update)])
     if checkpoint is not None:
         at = at.with_check_point_id(checkpoint_of(saver, at, checkpoint).id)
-    answer = ABSENT if value is None else from_json(value, "--value")
+    answer = ABSENT if value is None else from_json(world.given(value), "--value")
     return _followed(world, graph, GraphResume(answer, update=update), at)
 
 

@@ -83,7 +83,7 @@ def answer(
     """
     saver = open_store(directory)
     thread_id = thread_of(saver, thread)
-    given = from_json(world.input.read() if value == "-" else value, "--value")
+    given = from_json(world.given(value), "--value")
     with saver.run_lock(RunnableConfig(thread_id)):
         stop = _stop_of(saver, thread_id, interrupt)
         if stop.when != "inside" and not isinstance(given, Mapping):

@@ -79,7 +79,7 @@ def from_json(text: str, what: str) -> Any:
     """
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{what} is not JSON: {error}; text wants quotes, as in '\"yes\"'") from error
 
 
@@ -110,6 +110,8 @@ def assignments(pairs: Sequence[str], what: str = "--set") -> dict[str, Any]:
             found[key] = json.loads(text)
         except ValueError:
             found[key] = text
+        except RecursionError as error:
+            raise UsageError(f"{what}: the value of {shown(key)} is nested too deeply") from error
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import shutil
 import signal
@@ -11,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from typing import Any, Final, Self, TextIO, final
+
+from graphkit.cli.values import UsageError
 
 _NARROWEST: Final = 40
 _UNKNOWN: Final = 80
@@ -22,6 +26,16 @@ Progress = Callable[[int, int, str], object]
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """What the encoding of an output lacks, as JSON would escape it."""
+    assert isinstance(error, UnicodeEncodeError)
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex(" ", 2)
+    return "".join(f"\\u{unit}" for unit in units.split()), error.end
+
+
+codecs.register_error("graphkit.escaped", _escaped)
 
 
 @final
@@ -49,6 +63,8 @@ class World:
     def of_process(cls) -> Self:
         """What this process runs in."""
         is_terminal = sys.stdout.isatty()
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="graphkit.escaped")
         environment = dict(os.environ)
         plain = bool(environment.get("NO_COLOR")) or environment.get("TERM") == "dumb"
         width = shutil.get_terminal_size((_UNKNOWN, 24)).columns
@@ -76,10 +92,27 @@ class World:
         self.out.write(text + "\n")
         self.out.flush()
 
+    def given(self, typed: str) -> str:
+        """What was typed for a value; `-` stands for all of the input.
+
+        Raises:
+            UsageError: the input is no text.
+        """
+        try:
+            return self.input.read() if typed == "-" else typed
+        except UnicodeDecodeError as error:
+            raise UsageError(f"the input is no {error.encoding} text") from error
+
     def warn(self, text: str) -> None:
         """Write a line beside the output."""
         self.err.write(text + "\n")
         self.err.flush()
+
+    def pass_files(self) -> None:
+        """Let input and output be UTF-8 with plain ends of lines, whatever the locale: a file goes through them."""
+        for stream in (self.input, self.out):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(encoding="utf-8", errors="strict", newline="\n")
 
     def abandon(self) -> None:
         """Whoever read the output has gone: let the interpreter not try to flush to them."""

@@ -38,11 +38,12 @@ class Glance(History):
         try:
             self.fd = self.io.open(self.path)
             size = self.io.fstat(self.fd).st_size
-            self.end = self._read_birth(size)
+            data = self.io.read_at(self.fd, 0, min(size, log.WINDOW))
+            self.end = self._read_birth(size, data)
         except (FileNotFoundError, NotADirectoryError, log.Unborn):
             return False
         frames: list[log.Frame] = []
-        for frame in log.scan(self.io, self.fd, self.path, self.fid, self.end, size, self.seq):
+        for frame in log.scan(self.io, self.fd, self.path, self.fid, self.end, size, self.seq, data):
             self.end = frame.end
             if frame.type in _WHOLE:
                 return False

@@ -176,9 +176,10 @@ class History:
             raise
         return self.closed_by is None or self.released
 
-    def _read_birth(self, size: int) -> int:
-        """Check the header and the META record; returns where the records begin."""
-        data = self.io.read_at(self.fd, 0, min(size, 1 << 14))
+    def _read_birth(self, size: int, data: bytes | None = None) -> int:
+        """Check the header and the META record; returns where the records begin. `data`: the file's beginning."""
+        if data is None:
+            data = self.io.read_at(self.fd, 0, min(size, 1 << 14))
         if len(data) >= log.HEADER_SIZE and log.is_headless(data) and self._vouched(None, 0, size) <= 0:
             raise log.Unborn
         self.header = log.read_header(self.path, data)

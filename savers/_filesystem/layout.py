@@ -101,4 +101,4 @@ def version_of(name: str) -> int | None:
 
 def join(*parts: str) -> str:
     """A path; empty parts vanish."""
-    return os.sep.join(part for part in parts if part)
+    return os.sep.join(filter(None, parts))

@@ -59,7 +59,7 @@ _unpack_u32: Final = _U32.unpack_from
 MAX_PAYLOAD: Final = 1 << 30
 MAX_DISTANCE: Final = 0xF000_0000
 _SECTOR: Final = 512
-_WINDOW: Final = 1 << 22
+WINDOW: Final = 1 << 22
 _SEARCH: Final = 1 << 20
 TAIL_READ: Final = 1 << 16
 
@@ -230,18 +230,21 @@ def check_known(path: str, frame: Frame) -> None:
         )
 
 
-def scan(io: FileIO, fd: int, path: str, fid: int, start: int, end: int, seq: int) -> Iterator[Frame]:
+def scan(
+    io: FileIO, fd: int, path: str, fid: int, start: int, end: int, seq: int, data: bytes = b"", base: int = 0
+) -> Iterator[Frame]:
     """The records from `start` on, in order; stops at what is not there yet. `seq` is the first one's number.
+
+    `data` has been read already, from `base` on.
 
     Raises:
         CheckpointCorruptionError: damage.
         CheckpointFormatError: a record that only a newer graphkit understands.
     """
     offset = start
-    data, base = b"", start
-    want = _WINDOW
+    want = WINDOW
     while offset < end:
-        frame = parse_frame(data, offset - base, offset, fid)
+        frame = parse_frame(data, offset - base, offset, fid) if data else ""
         if frame == "" and base + len(data) < end:
             # A frame longer than the window is read whole the second time.
             data, base = io.read_at(fd, offset, min(want, end - offset)), offset
@@ -254,7 +257,7 @@ def scan(io: FileIO, fd: int, path: str, fid: int, start: int, end: int, seq: in
             return
         check_known(path, frame)
         yield frame
-        offset, seq, want = offset + len(frame.payload) + OVERHEAD, seq + 1, _WINDOW
+        offset, seq, want = offset + len(frame.payload) + OVERHEAD, seq + 1, WINDOW
 
 
 def _needed(data: bytes, want: int) -> int:

@@ -124,7 +124,7 @@ class Store:
             self.io.close(fd)
         try:
             major = int(json.loads(text)["format"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CheckpointFormatError(path, "this is not a graphkit store") from error
         if major > log.MAJOR:
             raise CheckpointFormatError(

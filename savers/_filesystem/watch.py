@@ -53,10 +53,9 @@ class FileWatch(Watch):
             latest: begin with the latest checkpoint of each history.
             interval: seconds between looks on a file system without events.
         """
-        super().__init__()
+        super().__init__(interval)
         self._store, self._config, self._info = store, config, info
         self._only = None if config is None else layout.place_of(config.thread).name
-        self._interval = interval
         self._marks: dict[str, dict[str, Bookmark]] = {}
         """Per thread's directory and namespace's."""
         self._versions: dict[_Place, int] = {}

@@ -1,5 +1,6 @@
 """The entry point as a process: help, start-up, pipes, terminals, completion, and what is typed wrongly."""
 
+import json
 import os
 import pty
 import subprocess
@@ -9,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from graphkit import START, BaseCheckpointSaver, RunnableConfig, registry
 from graphkit.errors import MissingDependencyError
 from savers import FileSystemSaver
-from tests.cli.terminal import SHOP, damage, graphkit
+from tests.cli.terminal import SHOP, checkpoint, damage, graphkit
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAPHKIT = [sys.executable, "-W", "error", "-m", "graphkit"]
@@ -118,6 +120,81 @@ def test_completion_of_what_is_not_there(tmp_path):
     words = f"graphkit show {tmp_path / 'nothing'} o"
     done = process(_GRAPHKIT_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD="3", _TYPER_COMPLETE_ARGS=words)
     assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+# What cannot be shown as it is
+
+
+def test_an_output_that_lacks_letters_has_them_escaped(tmp_path):
+    text = "naïve \U0001f600 → …"
+    FileSystemSaver(tmp_path / "runs").put(RunnableConfig("t"), checkpoint(1, START, "a", {"text": text}))
+    ascii_only = {"PYTHONIOENCODING": "ascii"}
+    done = process("show", tmp_path / "runs", "t", "--key", "text", **ascii_only)
+    assert (done.returncode, done.stdout) == (0, "na\\u00efve \\ud83d\\ude00 \\u2192 \\u2026\n")
+    assert json.loads(process("show", tmp_path / "runs", "t", "--json", **ascii_only).stdout)["state"] == {"text": text}
+    # A file of threads is UTF-8 everywhere.
+    lines = subprocess.run(
+        [*GRAPHKIT, "export", tmp_path / "runs"], env={**os.environ, **ascii_only}, capture_output=True, check=True
+    ).stdout
+    assert text in lines.decode()
+    again = [*GRAPHKIT, "import", tmp_path / "again", "-"]
+    subprocess.run(again, input=lines, env={**os.environ, **ascii_only}, capture_output=True, check=True)
+    assert FileSystemSaver(tmp_path / "again").get(RunnableConfig("t")).state == {"text": text}
+
+
+def test_an_input_that_is_no_text(tmp_path, shop):
+    command = [*GRAPHKIT, "run", tmp_path / "runs", "--app", shop, "--input", "-"]
+    done = subprocess.run(
+        command,
+        input=b"\xff",
+        env={**os.environ, "PYTHONUTF8": "0", "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (2, b"graphkit: the input is no utf-8 text\n")
+
+
+@pytest.mark.parametrize(("around", "levels"), [(lambda value: [value], 400), (lambda value: {"k": value}, 600)])
+def test_values_of_any_depth_that_can_be_stored_can_be_shown(tmp_path, around, levels):
+    value = 1
+    for _ in range(levels):
+        value = around(value)
+    saver = FileSystemSaver(tmp_path / "runs")
+    saver.put(RunnableConfig("t"), checkpoint(1, START, "a", {}))
+    saver.put(RunnableConfig("t"), checkpoint(2, "a", "b", {"x": value}, 1))
+    shown = process("show", tmp_path / "runs", "t", "--json")
+    assert (shown.returncode, json.loads(shown.stdout)["state"]) == (0, {"x": value})
+    for command in ("show", "diff"):
+        assert process(command, tmp_path / "runs", "t").returncode == 0
+    exported = process("export", tmp_path / "runs").stdout
+    assert process("import", tmp_path / "again", "-", stdin=exported).returncode == 0
+    assert FileSystemSaver(tmp_path / "again").get(RunnableConfig("t")).state == {"x": value}
+
+
+class Odd(BaseCheckpointSaver):
+    """A saver of somebody's, with a mistake in it."""
+
+    def __init__(self, path):
+        pass
+
+    def get(self, config):
+        return None
+
+    list = put = release = get
+
+    def threads(self, *, released=False):
+        raise ZeroDivisionError("an odd saver")
+
+
+def test_what_nobody_foresaw_is_a_sentence_too():
+    registry.register_saver("test-odd", Odd)
+    done = graphkit("threads", "test-odd:x")
+    assert done.code == 70
+    assert done.err == (
+        "graphkit: ZeroDivisionError: an odd saver; nobody foresaw this: run it again with --debug and report it\n"
+    )
+    with pytest.raises(ZeroDivisionError):
+        graphkit("threads", "test-odd:x", "--debug")
 
 
 # What is typed wrongly

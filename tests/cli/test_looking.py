@@ -254,6 +254,18 @@ def test_no_age(text):
         age(text)
 
 
+@pytest.mark.parametrize("text", ["1e9w", "1e400s", "-1d"])
+def test_ages_that_no_clock_has(text):
+    with pytest.raises(UsageError, match="at most a thousand years and not below zero"):
+        age(text)
+
+
+@pytest.mark.parametrize("wrong", [("--newer", "5"), ("--older", "-1d"), ("--meta", "user")])
+def test_a_filter_that_makes_no_sense_is_refused_even_where_there_is_nothing_to_choose_from(tmp_path, wrong):
+    FileSystemSaver(tmp_path / "empty").close()
+    assert graphkit("threads", tmp_path / "empty", *wrong).code == 2
+
+
 def test_the_library_s_logger_is_left_as_it_was(store):
     before = list(logging.getLogger("graphkit").handlers)
     graphkit("threads", store)

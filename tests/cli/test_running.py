@@ -81,6 +81,41 @@ def test_an_app_that_needs_a_module_that_is_not_there(tmp_path, shop):
     assert "needs the module nothing_of_this_name" in run(tmp_path / "runs", app="needy:app").err
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 / 0", "importing broken failed: ZeroDivisionError: division by zero ({here}, line 2)"),
+        ("def f(:", "importing broken failed: SyntaxError: invalid syntax (broken.py, line 2)"),
+        ("from shop import nothing", "importing broken failed: ImportError: cannot import name 'nothing' from 'shop'"),
+        (
+            "def app(): raise OSError('no disk')",
+            "calling broken:app without arguments failed: OSError: no disk ({here}",
+        ),
+        ("def app(x): return x", "failed: TypeError: app() missing 1 required positional argument: 'x'; --debug"),
+    ],
+)
+def test_an_app_that_fails_is_told_where(tmp_path, shop, text, message):
+    (tmp_path / "broken.py").write_text(f"# a module\n{text}\n")
+    done = run(tmp_path / "runs", app="broken:app")
+    sys.modules.pop("broken", None)
+    assert (done.code, done.err.count("\n"), "Traceback" in done.err) == (2, 1, False)
+    assert message.format(here=tmp_path / "broken.py") in done.err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("text", ["app = StateGraph({}).compile()", "def app(): return StateGraph({}).compile()"])
+def test_an_app_that_cannot_be_built(tmp_path, shop, text):
+    (tmp_path / "broken.py").write_text(f"from graphkit import StateGraph\n{text}\n")
+    done = run(tmp_path / "runs", app="broken:app")
+    sys.modules.pop("broken", None)
+    assert (done.code, done.err.count("\n"), "no entry point" in done.err) == (3, 1, True)
+
+
+def test_the_traceback_of_an_app_that_fails_is_there_for_the_asking(tmp_path, shop):
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    assert "Traceback" in run(tmp_path / "runs", "--debug", app="broken:app").err
+
+
 def test_an_app_with_a_saver_of_its_own(tmp_path, shop):
     (tmp_path / "kept.py").write_text(
         "import shop\nfrom savers import FileSystemSaver\napp = shop.graph.compile(checkpoint_saver=FileSystemSaver('own'))\n"
@@ -102,9 +137,22 @@ def test_the_directory_may_stand_in_the_environment(tmp_path, shop):
 
 
 def test_bad_input(tmp_path, shop):
-    for given, message in (("{", "--input is not JSON"), ("[1]", "--input must be a JSON object")):
+    deep = "[" * 100_000
+    for given, message in (
+        ("{", "--input is not JSON"),
+        ("[1]", "--input must be a JSON object"),
+        (deep, "--input is not JSON"),
+    ):
         done = run(tmp_path / "runs", given=given)
         assert (done.code, message in done.err) == (2, True)
+    done = run(tmp_path / "runs", "--meta", f"key={deep}")
+    assert (done.code, "--meta: the value of key is nested too deeply" in done.err) == (2, True)
+
+
+def test_an_answer_from_the_input(tmp_path, shop):
+    run(tmp_path / "runs")
+    done = graphkit("resume", tmp_path / "runs", "t", "--app", shop, "--value", "-", stdin="1")
+    assert done.lines[-1] == "t finished after 2 steps"
 
 
 def test_a_failing_node_is_one_sentence(tmp_path, shop):

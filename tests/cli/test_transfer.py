@@ -245,6 +245,7 @@ def test_types_must_be_known(source):
         (lambda _: ['{"graphkit": "threads", "format": 2}'], "reads up to 1"),
         (lambda lines: [lines[0], *lines[2:]], "line 2: a thread is expected"),
         (lambda lines: [*lines[:3], "nonsense", *lines[3:]], "line 4 is no JSON"),
+        (lambda lines: [*lines[:3], "[" * 100_000, *lines[3:]], "line 4 is no JSON"),
         (lambda lines: [*lines[:3], "[1]", *lines[3:]], "line 4 is no object"),
         (lambda lines: [*lines[:2], '{"ns": ""}', *lines[3:]], "line 3 makes no sense"),
         (lambda lines: [*lines[:3], *lines[4:]], "were changed"),
@@ -463,6 +464,10 @@ def test_types_of_a_graph(tmp_path, shop):
 def test_a_file_that_cannot_be(store, tmp_path):
     assert graphkit("export", store, "--output", tmp_path / "no" / "file").code == 15
     assert graphkit("import", tmp_path / "b", tmp_path / "nothing").code == 15
-    assert graphkit("import", tmp_path / "b", "-", stdin="hello\n").code == 13
+    for text in ("hello\n", "[" * 100_000):
+        assert graphkit("import", tmp_path / "b", "-", stdin=text).code == 13
+    (tmp_path / "picture").write_bytes(b'{"graphkit": "\x89PNG\xff"}')
+    done = graphkit("import", tmp_path / "b", tmp_path / "picture")
+    assert (done.code, "it is not UTF-8" in done.err) == (13, True)
     assert graphkit("import", tmp_path / "b", "-", stdin="").code == 13
     assert not (tmp_path / "b").exists()

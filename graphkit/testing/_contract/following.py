@@ -131,6 +131,11 @@ class FollowingTests(SaverTests):
             assert reader.result(PATIENCE) is None
             assert watch.get(0) is None
 
+    def test_a_watch_wants_an_interval_above_zero(self) -> None:
+        for interval in (0.0, -1.0, float("nan")):
+            with self.raises(CheckpointerConfigurationError):
+                self.open().watch("t", interval=interval)
+
     def test_waiting_for_an_answer(self) -> None:
         saver = self.open()
         saver.put(at(), made({"n": 0}))

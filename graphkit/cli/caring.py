@@ -13,7 +13,7 @@ from graphkit.cli.looking import age
 from graphkit.cli.opening import open_store, thread_of
 from graphkit.cli.options import Directory, DryRun, MaybeThread, Thread
 from graphkit.cli.render import Column, Said, Table, human_bytes
-from graphkit.cli.values import UsageError, shown
+from graphkit.cli.values import UsageError, counted, shown
 from graphkit.cli.world import World
 from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointNotFoundError
 
@@ -72,7 +72,9 @@ def verify(world: World, directory: Directory, thread: MaybeThread = None) -> An
     ]
     checkpoints = sum(file.checkpoints for one in report.threads for file in one.files)
     sums = {"threads": len(report.threads), "checkpoints": checkpoints, "size": report.size, "ok": report.ok}
-    amount = f"{len(report.threads)} threads, {checkpoints} checkpoints, {human_bytes(report.size)}"
+    amount = (
+        f"{counted(len(report.threads), 'thread')}, {counted(checkpoints, 'checkpoint')}, {human_bytes(report.size)}"
+    )
     if report.ok:
         return Said(f"{amount}: all of it is well", {**sums, "problems": []})
     code = CheckpointCorruptionError.exit_code if any(row["state"] != "torn" for row in rows) else 0
@@ -99,7 +101,9 @@ def repair(world: World, directory: Directory, thread: MaybeThread = None, dry_r
         report = _ability(saver, "verify")(only)
         wrong = [one for one in report.threads if not one.ok]
         names = ", ".join(shown(one.thread_id or one.directory) for one in wrong) or "none"
-        return Said(f"would repair {len(wrong)} threads: {names}", {"threads": [one.thread_id for one in wrong]})
+        return Said(
+            f"would repair {counted(len(wrong), 'thread')}: {names}", {"threads": [one.thread_id for one in wrong]}
+        )
     with world.progress("repairing") as progress:
         done = _ability(saver, "repair")(only, progress=progress)
     kept, lost = sum(file.kept for file in done.files), [one for file in done.files for one in file.lost]
@@ -108,7 +112,8 @@ def repair(world: World, directory: Directory, thread: MaybeThread = None, dry_r
         {"path": file.before.path, "kept": file.kept, "set_aside": file.set_aside, "refused": file.refused}
         for file in done.files
     ]
-    sentence = f"repaired {len(done.files) - len(refused)} files: kept {kept} checkpoints, lost {len(lost)} records"
+    sentence = f"repaired {counted(len(done.files) - len(refused), 'file')}: kept {counted(kept, 'checkpoint')}, "
+    sentence += f"lost {counted(len(lost), 'record')}"
     sentence += "".join(f"\n{file.before.path}: {file.refused}" for file in refused)
     losses = [{"checkpoint": one.checkpoint_id, "offset": one.offset, "reason": one.reason} for one in lost]
     data = {"files": files, "lost": losses, "finished": list(done.finished), "removed": list(done.removed)}
@@ -172,7 +177,7 @@ def prune(
             progress(done, len(among), thread_id)
     verb = "would remove" if dry_run else "removed"
     return Said(
-        f"{verb} {count} checkpoints of {len(among)} threads",
+        f"{verb} {counted(count, 'checkpoint')} of {counted(len(among), 'thread')}",
         {"removed": count, "threads": len(among), "dry_run": dry_run},
     )
 
@@ -205,9 +210,11 @@ def copy(
     data = {"thread": target, "from": source, "checkpoints": count, "dry_run": dry_run}
     if dry_run:
         free = "is free" if not saver.namespaces(target) else "is taken, so it would be refused"
-        return Said(f"would copy {count} checkpoints of {shown(source)} to {shown(target)}, which {free}", data)
+        return Said(
+            f"would copy {counted(count, 'checkpoint')} of {shown(source)} to {shown(target)}, which {free}", data
+        )
     saver.copy(source, target)
-    return Said(f"copied {count} checkpoints of {shown(source)} to {shown(target)}", data)
+    return Said(f"copied {counted(count, 'checkpoint')} of {shown(source)} to {shown(target)}", data)
 
 
 def delete(
@@ -265,11 +272,12 @@ def release(
     count = _count(saver, thread_id)
     data = {"thread": thread_id, "checkpoints": count, "dry_run": dry_run}
     if dry_run:
-        return Said(f"would release {count} checkpoints of {shown(thread_id)}", data)
+        return Said(f"would release {counted(count, 'checkpoint')} of {shown(thread_id)}", data)
     tag = saver.release(RunnableConfig(thread_id))
     kept = f"as version {tag.version}" if tag.version is not None else "and kept nowhere: this saver has no versions"
     return Said(
-        f"released {len(tag.checkpoints)} checkpoints of {shown(thread_id)} {kept}", {**data, "version": tag.version}
+        f"released {counted(len(tag.checkpoints), 'checkpoint')} of {shown(thread_id)} {kept}",
+        {**data, "version": tag.version},
     )
 
 

@@ -17,7 +17,7 @@ from graphkit._watch import Change, Watch
 from graphkit.cli.opening import checkpoint_of, load_app, open_store, thread_of
 from graphkit.cli.options import App, CheckpointId, Directory, Limit, MaybeThread
 from graphkit.cli.render import Column, Said, Table, Text, View, show
-from graphkit.cli.values import UsageError, brief, shown
+from graphkit.cli.values import UsageError, brief, counted, shown
 from graphkit.cli.world import World
 
 _SHOWN: Final = 20
@@ -214,7 +214,7 @@ def worker(
     with world.stopping(serving.stop):
         world.warn("serving; ^C or SIGTERM stops before the next node")
         count = serving.run(once=once)
-    return Said(f"took up {count} run{'' if count == 1 else 's'}", {"runs": count})
+    return Said(f"took up {counted(count, 'run')}", {"runs": count})
 
 
 def _output(world: World, thread: str, output: NodeOutput) -> Text:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphkit.cli.render import Said
-from graphkit.cli.values import shown
+from graphkit.cli.values import counted, shown
 from graphkit.cli.world import World
 
 _SOME: Final = 5
@@ -52,12 +52,13 @@ def _savers() -> Any:
 
 def _told(report: Any, directory: str) -> Said:
     there = f", {report.skipped} were there already" if report.skipped else ""
-    sentence = f"imported {report.checkpoints} checkpoints to {shown(directory)}{there}; {report.threads} threads"
+    sentence = f"imported {counted(report.checkpoints, 'checkpoint')} to {shown(directory)}{there}; "
+    sentence += counted(report.threads, "thread")
     if report.ok:
         sentence += ", read back and the same"
     else:
         problems = "\n".join(report.problems[:_SOME])
-        sentence += f". {len(report.problems)} problems:\n{problems}"
+        sentence += f". {counted(len(report.problems), 'problem')}:\n{problems}"
     counts = {name: getattr(report, name) for name in ("threads", "checkpoints", "skipped")}
     return Said(sentence, {**counts, "problems": list(report.problems)}, 0 if report.ok else 1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -13,10 +13,10 @@ from typing import Annotated, Final, TextIO
 import typer
 
 from graphkit._abc import BaseCheckpointSaver
-from graphkit.cli.opening import load_app, open_store, thread_of
+from graphkit.cli.opening import load_app, open_store, some, thread_of
 from graphkit.cli.options import Directory, DryRun, MaybeApp
 from graphkit.cli.render import Said
-from graphkit.cli.values import UsageError, shown
+from graphkit.cli.values import UsageError, counted, shown
 from graphkit.cli.world import World
 from graphkit.errors import CheckpointFormatError, CheckpointStorageError
 
@@ -34,6 +34,7 @@ def export(
     output: OutputFile = "-",
     raw: Annotated[bool, typer.Option("--raw", help="The log files as they are, instead of readable lines.")] = False,
     versions: Annotated[bool, typer.Option(help="Whether to take released histories too.")] = True,
+    dry_run: DryRun = False,
     app: MaybeApp = None,
 ) -> Said | None:
     """Write threads to a single file: readable JSON lines that keep every type, or the raw logs.
@@ -45,6 +46,8 @@ def export(
     saver, types = open_store(directory), _types(app)
     saver.register_types(*types)
     chosen = [thread_of(saver, one, released=versions) for one in threads] if threads else None
+    if dry_run:
+        return _would_export(chosen or saver.threads(released=versions), output)
     with world.progress("exporting") as progress:
         if raw:
             from graphkit.rawlogs import export_logs
@@ -55,6 +58,12 @@ def export(
 
             lines = export_threads(saver, chosen, types=types, versions=versions, progress=progress)
         return _write(world, lines, output)
+
+
+def _would_export(threads: Sequence[str], output: str) -> Said:
+    place = "the output" if output == "-" else shown(output)
+    data = {"threads": list(threads), "file": output, "dry_run": True}
+    return Said(f"would export {counted(len(threads), 'thread')} to {place}: {some(threads)}", data)
 
 
 def _types(app: str | None) -> tuple[type, ...]:
@@ -83,7 +92,7 @@ def _write(world: World, lines: Iterable[str], output: str) -> Said | None:
         raise CheckpointStorageError(output, "write", error) from error
     finally:
         beside.unlink(missing_ok=True)
-    return Said(f"exported {count} threads to {shown(output)}", {"threads": count, "file": output})
+    return Said(f"exported {counted(count, 'thread')} to {shown(output)}", {"threads": count, "file": output})
 
 
 def import_(
@@ -117,7 +126,7 @@ def import_(
         from graphkit.rawlogs import import_logs
 
         done = import_logs(saver, lines, progress=progress)
-    return Said(f"imported the logs of {len(done)} threads, verified", {"threads": list(done)})
+    return Said(f"imported the logs of {counted(len(done), 'thread')}, verified", {"threads": list(done)})
 
 
 def _imported(
@@ -129,7 +138,8 @@ def _imported(
         saver, lines, types=_types(app), rename=lambda one: rename or one, progress=progress  # type: ignore[arg-type]
     )  # fmt: skip
     there = f", {done.skipped} were there already" if done.skipped else ""
-    sentence = f"imported {done.checkpoints} checkpoints of {len(done.threads)} threads, read back and the same{there}"
+    amount = f"{counted(done.checkpoints, 'checkpoint')} of {counted(len(done.threads), 'thread')}"
+    sentence = f"imported {amount}, read back and the same{there}"
     return Said(sentence, {"threads": list(done.threads), "checkpoints": done.checkpoints, "skipped": done.skipped})
 
 
@@ -169,8 +179,9 @@ def _threads_in(lines: Iterable[str]) -> Iterator[str]:
 
 def _would(lines: Iterable[str]) -> Said:
     threads = list(_threads_in(lines))
-    names = ", ".join(map(shown, threads[:10])) + (", ..." if len(threads) > 10 else "")  # noqa: PLR2004 - a line of them
-    return Said(f"would import {len(threads)} threads: {names}", {"threads": threads, "dry_run": True})
+    return Said(
+        f"would import {counted(len(threads), 'thread')}: {some(threads)}", {"threads": threads, "dry_run": True}
+    )
 
 
 def _single(lines: Iterable[str]) -> Iterator[str]:

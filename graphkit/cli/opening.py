@@ -108,7 +108,7 @@ def thread_of(saver: BaseCheckpointSaver, typed: str, *, released: bool = False)
     if len(found) == 1:
         return found[0]
     if found:
-        raise UsageError(f"{len(found)} threads begin with {shown(start)}: {_some(found)}; type more of it")
+        raise UsageError(f"{len(found)} threads begin with {shown(start)}: {some(found)}; type more of it")
     raise CheckpointNotFoundError(typed, hint=(near(typed, known) or "; see graphkit threads").removeprefix("; "))
 
 
@@ -145,12 +145,13 @@ def checkpoint_of(saver: BaseCheckpointSaver, at: RunnableConfig, typed: str | N
     if len(found) == 1:
         return found[0]
     if found:
-        raise UsageError(f"{len(found)} checkpoints match {typed}: {_some([info.id for info in found])}; type more")
+        raise UsageError(f"{len(found)} checkpoints match {typed}: {some([info.id for info in found])}; type more")
     hint = near(typed, [info.id for info in history]) or "; see graphkit history"
     raise CheckpointNotFoundError(at.thread, f"checkpoint {shown(typed)}", hint.removeprefix("; "))
 
 
-def _some(ids: Sequence[str]) -> str:
+def some(ids: Sequence[str]) -> str:
+    """The first of several ids, for a sentence."""
     return ", ".join(map(shown, ids[:5])) + (", ..." if len(ids) > 5 else "")  # noqa: PLR2004 - a line of them
 
 

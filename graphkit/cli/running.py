@@ -14,7 +14,7 @@ from graphkit._output import ABSENT, GraphResume, InterruptionMetadata, NodeOutp
 from graphkit.cli.opening import checkpoint_of, load_app, saver_of, thread_of
 from graphkit.cli.options import App, Assign, CheckpointId, Directory, Thread
 from graphkit.cli.render import Said, Text, View
-from graphkit.cli.values import UsageError, asking, assignments, brief, from_json, object_from_json, shown
+from graphkit.cli.values import UsageError, asking, assignments, brief, counted, from_json, object_from_json, shown
 from graphkit.cli.world import World
 
 _NAME: Final = 24
@@ -176,7 +176,7 @@ def _step(output: NodeOutput, number: int, seconds: float) -> Text:
 
 
 def _end(thread_id: str, last: NodeOutput | None, steps: int) -> Said:
-    count = f"{steps} step{'' if steps == 1 else 's'}"
+    count = counted(steps, "step")
     if isinstance(last, InterruptionMetadata):
         data = {"thread": thread_id, "status": "interrupted", "interrupts": [_asks(one) for one in last.interrupts]}
         asks = "; ".join(f"{one.when} {shown(one.node_id)}: {asking(one.reason())}" for one in last.interrupts)

@@ -19,7 +19,7 @@ from graphkit.cli.options import Assign, CheckpointId, Directory, MaybeApp, Mayb
 from graphkit.cli.reading import asked
 from graphkit.cli.render import Column, Said, Table
 from graphkit.cli.standins import looks_without_types
-from graphkit.cli.values import UsageError, asking, assignments, brief, from_json, shown
+from graphkit.cli.values import UsageError, asking, assignments, brief, counted, from_json, shown
 from graphkit.cli.world import World
 from graphkit.errors import (
     CheckpointConflictError,
@@ -210,9 +210,8 @@ def fork(
         for info in line[:-1]:
             _put_again(saver, at.with_check_point_id(info.id), new, info.tags)
         here = _put_head(saver, at.with_check_point_id(head.id), new, keep_id=True)
-    sentence = (
-        f"{shown(target)} begins with {len(line)} checkpoints of {shown(at.thread)} and goes on with {_next(head)}"
-    )
+    path = f"{counted(len(line), 'checkpoint')} of {shown(at.thread)}"
+    sentence = f"{shown(target)} begins with {path} and goes on with {_next(head)}"
     return Said(
         sentence, {"thread": target, "from": at.thread, "checkpoint": here.checkpoint_id, "checkpoints": len(line)}
     )

@@ -129,6 +129,11 @@ def brief(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def counted(number: int, thing: str) -> str:
+    """How many there are of a thing, in words."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
 def asking(payload: Any, limit: int = 60) -> str:
     """What a human is asked, in one line: an object without its braces and quotes, of a single text only that."""
     value = plain(payload)
@@ -180,7 +185,11 @@ def _known(value: Any, place: str) -> str:
     where = place.lstrip(".") or "the state"
     if isinstance(value, Mapping):
         return f"; {where} has {', '.join(map(shown, map(str, value))) or 'no keys'}"
-    return f"; {where} has {len(value)} items" if isinstance(value, Sequence) else f"; {where} is {brief(value)}"
+    return (
+        f"; {where} has {counted(len(value), 'item')}"
+        if isinstance(value, Sequence)
+        else f"; {where} is {brief(value)}"
+    )
 
 
 class Difference(NamedTuple):

@@ -17,7 +17,7 @@ def test_verify(store):
     assert graphkit("verify", store, "--json").json == {
         "threads": 3, "checkpoints": 5, "size": 1310, "ok": True, "problems": [],
     }  # fmt: skip
-    assert graphkit("verify", store, "order-17").out.startswith("1 threads, 2 checkpoints")
+    assert graphkit("verify", store, "order-17").out.startswith("1 thread, 2 checkpoints")
 
 
 def test_verify_finds_damage(store):
@@ -42,10 +42,10 @@ def test_repair(store):
     damage(store, "order-18", offset=-100)
     before = files(store)
     would = graphkit("repair", store, "--dry-run")
-    assert would.out == "would repair 1 threads: order-18\n"
+    assert would.out == "would repair 1 thread: order-18\n"
     assert files(store) == before
     done = graphkit("repair", store, "order-18")
-    assert (done.code, done.out.startswith("repaired 1 files: kept 1 checkpoints, lost ")) == (0, True)
+    assert (done.code, done.out.startswith("repaired 1 file: kept 1 checkpoint, lost ")) == (0, True)
     assert graphkit("verify", store).code == 0
     assert graphkit("repair", store).out == "nothing was damaged\n"
     data = graphkit("repair", store, "--json").json
@@ -56,7 +56,7 @@ def test_a_thread_that_only_its_name_proves_is_repaired_when_it_is_named(store):
     FileSystemSaver(store).put(RunnableConfig("Order / 19"), checkpoint(1, "a", "b", {}))
     damage(store, "order-19", offset=70)
     done = graphkit("repair", store, "Order / 19")
-    assert (done.code, done.out.startswith("repaired 1 files: kept 1 checkpoints")) == (0, True)
+    assert (done.code, done.out.startswith("repaired 1 file: kept 1 checkpoint")) == (0, True)
     assert graphkit("repair", store, "Order / 20").code == 11
 
 
@@ -79,9 +79,9 @@ def test_prune(saver, store):
         saver.put(RunnableConfig("order-17"), checkpoint(number, "x", "y", {}, number - 1))
     saver.add_tags(RunnableConfig("order-17", "00000000-0000-7000-8000-000000000004"), "keep")
     options = ["order-17", "--keep-last", "2", "--keep-tag", "keep"]
-    assert graphkit("prune", store, *options, "--dry-run").out == "would remove 5 checkpoints of 1 threads\n"
+    assert graphkit("prune", store, *options, "--dry-run").out == "would remove 5 checkpoints of 1 thread\n"
     assert len(graphkit("history", store, "order-17", "--json").json) == 9
-    assert graphkit("prune", store, *options).out == "removed 5 checkpoints of 1 threads\n"
+    assert graphkit("prune", store, *options).out == "removed 5 checkpoints of 1 thread\n"
     rows = graphkit("history", store, "order-17", "--json").json
     assert [row["id"][-1] for row in rows] == ["9", "8", "4", "2"]  # what is tagged and what waits stays
     assert graphkit("prune", store, "order-17", "--keep-last", "1", "--interrupted", "--json").json["removed"] == 3

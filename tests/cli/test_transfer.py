@@ -421,6 +421,10 @@ def test_logs_want_a_directory(source):
 
 def test_export_and_import(store, tmp_path, saver):
     file = tmp_path / "all.jsonl"
+    would = graphkit("export", store, "--output", file, "--dry-run")
+    assert would.out == f"would export 3 threads to {file}: import-a, order-17, order-18\n"
+    assert graphkit("export", store, "order-17", "--dry-run").out == "would export 1 thread to the output: order-17\n"
+    assert not file.exists()
     done = graphkit("export", store, "--output", file)
     assert done.out == f"exported 3 threads to {file}\n"
     would = graphkit("import", tmp_path / "b", file, "--dry-run")

@@ -17,7 +17,7 @@ from graphkit._watch import Change, Watch
 from graphkit.cli.opening import checkpoint_of, load_app, open_store, thread_of
 from graphkit.cli.options import App, CheckpointId, Directory, Limit, MaybeThread
 from graphkit.cli.render import Column, Said, Table, Text, View, show
-from graphkit.cli.values import UsageError, brief, counted, shown
+from graphkit.cli.values import UsageError, asking, brief, counted, shown
 from graphkit.cli.world import World
 
 _SHOWN: Final = 20
@@ -123,7 +123,7 @@ def _told(change: Change) -> str:
     """A change in a few words; a step says where it leads by itself."""
     value: Any = change.value
     if change.kind == "interrupt":
-        return f"waits {value['when']} {shown(value['node_id'])}: {brief(_reason(value), _WIDTH)}"
+        return f"waits {value['when']} {shown(value['node_id'])}: {asking(_reason(value), _WIDTH)}"
     if change.kind == "answer":
         return "goes on" if value is None else f"answered: {brief(value, _WIDTH)}"
     if change.kind == "failure":
@@ -200,7 +200,8 @@ def worker(
     """Serve the runs of a directory: go on with those that were answered, and those whose process died.
 
     Start as many as there is work for: a thread is run by one of them at a time. Threads of other graphs are left
-    alone. SIGTERM and ^C stop it before the next node, with everything stored; another worker goes on at once.
+    alone. The directory may be missing or empty as yet. SIGTERM and ^C stop it before the next node, with everything
+    stored; another worker goes on at once.
 
     Example: graphkit worker runs --app shop:app
     """
@@ -210,7 +211,7 @@ def worker(
         if not (output.is_start or isinstance(output, StreamingOutput)):
             show(world, _output(world, thread, output))
 
-    serving = Worker(load_app(app, directory), failed=failed, on_output=report, interval=interval)
+    serving = Worker(load_app(app, directory, create=True), failed=failed, on_output=report, interval=interval)
     with world.stopping(serving.stop):
         world.warn("serving; ^C or SIGTERM stops before the next node")
         count = serving.run(once=once)
@@ -222,7 +223,7 @@ def _output(world: World, thread: str, output: NodeOutput) -> Text:
     waits = [{"id": one.id, "node": one.node_id, "when": one.when, "reason": one.reason()} for one in stops]
     told = "finished" if output.is_end else shown(output.node)
     if stops:
-        told = "waits " + "; ".join(f"{one.when} {shown(one.node_id)}: {brief(one.reason())}" for one in stops)
+        told = "waits " + "; ".join(f"{one.when} {shown(one.node_id)}: {asking(one.reason())}" for one in stops)
     when = world.now()
     data = {"time": when, "thread": thread, "node": output.node, "subgraph": output.is_subgraph, "interrupts": waits}
     return Text(f"{world.local(when):%H:%M:%S}  {shown(thread):24} {told}", data)

@@ -63,7 +63,7 @@ class Watching:
 def test_a_line_per_step_of_another_process(store, saver):
     watching = Watching(store, saver, "order-17", "--interval", "3600", "--limit", "8")
     assert told(watching.process.stdout.readline()).split() == ["order-17", "reserve", "->", "approve"]
-    stopped = 'waits inside approve: {"question": "Ship lamp?"}'
+    stopped = "waits inside approve: Ship lamp?"
     assert told(watching.process.stdout.readline()) == f"{'order-17':24} {stopped}\n"
     saver.put_writes(AT, {"answer:q-1": {"yes": True}})
     saver.put(RunnableConfig("order-18"), step("x", END))

@@ -197,6 +197,15 @@ def test_an_answer_given_elsewhere_is_noticed_without_polling(place, saver, star
     assert work(place) == ["t draft", "t held", "t publish"]
 
 
+def test_a_worker_may_start_before_there_is_a_directory(place, start):
+    worker = start()
+    with FileSystemSaver(place / "runs") as saver:
+        begin(saver, "t")
+        assert worker.until(lambda line: line["interrupts"])["thread"] == "t"
+    worker.signal(signal.SIGTERM)
+    assert worker.end()[2] == 0
+
+
 def test_a_second_worker_takes_over_from_one_that_is_killed_in_a_node(place, saver, start):
     os.mkfifo(place / "gate")
     begin(saver, "t")
@@ -352,5 +361,5 @@ def test_people_read_lines(place, saver):
     done.killer.cancel()
     assert (done.process.returncode, err) == (0, "serving; ^C or SIGTERM stops before the next node\n")
     said = [line[10:] for line in out.splitlines()[:-1]]
-    assert said == [f"{'t':24} draft", f'{"t":24} waits inside review: {{"question": "ok?"}}']
+    assert said == [f"{'t':24} draft", f"{'t':24} waits inside review: ok?"]
     assert out.splitlines()[-1] == "took up 1 run"

@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import inspect
 import logging
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final, get_type_hints
@@ -58,7 +59,10 @@ def application() -> typer.Typer:
             text, _, example = inspect.getdoc(function).partition(_EXAMPLE)  # type: ignore[union-attr]
             epilog = f"{_EXAMPLE} {' '.join(example.split())}"
             name = function.__name__.rstrip("_").replace("_", "-")
-            app.command(name, cls=_Command, help=text.strip(), epilog=epilog)(_as_typer_wants(function))
+            short = re.split("[.:,]", text)[0]
+            app.command(name, cls=_Command, help=text.strip(), short_help=short, epilog=epilog)(
+                _as_typer_wants(function)
+            )
     return app
 
 

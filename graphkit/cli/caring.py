@@ -123,7 +123,7 @@ def repair(world: World, directory: Directory, thread: MaybeThread = None, dry_r
 
 
 def compact(world: World, directory: Directory, thread: MaybeThread = None, dry_run: DryRun = False) -> Said:
-    """Free the bytes of what was replaced and nobody can reach any more.
+    """Free the bytes of what nobody can reach any more, because it was replaced.
 
     Example: graphkit compact runs
     """
@@ -200,7 +200,7 @@ def copy(
     target: Annotated[str, typer.Argument(metavar="NEW", help="The id of the copy.")],
     dry_run: DryRun = False,
 ) -> Said:
-    """Copy the active history of a thread into a new one, ids and all.
+    """Copy a thread's active history into a new one, ids and all.
 
     Example: graphkit copy runs order-17 order-17-backup
     """

@@ -29,7 +29,7 @@ def export(
     world: World,
     directory: Directory,
     threads: Annotated[
-        list[str] | None, typer.Argument(metavar="[THREAD]...", help="Only these threads.", show_default=False)
+        list[str] | None, typer.Argument(metavar="THREAD", help="Only these threads.", show_default=False)
     ] = None,
     output: OutputFile = "-",
     raw: Annotated[bool, typer.Option("--raw", help="The log files as they are, instead of readable lines.")] = False,

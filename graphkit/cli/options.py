@@ -52,7 +52,7 @@ Thread = Annotated[
 ]
 MaybeThread = Annotated[
     str | None,
-    typer.Argument(metavar="[THREAD]", help="Only this thread.", autocompletion=_threads, show_default=False),
+    typer.Argument(metavar="THREAD", help="Only this thread.", autocompletion=_threads, show_default=False),
 ]
 CheckpointId = Annotated[
     str | None,

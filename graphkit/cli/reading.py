@@ -120,15 +120,15 @@ def diff(
     thread: Thread,
     first: Annotated[
         str | None,
-        typer.Argument(metavar="[FROM]", help="A checkpoint; the one before the latest otherwise.", show_default=False),
+        typer.Argument(metavar="FROM", help="A checkpoint; the one before the latest otherwise.", show_default=False),
     ] = None,
     second: Annotated[
-        str | None, typer.Argument(metavar="[TO]", help="A checkpoint; the latest otherwise.", show_default=False)
+        str | None, typer.Argument(metavar="TO", help="A checkpoint; the latest otherwise.", show_default=False)
     ] = None,
     ns: Namespace = "",
     app: MaybeApp = None,
 ) -> Text:
-    """Tell what differs between the states of two checkpoints, and which nodes finished between them.
+    """Tell what differs between two checkpoints: in their states, and which nodes finished between them.
 
     Example: graphkit diff runs order-17 3fa92c1b 77d0e2aa
     """
@@ -182,7 +182,7 @@ def graph(
     world: World,
     directory: Directory,
     thread: Annotated[
-        str | None, typer.Argument(metavar="[THREAD]", help="Whose path to draw.", show_default=False)
+        str | None, typer.Argument(metavar="THREAD", help="Whose path to draw.", show_default=False)
     ] = None,
     checkpoint: CheckpointId = None,
     app: MaybeApp = None,

@@ -31,7 +31,7 @@ def run(
     directory: Annotated[
         str,
         typer.Argument(
-            metavar="[DIR]",
+            metavar="DIR",
             help="The checkpoint directory, made if it is missing; the saver of the graph otherwise.",
             show_default=False,
         ),

@@ -194,7 +194,7 @@ def fork(
     checkpoint: CheckpointId = None,
     app: MaybeApp = None,
 ) -> Said:
-    """Make a new thread that begins with the path to a checkpoint of another one, which stays as it is.
+    """Branch a new thread off a checkpoint of another, which stays as it is: it begins with the path to it.
 
     What waited at that checkpoint waits again, unanswered.
 
@@ -226,7 +226,7 @@ def rollback(
     ],
     app: MaybeApp = None,
 ) -> Said:
-    """Go back: an older checkpoint becomes the latest again, as a new one. Nothing is removed.
+    """Go back to an older checkpoint: it becomes the latest again, as a new one. Nothing is removed.
 
     What waited at that checkpoint waits again, unanswered. A resume goes on from there.
 

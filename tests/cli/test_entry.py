@@ -154,10 +154,10 @@ def test_an_input_that_is_no_text(tmp_path, shop):
     assert (done.returncode, done.stderr) == (2, b"graphkit: the input is no utf-8 text\n")
 
 
-@pytest.mark.parametrize(("around", "levels"), [(lambda value: [value], 400), (lambda value: {"k": value}, 600)])
-def test_values_of_any_depth_that_can_be_stored_can_be_shown(tmp_path, around, levels):
+@pytest.mark.parametrize("around", [lambda value: [value], lambda value: {"k": value}])
+def test_values_so_deep_that_they_can_just_be_stored_can_be_shown(tmp_path, around):
     value = 1
-    for _ in range(levels):
+    for _ in range(400):
         value = around(value)
     saver = FileSystemSaver(tmp_path / "runs")
     saver.put(RunnableConfig("t"), checkpoint(1, START, "a", {}))

@@ -306,7 +306,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             thread: the thread. A config with a checkpoint id: from that checkpoint on, which is not told itself, but
                 what was recorded beside it. With a namespace: that one and those below it.
             latest: begin with the latest checkpoint of each history, and what is recorded beside it.
-            interval: seconds between looks, where the saver can but look.
+            interval: seconds from one look to the next, where the saver can but look.
 
         Raises:
             CheckpointNotFoundError: there is no such checkpoint.

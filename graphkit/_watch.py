@@ -91,15 +91,19 @@ class Watch(abc.ABC):
             CheckpointStorageError: the store cannot be read.
         """
         deadline = None if timeout is None else monotonic() + timeout
+        has_looked = False
         with self._reading:
             while not self._closed:
                 if (change := next(self._found, None)) is not None:
                     return change
+                if has_looked and deadline is not None and monotonic() >= deadline:
+                    return None  # even if another look is due: one may take longer than the interval
                 with self._changed:
                     if self._woken or not self._pause(deadline):
                         self._woken = False
                         return None
                 self._found = self._look()
+                has_looked = True
         return None
 
     def _sleep(self, until: float | None) -> None:
@@ -215,7 +219,6 @@ class PollingWatch(Watch):
             if deadline is not None and now >= deadline:
                 return False
             self._sleep(self._next if deadline is None else min(deadline, self._next))
-        self._next = monotonic() + self._interval
         return True
 
     def _places(self) -> list[_Place]:
@@ -249,6 +252,7 @@ class PollingWatch(Watch):
             yield self._end_of(place)
         for place in places:
             yield from self._look_at(place)
+        self._next = monotonic() + self._interval
 
     def _end_of(self, place: _Place) -> Change:
         kind: Kind = "delete" if self._versions(place[0]) == self._seen.pop(place)[2] else "release"

@@ -119,24 +119,26 @@ class FileWatch(Watch):
 
     def _look(self) -> Generator[Change, None, None]:
         try:
-            names, closed = self._news()
+            is_whole = monotonic() >= self._next
+            names, closed = self._news(is_whole=is_whole)
             for name in sorted(names | closed):
                 yield from self._look_at(name)
             for name in sorted(closed):
                 yield from self._idle(name)
+            if is_whole:
+                self._next = self._due()
         except OSError as error:
             self._next = monotonic()  # what was not looked at yet is, when somebody asks again
             raise CheckpointStorageError(error.filename or self._store.root, "follow", error) from error
 
-    def _news(self) -> tuple[set[str], set[str]]:
-        """The threads to look at, and those whose lock may be free."""
+    def _news(self, *, is_whole: bool) -> tuple[set[str], set[str]]:
+        """The threads to look at, all of them or those with news, and those whose lock may be free."""
         now = monotonic()
         names: set[str] = set()
         closed = {name for name, due in self._suspects.items() if due <= now}
-        if now >= self._next:
+        if is_whole:
             names = {*self._names(), *self._marks}
             self._check_events()
-            self._next = self._due()
         if self._events is not None:
             with self._changed:
                 names, self._events.names = names | self._events.names, set()

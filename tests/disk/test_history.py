@@ -329,7 +329,7 @@ def test_a_summary_is_that_of_the_whole_history(tmp_path, seed):
 
 
 def test_a_summary_of_a_history_longer_than_what_is_read_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(frames, "_WINDOW", 1 << 12)
+    monkeypatch.setattr(frames, "WINDOW", 1 << 12)
     saver, config = FileSystemSaver(tmp_path, fsync="never"), RunnableConfig("t")
     for n in range(300):
         saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={"text": "x" * n, "n": n}))

@@ -131,6 +131,14 @@ class FollowingTests(SaverTests):
             assert reader.result(PATIENCE) is None
             assert watch.get(0) is None
 
+    def test_a_watch_comes_back_in_time_however_often_it_looks(self) -> None:
+        watch = self.open().watch("t", interval=1e-9)
+        with watch, ThreadPoolExecutor(1) as pool:
+            try:
+                assert pool.submit(watch.get, 0.0).result(PATIENCE) is None
+            finally:
+                watch.close()
+
     def test_a_watch_wants_an_interval_above_zero(self) -> None:
         for interval in (0.0, -1.0, float("nan")):
             with self.raises(CheckpointerConfigurationError):

@@ -195,14 +195,14 @@ def _object(name: str) -> Any:
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module_name)
-    except GraphKitError:
-        raise
-    except Exception as error:
-        if not isinstance(error, ModuleNotFoundError):
-            raise UsageError(f"--app: importing {shown(module_name)} failed: {_cause(error)}") from error
+    except ModuleNotFoundError as error:
         if error.name and not f"{module_name}.".startswith(f"{error.name}."):
             raise UsageError(f"--app: {module_name} needs the module {error.name}, which is not installed") from error
         raise UsageError(f"--app: there is no module {shown(module_name)} here ({here}) or installed") from error
+    except GraphKitError:
+        raise
+    except Exception as error:
+        raise UsageError(f"--app: importing {shown(module_name)} failed: {_cause(error)}") from error
     for part in path.split("."):
         if not hasattr(found, part):
             raise UsageError(f"--app: {module_name} has no {path}{near(part, dir(found))}")

@@ -185,11 +185,8 @@ def _known(value: Any, place: str) -> str:
     where = place.lstrip(".") or "the state"
     if isinstance(value, Mapping):
         return f"; {where} has {', '.join(map(shown, map(str, value))) or 'no keys'}"
-    return (
-        f"; {where} has {counted(len(value), 'item')}"
-        if isinstance(value, Sequence)
-        else f"; {where} is {brief(value)}"
-    )
+    is_list = isinstance(value, Sequence)
+    return f"; {where} has {counted(len(value), 'item')}" if is_list else f"; {where} is {brief(value)}"
 
 
 class Difference(NamedTuple):

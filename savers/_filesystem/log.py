@@ -231,20 +231,20 @@ def check_known(path: str, frame: Frame) -> None:
 
 
 def scan(
-    io: FileIO, fd: int, path: str, fid: int, start: int, end: int, seq: int, data: bytes = b"", base: int = 0
+    io: FileIO, fd: int, path: str, fid: int, start: int, end: int, seq: int, data: bytes = b""
 ) -> Iterator[Frame]:
     """The records from `start` on, in order; stops at what is not there yet. `seq` is the first one's number.
 
-    `data` has been read already, from `base` on.
+    `data` is the beginning of the file, as far as it has been read already.
 
     Raises:
         CheckpointCorruptionError: damage.
         CheckpointFormatError: a record that only a newer graphkit understands.
     """
-    offset = start
+    offset, base = start, 0
     want = WINDOW
     while offset < end:
-        frame = parse_frame(data, offset - base, offset, fid) if data else ""
+        frame = parse_frame(data, offset - base, offset, fid)
         if frame == "" and base + len(data) < end:
             # A frame longer than the window is read whole the second time.
             data, base = io.read_at(fd, offset, min(want, end - offset)), offset

@@ -303,12 +303,9 @@ def test_without_events_it_looks_again_and_again_and_says_so(saver, config, disk
 def test_looks_that_take_longer_than_the_interval_leave_time_for_the_rest(saver, config, disk, monkeypatch):
     monkeypatch.setattr(watching, "remote_kind", lambda _: "nfs4")
     saver.put(config, disk.step(1))
-    with saver.watch(latest=True, interval=1e-9) as watch, ThreadPoolExecutor(1) as pool:
-        try:
-            assert pool.submit(watch.get, 0.0).result(PATIENCE).kind == "checkpoint"
-            assert pool.submit(watch.get, 0.0).result(PATIENCE) is None
-        finally:
-            watch.close()
+    with ThreadPoolExecutor(1) as pool, saver.watch(latest=True, interval=1e-9) as watch:
+        assert pool.submit(watch.get, 0.0).result(PATIENCE).kind == "checkpoint"
+        assert pool.submit(watch.get, 0.0).result(PATIENCE) is None
 
 
 def test_when_events_run_out_later_it_goes_on_without(saver, config, disk, caplog, monkeypatch):

@@ -132,12 +132,8 @@ class FollowingTests(SaverTests):
             assert watch.get(0) is None
 
     def test_a_watch_comes_back_in_time_however_often_it_looks(self) -> None:
-        watch = self.open().watch("t", interval=1e-9)
-        with watch, ThreadPoolExecutor(1) as pool:
-            try:
-                assert pool.submit(watch.get, 0.0).result(PATIENCE) is None
-            finally:
-                watch.close()
+        with ThreadPoolExecutor(1) as pool, self.open().watch("t", interval=1e-9) as watch:
+            assert pool.submit(watch.get, 0.0).result(PATIENCE) is None
 
     def test_a_watch_wants_an_interval_above_zero(self) -> None:
         for interval in (0.0, -1.0, float("nan")):

@@ -32,6 +32,8 @@ DEL: Final = 3
 """[DEL, key]: the key is gone."""
 PACKED: Final = 4
 """[PACKED, key, kind, count, bytes, crc, method, length]: a new value, its bytes compressed to `length`."""
+DROP: Final = 5
+"""[DROP, key, count, prefix, dropped, crc, length]: behind `prefix` bytes, `dropped` ones go; new ones at the end."""
 
 OPAQUE: Final = 0
 LIST: Final = 1
@@ -47,6 +49,12 @@ MAX_DEPTH: Final = 8
 """So many keyframes may have to be looked at to find a value's pieces; then they are listed in full again."""
 SPLICE_COST: Final = 24
 """About the bytes that a splice takes beside its new ones."""
+MAX_LENGTH: Final = (1 << 32) - 1
+"""A msgpack array, map, str or bin has fewer elements or bytes than 2^32, and so has what a block expands to."""
+_NEEDLE: Final = 64
+"""So many bytes of a new value are looked for in the old one, to see whether it is a window that moved on."""
+_TRIES: Final = 8
+"""A needle that occurs more often than this in a value tells nothing about where the window begins."""
 
 BLOCK: Final = 8
 """Added to the kind in the entry of a value that began compressed."""
@@ -191,6 +199,10 @@ class Table:
                 del values[name]
                 keys_changed = True
                 i += 2
+            elif op == DROP:
+                length = ops[i + 6]
+                values[name] = _dropped(values[name], ops[i + 2 : i + 7], start + at)
+                i += 7
             else:
                 raise ValueError(f"unknown op {op!r}")
             at += length
@@ -219,11 +231,12 @@ class Table:
             i, at = i + width, at + length
 
 
-_WIDTH: Final = {SET: 3, APPEND: 4, SPLICE: 7, DEL: 2, PACKED: 8}
+_WIDTH: Final = {SET: 3, APPEND: 4, SPLICE: 7, DEL: 2, PACKED: 8, DROP: 7}
 
 
 def _packed(op: Sequence[int], start: int) -> Value:
     kind, count, size, crc, method, length = op
+    _check_size(size)
     value = Value(kind, count, size, crc, [start - _FAR, size])
     value.block = start, length, size, method
     return value
@@ -245,10 +258,34 @@ def _spliced(old: Value, op: Sequence[int], start: int) -> Value:
     if length:
         pieces += (start, length)
     pieces += _cut(old.pieces, prefix + removed, old.length)
-    new = Value(old.kind, count, old.length - removed + length, crc, pieces)
-    if old.block is not None and min(pieces[::_PAIR], default=0) < 0:
+    return _changed(old, Value(old.kind, count, old.length - removed + length, crc, pieces))
+
+
+def _dropped(old: Value, op: Sequence[int], start: int) -> Value:
+    count, prefix, dropped, crc, length = op
+    pieces = _cut(old.pieces, 0, prefix) + _cut(old.pieces, prefix + dropped, old.length)
+    if length:
+        pieces += (start, length)
+    return _changed(old, Value(old.kind, count, old.length - dropped + length, crc, pieces))
+
+
+def _changed(old: Value, new: Value) -> Value:
+    """Return the new value, with the old one's block if some of its pieces are still in that."""
+    if old.block is not None and min(new.pieces[::_PAIR], default=0) < 0:
         new.block = old.block
     return new
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_LENGTH:
+        raise ValueError(f"a value of {size} bytes is longer than any value can be")
+
+
+def taken_apart(packed: bytes, *, opaque: bool) -> tuple[Value, bytes]:
+    """Return a packed value without pieces, and its bytes."""
+    kind, count, skip = (OPAQUE, 0, 0) if opaque or not packed else split(packed, 0)
+    body = packed[skip:]
+    return Value(kind, count, len(body), crc32(body), []), body
 
 
 def _cut(pieces: Sequence[int], first: int, last: int) -> list[int]:
@@ -310,9 +347,31 @@ def difference(old: Value, old_body: bytes, packed: bytes, *, opaque: bool) -> t
         return APPEND, count - old.count, new[len(old_body) :]
     prefix, suffix = _common(old_body, new)
     middle = new[prefix : len(new) - suffix]
+    if len(middle) > _NEEDLE:
+        dropped = _dropped_after(prefix, old_body, new)
+        kept = len(old_body) - dropped
+        if dropped and len(new) - kept < len(middle):
+            return DROP, count, prefix, dropped, crc32(new), new[kept:]
     if len(middle) + SPLICE_COST >= len(packed):
         return SET, packed
     return SPLICE, count, prefix, len(old_body) - prefix - suffix, crc32(new), middle
+
+
+def _dropped_after(prefix: int, old: bytes, new: bytes) -> int:
+    """Return how many bytes a value has lost behind a prefix, if the new one goes on with the rest of the old; else 0.
+
+    That is what a window does that moves on, with or without elements in front that stay.
+    """
+    rest = new[prefix:]
+    needle = rest[:_NEEDLE]
+    at = old.find(needle, prefix + 1)
+    for _ in range(_TRIES):
+        if at < 0:
+            return 0
+        if rest.startswith(old[at:]):
+            return at - prefix
+        at = old.find(needle, at + 1)
+    return 0
 
 
 def _common(old: bytes, new: bytes) -> tuple[int, int]:
@@ -372,6 +431,7 @@ def value_of(entry: Sequence[int], position: int, base: Callable[[int], Value]) 
     value = Value(kind & ~BLOCK, count, length, crc, [])
     if kind & BLOCK and not distance:
         away, stored, size, method, *rest = rest
+        _check_size(size)
         value.block = position - away, stored, size, method
     if distance:
         earlier = base(position - distance)
@@ -401,6 +461,32 @@ def by_pieces(before: list[int], length: int, new: Value) -> tuple[list[int], in
     prefix = _shared(before, after)
     suffix = min(_shared(_mirrored(before), _mirrored(after)), min(length, new.length) - prefix)
     return _cut(after, prefix, new.length - suffix), prefix, length - prefix - suffix
+
+
+def window_by_pieces(before: list[int], length: int, new: Value) -> tuple[list[int], int, int] | None:
+    """Tell a window that moved on by its pieces, `length` bytes long before: what DROP needs; None if it is none.
+
+    Returns:
+        The pieces that follow at the end, how many bytes in front stay, and how many behind these are gone.
+    """
+    after = new.pieces
+    prefix = _shared(before, after)
+    rest_before, rest_after = _cut(before, prefix, length), _cut(after, prefix, new.length)
+    if not rest_before or not rest_after:
+        return None
+    start = rest_after[0]
+    skipped = 0
+    for i in range(0, len(rest_before), _PAIR):
+        first, size = rest_before[i], rest_before[i + 1]
+        if first <= start < first + size:
+            dropped = skipped + start - first
+            kept = length - prefix - dropped
+            stays = _cut(rest_before, dropped, length - prefix)
+            if dropped and kept and _cut(rest_after, 0, kept) == stays:
+                return _cut(rest_after, kept, new.length - prefix), prefix, dropped
+            return None
+        skipped += size
+    return None
 
 
 def _shared(one: Sequence[int], other: Sequence[int]) -> int:

@@ -43,7 +43,7 @@ class Glance(History):
         except (FileNotFoundError, NotADirectoryError, log.Unborn):
             return False
         frames: list[log.Frame] = []
-        for frame in log.scan(self.io, self.fd, self.path, self.fid, self.end, size, self.seq, data):
+        for frame in self.scan(self.end, size, self.seq, data):
             self.end = frame.end
             if frame.type in _WHOLE:
                 return False

@@ -9,7 +9,7 @@ fstat while nobody else has written. The caller holds `mutex` throughout, and th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from graphkit._serde import MalformedDataError
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointFormatError
 from savers import _delta as delta
 from savers._filesystem import log, record
+from savers._filesystem.io import boot_number
 from savers._filesystem.record import Entry
 
 if TYPE_CHECKING:
@@ -59,8 +60,6 @@ class Index:
 class History:
     """An open log. Not for several threads at once: hold `mutex`."""
 
-    careful = False
-    """Whether each record tells what was not on the disk when it was written: those who wait for it know."""
     released = False
     """Whether a log that ends in RELEASE is what we are looking for."""
 
@@ -83,6 +82,7 @@ class History:
         """An fsync failed: what the file holds may not be on the disk, whatever a later fsync says."""
         self._digest, self._codec, self._serializer = digest, codec, serializer
         self._doomed: list[int] = []
+        self.boot = boot_number()
         self.fd = -1
         self._forget()
 
@@ -95,6 +95,8 @@ class History:
         """Up to here the file is known to be on the disk."""
         self.born_durably = False
         self.seq = 0
+        self.is_scattered = False
+        """Whether what belongs to a checkpoint may stand anywhere behind it; see SCATTERED."""
         self.closed_by: log.Frame | None = None
         """The RELEASE or TOMBSTONE record at the end, if any."""
         self.tail: Entry | None = None
@@ -106,6 +108,11 @@ class History:
         self.key_length = 0
         self.key_end = 0
         self.index: Index | None = None
+
+    @property
+    def version(self) -> int:
+        """The major version of the file; that of new files if there is none."""
+        return log.MAJOR if self.header is None else self.header.major
 
     # Opening and closing
 
@@ -166,7 +173,7 @@ class History:
         try:
             size = self.io.fstat(self.fd).st_size
             start = self._read_birth(size)
-            if start and not self._read_tail(size, start):
+            if not self._read_tail(size, start):
                 self._read_all(size)
         except log.Unborn:
             self.close()
@@ -194,7 +201,7 @@ class History:
                 reason = meta or "the record is cut short"
             # Of what the same write held, and those that did not wait for it, later sectors may be there alone.
             here = (self.fid, log.HEADER_SIZE, size)
-            if not self._vouched(*here) and log.is_torn(self.io, self.fd, *here):
+            if not self._vouched(*here) and log.is_torn(self.io, self.fd, *here, self.version):
                 raise log.Unborn
             raise CheckpointCorruptionError(self.path, log.HEADER_SIZE, reason)
         self._check_owner(record.unpack_payload(self.path, meta))
@@ -213,8 +220,11 @@ class History:
             raise CheckpointFormatError(self.path, f"it was written {how}; open the store in the same way")
 
     def _read_tail(self, size: int, start: int) -> bool:
-        """Find the last checkpoint from the end of the file; False if the end is no good record."""
+        """Find the last checkpoint from the end of the file; False if the log must be read from its beginning."""
         tail = log.Tail(self.io, self.fd, self.fid, size)
+        if self.version == log.MAJOR:
+            tail.skip_zeros()
+        end = tail.end
         after: list[log.Frame] = []
         while (frame := tail.step()) is not None:
             log.check_known(self.path, frame)
@@ -224,22 +234,42 @@ class History:
                 break
         else:
             return False
-        # What the disk had not yet confirmed must be whole too: a power loss may have kept the end and lost some of it.
-        while frame.offset > self.synced and frame.type != log.META:
-            if (frame := tail.step()) is None:
-                return False
-            self.synced = max(self.synced, frame.vouched)
-        self.seq, self.end = after[0].seq + 1, size
+        if not self._is_tail_whole(tail, after, end):
+            return False
+        self.seq, self.end = after[0].seq + 1, end
+        self.is_scattered = after[0].is_scattered
         last = after.pop()
         if last.type == log.CHECKPOINT:
-            self._load_tail(last)
+            try:
+                self._load_tail(last)
+            except CheckpointCorruptionError:
+                return False  # Reading from the beginning tells damage from records that a power loss took.
         for frame in reversed(after):
             self._take_beside(frame)
-        return self.end >= start
+        return end >= start
+
+    def _is_tail_whole(self, tail: log.Tail, seen: Sequence[log.Frame], end: int) -> bool:
+        """Whether the records are there that a power loss may have taken while it left later ones.
+
+        Those are the records that no later one vouches for. Nothing is lost within one boot, so of a log that was
+        written in this one only the last 64 KiB are looked at, which are at hand.
+        """
+        last, frame = seen[0], seen[-1]
+        is_same_boot = last.boot == self.boot != 0
+        limit = end - log.TAIL_READ if is_same_boot else 0
+        while frame.offset > max(self.synced, limit) and frame.type != log.META:
+            before = tail.step()
+            if before is None:
+                return False
+            frame = before
+            self.synced = max(self.synced, frame.vouched)
+        if last.boot and not is_same_boot:
+            self.synced = end  # What could be read in a later boot than it was written in is on the disk.
+        return True
 
     def _load_tail(self, last: log.Frame) -> None:
         key = last.offset - last.key
-        for decoded, depth, end in self._chain(key, last.end):
+        for depth, (decoded, end) in enumerate(self._chain(key, last.end)):
             self._advance(decoded, depth, end)
         assert self.tail is not None
         if self.tail.offset != last.offset:
@@ -256,6 +286,7 @@ class History:
     def _read_all(self, size: int) -> None:
         """Read the log forward from its beginning, as far as it is good."""
         self.index = Index()
+        self.table = self.tail = self.state = None
         self.seq, self.end = 1, self._first_record()
         self._read_on(size)
 
@@ -264,19 +295,29 @@ class History:
 
     def _read_on(self, size: int) -> None:
         """Take in what stands behind the known end."""
-        for frame in log.scan(self.io, self.fd, self.path, self.fid, self.end, size, self.seq):
+        for frame in self.scan(self.end, size, self.seq):
             self._take(frame)
             self.seq, self.end, self.synced = frame.seq + 1, frame.end, max(self.synced, frame.vouched)
+            self.is_scattered = frame.is_scattered
+
+    def scan(self, start: int, end: int, seq: int, data: bytes = b"") -> Iterator[log.Frame]:
+        """Yield the records of this log between two positions; see `log.scan`."""
+        return log.scan(self.io, self.fd, self.path, self.fid, start, end, seq, data, version=self.version)
 
     def _take(self, frame: log.Frame, *, tracked: bool = True) -> None:
         if frame.type != log.CHECKPOINT:
             self._take_beside(frame)
             return
-        decoded = record.decode_checkpoint(self.path, frame, self.tail, self._codec.unpack)
+        base = self.tail
+        decoded = record.decode_checkpoint(self.path, frame, base, self._codec.unpack)
+        is_key = frame.flags & log.KEY
+        if decoded.entry.key != (frame.offset if is_key or base is None else base.key):
+            raise CheckpointCorruptionError(self.path, frame.offset, "it names another record as its keyframe")
+        depth = 0 if is_key else self.depth + 1
         if tracked:
-            self._advance(decoded, frame.depth, frame.end)
+            self._advance(decoded, depth, frame.end)
         else:
-            self.tail, self.depth = decoded.entry, frame.depth
+            self.tail, self.depth = decoded.entry, depth
         self._list(decoded.entry, decoded.target)
 
     def _list(self, entry: Entry, target: str | None) -> None:
@@ -343,7 +384,7 @@ class History:
             try:
                 self.table, self.tail, self.index = None, None, Index()
                 self.seq, self.end = 1, self._first_record()
-                for frame in log.scan(self.io, self.fd, self.path, self.fid, self.end, end, 1):
+                for frame in self.scan(self.end, end, 1):
                     self._take(frame, tracked=False)
                     self.seq, self.end = frame.seq + 1, frame.end
             except BaseException:
@@ -404,7 +445,7 @@ class History:
         if self.table is not None and self.tail is not None and entry.offset == self.tail.offset:
             return self.table
         table: delta.Table | None = None
-        for decoded, _, _ in self._chain(entry.key, entry.offset + entry.size):
+        for decoded, _ in self._chain(entry.key, entry.offset + entry.size):
             if decoded.table is not None:
                 table = self._table_of(decoded)
             elif table is not None:
@@ -447,7 +488,7 @@ class History:
         index, base = Index(), None
         start = oldest.offset - oldest.key
         first = log.read_frame(self.io, self.fd, self.path, self.fid, start, self.end)
-        for frame in log.scan(self.io, self.fd, self.path, self.fid, start, self.end, first.seq):
+        for frame in self.scan(start, self.end, first.seq):
             if frame.type == log.CHECKPOINT:
                 decoded = record.decode_checkpoint(self.path, frame, base, self._codec.unpack)
                 base = decoded.entry
@@ -456,12 +497,12 @@ class History:
                 self._note_beside(frame, index.find)
         return index if len(index.entries) >= limit else None
 
-    def _chain(self, key: int, end: int) -> list[tuple[record.Decoded, int, int]]:
-        """The checkpoint records from a keyframe on, each with its depth and its end."""
+    def _chain(self, key: int, end: int) -> list[tuple[record.Decoded, int]]:
+        """The checkpoint records from a keyframe on, each with its end."""
         if not log.HEADER_SIZE <= key < end:
             raise CheckpointCorruptionError(self.path, end, "the record before it names no keyframe")
         data = self.io.read_at(self.fd, key, end - key)
-        chain: list[tuple[record.Decoded, int, int]] = []
+        chain: list[tuple[record.Decoded, int]] = []
         offset = key
         base: Entry | None = None
         while offset < end:
@@ -472,7 +513,7 @@ class History:
                 if base is None and not frame.flags & log.KEY:
                     raise CheckpointCorruptionError(self.path, offset, "it is not the keyframe that it should be")
                 decoded = record.decode_checkpoint(self.path, frame, base, self._codec.unpack)
-                chain.append((decoded, frame.depth, frame.end))
+                chain.append((decoded, frame.end))
                 base = decoded.entry
             offset = frame.end
         return chain

@@ -6,7 +6,10 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
@@ -190,3 +193,16 @@ class FileIO:
 
 
 _DATASYNC: Final = getattr(os, "fdatasync", os.fsync)
+
+
+def boot_number() -> int:
+    """Return a number of 16 bits that changes each time the system starts; 0 where the system does not tell."""
+    try:
+        return _read_boot_number()
+    except OSError:
+        return 0
+
+
+@cache
+def _read_boot_number() -> int:
+    return crc32(Path("/proc/sys/kernel/random/boot_id").read_bytes()) & 0xFFFF or 1

@@ -28,7 +28,10 @@ RECORD_COST: Final = 1 << 10
 """What reading one more record costs, as bytes decoded: about 3 us."""
 _MAX_DEPTH: Final = 60_000
 _OPAQUE_KEY: Final = ""
-_TRAILER: Final = 4
+META_RECORDS: Final = 2
+"""So many copies of the description begin a log."""
+_SPILLED: Final = 1 << 12
+"""Values longer than this go to DATA records if a keyframe would be too long."""
 _TO_COMPARE: Final = 1 << 12
 """Of a value that a node has changed, it is looked up what has changed in it if it is longer than this."""
 _PART: Final = 1 << 20
@@ -42,6 +45,10 @@ class LiveHistory(History):
     """Makes the directories of this log, where they are missing."""
     compression: Compression | None = None
     """How large values are compressed."""
+    is_synced_before_use = False
+    """Whether all of the file is brought to the disk before it takes its place, so that each record vouches for it."""
+    refused: tuple[int, int] | None = None
+    """After a sync failed: from where to where records stand that no put has acknowledged."""
 
     # Checkpoints
 
@@ -81,37 +88,81 @@ class LiveHistory(History):
             packed: gives a value of the new state, packed.
             target: the checkpoint to replace.
         """
-        base, table = self.tail, self.table
-        flags = 0 if target is None else log.REPLACE
-        if base is not None and table is not None and self._fits(table, draft, order):
-            ops, data, packing = self._emit(draft, table.names)
-            flags |= packing
-            payload = record.pack_change(base, entry, ops, target, data, self._codec.pack)
-            back, key, self_depth = self.end - base.offset, self.end - base.key, self.depth + 1
-            entry.offset = self._write(log.CHECKPOINT, payload, flags, self_depth, back, key)
-            entry.key = base.key
-            table.apply(ops, data, self.end - _TRAILER - len(data))
-        else:
-            self_depth = 0
-            listed = self._keyframe(draft, order, packed)
-            ops, data, packing = self._emit(draft, order)
-            if packing or any(entry is not None and entry[0] & delta.BLOCK for entry in listed[1::2]):
-                flags |= log.COMPRESSED
-            payload = record.pack_keyframe(entry, ops, listed, target, data, self._codec.pack)
-            entry.offset = entry.key = self._write(log.CHECKPOINT, payload, flags | log.KEY)
-            start = self.end - _TRAILER - len(data)
-            try:
-                self.table = self._table_of(record.Decoded(entry, ops, listed, target, data, start))
-            except BaseException:
-                # It needs to read what the keyframe points at, and could not: the record must not stand.
-                self._undo(entry.offset)
-                self.close()
-                raise
-            self.key_length, self.key_end = self.table.length, self.end
+        _check_entry(entry)
+        if not self._store_change(entry, draft, order, target):
+            self._store_keyframe(entry, draft, order, packed, target)
         entry.size = self.end - entry.offset
-        self.tail, self.depth, self.state = entry, self_depth, None
+        self.tail, self.state = entry, None
         if self.index is not None:
             self._list(entry, target)
+
+    def _store_change(self, entry: Entry, draft: delta.Draft, order: list[str], target: str | None) -> bool:
+        """Append a checkpoint as what changed; False if a keyframe is needed, or better."""
+        base, table = self.tail, self.table
+        if base is None or table is None or not self._fits(table, draft, order):
+            return False
+        ops, data, flags = self._emit(draft, table.names)
+        if len(data) > _longest_data():
+            return False
+        if target is not None:
+            flags |= log.REPLACE
+        payload = record.pack_change(base, entry, ops, target, data, self._codec.pack)
+        back, key = self.end - base.offset, self.end - base.key
+        entry.offset = self._write(log.CHECKPOINT, payload, flags, back, key)
+        entry.key = base.key
+        table.apply(ops, data, self.end - log.TRAILER_SIZE - len(data))
+        self.depth += 1
+        return True
+
+    def _store_keyframe(
+        self,
+        entry: Entry,
+        draft: delta.Draft,
+        order: list[str],
+        packed: Callable[[str], bytes],
+        target: str | None,
+    ) -> None:
+        """Append a checkpoint as a keyframe; bytes that do not fit into one record go before it."""
+        start = self.end
+        try:
+            listed = self._keyframe(draft, order, packed, {})
+            ops, data, flags = self._emit(draft, order)
+            if len(data) > _longest_data():
+                spilled = self._spill(draft, packed)
+                listed = self._keyframe(draft, order, packed, spilled)
+                ops, data, flags = self._emit(draft, order)
+            if any(one is not None and one[0] & delta.BLOCK for one in listed[1::2]):
+                flags |= log.COMPRESSED
+            if target is not None:
+                flags |= log.REPLACE
+            payload = record.pack_keyframe(entry, ops, listed, target, data, self._codec.pack)
+            entry.offset = entry.key = self._write(log.CHECKPOINT, payload, flags | log.KEY)
+            data_start = self.end - log.TRAILER_SIZE - len(data)
+            table = self._table_of(record.Decoded(entry, ops, listed, target, data, data_start))
+        except BaseException:
+            # What it needed to read could not be read, or not all of it could be written: none of it may stand.
+            if self.fd >= 0 and self.end > start > 0:
+                self._undo(start)
+                self.close()
+            raise
+        self.table, self.depth = table, 0
+        self.key_length, self.key_end = table.length, self.end
+
+    def _spill(self, draft: delta.Draft, packed: Callable[[str], bytes]) -> dict[str, delta.Value]:
+        """Append the bytes of large values of a draft as DATA records, and take these values out of it."""
+        spilled: dict[str, delta.Value] = {}
+        for name, op in list(draft.items()):
+            if len(op) == 1 or len(op[-1]) <= _SPILLED:
+                continue
+            whole = op[1] if op[0] == delta.SET else packed(name)
+            value, body = delta.taken_apart(whole, opaque=self._serializer is not None)
+            for at in range(0, len(body), _longest_data()):
+                part = body[at : at + _longest_data()]
+                offset = self._write(log.DATA, part)
+                value.pieces += (offset + log.FRAME_SIZE, len(part))
+            spilled[name] = value
+            del draft[name]
+        return spilled
 
     def _emit(self, draft: delta.Draft, names: list[str]) -> tuple[list[Any], bytes, int]:
         """The ops and the data of a draft, large values compressed, and the flag that says so."""
@@ -231,12 +282,28 @@ class LiveHistory(History):
         new = [name for name in draft if name not in values]
         return [name for name in table.names if name not in gone] + new == order
 
-    def _keyframe(self, draft: delta.Draft, order: list[str], packed: Callable[[str], bytes]) -> list[Any]:
-        """Complete a draft so that a keyframe of the table before it and the draft make the state."""
+    def _keyframe(
+        self,
+        draft: delta.Draft,
+        order: list[str],
+        packed: Callable[[str], bytes],
+        spilled: Mapping[str, delta.Value],
+    ) -> list[Any]:
+        """Complete a draft so that a keyframe of the table before it and the draft make the state.
+
+        Args:
+            draft: what changed.
+            order: the keys of the new state.
+            packed: gives a value of the new state, packed.
+            spilled: values whose bytes stand in DATA records.
+        """
         for name in [name for name, op in draft.items() if op[0] == delta.DEL]:
             del draft[name]
         listed: list[Any] = []
         for name in order:
+            if name in spilled:
+                listed += (name, delta.entry_of(spilled[name], self.end))
+                continue
             old = self.table.values.get(name) if self.table is not None else None
             op = draft.get(name)
             if op is None or op[0] != delta.SET:
@@ -257,18 +324,37 @@ class LiveHistory(History):
     # Other records
 
     def put_values(self, entry: Entry, values: Mapping[str, Any]) -> None:
-        """Record values beside a checkpoint."""
+        """Record values beside a checkpoint.
+
+        Raises:
+            CheckpointSerializationError: a key or a value cannot be stored. Nothing was changed.
+        """
+        for key in values:
+            if not isinstance(key, str):
+                raise CheckpointSerializationError(f"writes[{key!r}]", type(key).__name__, "the keys are strings")
         self.put_packed(entry, {key: self._codec.pack(value, key) for key, value in values.items()})
 
     def put_packed(self, entry: Entry, values: Mapping[str, bytes]) -> None:
         """As `put_values`, of values that are packed already."""
-        offset = self._write(log.WRITE, record.pack_writes(entry.id, values))
+        offset = self._write(log.WRITE, record.pack_writes(entry.id, values), self._flags_about(entry))
         entry.take_writes(values, offset)
 
     def put_tags(self, entry: Entry, add: Sequence[str], remove: Sequence[str]) -> None:
-        """Add tags to a checkpoint and take some off."""
-        self._write(log.MARK, record.pack_tags(entry.id, add, remove))
+        """Add tags to a checkpoint and take some off.
+
+        Raises:
+            CheckpointSerializationError: a tag is not a string. Nothing was changed.
+        """
+        for tag in (*add, *remove):
+            if not isinstance(tag, str):
+                raise CheckpointSerializationError("tags", type(tag).__name__, "a tag is a string")
+        self._write(log.MARK, record.pack_tags(entry.id, add, remove), self._flags_about(entry))
         entry.tags = record.merge_tags(entry.tags, add, remove)
+
+    def _flags_about(self, entry: Entry) -> int:
+        """The flags of a record about a checkpoint: whether that is another one than the last."""
+        is_last = self.tail is not None and self.tail.id == entry.id
+        return 0 if is_last else log.SCATTERED
 
     def finish(self, type: int, version: int) -> None:
         """Append the record that ends this log."""
@@ -276,8 +362,17 @@ class LiveHistory(History):
 
     # Writing
 
-    def _write(self, type: int, payload: bytes, flags: int = 0, depth: int = 0, back: int = 0, key: int = 0) -> int:
-        """Append a record in one write and return where it stands; on an error the file is as it was."""
+    def _write(self, type: int, payload: bytes, flags: int = 0, back: int = 0, key: int = 0) -> int:
+        """Append a record in one write and return where it stands; on an error the file is as it was.
+
+        Raises:
+            CheckpointSerializationError: the record would be longer than a reader accepts. Nothing was changed.
+            OSError: the file system refused.
+        """
+        if len(payload) > log.MAX_PAYLOAD:
+            raise CheckpointSerializationError(
+                "", "record", f"it takes {len(payload)} bytes, and a record has at most {log.MAX_PAYLOAD}"
+            )
         birth = b""
         if self.fd < 0:
             try:
@@ -286,9 +381,9 @@ class LiveHistory(History):
                 self.close()
                 raise
         offset = self.end or len(birth)
-        if self.careful and self.synced < offset and not birth:
-            flags |= self._loose()
-        frame = log.pack_frame(offset, self.fid, self.seq, type, payload, flags, depth, back, key)
+        if flags & (log.SCATTERED | log.REPLACE):
+            self.is_scattered = True
+        frame = self._packed_frame(offset, type, payload, flags, back, key)
         try:
             self._append(birth + frame if birth else frame)
         except BaseException:
@@ -299,16 +394,14 @@ class LiveHistory(History):
         self.seq += 1
         return offset
 
-    def _loose(self) -> int:
-        """The flags that tell how much of the file may not be on the disk yet; if it is too much, bring it there."""
-        if self.end - self.synced > log.LOOSE_LIMIT:
-            try:
-                self.io.fdatasync(self.fd)
-            except OSError:
-                self.suspect = True
-                raise
-            self.synced = self.end
-        return log.loose_flags(self.end - self.synced)
+    def _packed_frame(self, offset: int, type: int, payload: bytes, flags: int, back: int, key: int) -> bytes:
+        if self.version < log.MAJOR:
+            # Only the record that ends a log is appended to one of version 1; all others come after the upgrade.
+            return log.pack_frame_v1(offset, self.fid, self.seq, type, payload, flags, back, key)
+        if self.is_scattered:
+            flags |= log.SCATTERED
+        unsynced = 0 if self.is_synced_before_use else offset - self.synced
+        return log.pack_frame(offset, self.fid, self.seq, type, payload, flags, back, key, unsynced, self.boot)
 
     def _append(self, data: bytes) -> None:
         start = self.end
@@ -345,22 +438,48 @@ class LiveHistory(History):
                 put_aside(self.io, self.fd, 0, size, os.path.dirname(self.path), f"{layout.TORN}0-0")
             self.io.truncate(self.fd, 0)
         self.header = new_header(self._digest, 1)
-        self.fid, self.seq, self.end = self.header.fid, 1, 0
-        return self.header.pack() + self.meta_frame(self.fid)
+        self.fid, self.seq, self.end = self.header.fid, META_RECORDS, 0
+        return self.header.pack() + self.meta_frames(self.fid)
 
-    def meta_frame(self, fid: int) -> bytes:
-        """The first record: whose log this is."""
+    def meta_frames(self, fid: int) -> bytes:
+        """The first records: whose log this is, twice, so that one damaged copy costs nothing."""
         meta = {"thread": self.thread_id, "ns": self.namespace, "opaque": self._serializer is not None}
-        return log.pack_frame(log.HEADER_SIZE, fid, 0, log.META, record.packb(meta))
+        frames, payload = b"", record.packb(meta)
+        for seq in range(META_RECORDS):
+            offset = log.HEADER_SIZE + len(frames)
+            frames += log.pack_frame(offset, fid, seq, log.META, payload, unsynced=offset, boot=self.boot)
+        return frames
 
     def begin(self, header: log.Header, beginning: bytes) -> None:
         """Make the file at this log's path, which is not there yet."""
         self.fd = self.io.open(self.path, write=True, create=True, append=True)
-        self.header, self.fid, self.seq = header, header.fid, 1
+        self.header, self.fid, self.seq = header, header.fid, META_RECORDS
         self._append(beginning)
         self.end = len(beginning)
 
     # Recovery
+
+    @property
+    def acknowledged_end(self) -> int:
+        """Where the log ends without the records at its end that no put has acknowledged."""
+        if self.refused is not None and self.refused[1] == self.end:
+            return self.refused[0]
+        return self.end
+
+    def cut_off_refused(self) -> None:
+        """Cut off the records that no put has acknowledged, after rewriting the log has failed too.
+
+        The disk may still hold them, so the log stays suspect.
+        """
+        if self.refused is None or self.fd < 0 or self.refused[1] != self.end:
+            return
+        try:
+            self.io.truncate(self.fd, self.refused[0])
+        except OSError:
+            _LOGGER.exception("%s: a put that failed could not be undone; the next writer will", self.path)
+        else:
+            self.refused = None
+        self.close()
 
     def refresh_to_write(self) -> bool:
         """As `refresh`, and cut off a torn tail; the caller holds the short lock."""
@@ -369,8 +488,11 @@ class LiveHistory(History):
             if found.st_size == self.end and found.st_nlink:
                 return True
         live = self.refresh()
-        if live and self.io.fstat(self.fd).st_size > self.end:
-            self.set_aside()
+        if live and (size := self.io.fstat(self.fd).st_size) > self.end:
+            if self.version == log.MAJOR and log.is_zero(self.io, self.fd, self.end, size):
+                self.io.truncate(self.fd, self.end)
+            else:
+                self.set_aside()
         return live
 
     def set_aside(self) -> None:
@@ -386,10 +508,34 @@ class LiveHistory(History):
         except OSError:
             self.suspect = True
             raise
+        self.synced = self.end
         self.io.fsync_dir(directory)
         _LOGGER.warning(
             "%s: the last write never finished; its %d bytes are set aside in %s", self.path, size - self.end, name
         )
+
+
+def _longest_data() -> int:
+    """How many bytes of values a record may bring: the rest of its payload needs room, too."""
+    return log.MAX_PAYLOAD - log.MAX_PAYLOAD // 16
+
+
+def _check_entry(entry: Entry) -> None:
+    """Refuse what a reader would refuse.
+
+    Raises:
+        CheckpointSerializationError: a field of the checkpoint cannot be stored.
+    """
+    texts = {"id": entry.id, "node_id": entry.node}
+    if entry.next is not None:
+        texts["next_node_id"] = entry.next
+    if entry.parent is not None:
+        texts["parent_id"] = entry.parent
+    for name, value in texts.items():
+        if value.__class__ is not str and not isinstance(value, str):
+            raise CheckpointSerializationError(name, type(value).__name__, "it must be a string")
+    if not record.FIRST_TIME <= entry.created <= record.LAST_TIME:
+        raise CheckpointSerializationError("created_at", "datetime", "UTC has no year for it")
 
 
 def new_header(digest: bytes, generation: int) -> log.Header:

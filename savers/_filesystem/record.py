@@ -16,7 +16,7 @@ from msgpack import Packer, unpackb
 
 from graphkit._frozen import FrozenDict
 from graphkit.errors import CheckpointCorruptionError
-from savers._filesystem.log import KEY, OVERHEAD, Frame
+from savers._filesystem.frame import KEY, Frame
 
 Pack = Callable[[object, str], bytes]
 Unpack = Callable[[bytes], Any]
@@ -31,8 +31,8 @@ _INT64: Final = 1 << 63
 _PLAIN: Final = 6
 _FIXED: Final = 5
 """Elements that every checkpoint record has in front: id, node, next, created, ops."""
-_FIRST: Final = (date.min.toordinal() - date(1970, 1, 1).toordinal()) * 86_400_000_000
-_LAST: Final = (date.max.toordinal() - date(1970, 1, 1).toordinal() + 1) * 86_400_000_000 - 1
+FIRST_TIME: Final = (date.min.toordinal() - date(1970, 1, 1).toordinal()) * 86_400_000_000
+LAST_TIME: Final = (date.max.toordinal() - date(1970, 1, 1).toordinal() + 1) * 86_400_000_000 - 1
 """The times that a `datetime` can tell."""
 _UUID_LENGTH: Final = 36
 _HEX_LENGTH: Final = 32
@@ -255,7 +255,7 @@ def decode_checkpoint(path: str, frame: Frame, base: Entry | None, unpack: Unpac
             raise ValueError("it has another number of parts")  # noqa: TRY301
         entry = Entry(
             frame.offset,
-            len(frame.payload) + OVERHEAD,
+            frame.end - frame.offset,
             frame.offset - frame.key,
             id_text(own_id),
             *_nodes(base, node, then),
@@ -264,9 +264,9 @@ def decode_checkpoint(path: str, frame: Frame, base: Entry | None, unpack: Unpac
             _metadata(base, metadata, unpack),
             target is not None,
         )
-        if not _FIRST <= entry.created <= _LAST or entry.node.__class__ is not str:
+        if not FIRST_TIME <= entry.created <= LAST_TIME or entry.node.__class__ is not str:
             raise ValueError("its node or its time is none")  # noqa: TRY301
-        start = frame.offset + OVERHEAD - 4 + len(frame.payload) - len(data)
+        start = frame.payload_end - len(data)
         return Decoded(entry, ops, table, None if target is None else id_text(target), data, start)
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise nonsense(path, frame, error) from error

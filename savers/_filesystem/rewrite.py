@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers import _delta as delta
 from savers._filesystem import layout, log, record
-from savers._filesystem.live import LiveHistory, new_header
+from savers._filesystem.live import META_RECORDS, LiveHistory, new_header
 from savers._filesystem.record import Entry
 from savers._filesystem.walk import Walk, frames_of
 
@@ -254,6 +254,7 @@ class _NewLog:
         self.path = layout.join(directory, f"{layout.TEMPORARY}{header.fid:08x}")
         self._fd = store.io.open(self.path, write=True, create=True, append=True)
         self.end = 0
+        self._seq = META_RECORDS
         self._drained = 0
         self._pending: list[bytes] = []
         self._add(beginning)
@@ -273,19 +274,8 @@ class _NewLog:
 
     def copy(self, frame: log.Frame) -> None:
         """Take over a record as it is: distances stay true, because records move as a block."""
-        self._add(
-            log.pack_frame(
-                self.end,
-                self.header.fid,
-                frame.seq,
-                frame.type,
-                frame.payload,
-                frame.flags & ~log.LOOSE,  # all of it is on the disk before it takes its place
-                frame.depth,
-                frame.back,
-                frame.key,
-            )
-        )
+        self._add(log.repack_frame(frame._replace(seq=self._seq), self.end, self.header.fid))
+        self._seq += 1
 
     def install(self) -> None:
         """Bring it to the disk and put it in its place."""
@@ -306,8 +296,9 @@ class _NewLog:
 
 def _copy_records(history: LiveHistory, target: _NewLog, end: int) -> None:
     start = history._first_record()  # noqa: SLF001 - of the same package
-    for frame in log.scan(history.io, history.fd, history.path, history.fid, start, end, 1):
-        target.copy(frame)
+    for frame in history.scan(start, end, 1):
+        if frame.type != log.META:
+            target.copy(frame)
 
 
 def renew(store: Store, history: LiveHistory, end: int) -> None:
@@ -315,7 +306,7 @@ def renew(store: Store, history: LiveHistory, end: int) -> None:
     assert history.header is not None
     header = new_header(history.header.digest, history.header.generation + 1)
     directory = os.path.dirname(history.path)
-    new = _NewLog(store, directory, header, header.pack() + history.meta_frame(header.fid))
+    new = _NewLog(store, directory, header, header.pack() + history.meta_frames(header.fid))
     try:
         _copy_records(history, new, end)
         new.install()
@@ -324,6 +315,7 @@ def renew(store: Store, history: LiveHistory, end: int) -> None:
         new.discard()
     history.close()
     history.suspect = False
+    history.refused = None
 
 
 def copy(store: Store, source: str, target: str) -> None:
@@ -334,7 +326,7 @@ def copy(store: Store, source: str, target: str) -> None:
             if history.refresh() and history.latest() is not None:
                 new_history.make_place()
                 header = new_header(layout.place_of(target).digest, 1)
-                beginning = header.pack() + new_history.meta_frame(header.fid)
+                beginning = header.pack() + new_history.meta_frames(header.fid)
                 new = _NewLog(store, os.path.dirname(new_history.path), header, beginning)
                 try:
                     _copy_records(history, new, history.end)
@@ -366,10 +358,10 @@ def keep(
     assert history.header is not None
     directory = os.path.dirname(history.path)
     header = new_header(history.header.digest, history.header.generation + 1)
-    beginning = header.pack() + history.meta_frame(header.fid)
+    beginning = header.pack() + history.meta_frames(header.fid)
     path = layout.join(directory, f"{layout.TEMPORARY}{header.fid:08x}")
     new = store.fresh(history.thread_id, history.namespace, path)
-    new.careful = False  # All of it is on the disk before it takes its place.
+    new.is_synced_before_use = True
     new._serializer = history._serializer  # noqa: SLF001 - of the same package; repair goes by the log
     store.remove_leftovers(directory)
     try:
@@ -461,6 +453,11 @@ class _Mover:
         """What turns the value into this one; (SET,) if that is as short; None if nothing does."""
         if was is None or was.kind != value.kind:
             return (delta.SET,)
+        dropped = delta.window_by_pieces(was.pieces, was.length, value)
+        if dropped is not None:
+            pieces, prefix, gone = dropped
+            middle = delta.part(value, pieces, self._history._read) if pieces else b""  # noqa: SLF001 - of the same package
+            return delta.DROP, value.count, prefix, gone, value.crc, middle
         pieces, prefix, removed = delta.by_pieces(was.pieces, was.length, value)
         length = value.length - (was.length - removed)
         if not length and not removed and value.count == was.elements:
@@ -485,13 +482,18 @@ def compact(store: Store, history: LiveHistory) -> bool:
     reached = {offset for entry in entries for offset in entry.writes.values()}
     reached.update(entry.offset for entry in entries)
     tagged = sum(bool(entry.tags) for entry in entries)
-    for frame in log.scan(history.io, history.fd, history.path, history.fid, log.HEADER_SIZE, history.end, 0):
+    last_type = log.META
+    for frame in history.scan(log.HEADER_SIZE, history.end, 0):
         if frame.type in {log.CHECKPOINT, log.WRITE} and frame.offset not in reached:
             break
+        if last_type == log.DATA and frame.type != log.DATA and not frame.flags & log.KEY:
+            break  # A keyframe that never came was to name these bytes.
+        last_type = frame.type
         tagged -= frame.type == log.MARK
         if tagged < 0:
             break
     else:
-        return False
+        if last_type != log.DATA:
+            return False
     keep(store, history, entries)
     return True

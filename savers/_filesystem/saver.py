@@ -131,8 +131,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             raise CheckpointerConfigurationError(f"lock_timeout must be seconds, not {lock_timeout!r}")
         self._codec, self._serializer = Codec(types), state_serializer
         root = os.path.abspath(os.fspath(base_directory))
-        careful = self._fsync == "always"
-        self._store = Store(root, io or FileIO(), self._codec, state_serializer, lock_timeout, careful=careful)
+        self._store = Store(root, io or FileIO(), self._codec, state_serializer, lock_timeout)
         self._store.compression = checked(compression)
         every = self._fsync if isinstance(self._fsync, float) else None
         self._flusher = Flusher(every, partial(self._sync, is_acknowledged=True))
@@ -591,8 +590,8 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     def _ready(self, history: LiveHistory) -> None:
         """Bring a log up to date for an append; the caller holds its mutex and the short lock."""
         live = history.refresh_to_write()
-        if live and history.suspect:
-            rewrite.renew(self._store, history, history.end)
+        if live and (history.suspect or history.version < log.MAJOR):
+            rewrite.renew(self._store, history, history.acknowledged_end)
             live = history.refresh_to_write()
         if not live:
             self._finish_what_was_begun(history.thread_id, history)
@@ -666,10 +665,12 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             try:
                 if history.suspect and history.refresh_to_write():
                     is_last = history.fd == ticket.fd and history.end == ticket.end
-                    goes = is_last and not is_acknowledged
-                    rewrite.renew(self._store, history, ticket.start if goes else history.end)
+                    if is_last and not is_acknowledged:
+                        history.refused = ticket.start, ticket.end
+                    rewrite.renew(self._store, history, history.acknowledged_end)
             except (OSError, CheckpointerError):
-                _LOGGER.exception("%s could not be written anew; nothing is stored in it until it can be", history.path)
+                _LOGGER.exception("%s could not be rewritten; nothing is stored in it until it can be", history.path)
+                history.cut_off_refused()
 
 
 def _info(history: History, entry: Entry) -> CheckpointInfo:

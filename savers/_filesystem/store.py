@@ -56,10 +56,8 @@ class Store:
         codec: Codec,
         serializer: StateSerializer | None,
         lock_timeout: float,
-        *,
-        careful: bool = False,
     ) -> None:
-        self.root, self.io, self._careful = root, io, careful
+        self.root, self.io = root, io
         self.compression: Compression | None = None
         """How large values are compressed by those who write."""
         self._codec, self._serializer, self._lock_timeout = codec, serializer, lock_timeout
@@ -257,7 +255,6 @@ class Store:
         directory = self.directory(thread_id, namespace)
         self._refuse_link(directory)
         history = LiveHistory(*self._arguments(path or layout.join(directory, layout.LOG), thread_id, namespace))
-        history.careful = self._careful
         history.compression = self.compression
         history.make_place = lambda: self._make_place(thread_id, namespace)
         return history

@@ -62,7 +62,7 @@ class GrowingLog(History):
     def changes(self, info: Info) -> Iterator[Change]:
         """What was appended since."""
         size = self.io.fstat(self.fd).st_size
-        for frame in log.scan(self.io, self.fd, self.path, self.fid, self.end, size, self.seq):
+        for frame in self.scan(self.end, size, self.seq):
             self._take(frame, tracked=False)
             self.seq, self.end = frame.seq + 1, frame.end
             yield from self._told(frame, info)

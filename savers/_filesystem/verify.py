@@ -143,7 +143,7 @@ class _Checker:
         start = history._read_birth(size)  # noqa: SLF001 - of the same package
         history.end = size
         self.records, self.good = 1, start
-        for frame in log.scan(history.io, history.fd, history.path, history.fid, start, size, 1):
+        for frame in history.scan(start, size, 1):
             self._take(frame)
             self.records, self.good = self.records + 1, frame.end
         table, entry = self._walk.table, self._walk.entry

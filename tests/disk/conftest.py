@@ -27,14 +27,22 @@ def frames_of(path):
     frames, at = [], 64
     while at < len(data):
         length = struct.unpack_from("<I", data, at + 4)[0]
-        type_, flags, depth, back, key, seq, fid = struct.unpack_from("<BBHIIII", data, at + 12)
+        if data[at + 3] == ord("2"):
+            size, overhead = 40, 45
+            flags, back, key, seq, fid, unsynced, boot, zeros, _, type_ = struct.unpack_from(
+                "<BIIIIHHHIB", data, at + 12
+            )
+        else:
+            size, overhead = 36, 40
+            type_, flags, _, back, key, seq, fid = struct.unpack_from("<BBHIIII", data, at + 12)
+            unsynced = boot = zeros = None
         frames.append(
             SimpleNamespace(
-                offset=at, end=at + length + 40, type=type_, flags=flags, depth=depth, back=back, key=key, seq=seq, fid=fid,
-                payload=data[at + 36 : at + 36 + length],
+                offset=at, end=at + length + overhead, type=type_, flags=flags, back=back, key=key, seq=seq, fid=fid,
+                unsynced=unsynced, boot=boot, zeros=zeros, payload=data[at + size : at + size + length], size=size,
             )
         )  # fmt: skip
-        at += length + 40
+        at += length + overhead
     return frames
 
 

@@ -96,7 +96,7 @@ def find_corrections(io: FileIO, fd: int, fid: int, size: int) -> dict[int, int]
 
 
 def _correct_record(io: FileIO, fd: int, fid: int, offset: int, limit: int) -> tuple[int, int, int] | None:
-    """Correct the record at an offset: the position, the right byte, and where the record ends; None if it cannot be."""
+    """Correct the record at an offset: its position, the right byte, the record's end; None if it is not one bit."""
     head = io.read_at(fd, offset, min(FRAME_SIZE, limit - offset))
     extent = extent_of(head, offset)
     if extent is not None and extent.fid == fid:

@@ -42,13 +42,13 @@ def read_marker(path: str, data: bytes) -> Marker:
     if checksum is not None and int(checksum[1], 16) != crc32(line):
         return Marker(0, "", "its checksum is wrong")
     named = _FORMAT.search(line)
-    format = int(named[1]) if named is not None else 0
-    if format > MAJOR and _FIRST_VERSION.match(line) is None:
-        raise CheckpointFormatError(path, f"written in format {format}; this graphkit reads up to {MAJOR}: update it")
+    major = int(named[1]) if named is not None else 0
+    if major > MAJOR and _FIRST_VERSION.match(line) is None:
+        raise CheckpointFormatError(path, f"written in format {major}; this graphkit reads up to {MAJOR}: update it")
     found = _LINE.match(line)
     if found is None:
         return Marker(0, "", "it is not a store's")
     has_checksum = checksum is not None
-    if format not in range(1, MAJOR + 1) or has_checksum is (format == 1):
+    if major not in range(1, MAJOR + 1) or has_checksum is (major == 1):
         return Marker(0, "", "its checksum is missing or its format is wrong")
-    return Marker(format, found[2].decode("utf-8", "replace"))
+    return Marker(major, found[2].decode("utf-8", "replace"))

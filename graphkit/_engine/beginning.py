@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from graphkit._beside import (
@@ -79,6 +80,7 @@ class Beginning(Keeping):
             raise self.failure(GraphRunnerError, reason, START) from error
 
     def _resume(self, resume: GraphResume) -> Steps:
+        self.resumed_at = datetime.now(UTC)
         given = yield from self.accept(resume)
         base = self.base
         assert base is not None

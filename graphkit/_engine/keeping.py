@@ -19,7 +19,7 @@ from graphkit._engine.journal import RunJournal, answers_of
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Load, Record, Request, Save
 from graphkit._engine.strand import Strand
-from graphkit._engine.walk import EMPTY, VISIT, Steps
+from graphkit._engine.walk import EMPTY, RESUMED, VISIT, Steps
 from graphkit._frozen import FrozenDict, FrozenList, freeze
 from graphkit._output import GraphResume, InterruptionMetadata, When
 from graphkit._state import Changes
@@ -92,6 +92,8 @@ class Keeping(Strand):
         self.contribution: Contribution | None = None
         self.within: str | None = None
         """The visit that this run is, in the run around it; None if there is none."""
+        self.resumed_at: datetime | None = None
+        """When this run resumed; None once a checkpoint says so, and for a run that started from an input."""
         self.inner: list[InterruptionMetadata] = []
         """What waits in embedded graphs, as they handed it out."""
         self.for_children: dict[str, GraphResume] = {}
@@ -155,6 +157,8 @@ class Keeping(Strand):
         )
         if saved is None:
             return
+        if source != "fork":  # a copy of the checkpoint that was resumed: no node has run yet
+            self.resumed_at = None
         self.base = saved
         self.began, self.passed = visit or saved.id, step
         now = Changes(data, {})
@@ -174,7 +178,8 @@ class Keeping(Strand):
             self.metadata = freeze({**self.metadata, "clean": False})
 
     def _stamped(self, source: str, step: int, visit: Mapping[str, str]) -> FrozenDict:
-        stamped = FrozenDict({**self.metadata, "step": step, "source": source, **visit})
+        resumed = {} if self.resumed_at is None else {RESUMED: self.resumed_at.isoformat()}
+        stamped = FrozenDict({**self.metadata, "step": step, "source": source, **visit, **resumed})
         stamped.kind = self.metadata.kind  # a str and an int do not change it; found out anew it would cost O(keys)
         return stamped
 

@@ -25,11 +25,14 @@ KEEPS: Final = "keeps"
 """In the metadata of an update: the id of the checkpoint whose record it took over."""
 VISIT: Final = "visit"
 """In the metadata: the name of the visit that goes on here, where it did not begin at this very checkpoint."""
+RESUMED: Final = "resumed_at"
+"""In the metadata of the first checkpoint after a resume: when the run resumed. Its node ran from then on, and not
+since its parent was stored: between the two the run waited, had failed, or was not running at all."""
 VERSION: Final = "schema_version"
 """In the metadata: how many migrations the state has been through; absent for none."""
 MADE_BY: Final = "graphkit:made_by"
 """In the metadata of a thread that is another engine's: its name."""
-OF_ONE_CHECKPOINT: Final = frozenset({"step", "source", "graph", KEEPS, VISIT, VERSION})
+OF_ONE_CHECKPOINT: Final = frozenset({"step", "source", "graph", KEEPS, VISIT, RESUMED, VERSION})
 """What the metadata of one checkpoint say about it alone; the rest belongs to the whole run."""
 
 Post = Callable[..., None]

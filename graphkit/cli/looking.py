@@ -11,7 +11,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphkit._abc import BaseCheckpointSaver
-from graphkit._config import RunnableConfig
+from graphkit._beside import FAILURE, INNER, INTERRUPT
+from graphkit._config import START, RunnableConfig
+from graphkit._engine.walk import RESUMED
 from graphkit._output import CheckpointInfo, HistorySummary
 from graphkit.cli.opening import open_store, thread_of
 from graphkit.cli.options import Directory, Limit, Meta, Namespace, Thread
@@ -23,6 +25,10 @@ from graphkit.errors import CheckpointerConfigurationError, CheckpointerError, C
 
 _PAGE: Final = 100
 """Threads that a terminal shows unless told otherwise."""
+_WITHOUT_NODE: Final = frozenset({"input", "update", "fork", "answer"})
+"""Values of the metadata's `source` of checkpoints that no node led to."""
+_WORTH_ASKING: Final = 1.0
+"""Seconds. Only a longer step may be a wait in disguise, so that fast histories cost no look at pending writes."""
 
 
 class Status(StrEnum):
@@ -139,7 +145,7 @@ def _fill(row: dict[str, Any], saver: BaseCheckpointSaver, thread_id: str) -> No
     if found is None:
         return
     latest = found.latest
-    row.update(status=latest.status, node=latest.node_id, next=latest.next_node_id, updated=latest.created_at)
+    row.update(status=latest.status, node=latest.node_id, next=latest.next_node_id, updated=_updated(found))
     row.update(checkpoints=found.checkpoints, metadata=latest.metadata, id=latest.id, tags=[*found.tags])
     if latest.status in {"interrupted", "failed"}:
         row["waiting"] = _waiting(found)
@@ -157,6 +163,15 @@ def size_of(saver: BaseCheckpointSaver, thread_id: str | None) -> int | None:
         return saver.size(thread_id)
     except CheckpointerConfigurationError:
         return None
+
+
+def _updated(found: HistorySummary) -> datetime:
+    """When a history last changed: by its latest checkpoint, by a question asked since, or by a failure since."""
+    times: list[Any] = [found.latest.created_at, *(stop.created_at for stop in found.waiting)]
+    if found.failure is not None:
+        times.append(found.failure.get("at"))
+    # What was written by hand may hold anything in place of a time.
+    return max(one for one in times if isinstance(one, datetime) and one.tzinfo is not None)
 
 
 def _waiting(found: HistorySummary) -> Any:
@@ -239,7 +254,7 @@ def history(
     # One more than is shown tells how long the last of them took.
     infos = saver.history(at) if most is None else saver.recent(at, limit=most + 1)
     found = (
-        history_row(info, before)
+        history_row(saver, info, before)
         for info, before in zip(infos, chain(infos[1:], (None,)), strict=False)
         if _is_kept(info, source, clean=clean, node=node)
     )
@@ -254,10 +269,54 @@ def _is_kept(info: CheckpointInfo, source: str | None, *, clean: bool, node: str
     return node is None or info.node_id == node
 
 
-def history_row(info: CheckpointInfo, before: CheckpointInfo | None) -> dict[str, Any]:
-    """A checkpoint; the step took as long as it is away from its parent, if that one was stored just before it."""
-    follows = before is not None and before.id == info.parent_id
-    seconds = (info.created_at - before.created_at).total_seconds() if follows and before is not None else None
+def _seconds_of_step(saver: BaseCheckpointSaver, info: CheckpointInfo, before: CheckpointInfo | None) -> float | None:
+    """How long the node of a checkpoint ran; None where no node ran, or the store does not tell since when."""
+    if info.node_id == START or info.metadata.get("source") in _WITHOUT_NODE:
+        return None
+    resumed_at = _time_in(info.metadata.get(RESUMED))
+    if resumed_at is not None:
+        return max(0.0, (info.created_at - resumed_at).total_seconds())
+    if before is None or before.id != info.parent_id:
+        return None
+    seconds = (info.created_at - before.created_at).total_seconds()
+    if seconds < 0:
+        return None  # the clock was set back in between
+    if seconds >= _WORTH_ASKING and _had_stopped(saver, before):
+        return None
+    return seconds
+
+
+def _time_in(value: Any) -> datetime | None:
+    if not isinstance(value, str):
+        return None
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
+
+
+def _had_stopped(saver: BaseCheckpointSaver, info: CheckpointInfo) -> bool:
+    """Whether a run stopped at a checkpoint, for a human or by a failure, before the next one was stored."""
+    at = RunnableConfig(info.thread_id, info.id, info.checkpoint_ns)
+    try:
+        writes = saver.get_writes(at)
+    except CheckpointSerializationError:  # a payload of an application's own type; the keys are what matters
+        return True
+    return any(key == FAILURE or key.startswith((INTERRUPT, INNER)) for key in writes)
+
+
+def history_row(
+    saver: BaseCheckpointSaver, info: CheckpointInfo, before: CheckpointInfo | None = None
+) -> dict[str, Any]:
+    """A checkpoint as plain data.
+
+    Args:
+        saver: the store that it is in.
+        info: the checkpoint.
+        before: the one stored just before it, which tells how long its node ran.
+    """
+    seconds = _seconds_of_step(saver, info, before)
     return {
         "id": info.id, "parent": info.parent_id, "node": info.node_id, "next": info.next_node_id,
         "status": info.status, "created": info.created_at, "seconds": seconds, "size": info.size,
@@ -295,7 +354,7 @@ def search(
             world.warn(f"graphkit: {error}")
         if limit is not None and len(found) >= limit:
             break
-    rows = [{"thread": info.thread_id, "ns": info.checkpoint_ns, **history_row(info, None)} for info in found]
+    rows = [{"thread": info.thread_id, "ns": info.checkpoint_ns, **history_row(saver, info)} for info in found]
     return Table(_FOUND, rows, "nothing has such metadata")
 
 

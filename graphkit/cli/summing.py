@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
+from graphkit._abc import BaseCheckpointSaver
 from graphkit._config import RunnableConfig
 from graphkit._output import CheckpointInfo
 from graphkit.cli.looking import history_row, size_of
@@ -31,6 +32,8 @@ _STATS: Final = (
     Column("resume_success_rate", "of these finished", "value"),
 )
 _AN_HOUR: Final = 3600
+_SHORTEST_FOR_RATE: Final = 60
+"""Seconds from the oldest checkpoint to the newest, below which a rate per hour would be a guess."""
 
 
 def stats(world: World, directory: Directory, thread: MaybeThread = None) -> Card:
@@ -52,28 +55,29 @@ def stats(world: World, directory: Directory, thread: MaybeThread = None) -> Car
                 statuses["damaged"] += 1
             progress(done, len(among), thread_id)
     sums = {"threads": len(among), "statuses": dict(statuses), "waiting": statuses["interrupted"]}
-    return Card(_STATS, {**sums, "size": size_of(saver, only), **_summed([one for one in histories if one])})
+    return Card(_STATS, {**sums, "size": size_of(saver, only), **_summed(saver, [one for one in histories if one])})
 
 
-def _summed(histories: Sequence[Sequence[CheckpointInfo]]) -> dict[str, Any]:
+def _summed(saver: BaseCheckpointSaver, histories: Sequence[Sequence[CheckpointInfo]]) -> dict[str, Any]:
     infos = [info for one in histories for info in one]
     if not infos:
         return {"checkpoints": 0}
     created = sorted(info.created_at for info in infos)
-    hours = (created[-1] - created[0]).total_seconds() / _AN_HOUR
+    seconds = (created[-1] - created[0]).total_seconds()
     return {
         "checkpoints": len(infos),
         "bytes_per_checkpoint": sum(info.size for info in infos) // len(infos),
         "oldest": created[0],
         "newest": created[-1],
-        "per_hour": round(len(infos) / hours, 1) if hours > 0 else None,
-        **_timing(histories),
+        "per_hour": round(len(infos) * _AN_HOUR / seconds, 1) if seconds >= _SHORTEST_FOR_RATE else None,
+        **_timing(saver, histories),
         **_resumes(histories),
     }
 
 
-def _timing(histories: Sequence[Sequence[CheckpointInfo]]) -> dict[str, Any]:
-    rows = [history_row(*pair) for one in histories for pair in zip(one, (*one[1:], None), strict=True)]
+def _timing(saver: BaseCheckpointSaver, histories: Sequence[Sequence[CheckpointInfo]]) -> dict[str, Any]:
+    pairs = [pair for one in histories for pair in zip(one, (*one[1:], None), strict=True)]
+    rows = [history_row(saver, info, before) for info, before in pairs]
     took = sorted((row["seconds"], row["node"]) for row in rows if row["seconds"] is not None)
     if not took:
         return {"median_seconds": None, "slowest_node": None}

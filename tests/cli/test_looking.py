@@ -1,15 +1,16 @@
 """threads, history, search, stats: what people and scripts read of a real directory."""
 
 import logging
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from graphkit import START, BaseCheckpointSaver, RunnableConfig
+from graphkit import START, BaseCheckpointSaver, Checkpoint, GraphResume, RunnableConfig
 from graphkit.cli.looking import age
+from graphkit.cli.opening import load_app
 from graphkit.cli.values import UsageError
 from savers import FileSystemSaver
-from tests.cli.terminal import NOW, checkpoint, damage, graphkit
+from tests.cli.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago
 
 
 def test_threads_in_a_pipe(store):
@@ -198,6 +199,83 @@ def test_stats_of_a_store(store):  # P60, P90, G38
         "slowest node             pack (2 min 0 s)\n"
         "went on after a failure  0\n"
     )
+
+
+def took(store, thread):
+    """How long each step of a thread took, newest first."""
+    return [row["seconds"] for row in graphkit("history", store, thread, "--json").json]
+
+
+def test_waiting_for_people_is_not_the_time_of_a_node(saver, store):
+    at = RunnableConfig("order-17")
+    saver.put_writes(at, {"answer:q-1": True})
+    saver.put(at, checkpoint(50, "approve", "ship", {}, 2))
+    assert took(store, "order-17") == [None, 60.0, None]
+    assert graphkit("stats", store, "order-17", "--json").json["slowest_node"] == "reserve (1 min 0 s)"
+
+
+def test_the_time_after_a_failure_is_not_the_time_of_a_node(saver, store):
+    here = RunnableConfig("import-a")
+    saver.put_writes(here, {"failure": {"node_id": "read", "type": "E", "message": "no", "at": NOW}})
+    saver.put_writes(here, {"failure": None})  # the run went on
+    saver.put(here, checkpoint(50, "read", "write", {}, 21))
+    assert took(store, "import-a") == [None, None]
+
+
+def test_downtime_is_not_the_time_of_a_node(store, shop):
+    """A process died an hour ago, and the run was resumed just now."""
+    graph = load_app(shop, str(store))
+    at = RunnableConfig("died")
+    saver = graph.compile_config.saver
+    long_ago = datetime.now(UTC) - timedelta(hours=1)
+    saver.put(at, Checkpoint(node_id=START, next_node_id="reserve", state={"item": "lamp"}, created_at=long_ago))
+    graph.invoke(None, at)
+    reserved, start = took(store, "died")
+    assert (start, 0 <= reserved < 60) == (None, True)
+    graph.invoke(GraphResume("yes"), at)
+    assert all(seconds < 60 for seconds in took(store, "died")[:-1])
+    stats = graphkit("stats", store, "died", "--json").json
+    assert 0 <= stats["median_seconds"] < 60
+    assert " h" not in stats["slowest_node"]
+
+
+def test_the_time_between_two_runs_of_a_thread_is_not_the_time_of_a_node(saver, store):
+    saver.put(RunnableConfig("order-18"), checkpoint(50, START, "pack", {}, 13, source="input"))
+    saver.put(RunnableConfig("order-18"), checkpoint(51, "pack", "pack", {}, 50, source="update"))
+    assert took(store, "order-18") == [None, None, 120.0, None]
+
+
+def test_the_time_of_a_node_that_was_resumed_begins_with_the_resume(saver, store):
+    resumed_at = minutes_ago(10.5).isoformat()
+    saver.put(RunnableConfig("import-a"), checkpoint(50, "read", "write", {}, 21, resumed_at=resumed_at))
+    saver.put(RunnableConfig("import-a"), checkpoint(51, "write", "x", {}, 50, resumed_at="of the caller's own"))
+    assert took(store, "import-a") == [60.0, 30.0, None]
+
+
+def test_a_clock_that_was_set_back_tells_no_time(saver, store):
+    saver.put(RunnableConfig("import-a"), checkpoint(5, "read", "write", {}, 21))
+    assert took(store, "import-a") == [None, None]
+
+
+@pytest.mark.parametrize(("seconds", "rate"), [(0.05, None), (59, None), (60, 120.0)])
+def test_a_rate_wants_a_minute_of_history(tmp_path, seconds, rate):
+    saver, t = FileSystemSaver(tmp_path / "new", fsync="never"), RunnableConfig("t")
+    first = saver.put(t, checkpoint(1, START, "a", {}, source="input"))
+    later = Checkpoint.builder(saver.get(first)).id("2").createdAt(minutes_ago(59) + timedelta(seconds=seconds))
+    saver.put(t, later.build())
+    assert graphkit("stats", tmp_path / "new", "--json").json["per_hour"] == rate
+    assert ("per hour" in graphkit("stats", tmp_path / "new").out) == (rate is not None)
+
+
+def test_a_thread_was_updated_when_it_asked_or_failed(saver, store):
+    asks = {**STOP, "created_at": minutes_ago(5)}
+    saver.put_writes(RunnableConfig("order-17"), {"interrupt:q-2": asks})
+    failure = {"node_id": "read", "type": "E", "message": "no", "at": minutes_ago(3)}
+    saver.put_writes(RunnableConfig("import-a"), {"failure": failure})
+    rows = graphkit("threads", store, "--sort", "age", "--json").json
+    assert [(row["thread"], row["updated"][11:16]) for row in rows] == [
+        ("import-a", "11:57"), ("order-17", "11:55"), ("order-18", "11:13"),
+    ]  # fmt: skip
 
 
 def test_the_size_of_a_store_and_of_a_thread_is_that_of_its_files(store):  # P60

@@ -6,6 +6,7 @@ Branches' results, once's results and map items have keys of the engine's own (`
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any, Final
 
 from graphkit._config import END, RunnableConfig
@@ -64,18 +65,36 @@ def inner_stops(writes: Mapping[str, Any]) -> dict[str, str]:
     return {key: place for key, place in stops.items() if place is not None}
 
 
-def told_beside(place: tuple[str, str], info: CheckpointInfo | None, writes: Mapping[str, Any]) -> Iterator[Change]:
-    """What values recorded beside a checkpoint of a thread and namespace tell whoever follows the store."""
+def told_beside(
+    place: tuple[str, str],
+    info: CheckpointInfo | None,
+    writes: Mapping[str, Any],
+    written_at: datetime | None = None,
+) -> Iterator[Change]:
+    """Report the pending writes of a checkpoint to a follower of the store.
+
+    Args:
+        place: the thread and the namespace.
+        info: the checkpoint, if it is the latest.
+        writes: the pending writes.
+        written_at: when they were stored, for those that do not say so themselves.
+    """
     about = *place, info
     for key, value in writes.items():
         if key.startswith(INTERRUPT):
-            yield Change("interrupt", *about, key.removeprefix(INTERRUPT), value)
+            yield Change("interrupt", *about, key.removeprefix(INTERRUPT), value, _time_in(value, "created_at"))
         elif key.startswith(ANSWER):
-            yield Change("answer", *about, key.removeprefix(ANSWER), value)
+            yield Change("answer", *about, key.removeprefix(ANSWER), value, written_at)
         elif key.startswith(INNER) and value is None:
-            yield Change("answer", *about, key.removeprefix(INNER))
+            yield Change("answer", *about, key.removeprefix(INNER), None, written_at)
         elif key == FAILURE and value is not None:
-            yield Change("failure", *about, None, value)
+            yield Change("failure", *about, None, value, _time_in(value, "at"))
+
+
+def _time_in(record: Any, key: str) -> datetime | None:
+    """The time that a pending write carries; None if it was written by hand without one."""
+    found = record.get(key) if isinstance(record, Mapping) else None
+    return found if isinstance(found, datetime) and found.tzinfo is not None else None
 
 
 Latest = tuple[RunnableConfig, Mapping[str, Any], Mapping[str, Any]]

@@ -6,6 +6,7 @@ import abc
 import threading
 from _thread import start_new_thread
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from datetime import datetime
 from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Protocol, Self, final
@@ -42,6 +43,9 @@ class Change(NamedTuple):
     value: Any = None
     """Of interrupt: {node_id, when, payload, metadata, created_at}. Of answer: the answer, None if it was passed by.
     Of failure: {node_id, type, message, at}."""
+    at: datetime | None = None
+    """When it was stored; None if the store does not record that, and the change was noticed just now. An answer, a
+    release and a delete have no time of their own: on files it is that of the last write to their log."""
 
 
 def _nothing() -> Generator[Change, None, None]:
@@ -265,7 +269,7 @@ class PollingWatch(Watch):
         for info in self._since(place, known):
             if info.id != known:
                 keys = frozenset()
-                yield Change("checkpoint", *place, info)
+                yield Change("checkpoint", *place, info, at=info.created_at)
             writes = self._remember(place, info.id)
             new = {key for key, _ in _outline(writes) - keys}
             yield from self._tell(place, info, {key: value for key, value in writes.items() if key in new})

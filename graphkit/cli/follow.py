@@ -102,7 +102,6 @@ def _row(world: World, change: Change, statuses: dict[str, str]) -> dict[str, An
 
 def _data(world: World, change: Change, told: str) -> dict[str, Any]:
     info = change.checkpoint
-    when = info.created_at if info is not None and change.kind == "checkpoint" else world.now()
     return {
         "kind": change.kind,
         "thread": change.thread_id,
@@ -112,7 +111,7 @@ def _data(world: World, change: Change, told: str) -> dict[str, Any]:
         "next": None if info is None else info.next_node_id,
         "status": None if info is None else info.status,
         "step": None if info is None else info.metadata.get("step"),
-        "time": when,
+        "time": change.at or world.now(),
         "id": change.id,
         "value": change.value,
         "told": told or None,

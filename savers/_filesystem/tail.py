@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from graphkit._beside import told_beside
 from graphkit._serde import MalformedDataError
-from graphkit._watch import Change
+from graphkit._watch import Change, Kind
 from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
 from savers._filesystem import log, record
 from savers._filesystem.history import History
@@ -70,17 +71,24 @@ class GrowingLog(History):
     def _told(self, frame: log.Frame, info: Info) -> Iterator[Change]:
         place = self.thread_id, self.namespace
         if frame.type == log.CHECKPOINT and self.tail is not None:
-            yield Change("checkpoint", *place, info(self, self.tail))
+            latest = info(self, self.tail)
+            yield Change("checkpoint", *place, latest, at=latest.created_at)
         elif frame.type == log.WRITE:
             beside, values = record.decode_writes(self.path, frame)
             entry = self._known(beside)
             about = None if entry is None else info(self, entry)
-            yield from told_beside(place, about, {key: self._value(key, packed) for key, packed in values.items()})
+            writes = {key: self._value(key, packed) for key, packed in values.items()}
+            yield from told_beside(place, about, writes, self._written_at())
         elif frame.type in {log.RELEASE, log.TOMBSTONE}:
             yield self._end_told(frame)
 
     def _end_told(self, frame: log.Frame) -> Change:
-        return Change("release" if frame.type == log.RELEASE else "delete", self.thread_id, self.namespace)
+        kind: Kind = "release" if frame.type == log.RELEASE else "delete"
+        return Change(kind, self.thread_id, self.namespace, at=self._written_at())
+
+    def _written_at(self) -> datetime:
+        """When the log was last written to."""
+        return datetime.fromtimestamp(self.io.fstat(self.fd).st_mtime, UTC)
 
     def _value(self, key: str, packed: bytes) -> Any:
         try:
@@ -111,12 +119,14 @@ class GrowingLog(History):
             yield self._end_told(self.closed_by)
 
     def _entry_told(self, entry: Entry, info: Info) -> Iterator[Change]:
-        yield Change("checkpoint", self.thread_id, self.namespace, info(self, entry))
+        found = info(self, entry)
+        yield Change("checkpoint", self.thread_id, self.namespace, found, at=found.created_at)
         yield from self._beside(entry, info)
 
     def _beside(self, entry: Entry, info: Info) -> Iterator[Change]:
         values = {key: self._value(key, packed) for key, packed in self.packed_values_of(entry).items()}
-        yield from told_beside((self.thread_id, self.namespace), info(self, entry), values)
+        place = self.thread_id, self.namespace
+        yield from told_beside(place, info(self, entry), values, self._written_at())
 
     def bookmark(self) -> Bookmark:
         """Where it was read to."""

@@ -92,6 +92,38 @@ def test_json_has_all_fields(graphkit, store):
     assert (second["kind"], second["id"], second["value"]["node_id"]) == ("interrupt", "q-1", "approve")
 
 
+def test_a_change_has_the_time_at_which_it_was_stored(graphkit, store, saver):
+    failure = {"node_id": "read", "type": "E", "message": "no", "at": terminal.minutes_ago(7)}
+    saver.put_writes(RunnableConfig("import-a"), {"failure": failure})
+    asked = graphkit("watch", store, "order-17", "--limit", 2)
+    assert [line[:8] for line in asked.lines] == ["11:02:00", "11:02:00"]
+    failed = graphkit("watch", store, "import-a", "--limit", 2)
+    assert [line[:8] for line in failed.lines] == ["11:21:00", "11:53:00"]
+    *_, row = map(json.loads, graphkit("watch", store, "import-a", "--limit", 2, "--json").lines)
+    assert (row["kind"], row["time"]) == ("failure", "2026-11-20T11:53:00+00:00")
+
+
+def test_the_table_tells_when_a_question_was_asked(graphkit, store):
+    done = graphkit("watch", store, "order-17", "--limit", 2, terminal=True)
+    table = done.out[done.out.rindex("THREAD") :]
+    assert "58 min ago" in table
+
+
+def test_an_answer_has_the_time_of_the_last_write_to_its_log(graphkit, store, saver):
+    saver.put_writes(AT, {"answer:q-1": True})
+    (path,) = store.glob("t-order-17-*/log")
+    an_hour_ago = terminal.minutes_ago(60)
+    os.utime(path, (an_hour_ago.timestamp(),) * 2)
+    *_, line = graphkit("watch", store, "order-17", "--limit", 3).lines
+    assert (line[:8], told(line)) == ("11:00:00", f"{'order-17':24} answered: true")
+
+
+def test_what_says_no_time_was_noticed_now(graphkit, store, saver):
+    saver.put_writes(RunnableConfig("import-a"), {"interrupt:q": STOP, "failure": {**STOP, "type": "E", "message": ""}})
+    lines = graphkit("watch", store, "import-a", "--limit", 3).lines
+    assert [line[:8] for line in lines] == ["11:21:00", "12:00:00", "12:00:00"]
+
+
 def test_from_a_checkpoint_on(graphkit, store):
     done = graphkit("watch", store, "order-17", "--checkpoint", "00000001", "--limit", 1)
     assert [told(line) for line in done.lines] == [f"{'order-17':24} reserve -> approve"]

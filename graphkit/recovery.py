@@ -9,6 +9,7 @@ A graph's own checkpoints need nothing else: the next node is stored with each, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from graphkit._abc import BaseCheckpointSaver, ThreadLike, _in_thread, public_metadata, thread_id_of
@@ -82,6 +83,6 @@ def _append_again(saver: BaseCheckpointSaver, at: RunnableConfig, good: Checkpoi
     writes = saver.get_writes(at.with_check_point_id(good.id))
     plain = Checkpoint.builder(Checkpoint.copy_of(good)).metadata(public_metadata(good.metadata))
     with saver.run_lock(at):
-        here = saver.put(at, plain.parentId(good.id).build())
+        here = saver.put(at, plain.parentId(good.id).createdAt(datetime.now(UTC)).build())
         if writes:
             saver.put_writes(here, writes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 import typer
@@ -11,7 +12,7 @@ from graphkit._abc import BaseCheckpointSaver
 from graphkit._beside import ANSWER, INTERRUPT, next_update
 from graphkit._checkpoint import Checkpoint, new_id
 from graphkit._config import RunnableConfig
-from graphkit._engine.walk import KEEPS, VISIT
+from graphkit._engine.walk import KEEPS, RESUMED, VISIT
 from graphkit._frozen import freeze
 from graphkit._output import CheckpointInfo, WaitingInterrupt
 from graphkit.cli.opening import checkpoint_of, line_of, load_app, open_store, saver_of, thread_of
@@ -187,7 +188,7 @@ def _updated(
 
 
 def fork(
-    world: World,  # noqa: ARG001 - as all commands
+    world: World,
     directory: Directory,
     thread: Thread,
     target: Annotated[str, typer.Argument(metavar="NEW", help="The id of the new thread.")],
@@ -209,7 +210,7 @@ def fork(
             raise CheckpointConflictError(target, "not empty; choose another id for the new thread")
         for info in line[:-1]:
             _put_again(saver, at.with_check_point_id(info.id), new, info.tags)
-        here = _put_head(saver, at.with_check_point_id(head.id), new, keep_id=True)
+        here = _put_head(saver, at.with_check_point_id(head.id), new, created_at=world.now(), keep_id=True)
     path = f"{counted(len(line), 'checkpoint')} of {shown(at.thread)}"
     sentence = f"{shown(target)} begins with {path} and goes on with {_next(head)}"
     return Said(
@@ -218,7 +219,7 @@ def fork(
 
 
 def rollback(
-    world: World,  # noqa: ARG001 - as all commands
+    world: World,
     directory: Directory,
     thread: Thread,
     checkpoint: Annotated[
@@ -236,7 +237,7 @@ def rollback(
     at = RunnableConfig(thread_of(saver, thread))
     with saver.run_lock(at):
         old = checkpoint_of(saver, at, checkpoint)
-        here = _put_head(saver, at.with_check_point_id(old.id), at, keep_id=False)
+        here = _put_head(saver, at.with_check_point_id(old.id), at, created_at=world.now(), keep_id=False)
     sentence = (
         f"{shown(at.thread)} is back after {shown(old.node_id)} and goes on with {_next(old)}; nothing was removed"
     )
@@ -256,11 +257,16 @@ def _put_again(saver: BaseCheckpointSaver, at: RunnableConfig, new: RunnableConf
         saver.add_tags(here, *tags)
 
 
-def _put_head(saver: BaseCheckpointSaver, at: RunnableConfig, new: RunnableConfig, *, keep_id: bool) -> RunnableConfig:
-    """Append a checkpoint as a head to go on from, as a resume from a past checkpoint would: its visit is a new one."""
+def _put_head(
+    saver: BaseCheckpointSaver, at: RunnableConfig, new: RunnableConfig, *, created_at: datetime, keep_id: bool
+) -> RunnableConfig:
+    """Append a copy of a checkpoint as the head to resume from, with a creation time of its own.
+
+    The node that comes next starts anew, as after a resume from a past checkpoint.
+    """
     found = _found(saver, at)
-    metadata = {key: value for key, value in found.metadata.items() if key not in {VISIT, KEEPS}}
-    builder = Checkpoint.builder(found).metadata({**metadata, "source": "fork"})
+    metadata = {key: value for key, value in found.metadata.items() if key not in {VISIT, KEEPS, RESUMED}}
+    builder = Checkpoint.builder(found).metadata({**metadata, "source": "fork"}).createdAt(created_at)
     if not keep_id:
         builder = builder.id(new_id()).parentId(found.id)
     here = saver.put(new, builder.build())

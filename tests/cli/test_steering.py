@@ -6,7 +6,7 @@ from graphkit import END, START, CompiledGraph, GraphResume, RunnableConfig
 from graphkit.cli.opening import load_app
 from graphkit.errors import ThreadBusyError
 from savers import FileSystemSaver
-from tests.cli.terminal import STOP, checkpoint, damage, graphkit, minutes_ago
+from tests.cli.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago
 
 AT = RunnableConfig("order-17")
 
@@ -190,6 +190,17 @@ def test_a_rollback_removes_nothing(waiting):
     assert (after[0]["parent"], after[0]["source"], after[0]["status"]) == (reserved["id"], "fork", "interrupted")
     graphkit("resume", waiting, "order-17", "--app", "shop:app", "--value", '"no"')
     assert list(state_of(waiting).state["log"]) == ["reserved lamp", "approval: no", "shipped to None"]
+
+
+@pytest.mark.parametrize("command", [["fork", "order-18", "new"], ["rollback", "order-18", "0011"]])
+def test_a_fork_and_a_rollback_have_a_creation_time_of_their_own(store, command):
+    name, thread, target = command
+    before = graphkit("history", store, thread, "--json").json
+    assert graphkit(name, store, thread, target).code == 0
+    head, *rest = graphkit("history", store, target if name == "fork" else thread, "--json").json
+    assert (head["created"], head["seconds"]) == (NOW.isoformat(), None)
+    # The checkpoints on the way to it are those of the other thread, times included.
+    assert rest == (before[1:] if name == "fork" else before)
 
 
 def test_a_rollback_begins_a_visit_of_its_own(waiting):

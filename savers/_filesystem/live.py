@@ -563,11 +563,17 @@ def put_aside(io: FileIO, fd: int, start: int, end: int, directory: str, name: s
 
     An earlier one of that name stays, unless it is what an interrupted attempt has left of this one.
     """
+    full = aside_name(io, fd, start, end, directory, name)
+    write_file(io, layout.join(directory, full), _parts(io, fd, start, end))
+    return full
+
+
+def aside_name(io: FileIO, fd: int, start: int, end: int, directory: str, name: str) -> str:
+    """The name that `put_aside` gives to its copy."""
     number, full = 1, f"{name}.bin"
     while not _begins(io, layout.join(directory, full), fd, start, end):
         number += 1
         full = f"{name}-{number}.bin"
-    write_file(io, layout.join(directory, full), _parts(io, fd, start, end))
     return full
 
 

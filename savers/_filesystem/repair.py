@@ -5,6 +5,7 @@ the sync marker, even without the file's header. They are followed as a reader w
 rebuilt if the changes from its keyframe to it are all there, and all bytes of its values lie in good records. Those are
 written to a new log, which takes the old one's place by one rename, after the whole of the old one was copied to a file
 of its own and brought to the disk. So nothing is destroyed, and a death at any instant leaves the old log or the new.
+A dry run goes the same way up to the first write, so it reports what the repair would.
 The header and the description are not needed: the directory's name proves whose log it is.
 """
 
@@ -12,9 +13,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, Literal, final
 
 from graphkit.errors import (
     CheckpointCorruptionError,
@@ -25,7 +26,7 @@ from graphkit.errors import (
 from savers import _delta as delta
 from savers._filesystem import layout, log, record, rewrite
 from savers._filesystem.history import Index
-from savers._filesystem.live import put_aside
+from savers._filesystem.live import aside_name, put_aside
 from savers._filesystem.verify import (
     Examined,
     FileReport,
@@ -42,7 +43,7 @@ from savers._filesystem.verify import (
 from savers._filesystem.walk import Walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from savers._filesystem.record import Entry
@@ -64,14 +65,18 @@ class Lost:
     checkpoint_id: str | None
     """The checkpoint that is lost or, for a value or a tag beside one, that it belonged to; None: nobody can tell."""
     reason: str
+    records: int = 1
+    """How many records are lost here."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class FileRepair:
-    """What was done to one log."""
+    """What was done to one log, or would be."""
 
     before: FileReport
+    thread_id: str | None = None
+    """Whose log it is; None: no readable file tells."""
     kept: int = 0
     """Checkpoints."""
     lost: tuple[Lost, ...] = ()
@@ -79,14 +84,23 @@ class FileRepair:
     """Where the old bytes are now, below the store's directory."""
     refused: str = ""
     """Why nothing was done."""
+    unfinished: Literal["", "release", "delete"] = ""
+    """What the log says was begun and not finished; the repair finishes it."""
+
+    @property
+    def is_total_loss(self) -> bool:
+        """Whether the log was damaged and not one checkpoint of it could be kept."""
+        return self.before.state == "damaged" and not self.kept and not self.refused
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class RepairReport:
-    """What `repair` did. Files that were well are not listed."""
+    """What `repair` did, or would do. Files that were well are not listed."""
 
     files: tuple[FileRepair, ...]
+    dry_run: bool = False
+    """Whether nothing was changed: all the rest says what a repair would do."""
     finished: tuple[str, ...] = ()
     """Threads whose release or delete was finished."""
     removed: tuple[str, ...] = ()
@@ -99,8 +113,13 @@ class RepairReport:
 
     @property
     def ok(self) -> bool:
-        """Whether all of it can be read now."""
+        """Whether all of it can be read now, whatever was lost; see `total_losses`."""
         return not any(file.refused for file in self.files)
+
+    @property
+    def total_losses(self) -> tuple[FileRepair, ...]:
+        """The damaged logs of which nothing could be kept: restore them from a backup."""
+        return tuple(file for file in self.files if file.is_total_loss)
 
     @property
     def lost(self) -> tuple[Lost, ...]:
@@ -114,6 +133,8 @@ def repair(
     exclusive: Callable[[str], AbstractContextManager[object]],
     finish: Callable[[str], None],
     progress: Progress | None = None,
+    *,
+    dry_run: bool = False,
 ) -> RepairReport:
     """Repair one thread, or all (None).
 
@@ -123,27 +144,53 @@ def repair(
         exclusive: takes a thread's run lock.
         finish: finishes a release or a delete that somebody began; under the locks.
         progress: see verify.
+        dry_run: only find out what would be done; takes no run lock.
     """
     names = [layout.place_of(thread_id).name] if thread_id is not None else threads_of(store)
     tasks = [(name, files_of(store, layout.join(store.root, name))) for name in names]
     meter = Meter(store, [path for _, files in tasks for path in files], progress)
     repairs: list[FileRepair] = []
     finished: list[str] = []
-    removed: list[str] = [] if thread_id is not None else sorted(store.sweep())
+    removed = _sweep(store, dry_run=dry_run) if thread_id is None else []
     for name, files in tasks:
         owner = thread_id if thread_id is not None else owner_of(store, name, files)
         if owner is None:
             repairs += _unknown(store, files)
         elif store.io.is_dir(layout.join(store.root, name)):
-            with exclusive(owner), store.short(owner):
-                repairs += [done for path in files if (done := _repair_file(store, path, owner)) is not None]
-                removed += _remove_leftovers(store, layout.join(store.root, name))
-                if any(check_file(store, path, owner)[1] for path in files):
-                    finish(owner)
+            with _locks(store, owner, exclusive, dry_run=dry_run):
+                done = [one for path in files if (one := _repair_file(store, path, owner, dry_run=dry_run)) is not None]
+                repairs += done
+                removed += _remove_leftovers(store, layout.join(store.root, name), dry_run=dry_run)
+                is_unfinished = any(one.unfinished for one in done)
+                if is_unfinished or any(check_file(store, path, owner)[1] for path in files):
+                    if not dry_run:
+                        finish(owner)
                     finished.append(owner)
         for path in files:
             meter.passed(path)
-    return RepairReport(files=tuple(repairs), finished=tuple(finished), removed=tuple(removed))
+    return RepairReport(files=tuple(repairs), dry_run=dry_run, finished=tuple(finished), removed=tuple(removed))
+
+
+@contextmanager
+def _locks(
+    store: Store, owner: str, exclusive: Callable[[str], AbstractContextManager[object]], *, dry_run: bool
+) -> Iterator[None]:
+    """Keep runs and writers out of a thread; for a dry run only writers, and only where locks can be made."""
+    with ExitStack() as stack:
+        if not dry_run:
+            stack.enter_context(exclusive(owner))
+            stack.enter_context(store.short(owner))
+        else:
+            with suppress(OSError):
+                stack.enter_context(store.short(owner))
+        yield
+
+
+def _sweep(store: Store, *, dry_run: bool) -> list[str]:
+    """Remove the threads that were being deleted; their names."""
+    if dry_run:
+        return sorted(filter(layout.is_leftover, store.io.listdir(store.root)))
+    return sorted(store.sweep())
 
 
 def _unknown(store: Store, files: list[str]) -> list[FileRepair]:
@@ -152,53 +199,64 @@ def _unknown(store: Store, files: list[str]) -> list[FileRepair]:
     return [FileRepair(before=report, refused="whose it is cannot be read: name the thread") for report in reports]
 
 
-def _remove_leftovers(store: Store, directory: str) -> list[str]:
+def _remove_leftovers(store: Store, directory: str, *, dry_run: bool) -> list[str]:
     removed = []
     for name in sorted(store.io.listdir(directory)):
         path = layout.join(directory, name)
         if layout.is_namespace(name):
-            removed += _remove_leftovers(store, path)
+            removed += _remove_leftovers(store, path, dry_run=dry_run)
         elif name.startswith(layout.TEMPORARY):
-            store.io.unlink(path)
+            if not dry_run:
+                store.io.unlink(path)
             removed.append(os.path.relpath(path, store.root))
     return removed
 
 
-def _repair_file(store: Store, path: str, owner: str) -> FileRepair | None:
+def _repair_file(store: Store, path: str, owner: str, *, dry_run: bool) -> FileRepair | None:
     """Repair one log under its locks; None if there was nothing to do."""
     report, _ = check_file(store, path, owner)
     if report is None or report.state == "ok":
         return None
     if report.state in {"newer", "foreign"}:
-        return FileRepair(before=report, refused=report.reason)
+        return FileRepair(before=report, thread_id=owner, refused=report.reason)
     namespace = namespace_of(store, os.path.dirname(path))
     if namespace is None:
-        return FileRepair(before=report, refused="which namespace it is cannot be read")
+        return FileRepair(before=report, thread_id=owner, refused="which namespace it is cannot be read")
     history = examined(store, path, owner, namespace)
     try:
         if report.state == "torn" and report.offset:
-            return _cut_off(store, history, report, owner, namespace)
-        return _salvage(store, history, report)
+            return _cut_off(store, history, report, owner, namespace, dry_run=dry_run)
+        return _salvage(store, history, report, dry_run=dry_run)
     except (CheckpointFormatError, CheckpointSerializationError) as error:
-        return FileRepair(before=report, refused=str(error))
+        return FileRepair(before=report, thread_id=owner, refused=str(error))
     finally:
         history.close()
 
 
-def _cut_off(store: Store, history: Examined, report: FileReport, owner: str, namespace: str) -> FileRepair:
+def _cut_off(
+    store: Store, history: Examined, report: FileReport, owner: str, namespace: str, *, dry_run: bool
+) -> FileRepair:
     """Set a torn tail aside as the next writer would."""
-    live = store.fresh(owner, namespace)
-    before = set(store.io.listdir(os.path.dirname(history.path)))
-    try:
-        live.refresh_to_write()
-    finally:
-        live.close()
-    new = sorted(set(store.io.listdir(os.path.dirname(history.path))) - before)
-    place = layout.join(os.path.dirname(report.path), new[0]) if new else ""
-    return FileRepair(before=report, kept=report.checkpoints, set_aside=place)
+    directory = os.path.dirname(history.path)
+    if dry_run:
+        history.examine()
+        generation = _identify(store, history, history.end)
+        name = f"{layout.TORN}{generation}-{report.offset}"
+        aside = aside_name(history.io, history.fd, report.offset, history.end, directory, name)
+    else:
+        before = set(store.io.listdir(directory))
+        live = store.fresh(owner, namespace)
+        try:
+            live.refresh_to_write()
+        finally:
+            live.close()
+        new = sorted(set(store.io.listdir(directory)) - before)
+        aside = new[0] if new else ""
+    place = layout.join(os.path.dirname(report.path), aside) if aside else ""
+    return FileRepair(before=report, thread_id=owner, kept=report.checkpoints, set_aside=place)
 
 
-def _salvage(store: Store, history: Examined, report: FileReport) -> FileRepair:
+def _salvage(store: Store, history: Examined, report: FileReport, *, dry_run: bool) -> FileRepair:
     """Write a damaged log anew with what can be rebuilt."""
     history.examine()
     size = history.end
@@ -207,23 +265,35 @@ def _salvage(store: Store, history: Examined, report: FileReport) -> FileRepair:
     version = layout.version_of(os.path.basename(history.path))
     found = _Salvage(history)
     found.search(size)
-    aside = ""
-    if size:
-        aside = put_aside(history.io, history.fd, 0, size, directory, f"{layout.DAMAGED}{generation}-{history.fid:08x}")
-        history.io.fsync_dir(directory)
     entries = found.index.entries
-    if entries or version is not None:
-        ending = (log.RELEASE, version) if version is not None else found.ending
-        rewrite.keep(store, history, entries, lost_at=_NOWHERE, ending=ending)
-    else:
-        history.io.unlink(history.path)
-        history.io.fsync_dir(directory)
+    name = f"{layout.DAMAGED}{generation}-{history.fid:08x}"
+    aside = aside_name(history.io, history.fd, 0, size, directory, name) if size else ""
+    unfinished = _unfinished(found.ending) if version is None and entries else ""
+    if not dry_run:
+        if size:
+            aside = put_aside(history.io, history.fd, 0, size, directory, name)
+            history.io.fsync_dir(directory)
+        if entries or version is not None:
+            ending = (log.RELEASE, version) if version is not None else found.ending
+            rewrite.keep(store, history, entries, lost_at=_NOWHERE, ending=ending)
+        else:
+            history.io.unlink(history.path)
+            history.io.fsync_dir(directory)
     return FileRepair(
         before=report,
+        thread_id=history.thread_id,
         kept=len(entries),
         lost=tuple(found.lost),
         set_aside=layout.join(os.path.dirname(report.path), aside) if aside else "",
+        unfinished=unfinished,
     )
+
+
+def _unfinished(ending: tuple[int, int] | None) -> Literal["", "release", "delete"]:
+    """What a log that ends so says was begun."""
+    if ending is None:
+        return ""
+    return "release" if ending[0] == log.RELEASE else "delete"
 
 
 def _identify(store: Store, history: Examined, size: int) -> int:
@@ -274,7 +344,9 @@ class _Salvage:
 
     def _missing(self, start: int, end: int, count: int) -> None:
         self._gaps.append((start, end))
-        self._lose(start, None, f"{end - start} bytes of {count} records are damaged")
+        records = "1 record" if count == 1 else f"{count} records"
+        reason = f"{end - start} bytes of {records} are damaged"
+        self.lost.append(Lost(offset=start, checkpoint_id=None, reason=reason, records=count))
 
     def _take(self, walk: Walk, frame: log.Frame) -> None:
         path = self.history.path

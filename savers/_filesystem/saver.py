@@ -426,7 +426,9 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         return verify(self._store, None if thread is None else thread_id_of(thread), progress)
 
     @_at_the_edge("repair")
-    def repair(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RepairReport:
+    def repair(
+        self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None
+    ) -> RepairReport:
         """Make one thread, or all (None), readable again, with every checkpoint that can still be rebuilt.
 
         The whole of a damaged log is copied to `damaged-*` before the log is written anew; a tail that was cut short
@@ -436,6 +438,8 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
         Args:
             thread: the thread.
+            dry_run: change nothing and only report what would be kept, what would be lost and where the copy would
+                be. Takes no run lock, so a run that goes on meanwhile may change the outcome.
             progress: as in `verify`.
 
         Raises:
@@ -445,7 +449,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         from savers._filesystem.repair import repair
 
         thread_id = None if thread is None else thread_id_of(thread)
-        return repair(self._store, thread_id, self._exclusive, self._finish, progress)
+        return repair(self._store, thread_id, self._exclusive, self._finish, progress, dry_run=dry_run)
 
     def _finish(self, thread_id: str) -> None:
         """Finish a release or a delete that somebody began, under the locks."""
@@ -487,9 +491,11 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         """As `verify`."""
         return await _in_thread(self.verify, thread, progress=progress)
 
-    async def arepair(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RepairReport:
+    async def arepair(
+        self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None
+    ) -> RepairReport:
         """As `repair`."""
-        return await _in_thread(self.repair, thread, progress=progress)
+        return await _in_thread(self.repair, thread, dry_run=dry_run, progress=progress)
 
     async def acompact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
         """As `compact`."""

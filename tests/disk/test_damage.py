@@ -1,5 +1,6 @@
 """Damage, and what verify and repair make of it (P52, P53, H11, H45, H53)."""
 
+import dataclasses
 import random
 import struct
 import tracemalloc
@@ -59,9 +60,16 @@ class Damaged:
         return [checkpoint.id for checkpoint in history]
 
     def repaired(self):
-        """Repair; what is left can be read, by an old saver as by a new one, and a second run changes nothing."""
+        """Repair; what is left can be read, by an old saver as by a new one, and a second run changes nothing.
+
+        A dry run says before, and without a change, what the repair does.
+        """
         saver = self.opener()
+        before = self.files()
+        plan = saver.repair("t", dry_run=True)
+        assert self.files() == before
         report = saver.repair("t")
+        assert plan == dataclasses.replace(report, dry_run=True)
         again = saver.repair("t")
         assert not again.changed
         assert not again.files
@@ -74,6 +82,9 @@ class Damaged:
         saver.close()
         fresh.close()
         return report, kept
+
+    def files(self):
+        return {path: path.read_bytes() for path in self.path.parent.iterdir() if path.name != "run.lock"}
 
     def aside(self):
         return b"".join(file.read_bytes() for file in sorted(self.path.parent.glob("*.bin")))
@@ -356,10 +367,59 @@ def test_leftovers_and_unfinished_work_are_reported_and_repaired(opener, disk, c
     assert report.threads[0].leftovers == (f"{path.parent.name}/tmp-00000001",)
     assert report.threads[0].unfinished == "release"
     assert not report.ok
+    plan = saver.repair(dry_run=True)
+    assert dead.exists()
+    assert saver.verify() == report
     done = saver.repair()
+    assert plan == dataclasses.replace(done, dry_run=True)
     assert done.finished == ("t",)
     assert set(done.removed) == {dead.name, f"{path.parent.name}/tmp-00000001"}
     assert saver.verify().ok
     assert not dead.exists()
     assert saver.versions_by_thread_id(config) == [1]
     assert not saver.repair().changed
+
+
+def test_a_damaged_log_that_was_to_be_released_is_released_after_its_repair(opener, disk, config):
+    saver = opener()
+    for n in range(3):
+        saver.put(config, step(n, {"n": n, f"text{n}": "x" * 500}))
+    path = disk.log_of(saver.base_directory)
+    frames = disk.frames_of(path)
+    data = bytearray(path.read_bytes())
+    data[frames[2].offset + 40] ^= 1
+    data += log.pack_frame(frames[-1].end, frames[-1].fid, frames[-1].seq + 1, log.RELEASE, b"\x92\x01\x00")
+    saver.close()
+    path.write_bytes(data)
+    saver = opener()
+    plan = saver.repair(dry_run=True)
+    assert path.read_bytes() == data
+    report = saver.repair()
+    assert plan == dataclasses.replace(report, dry_run=True)
+    assert (report.finished, report.files[0].unfinished) == (("t",), "release")
+    assert saver.versions_by_thread_id(config) == [1]
+
+
+def test_a_log_of_which_nothing_can_be_kept_is_a_total_loss(damaged):
+    start = damaged.frames[0].end
+    bad = damaged.whole[:start] + b"?" * (len(damaged.whole) - start)
+    damaged.write(bad)
+    report, kept = damaged.repaired()
+    assert (kept, report.ok, report.total_losses) == ([], True, report.files)
+    assert damaged.aside() == bad
+    # A last write that never finished was not acknowledged: nothing is lost with it.
+    damaged.write(damaged.whole[:10])
+    report, kept = damaged.repaired()
+    assert (kept, report.total_losses) == ([], ())
+
+
+def test_a_dry_run_waits_for_no_run_and_takes_no_run_lock(damaged):
+    damaged.write(damaged.whole[:-1] + b"?")
+    saver = damaged.opener()
+    lock = damaged.path.with_name("run.lock")
+    lock.unlink(missing_ok=True)
+    plan = saver.repair("t", dry_run=True)
+    assert [file.thread_id for file in plan.files] == ["t"]
+    assert not lock.exists()
+    with saver.run_lock(damaged.config):
+        assert damaged.opener().repair("t", dry_run=True) == plan

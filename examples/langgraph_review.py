@@ -3,7 +3,7 @@
 Shows: FileSystemCheckpointSaver in place of LangGraph's own; a run that is killed goes on with the next section; one
 that waits for a human is answered by a later process; graphkit reads its history.
 Run:   python examples/langgraph_review.py [--runs DIR] [--answer yes|no] [--kill-after N]
-Needs: pip install 'graphkit[langgraph]'
+Needs: pip install 'graphkit-durable[langgraph]'
 Prints each section as it is written, then the question; with an answer, the outcome. With --kill-after 2 it is killed
 after two sections; run again, it prints the others only. `graphkit history runs report` then lists every step.
 """

@@ -6,10 +6,13 @@ arguments. `exit_code` is what the command line exits with. The Java names stand
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+DISTRIBUTION: Final = "graphkit-durable"
+"""What pip installs. The name `graphkit` on the package index belongs to another project."""
 
 
 class GraphKitError(Exception):
@@ -214,14 +217,14 @@ class MissingDependencyError(GraphKitError, ImportError):
 
     Attributes:
         package: the package that is missing.
-        extra: the extra of graphkit that brings it.
+        extra: the extra of the distribution that brings it.
     """
 
     exit_code = 20
 
     def __init__(self, package: str, extra: str) -> None:
         self.package, self.extra = package, extra
-        super().__init__(f"{package} is not installed; run: pip install 'graphkit[{extra}]'")
+        super().__init__(f"{package} is not installed; run: pip install '{DISTRIBUTION}[{extra}]'")
 
 
 def _short(text: str, limit: int = 80) -> str:

@@ -26,7 +26,7 @@ class Compression:
 
     Raises:
         CheckpointerConfigurationError: an option makes no sense.
-        MissingDependencyError: `zstd` without its package; `pip install 'graphkit[zstd]'`.
+        MissingDependencyError: `zstd` without its package; `pip install 'graphkit-durable[zstd]'`.
     """
 
     method: Literal["zlib", "zstd"] = "zlib"

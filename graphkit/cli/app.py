@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from graphkit.cli.render import Said, show
 from graphkit.cli.world import World
-from graphkit.errors import CheckpointSerializationError, GraphKitError
+from graphkit.errors import DISTRIBUTION, CheckpointSerializationError, GraphKitError
 
 SUBJECTS: Final = (
     "looking",
@@ -79,7 +79,7 @@ def _tell_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        typer.echo(f"graphkit {version('graphkit')}")
+        typer.echo(f"graphkit {version(DISTRIBUTION)}")
         raise typer.Exit
 
 

@@ -80,7 +80,7 @@ def test_without_the_extra():
     code = "import sys; sys.modules['typer'] = None\nfrom graphkit.cli.main import main\nmain()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == MissingDependencyError.exit_code
-    assert done.stderr == "graphkit: typer is not installed; run: pip install 'graphkit[cli]'\n"
+    assert done.stderr == "graphkit: typer is not installed; run: pip install 'graphkit-durable[cli]'\n"
 
 
 def test_a_terminal_has_colours_and_no_color_has_none(store):

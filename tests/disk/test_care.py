@@ -112,7 +112,7 @@ def test_options_are_checked_at_once(tmp_path, monkeypatch):
         with pytest.raises(CheckpointerConfigurationError):
             Compression(**options)
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(MissingDependencyError, match=r"graphkit\[zstd\]"):
+    with pytest.raises(MissingDependencyError, match=r"graphkit-durable\[zstd\]"):
         FileSystemSaver(tmp_path, compression="zstd")
 
 

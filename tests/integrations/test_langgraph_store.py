@@ -437,4 +437,4 @@ def test_without_langgraph_the_error_names_the_extra():
     code = "import sys; sys.modules['langgraph.checkpoint.base'] = None; import savers.langgraph as s; s.FileSystemCheckpointSaver"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert MissingDependencyError.__name__ in done.stderr
-    assert "graphkit[langgraph]" in done.stderr
+    assert "graphkit-durable[langgraph]" in done.stderr

@@ -104,7 +104,7 @@ def test_messages_say_what_and_where():
     assert "m[3].when (Foo): do this" in str(EXAMPLES[9])
     assert str(EXAMPLES[10]) == "cannot write /p: No space left on device"
     assert EXAMPLES[10].errno == 28
-    assert "pip install 'graphkit[cli]'" in str(EXAMPLES[-1])
+    assert "pip install 'graphkit-durable[cli]'" in str(EXAMPLES[-1])
     assert str(EXAMPLES[6]) == "thread 't' has no checkpoint 'c'; look there"
     assert str(CheckpointNotFoundError("t")) == "thread 't' has no checkpoint"
     long = str(CheckpointConflictError("t" * 10_000, "x"))

@@ -1,0 +1,90 @@
+"""The distribution: its name, its metadata, and what the documents and messages tell users to install."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import metadata
+from pathlib import Path
+
+import pytest
+
+from graphkit.errors import DISTRIBUTION, MissingDependencyError
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+TEXT = {".cfg", ".in", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml", ""}
+FOLDERS = [".ci", ".github", "benchmarks", "docs", "examples", "graphkit", "savers", "tests"]
+
+# The name `graphkit` on the index belongs to another project. What follows an install command up to the end of the
+# line, and any `graphkit[extra]`, must therefore say the distribution's name.
+INSTALL = re.compile(r"(?:pip3?|pipx|uv|poetry|pdm)[ ](?:install|add|inject|tool install)\b(?P<arguments>[^\n]*)")
+WRONG = re.compile(r"(?<![\w/.-])graphkit(?![\w/.-])")
+EXTRA = re.compile(r"(?<![\w/.-])graphkit\\*\[[a-z{]")
+
+
+def texts():
+    files = [path for path in ROOT.iterdir() if path.is_file()]
+    for folder in FOLDERS:
+        files += (ROOT / folder).rglob("*")
+    for path in sorted(files):
+        is_generated = "__pycache__" in path.parts or "golden" in path.parts
+        if path.is_file() and path.suffix in TEXT and not is_generated and path != Path(__file__):
+            yield path, path.read_text(encoding="utf-8", errors="replace")
+
+
+def wrong_installs(text):
+    found = [match[0] for match in EXTRA.finditer(text)]
+    found += [match[0] for match in INSTALL.finditer(text) if WRONG.search(match["arguments"])]
+    return found
+
+
+def test_nothing_tells_a_user_to_install_the_other_project():
+    wrong = {str(path.relative_to(ROOT)): found for path, text in texts() if (found := wrong_installs(text))}
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install graphkit",
+        "python -m pip install -U 'graphkit'",
+        "uv add graphkit",
+        "pip install 'graphkit[cli]'",
+        "the extra graphkit[cli]",
+        "f\"pip install 'graphkit[{extra}]'\"",
+        r"match=r'graphkit\[zstd\]'",
+    ],
+)
+def test_a_wrong_name_is_found(text):
+    assert wrong_installs(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["pip install graphkit-durable", "pip install 'graphkit-durable[cli]'", "pip install .", "graphkit[0] = 1"]
+)
+def test_a_right_name_is_none(text):
+    assert wrong_installs(text) == []
+
+
+def test_the_distribution_has_one_name():
+    assert PROJECT["name"] == DISTRIBUTION == "graphkit-durable"
+    assert metadata(DISTRIBUTION)["Version"] == PROJECT["version"]
+
+
+@pytest.mark.parametrize("extra", sorted(PROJECT["optional-dependencies"]))
+def test_a_missing_package_is_asked_for_by_an_extra_that_exists(extra):
+    assert str(MissingDependencyError("package", extra)).endswith(f"run: pip install 'graphkit-durable[{extra}]'")
+
+
+def test_the_code_names_no_extra_that_does_not_exist():
+    named = set()
+    for package in ("graphkit", "savers"):
+        for path in (ROOT / package).rglob("*.py"):
+            named.update(re.findall(r"MissingDependencyError\(.+?, ['\"](\w+)['\"]\)", path.read_text(encoding="utf-8")))
+    assert {"cli", "langgraph", "postgres", "zstd"} <= named <= set(PROJECT["optional-dependencies"])
+
+
+def test_the_version_is_that_of_the_distribution():
+    done = subprocess.run([sys.executable, "-m", "graphkit", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"graphkit {PROJECT['version']}\n")

@@ -81,7 +81,9 @@ def test_the_code_names_no_extra_that_does_not_exist():
     named = set()
     for package in ("graphkit", "savers"):
         for path in (ROOT / package).rglob("*.py"):
-            named.update(re.findall(r"MissingDependencyError\(.+?, ['\"](\w+)['\"]\)", path.read_text(encoding="utf-8")))
+            named.update(
+                re.findall(r"MissingDependencyError\(.+?, ['\"](\w+)['\"]\)", path.read_text(encoding="utf-8"))
+            )
     assert {"cli", "langgraph", "postgres", "zstd"} <= named <= set(PROJECT["optional-dependencies"])
 
 

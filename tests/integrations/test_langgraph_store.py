@@ -18,7 +18,6 @@ from graphkit import (
     CheckpointConflictError,
     CheckpointCorruptionError,
     GraphRunnerError,
-    MissingDependencyError,
     StateGraph,
 )
 from savers import FileSystemSaver
@@ -433,8 +432,53 @@ def test_the_store_can_be_copied_pruned_and_verified_like_any_other(saver):
     assert FileSystemSaver(saver.store.base_directory).delete("copy")
 
 
-def test_without_langgraph_the_error_names_the_extra():
-    code = "import sys; sys.modules['langgraph.checkpoint.base'] = None; import savers.langgraph as s; s.FileSystemCheckpointSaver"
+WITHOUT = """
+import sys
+sys.modules["langgraph.checkpoint.base"] = None  # as if it were not installed
+import savers.langgraph as s
+from graphkit.errors import MissingDependencyError
+from savers.langgraph import FileSystemCheckpointSaver, ImportReport, import_langgraph_postgres, import_langgraph_sqlite
+
+class Own(FileSystemCheckpointSaver):
+    def __init__(self): pass
+
+calls = {
+    "saver": lambda: FileSystemCheckpointSaver("runs"),
+    "subclass": Own,
+    "report": lambda: ImportReport(threads=1, checkpoints=1, skipped=0),
+    "sqlite": lambda: import_langgraph_sqlite("a.db", "runs"),
+    "postgres": lambda: import_langgraph_postgres("", "runs"),
+}
+for name, call in calls.items():
+    try:
+        call()
+    except MissingDependencyError as error:
+        print(name, type(error.__cause__).__name__, error)
+print(hasattr(s, "FileSystemCheckpointSaver"), hasattr(s, "SqliteCheckpointSaver"))
+
+del sys.modules["langgraph.checkpoint.base"]  # it is installed while the process runs
+print(isinstance(s.FileSystemCheckpointSaver(sys.argv[1]), s.FileSystemCheckpointSaver))
+"""
+
+
+def test_without_langgraph_the_names_can_be_imported_and_building_names_the_extra(tmp_path):
+    code = [sys.executable, "-c", WITHOUT, str(tmp_path)]
+    done = subprocess.run(code, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    *refused, present, later = done.stdout.splitlines()
+    message = "ModuleNotFoundError langgraph is not installed; run: pip install 'graphkit-durable[langgraph]'"
+    assert refused == [f"{name} {message}" for name in ("saver", "subclass", "report", "sqlite", "postgres")]
+    assert (present, later) == ("True False", "True")
+
+
+def test_the_package_lists_its_names_before_their_first_use_and_keeps_them():
+    code = """
+import sys, savers.langgraph as s
+before = dir(s)
+assert "FileSystemCheckpointSaver" not in vars(s) and "langgraph" not in sys.modules
+first = s.FileSystemCheckpointSaver
+assert vars(s)["FileSystemCheckpointSaver"] is first is s.FileSystemCheckpointSaver
+assert set(s.__all__) <= set(before) and before == sorted(before)
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert MissingDependencyError.__name__ in done.stderr
-    assert "graphkit-durable[langgraph]" in done.stderr
+    assert (done.returncode, done.stderr) == (0, "")

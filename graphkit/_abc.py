@@ -9,13 +9,15 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from functools import partial
 from time import monotonic
-from typing import Any, ClassVar, Final, ParamSpec, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 from graphkit._beside import (
     FAILURE,
     Latest,
+    inner_namespace,
     inner_stops,
+    is_fork,
     status_of,
     still_waiting,
     told_beside,
@@ -98,8 +100,31 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     # What stands on them
 
     def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
-        """The namespaces of a thread that hold checkpoints. On the four methods alone: the root."""
-        return ("",) if self.get(RunnableConfig(thread_id_of(thread))) else ()
+        """The namespaces of a thread that hold checkpoints.
+
+        On the four methods alone: the root, and the namespaces of embedded graphs that the histories name as nodes or
+        as waiting. What only the store knows is not found: a namespace that the application chose, and a graph embedded
+        in a branch of a fork that does not wait. A saver that can list its namespaces overrides this.
+        """
+        thread_id = thread_id_of(thread)
+        found: list[str] = []
+        possible = [""]
+        for namespace in possible:  # grows while it is read: each namespace names those inside it
+            history = self.list(RunnableConfig(thread_id, checkpoint_ns=namespace))
+            if history:
+                found.append(namespace)
+                for name in self._named_inside(RunnableConfig(thread_id, checkpoint_ns=namespace), history):
+                    if name not in possible:
+                        possible.append(name)
+        return found
+
+    def _named_inside(self, config: RunnableConfig, history: Sequence[Checkpoint]) -> Iterator[str]:
+        """Yield the namespaces directly inside one that its history may have, some of them more than once."""
+        for checkpoint in history:
+            for node_id in (checkpoint.node_id, checkpoint.next_node_id):
+                if node_id is not None:
+                    yield inner_namespace(config.checkpoint_ns, node_id)
+        yield from inner_stops(self.get_writes(config)).values()
 
     def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
         """What is known of each checkpoint without decoding states, newest first."""
@@ -146,7 +171,8 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         """Record values beside the checkpoint that the config names (or the latest), merged over those already there.
 
         Results of branches, waiting interrupts, answers. On the four methods alone they live in the checkpoint's
-        metadata, by replacing it; safe against a crash if `put` is, not against two writers at once.
+        metadata, by replacing it: safe against a crash if `put` is, and against other callers in this process. Two
+        processes at once may lose one of the two; a saver for several processes overrides this.
 
         Raises:
             CheckpointNotFoundError: there is no such checkpoint. Nothing was changed.
@@ -181,11 +207,12 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
     def _rewrite(self, config: ConfigLike, key: str, change: Callable[[Any], Any]) -> None:
         config = RunnableConfig.of(config)
-        checkpoint = self.get(config)
-        if checkpoint is None:
-            raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id or 'at all'}")
-        metadata = freeze({**checkpoint.metadata, key: change(checkpoint.metadata.get(key))})
-        self.put(config.replace(checkpoint_id=checkpoint.id), checkpoint._with_metadata(metadata))  # noqa: SLF001 - made for savers
+        with _rewrite_lock(self.run_lock_key(config)):
+            checkpoint = self.get(config)
+            if checkpoint is None:
+                raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id or 'at all'}")
+            metadata = freeze({**checkpoint.metadata, key: change(checkpoint.metadata.get(key))})
+            self.put(config.replace(checkpoint_id=checkpoint.id), checkpoint._with_metadata(metadata))  # noqa: SLF001 - made for savers
 
     def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
         """What waits for a human at the latest checkpoints: of one thread, or of all (None)."""
@@ -254,8 +281,15 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         A checkpoint goes if it is beyond the last `keep_last` and, where given, older than `older_than`. The latest of
         a history never goes, nor what is tagged with one of `keep_tags`, nor (by default) what waits for a human.
 
+        On the four methods alone: releases the thread and puts back what stays, in all namespaces that `namespaces`
+        finds, under the run lock. A crash between the two loses the thread, and a saver that keeps versions gets one
+        more; savers for anything of value override this.
+
         Raises:
             ValueError: neither keep_last nor older_than is given, or keep_last is below one.
+            CheckpointerConfigurationError: on the four methods alone, a run stands before a fork, so the namespaces of
+                graphs embedded in its branches may be unknown. The thread was not changed.
+            ThreadBusyError: on the four methods alone, a run holds the thread. The thread was not changed.
         """
         retention = Retention(keep_last, older_than, tuple(keep_tags), keep_interrupted)
         threads = self.threads() if thread is None else [thread_id_of(thread)]
@@ -266,13 +300,41 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         )
 
     def _prune(self, config: RunnableConfig, retention: Retention) -> int:
-        going = {info.id for info in retention.going(self.history(config))}
-        if going:
-            kept = [checkpoint for checkpoint in self.list(config) if checkpoint.id not in going]
+        # The run lock keeps out what a run would put between `list` and `release`, the other lock what is recorded
+        # beside a checkpoint.
+        with self.run_lock(config), _rewrite_lock(self.run_lock_key(config)):
+            going = {info.id for info in retention.going(self.history(config))}
+            if not going:
+                return 0
+            histories = self._histories(config.thread)
             self.release(config)
-            for checkpoint in reversed(kept):
-                self.put(config, checkpoint)
-        return len(going)
+            for namespace, history in histories.items():
+                at = config.replace(checkpoint_ns=namespace)
+                if self.get(at) is not None:
+                    continue  # a saver whose release ends one namespace only
+                for kept in history:
+                    if namespace != config.checkpoint_ns or kept.checkpoint.id not in going:
+                        kept.put(self, at)
+            return len(going)
+
+    def _histories(self, thread_id: str) -> dict[str, Sequence[_Whole]]:
+        """Read all that `release` would end, by namespace, oldest first.
+
+        Raises:
+            CheckpointerConfigurationError: there may be more than this saver can name.
+        """
+        found: dict[str, Sequence[_Whole]] = {}
+        can_list = type(self).namespaces is not BaseCheckpointSaver.namespaces
+        for namespace in self.namespaces(thread_id):
+            history = [*_whole_history(self, RunnableConfig(thread_id, checkpoint_ns=namespace))]
+            if not can_list and is_fork(history[-1].checkpoint.next_node_id):
+                raise CheckpointerConfigurationError(
+                    f"{type(self).__name__} cannot prune a thread whose run stands before a fork: the branches may "
+                    f"have histories that namespaces() does not find. Let the run go past the fork, or override "
+                    f"namespaces() or prune()"
+                )
+            found[namespace] = history
+        return found
 
     def size(self, thread: ThreadLike = None) -> int:  # noqa: ARG002 - for those that can
         """The bytes that a thread, or the whole store (None), takes.
@@ -667,14 +729,32 @@ def copy_thread(source: BaseCheckpointSaver, thread: str, target: BaseCheckpoint
     for namespace in namespaces:
         origin = RunnableConfig(thread, checkpoint_ns=namespace)
         goal = RunnableConfig(new_thread, checkpoint_ns=namespace)
-        for checkpoint in reversed(source.list(origin)):
-            at = origin.replace(checkpoint_id=checkpoint.id)
-            plain = checkpoint._with_metadata(public_metadata(checkpoint.metadata))  # type: ignore[arg-type]  # noqa: SLF001 - made for savers
-            here = target.put(goal, plain)
-            if writes := source.get_writes(at):
-                target.put_writes(here, writes)
-            if tags := source.tags_of(at):
-                target.add_tags(here, *tags)
+        for whole in _whole_history(source, origin):
+            whole.put(target, goal)
+
+
+class _Whole(NamedTuple):
+    """A checkpoint with all that is recorded beside it, wherever its saver keeps that."""
+
+    checkpoint: Checkpoint
+    writes: Mapping[str, Any]
+    tags: tuple[str, ...]
+
+    def put(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
+        """Append it to a history."""
+        here = saver.put(config, self.checkpoint)
+        if self.writes:
+            saver.put_writes(here, self.writes)
+        if self.tags:
+            saver.add_tags(here, *self.tags)
+
+
+def _whole_history(saver: BaseCheckpointSaver, config: RunnableConfig) -> Iterator[_Whole]:
+    """Read a history with all that is recorded beside its checkpoints, oldest first."""
+    for checkpoint in reversed(saver.list(config)):
+        at = config.replace(checkpoint_id=checkpoint.id)
+        plain = checkpoint._with_metadata(public_metadata(checkpoint.metadata))  # type: ignore[arg-type]  # noqa: SLF001 - made for savers
+        yield _Whole(plain, saver.get_writes(at), saver.tags_of(at))
 
 
 async def _in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -691,6 +771,20 @@ def _nothing() -> Iterator[None]:
 _LOCKS: Final[WeakValueDictionary[object, threading.Lock]] = WeakValueDictionary()
 """The run locks of this process that somebody holds or waits for."""
 _LOCKS_GUARD: Final = threading.Lock()
+
+
+_REWRITE_LOCKS: Final[WeakValueDictionary[object, Any]] = WeakValueDictionary()
+"""By the key of the run lock: who may read a checkpoint and replace it by what it should be, in this process.
+
+A lock of its own, because what is recorded beside a checkpoint does not wait for a run. Re-entrant, because a saver's
+`put` may record something itself.
+"""
+
+
+def _rewrite_lock(key: object) -> AbstractContextManager[object]:
+    with _LOCKS_GUARD:
+        lock: AbstractContextManager[object] = _REWRITE_LOCKS.setdefault(key, threading.RLock())
+    return lock
 
 
 @contextmanager

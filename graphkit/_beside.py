@@ -27,6 +27,20 @@ FAILURE: Final = "failure"
 """The write that records why a run ended here: {node_id, type, message, at}; None once it goes on."""
 
 
+def is_fork(node_id: str | None) -> bool:
+    """Whether what a checkpoint names as its node, or as the next one, is a fork."""
+    return node_id is not None and node_id.startswith("__PARALLEL__(")
+
+
+def inner_namespace(namespace: str, node_id: str) -> str:
+    """The namespace in which the graph embedded as a node keeps its history.
+
+    A slash in a node's id is written %2F, so that two embedded graphs never share a namespace.
+    """
+    name = node_id.replace("%", "%25").replace("/", "%2F")
+    return f"{namespace}/{name}" if namespace else name
+
+
 def stops_of(writes: Mapping[str, Any]) -> dict[str, Any]:
     """The stops recorded beside a checkpoint, by id, in the order they were recorded."""
     return {key.removeprefix(INTERRUPT): stop for key, stop in writes.items() if key.startswith(INTERRUPT)}

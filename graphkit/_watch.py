@@ -231,7 +231,7 @@ class PollingWatch(Watch):
             return [(thread, namespace) for thread in saver.threads() for namespace in saver.namespaces(thread)]
         thread, wanted = config.thread, config.checkpoint_ns
         inside = [(thread, one) for one in saver.namespaces(thread) if is_inside(one, wanted) and one != wanted]
-        # On the four methods alone only the root is known.
+        # A saver that cannot list its namespaces does not name one that the application chose.
         return [(thread, wanted), *inside] if saver.get(config.with_check_point_id(None)) else inside
 
     def _bookmark(self, place: _Place, *, latest: bool) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from typing import Any, Final
 
 from graphkit._abc import BaseCheckpointSaver
-from graphkit._beside import INNER, WITHIN, inner_stops, unanswered
+from graphkit._beside import INNER, WITHIN, inner_namespace as namespace_of, inner_stops, unanswered
 from graphkit._engine.contribution import Contribution
 from graphkit._engine.requests import Emit, Finish, Hold, Load, LoadWrites, Record, Request, Save
 from graphkit._engine.strand import Halt
@@ -23,12 +23,6 @@ from graphkit.errors import GraphRunnerError
 
 _BEFORE_IT_GOES_ON: Final = (Load, LoadWrites, Hold, Record, Save)
 """What a graph asks for while an answer to it is not stored yet."""
-
-
-def namespace_of(namespace: str, node_id: str) -> str:
-    """Where an embedded graph keeps its history; a slash in a node's id is written %2F, so that no two share one."""
-    name = node_id.replace("%", "%25").replace("/", "%2F")
-    return f"{namespace}/{name}" if namespace else name
 
 
 def visit(strand: Any, node: Node, key: str, make: Callable[..., Any]) -> Steps:

@@ -1,11 +1,15 @@
 """The concrete methods of BaseCheckpointSaver on a saver that has only the four."""
 
+import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypedDict
 
 import pytest
 
-from graphkit import BaseCheckpointSaver, RunnableConfig, Tag
-from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
+from graphkit import END, START, BaseCheckpointSaver, GraphResume, RunnableConfig, StateGraph, Tag, interrupt
+from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError, GraphRunnerError
 from graphkit.testing._values import made, stop
 from graphkit.testing.contract import SaverContract
 
@@ -54,7 +58,7 @@ class TestFourMethods(SaverContract):
     def make_saver(self):
         return FourMethods()
 
-    # The four know no other namespaces than the one that a config names.
+    # The four know no other namespaces than those of embedded graphs.
     test_namespaces_are_those_that_hold_checkpoints = None
     test_delete_removes_every_namespace = None
     test_copy_copies_all_of_the_active_history = None
@@ -80,9 +84,6 @@ class TestFourMethods(SaverContract):
     test_changing_what_was_put_changes_nothing = None
     test_changing_what_was_read_changes_nothing = None
 
-    # "Not against two writers at once."
-    test_no_write_is_lost_when_many_record_beside_one_checkpoint = None
-
     # Its release takes no run lock.
     test_release_delete_and_copy_wait_for_a_run = None
 
@@ -106,3 +107,210 @@ def test_four_methods_copy_search_and_find_what_waits_in_the_root():
     assert saver.tags_of(RunnableConfig("u")) == ("tag",)
     assert saver.delete("u") is True
     assert saver.delete("u") is False
+
+
+# Writers at once
+
+
+class SlowPut(FourMethods):
+    """Lets every caller that can get that far read a checkpoint before the first one replaces it."""
+
+    def __init__(self, callers):
+        super().__init__()
+        self.met = threading.Barrier(callers)
+
+    def put(self, config, checkpoint):
+        if RunnableConfig.of(config).checkpoint_id is not None:
+            with suppress(threading.BrokenBarrierError):
+                self.met.wait(0.2)
+        return super().put(config, checkpoint)
+
+
+def all_at_once(saver, record):
+    saver.met = threading.Barrier(3)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(record, range(3)))
+
+
+def test_callers_in_one_process_lose_no_write_of_each_other():
+    saver = SlowPut(3)
+    saver.put(None, made({"n": 1}))
+    all_at_once(saver, lambda n: saver.put_writes(None, {f"sync {n}": n}))
+    all_at_once(saver, lambda n: asyncio.run(saver.aput_writes(None, {f"async {n}": n})))
+    assert sorted(saver.get_writes(None)) == [f"{way} {n}" for way in ("async", "sync") for n in range(3)]
+
+
+def test_callers_in_one_process_lose_no_tag_of_each_other():
+    saver = SlowPut(3)
+    saver.put(None, made({"n": 1}))
+    all_at_once(saver, lambda n: saver.add_tags(None, f"tag {n}"))
+    assert sorted(saver.tags_of(None)) == ["tag 0", "tag 1", "tag 2"]
+    all_at_once(saver, lambda n: saver.remove_tags(None, f"tag {n}"))
+    assert saver.tags_of(None) == ()
+
+
+def test_two_savers_on_one_store_share_the_lock_by_the_key_of_the_run_lock():
+    class OnOneStore(SlowPut):
+        def run_lock_key(self, config=None):
+            return "store", RunnableConfig.of(config).thread
+
+    first, second = OnOneStore(2), OnOneStore(2)
+    second.histories, second.lock, second.met = first.histories, first.lock, first.met
+    first.put(None, made({"n": 1}))
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda saver: saver.put_writes(None, {str(id(saver)): 1}), (first, second)))
+    assert sorted(first.get_writes(None)) == sorted([str(id(first)), str(id(second))])
+
+
+def test_recording_does_not_wait_for_a_run_and_may_happen_inside_a_put():
+    class Marks(FourMethods):
+        def put(self, config, checkpoint):
+            stored = super().put(config, checkpoint)
+            if "marked" not in self.tags_of(stored):
+                self.add_tags(stored, "marked")
+            return stored
+
+    saver = Marks()
+    saver.put(None, made({"n": 1}))
+    with saver.run_lock(None), ThreadPoolExecutor(1) as pool:
+        pool.submit(saver.put_writes, None, {"w": 1}).result(10)
+    assert (saver.get_writes(None), saver.tags_of(None)) == ({"w": 1}, ("marked",))
+
+
+# Embedded graphs
+
+
+class Count(TypedDict):
+    n: int
+
+
+def step(state):
+    return {"n": state["n"] + 1}
+
+
+def asking(state):
+    return {"n": interrupt(state["n"])}
+
+
+def graph_with_embedded_graphs(saver, action=step):
+    """root -> "in/ner" -> "deep": three histories, one inside the other."""
+    deep = StateGraph(Count).add_node("count", action).add_edge(START, "count").add_edge("count", END).compile()
+    inner = StateGraph(Count).add_node("deep", deep).add_edge(START, "deep").add_edge("deep", END).compile()
+    graph = StateGraph(Count).add_node("first", step).add_node("in/ner", inner).add_node("last", step)
+    graph.add_edge(START, "first").add_edge("first", "in/ner").add_edge("in/ner", "last").add_edge("last", END)
+    return graph.compile(checkpoint_saver=saver)
+
+
+EMBEDDED = ["", "in%2Fner", "in%2Fner/deep"]
+
+
+def everything(saver, thread="t"):
+    spaces = [RunnableConfig(thread, checkpoint_ns=namespace) for namespace in EMBEDDED]
+    return {at.checkpoint_ns: [(one.id, one.state, saver.get_writes(at)) for one in saver.list(at)] for at in spaces}
+
+
+def test_the_namespaces_of_embedded_graphs_are_found():
+    saver = FourMethods()
+    assert list(saver.namespaces("t")) == []
+    graph_with_embedded_graphs(saver).invoke({"n": 0}, RunnableConfig("t"))
+    assert list(saver.namespaces("t")) == EMBEDDED
+    assert list(saver.namespaces("other")) == []
+    saver.copy("t", "u")
+    assert everything(saver, "u") == everything(saver)
+    assert {info.checkpoint_ns for info in saver.search({}, thread_id="u")} == set(EMBEDDED)
+
+
+def test_what_waits_in_an_embedded_graph_is_found_and_survives_a_prune():
+    saver = FourMethods()
+    app = graph_with_embedded_graphs(saver, asking)
+    app.invoke({"n": 0}, RunnableConfig("t"))
+    (waiting,) = saver.interrupts("t")
+    assert (waiting.checkpoint_ns, waiting.payload) == ("in%2Fner/deep", 1)
+    before = everything(saver)
+    assert saver.prune("t", keep_last=1) == 1
+    assert everything(saver) == before | {"": before[""][:1]}
+    assert app.invoke(GraphResume(10), RunnableConfig("t")) == {"n": 11}
+
+
+def test_prune_goes_through_every_namespace_that_is_found():
+    saver = FourMethods()
+    app = graph_with_embedded_graphs(saver)
+    for _ in range(3):
+        app.invoke({"n": 0}, RunnableConfig("t"))
+    before = everything(saver)
+    assert saver.prune("t", keep_last=2) == sum(len(history) - 2 for history in before.values())
+    assert everything(saver) == {namespace: history[:2] for namespace, history in before.items()}
+
+
+def test_prune_loses_no_namespace_of_a_saver_that_lists_them():
+    class Lists(FourMethods):
+        def namespaces(self, thread=None):
+            thread_id = RunnableConfig.of(thread).thread if not isinstance(thread, str) else thread
+            return [namespace for thread, namespace in self.histories if thread == thread_id]
+
+    saver = Lists()
+    for n in range(3):
+        saver.put(RunnableConfig("t"), made({"n": n}))
+        saver.put(RunnableConfig("t", checkpoint_ns="own/choice"), made({"n": n}))
+    assert saver.prune("t", keep_last=2) == 2
+    for namespace in ("", "own/choice"):
+        assert [one.state["n"] for one in saver.list(RunnableConfig("t", checkpoint_ns=namespace))] == [2, 1]
+
+
+def test_prune_loses_nothing_that_a_saver_keeps_beside_its_checkpoints():
+    class KeepsWrites(FourMethods):
+        def __init__(self):
+            super().__init__()
+            self.writes = {}
+
+        def put_writes(self, config, writes):
+            self.writes.setdefault(self.get(config).id, {}).update(writes)
+
+        def get_writes(self, config):
+            return self.writes.get(self.get(config).id, {})
+
+        def release(self, config=None):
+            self.writes.clear()
+            return super().release(config)
+
+    saver = KeepsWrites()
+    for n in range(3):
+        saver.put(None, made({"n": n}, metadata={"k": n}))
+        saver.put_writes(None, {"w": n})
+        saver.add_tags(None, "one", "two")
+    assert saver.prune("$default", keep_last=2) == 1
+    assert [(info.metadata, info.tags) for info in saver.history(None)] == [({"k": n}, ("one", "two")) for n in (2, 1)]
+    assert [saver.get_writes(RunnableConfig(checkpoint_id=one.id)) for one in saver.list(None)] == [{"w": 2}, {"w": 1}]
+
+
+def test_prune_is_refused_where_a_fork_may_hide_histories():
+    def failing(state):
+        raise ValueError
+
+    saver = FourMethods()
+    inner = StateGraph(Count).add_node("a", step).add_node("b", failing)
+    inner.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
+    graph = StateGraph(Count).add_node("source", step).add_node("inner", inner.compile()).add_node("other", dict)
+    graph.add_edge(START, "source").add_edge("source", "inner").add_edge("source", "other")
+    graph.add_edge("inner", END).add_edge("other", END)
+    with pytest.raises(GraphRunnerError):
+        graph.compile(checkpoint_saver=saver).invoke({"n": 0}, RunnableConfig("t"))
+    before = dict(saver.histories)
+    assert ("t", "inner") in before
+    with pytest.raises(CheckpointerConfigurationError, match=r"FourMethods cannot prune .* override"):
+        saver.prune("t", keep_last=1)
+    assert saver.histories == before
+
+
+def test_prune_waits_for_a_run():
+    saver = FourMethods()
+    for n in range(3):
+        saver.put(RunnableConfig("t"), made({"n": n}))
+    with ThreadPoolExecutor(1) as pool:
+        with saver.run_lock(RunnableConfig("t")):
+            waiter = pool.submit(saver.prune, "t", keep_last=1)
+            with pytest.raises(TimeoutError):
+                waiter.result(0.1)
+            saver.put(RunnableConfig("t"), made({"n": 3}))
+        assert waiter.result(10) == 3
+    assert [one.state["n"] for one in saver.list(RunnableConfig("t"))] == [3]

@@ -179,7 +179,7 @@ class BesideTests(SaverTests):
         saver.put(at(), made({"n": 0}))
         saver.put_writes(at(), {INNER + "q": "sub"})
         found = self.assert_summary(saver, at())
-        assert found.waiting == tuple(saver.interrupts("t"))  # which on the four methods alone see the root only
+        assert found.waiting == tuple(saver.interrupts("t"))  # which need not find the namespace
         assert found.latest.status == "interrupted"
         failure = {"node_id": "a", "type": "ValueError", "message": "no", "at": datetime(2026, 1, 1, tzinfo=UTC)}
         saver.put_writes(at(), {INNER + "q": None, FAILURE: failure})

@@ -96,7 +96,7 @@ class FollowingTests(SaverTests):
         saver = self.open()
         saver.put(at("t", None, "ab"), made({"n": 0}))
         if not saver.namespaces("t"):
-            self.skip("knows no namespaces but the root")
+            self.skip("cannot list its namespaces")
         with saver.watch("t", interval=_OFTEN) as every, saver.watch(at("t", None, "a"), interval=_OFTEN) as some:
             ids = [saver.put(at("t", None, ns), made({"n": 1})).checkpoint_id for ns in ("ab", "a/b", "a")]
             assert {one.checkpoint_ns for one in _until(every, *ids)} == {"ab", "a/b", "a"}

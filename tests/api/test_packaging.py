@@ -12,7 +12,9 @@ import pytest
 from graphkit.errors import DISTRIBUTION, MissingDependencyError
 
 ROOT = Path(__file__).resolve().parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
+REPOSITORY = PROJECT.get("urls", {}).get("Repository", "")
 TEXT = {".cfg", ".in", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml", ""}
 FOLDERS = [".ci", ".github", "benchmarks", "docs", "examples", "graphkit", "savers", "tests"]
 
@@ -90,3 +92,75 @@ def test_the_code_names_no_extra_that_does_not_exist():
 def test_the_version_is_that_of_the_distribution():
     done = subprocess.run([sys.executable, "-m", "graphkit", "--version"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, f"graphkit {PROJECT['version']}\n")
+
+
+# Documents on an index page
+
+LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
+
+
+def readme_links():
+    return [match["target"] for match in LINK.finditer((ROOT / "README.md").read_text(encoding="utf-8"))]
+
+
+def test_the_links_of_the_readme_work_on_an_index_page():
+    assert [link for link in readme_links() if not link.startswith("https://")] == []
+
+
+def test_what_links_to_the_repository_is_there():
+    prefixes = (f"{REPOSITORY}/blob/main/", f"{REPOSITORY}/tree/main/")
+    inside = [link for link in [*readme_links(), *PROJECT["urls"].values()] if link.startswith(REPOSITORY + "/")]
+    paths = [link.removeprefix(prefix).partition("#")[0] for link in inside for prefix in prefixes if prefix in link]
+    assert {"docs/cli.md", "CHANGELOG.md", "ARCHITECTURE.md"} <= set(paths)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_metadata_says_where_the_project_is():
+    assert {"Repository", "Documentation", "Changelog", "Issues"} <= set(PROJECT["urls"])
+    assert all(url.startswith(REPOSITORY) for url in PROJECT["urls"].values())
+
+
+def test_the_changelog_has_a_section_for_what_comes_and_for_this_version():
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    released, _, date = headings[1].partition(" - ")
+    assert released == PROJECT["version"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", date)
+
+
+# What is claimed is tested
+
+
+def workflow():
+    return (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+
+
+def test_the_workflow_runs_what_ci_runs_on_every_python_that_is_claimed():
+    claimed = [name.rpartition(" ")[2] for name in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", name)]
+    assert "run: .ci/run" in workflow()
+    assert re.findall(r'"(3\.\d+)"', re.search(r"python: \[(.*)\]", workflow())[1]) == claimed
+    assert f">={claimed[0]}" == PROJECT["requires-python"]
+
+
+def test_only_systems_that_the_workflow_tests_are_claimed():
+    systems = [name for name in PROJECT["classifiers"] if name.startswith("Operating System")]
+    assert systems == ["Operating System :: POSIX :: Linux"]
+    assert set(re.findall(r"runs-on: (\S+)", workflow())) == {"ubuntu-latest"}
+
+
+def test_the_source_distribution_has_what_its_tests_need():
+    included = PYPROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    assert {f"/{folder}" for folder in FOLDERS} | {"/*.md", "/LICENSE", "/Makefile"} <= set(included)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SECURITY.md",
+        ".github/PULL_REQUEST_TEMPLATE.md",
+        ".github/ISSUE_TEMPLATE/bug_report.yml",
+        ".github/ISSUE_TEMPLATE/feature_request.yml",
+    ],
+)
+def test_a_contributor_finds(name):
+    assert (ROOT / name).read_text(encoding="utf-8").strip()

@@ -10,6 +10,7 @@ from graphkit._config import END
 from graphkit._engine.attempts import composed
 from graphkit._joins import forks_of
 from graphkit._merging import Merged, Sketch
+from graphkit._reachability import problems_of_reach
 from graphkit._schema import StateSchema
 from graphkit._topology import Condition, Edge, Fork, Node, Targets, Topology, fork_id, problems_of
 from graphkit.errors import GraphStateError
@@ -51,11 +52,12 @@ def _named_by(config: CompileConfig) -> Collection[str]:
 def _checked(
     merged: Merged, before: Collection[str] = (), after: Collection[str] = (), saved: Collection[str] = ()
 ) -> dict[str, Fork]:
-    forks, unjoined = forks_of(merged.edges)
+    forks, unjoined = forks_of(merged.edges, merged.nodes)
     stops = [("interrupt_before", name) for name in before]
     stops += [("interrupt_after", name) for name in after if name not in merged.aliases]
     stops += [("checkpoint_when", name) for name in sorted(saved) if name not in forks]
     problems = merged.problems + problems_of(merged.nodes, merged.edges, stops) + unjoined
+    problems += problems_of_reach(merged.nodes, merged.edges, forks.values(), merged.written_names())
     problems += merged.cannot_stop_after(after)
     problems += [f"{name!r} is not a valid node id: the fork has it" for name in forks if name in merged.nodes]
     if problems:

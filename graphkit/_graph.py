@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
@@ -61,6 +61,7 @@ class StateGraph(Hooks):
         executor: Executor | None = None,
         timeout: float | None = None,
         metadata: Mapping[str, Any] | None = None,
+        destinations: Iterable[str] = (),
     ) -> Self:
         """Add a node.
 
@@ -73,17 +74,24 @@ class StateGraph(Hooks):
             executor: where the action runs; None: where the run says.
             timeout: seconds for one attempt; None: as `compile` says.
             metadata: the caller's notes on the node; of a StateGraph, on each of its nodes.
+            destinations: the nodes (or END) that the Commands of the node go to; they count as edges. A Command that
+                goes elsewhere is then an error of the run. Without them a Command may go anywhere, but `compile`
+                cannot know where, and reports what no edge leads to.
 
         Raises:
             GraphStateError: the id is taken or reserved, the action cannot be called, the timeout is not above zero;
-                a StateGraph has problems of its own; or a graph is given a retry, an executor or a timeout, which
-                its nodes can have.
+                a StateGraph has problems of its own; or a graph is given a retry, an executor, a timeout or
+                destinations, which its nodes can have.
         """
+        targets = _destinations(destinations, id)
         if isinstance(action, (StateGraph, CompiledGraph)):
-            if retry is not None or executor is not None or timeout is not None:
-                raise GraphStateError(f"node {id!r} is a graph: put retry, executor and timeout on the nodes of it")
+            if targets or not (retry is executor is timeout is None):
+                raise GraphStateError(
+                    f"node {id!r} is a graph: put retry, executor, timeout and destinations on the nodes of it"
+                )
             return self._add_graph(self._new_id(id), action, metadata or {})
-        return self._add(_node(self._new_id(id), action, retry, executor, timeout, metadata))
+        node = _node(self._new_id(id), action, retry, executor, timeout, metadata)
+        return self._add(dataclasses.replace(node, destinations=targets))
 
     def add_subgraph(self, id: str, graph: StateGraph | CompiledGraph) -> Self:
         """As `add_node` with a graph.
@@ -293,6 +301,15 @@ def _node(
         executor=_executor(executor, node_id),
         metadata=dict(metadata or {}),
     )
+
+
+def _destinations(destinations: Iterable[str], node_id: str) -> tuple[str, ...]:
+    if isinstance(destinations, str) or not isinstance(destinations, Iterable):
+        raise GraphStateError(f"the destinations of node {node_id!r} are a list of node ids, not {destinations!r}")
+    targets = tuple(dict.fromkeys(plain_id(target, f"a destination of node {node_id!r}") for target in destinations))
+    if START in targets:
+        raise GraphStateError(f"a destination of node {node_id!r} is START, which nothing leads to")
+    return targets
 
 
 def _items(items: Function | str, node_id: str) -> Call:

@@ -17,18 +17,27 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, final
 
 from graphkit._config import END
-from graphkit._topology import Condition, Fork, Targets, fork_id
+from graphkit._topology import Condition, Fork, Node, Targets, fork_id
 
 Leads = Mapping[str, Sequence[str]]
 """Node -> where it may lead."""
 
 _GOAL: Final = ""
 """What every way ends at; no node has this id."""
+_NO_NODES: Final[Mapping[str, Node]] = {}
 
 
-def forks_of(edges: Mapping[str, Targets]) -> tuple[dict[str, Fork], list[str]]:
-    """The forks of a graph, by id, in the order of their sources; and a sentence for each that has no join."""
+def forks_of(edges: Mapping[str, Targets], nodes: Mapping[str, Node] = _NO_NODES) -> tuple[dict[str, Fork], list[str]]:
+    """The forks of a graph, by id, in the order of their sources; and a sentence for each that has no join.
+
+    Args:
+        edges: by source.
+        nodes: by id; those that declare destinations lead there, too.
+    """
     leads = {source: _leads(edge) for source, edge in edges.items()}
+    for node in nodes.values():
+        if node.destinations:
+            leads[node.id] = tuple(dict.fromkeys((*leads.get(node.id, ()), *node.destinations)))
     forks: dict[str, Fork] = {}
     problems: list[str] = []
     for source, edge in edges.items():
@@ -66,7 +75,7 @@ class _Search:
         self.source = source
         self.edges = edges
         self.leads = leads
-        self.heads = leads[source]
+        self.heads = _leads(edges[source])
         self.barred = set(self.heads)
         """Heads of this fork and of those in its branches: their branches begin there, so it cannot join there."""
         self.dead_ends: Collection[str] = ()
@@ -129,7 +138,7 @@ class _Search:
         """Where a way goes on from a place that comes before the join."""
         edge = self.edges.get(place)
         if isinstance(edge, list) and len(edge) > 1:
-            self.barred.update(self.leads[place])
+            self.barred.update(_leads(edge))
         return self._next(place)
 
     def _common_dead_ends(self) -> set[str]:
@@ -146,9 +155,16 @@ class _Search:
             met = [place for place in branch if place in owner]
             if met:
                 return self._meeting(met, owner, head, join)
+            if not self._may_end(branch, join):
+                return f"no way leads from the branch {head!r} to {join!r}, where the others meet"
             owner |= dict.fromkeys(branch, head)
             inside[head] = frozenset(branch)
         return Fork(id=fork_id(self.source), source=self.source, heads=tuple(self.heads), join=join, inside=inside)
+
+    def _may_end(self, branch: Iterable[str], join: str) -> bool:
+        """Whether a branch can come to the join, or to a node where it just ends."""
+        following = [self._next(place) for place in branch]
+        return any(not places or join in places or _GOAL in places for places in following)
 
     def _meeting(self, met: list[str], owner: Mapping[str, str], head: str, join: str) -> str:
         target = next((place for place in met if place in self.heads), None)

@@ -84,7 +84,7 @@ class Merged:
         self.edges = {source: _led(edge, entries) for source, edge in sketch.edges.items()}
         for node_id, part in sketch.nodes.items():
             if isinstance(part, Node):
-                self._add(part)
+                self._add(dataclasses.replace(part, destinations=_renamed(part.destinations, entries)))
             else:
                 self._merge(node_id, entries[node_id], children[node_id], part.metadata)
         self._take_hooks(sketch)
@@ -92,6 +92,11 @@ class Merged:
     def entered_by(self, names: Iterable[str]) -> tuple[str, ...]:
         """These nodes; the id of a merged graph stands for the node it is entered by."""
         return tuple(dict.fromkeys(self.aliases.get(name, name) for name in names))
+
+    def written_names(self) -> dict[str, str]:
+        """The nodes that a user did not write, or not under this id -> the outermost merged graph they come from."""
+        outermost = [name for name in self.aliases if not any(name.startswith(f"{other}-") for other in self.aliases)]
+        return {node_id: name for name in outermost for node_id in self.nodes if node_id.startswith(f"{name}-")}
 
     def cannot_stop_after(self, names: Iterable[str]) -> list[str]:
         """A problem for each of these that is a merged graph: it has no one node to stop after."""
@@ -117,8 +122,15 @@ class Merged:
             self._add(Node(id=entry, action=_NOTHING))
             self.edges[entry] = _led(child.edges[START], names)
         for node in child.nodes.values():
-            notes = {**metadata, **node.metadata}
-            self._add(dataclasses.replace(node, id=names[node.id], names=node.names or names, metadata=notes))
+            self._add(
+                dataclasses.replace(
+                    node,
+                    id=names[node.id],
+                    names=node.names or names,
+                    metadata={**metadata, **node.metadata},
+                    destinations=_renamed(node.destinations, names),
+                )
+            )
         self.edges |= {names.get(s, s): _led(edge, names) for s, edge in child.edges.items() if s != START}
         if names[END] == _end(graph_id):
             self._add(Node(id=names[END], action=_NOTHING))
@@ -184,6 +196,10 @@ def _entry(graph_id: str, child: Merged) -> str:
     if isinstance(edge, list) and _is_plain(edge) and edge[0] != END:
         return f"{graph_id}-{edge[0]}"
     return _start(graph_id)
+
+
+def _renamed(targets: Iterable[str], names: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(names.get(target, target) for target in targets)
 
 
 def _led(edge: Targets, names: Mapping[str, str]) -> Targets:

@@ -81,6 +81,10 @@ class Node:
     executor: Executor | None = None
     """Where the action runs; None: where the run says."""
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    destinations: tuple[str, ...] = ()
+    """Where its Commands may go, besides its edges; empty: not declared, so anywhere."""
+    max_concurrency: int | None = None
+    """Of a map node: how many items run at the same time; None: all that the executor takes."""
     before: tuple[Call, ...] = ()
     """Hooks to call before it, in this order."""
     after: tuple[Call, ...] = ()
@@ -236,6 +240,12 @@ def problems_of(
             problems += _of_condition(source, edge, nodes)
         else:
             problems += _of_targets(source, edge, nodes)
+    problems += [
+        f"a destination of {node.id!r} is {target!r}, which is not a node of the graph"
+        for node in nodes.values()
+        for target in node.destinations
+        if target != END and target not in nodes
+    ]
     unknown = [(option, node_id) for option, node_id in stops if node_id not in nodes]
     problems += [f"{option} names {node_id!r}, which is not a node of the graph" for option, node_id in unknown]
     return problems

@@ -356,7 +356,7 @@ class Branch(Strand):
     def _follow(self, node: Node, goto: str | None) -> Generator[Request, Any, str]:
         if goto is not None:
             return self._inside(node.id, self.checked(node.id, goto))
-        if node.id not in self.topology.edges:  # a branch may just end
+        if node.id not in self.topology.edges and not node.destinations:  # a branch may just end
             return self.join
         return self._inside(node.id, (yield from self.follow(node.id)))
 

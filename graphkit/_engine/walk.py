@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, Final
 
 from graphkit._abc import BaseCheckpointSaver, public_metadata
@@ -15,7 +15,7 @@ from graphkit._engine.requests import Ask, LoadWrites, Request
 from graphkit._frozen import FrozenDict, freeze, private_copy
 from graphkit._output import Command
 from graphkit._state import AgentState, Changes
-from graphkit._topology import Call, Condition
+from graphkit._topology import Call, Condition, Node
 from graphkit._visit import GraphInterrupt, Journal
 from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecutionError
 
@@ -113,8 +113,12 @@ class Walk:
         if edge.__class__ is str:
             return edge
         if edge is None:
-            raise self.failure(GraphRunnerError, f"{source!r} has no outgoing edge; add_edge({source!r}, ...)", source)
+            raise self._has_no_edge(source)
         return (yield from self._decide(source, edge))  # type: ignore[arg-type]
+
+    def _has_no_edge(self, source: str) -> GraphRunnerError:
+        reason = f"{source!r} has no outgoing edge, and returned no Command with a goto; add_edge({source!r}, ...)"
+        return self.failure(GraphRunnerError, reason, source)
 
     def _decide(self, source: str, edge: Condition) -> Generator[Request, Any, str]:
         for hook in edge.before:
@@ -161,7 +165,25 @@ class Walk:
         if target is None:
             reason = f"the Command of {node_id!r} goes to {goto!r}, which is not a node of the graph"
             raise self.failure(GraphRunnerError, reason, node_id)
+        node = self.topology.nodes.get(node_id)
+        if node is not None and node.destinations and target not in self._declared_by(node):
+            known = ", ".join(map(repr, node.destinations))
+            raise self.failure(
+                GraphRunnerError,
+                f"the Command of {node_id!r} goes to {goto!r}, which is not among its destinations ({known}); "
+                f"name it in add_node({node_id!r}, ..., destinations=[...])",
+                node_id,
+            )
         return target
+
+    def _declared_by(self, node: Node) -> Collection[str]:
+        """Where a node that declares destinations may go: there, and where its edges lead."""
+        edge = self.topology.edges.get(node.id)
+        if isinstance(edge, Condition):
+            return (*node.destinations, *(edge.mappings or {}).values())
+        fork = self.topology.forks.get(edge or "")
+        heads = () if fork is None else fork.heads
+        return (*node.destinations, edge, *heads) if edge else node.destinations
 
     # What callers and nodes see
 

@@ -84,15 +84,15 @@ def test_what_compile_says_names_the_nodes():
 
 
 def fork():
-    """A to A1, A2 and A3, which lead to B."""
-    built = graph().addNode("C", node).addEdge(START, "A").addEdge("B", END)
+    """A to A1, A2 and A3, which lead to B; and C, which START may lead to."""
+    built = graph().addNode("C", node).addConditionalEdges(START, node, ["A", "C"]).addEdge("B", END)
     for branch in ("A1", "A2", "A3"):
         built.addNode(branch, node).addEdge("A", branch)
     return built
 
 
 def test_branches_have_one_common_next_node():
-    built = fork().addEdge("A1", "B").addEdge("A2", "B").addEdge("A3", "B")
+    built = fork().addEdge("A1", "B").addEdge("A2", "B").addEdge("A3", "B").addEdge("C", "B")
     (one,) = built.compile().topology.forks.values()
     assert (one.id, one.heads, one.join) == ("__PARALLEL__(A)", ("A1", "A2", "A3"), "B")
 
@@ -108,7 +108,7 @@ def test_branches_that_lead_to_different_nodes_meet_later():
 
 
 def test_a_branch_without_an_outgoing_edge_is_tolerated():
-    built = fork().addEdge("A1", "B").addEdge("A2", "B")
+    built = fork().addEdge("A1", "B").addEdge("A2", "B").addEdge("C", "B")
     assert built.compile().topology.edges["__PARALLEL__(A)"] == "B"
 
 
@@ -169,7 +169,7 @@ def test_what_is_refused_there_about_merged_graphs_works_here():
 
 
 def test_add_subgraph_is_an_alias():
-    built = graph().addSubgraph("S", child()).addEdge(START, "S").addEdge("S", END)
+    built = StateGraph({}).addSubgraph("S", child()).addEdge(START, "S").addEdge("S", END)
     assert "S-a" in built.compile().topology.nodes
 
 
@@ -177,25 +177,34 @@ def test_add_subgraph_is_an_alias():
 
 
 def test_refused_by_the_run_unmapped_key():
-    compiled = graph().addEdge(START, "A").addConditionalEdges("A", lambda s: "nope", {"x": "B"}).compile()
+    built = graph().addEdge(START, "A").addConditionalEdges("A", lambda s: "nope", {"x": "B"}).addEdge("B", END)
+    compiled = built.compile()
     with pytest.raises(GraphRunnerException, match=r"'A'.*'nope'"):  # swapped there
         compiled.invoke({})
 
 
-def test_refused_by_the_run_no_outgoing_edge():
-    with pytest.raises(GraphRunnerException, match="'A'"):
-        graph().addEdge(START, "A").compile().invoke({})
-
-
-def test_start_to_end_alone_is_legal_and_so_are_unreachable_nodes():
-    outputs = list(graph().addEdge(START, END).compile().stream({}))
+def test_start_to_end_alone_is_legal():
+    outputs = list(StateGraph({}).addEdge(START, END).compile().stream({}))
     assert [output.node for output in outputs] == [START, END]
 
 
+# What only a run finds there, and compile here
+
+
+def test_no_outgoing_edge():
+    with pytest.raises(GraphStateException, match="'A' has no outgoing edge"):
+        StateGraph({}).addNode("A", node).addEdge(START, "A").compile()
+
+
+def test_unreachable_nodes():
+    with pytest.raises(GraphStateException, match="'B' cannot be reached from START"):
+        graph().addEdge(START, "A").addEdge("A", END).addEdge("B", END).compile()
+
+
 def test_compile_may_be_called_again_and_the_graph_stays_editable():
-    built = graph().addEdge(START, "A").addEdge("A", END)
+    built = graph().addEdge(START, "A").addEdge("A", "B").addConditionalEdges("B", node)
     built.compile()
-    built.addNode("C", node).addEdge("B", "C")
+    built.addNode("C", node).addEdge("C", END)
     built.compile()
 
 
@@ -203,6 +212,10 @@ def test_an_edge_command_names_a_key_of_the_mappings():
     from graphkit import Command
 
     compiled = (
-        graph().addEdge(START, "A").addConditionalEdges("A", lambda s: Command("x", {"u": 1}), {"x": END}).compile()
+        StateGraph({})
+        .addNode("A", node)
+        .addEdge(START, "A")
+        .addConditionalEdges("A", lambda s: Command("x", {"u": 1}), {"x": END})
+        .compile()
     )
     assert compiled.invoke({}) == {"u": 1}

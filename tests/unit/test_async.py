@@ -205,7 +205,8 @@ def test_a_node_that_stops_an_iteration_fails_in_a_synchronous_run_too():
 
 
 def test_max_iterations(saver):
-    graph = StateGraph(LOG).add_node("a", says("a")).add_edge(START, "a").add_edge("a", "a")
+    graph = StateGraph(LOG).add_node("a", says("a")).add_edge(START, "a")
+    graph.add_conditional_edges("a", lambda state: "a", ["a", END])
     with pytest.raises(MaxIterationsError):
         asyncio.run(graph.compile(checkpoint_saver=saver, max_iterations=3).ainvoke({}, CONFIG))
     assert len(saver.list(CONFIG)) == 4

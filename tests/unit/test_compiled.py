@@ -80,6 +80,6 @@ def test_the_options_of_a_compiled_graph(graph):
 
 def test_a_compiled_graph_does_not_change_with_its_builder(graph):
     compiled = graph.compile()
-    graph.add_node("c", lambda s: None).add_edge("c", END)
+    graph.add_node("c", lambda s: None).add_edge("b", "c").add_edge("c", END)
     assert [output.node for output in compiled.stream({})] == [START, "a", "b", END]
     assert graph.compile().topology.fingerprint != compiled.topology.fingerprint

@@ -85,9 +85,13 @@ def test_map_nodes_look_like_several():
 
 
 def nested():
+    inner = StateGraph({}).add_node("x", node).add_node("I", chain("y"))
     return (
-        chain("A")
-        .add_node("S", chain("x").add_node("I", chain("y")).add_edge("I", END))
+        StateGraph({})
+        .add_node("A", node)
+        .add_conditional_edges(START, node, ["A", "S"])
+        .add_edge("A", END)
+        .add_node("S", inner.add_edge(START, "x").add_edge("x", "I").add_edge("I", END))
         .add_node("E", agent().compile())
     )
 
@@ -112,7 +116,7 @@ def test_subgraphs_are_clusters_in_clusters():
 
 
 def test_a_compiled_picture_has_merged_graphs_expanded_and_embedded_ones_as_clusters():
-    graph = nested().add_edge("S", END).add_edge("E", END)
+    graph = nested().add_edge("S", "E").add_edge("E", END)
     text = draw(graph.compile().topology, MERMAID, None).content
     assert '("S-x")' in text
     assert '("S-I-y")' in text

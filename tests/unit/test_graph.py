@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graphkit import END, START, CompileConfig, RunnableConfig, StateGraph, when
+from graphkit import END, START, Command, CompileConfig, RunnableConfig, StateGraph, when
 from graphkit._retry import RetryPolicy
-from graphkit.errors import CheckpointerConfigurationError, GraphStateError, NodeExecutionError
+from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError, GraphStateError, NodeExecutionError
 
 
 def node(state):
@@ -54,6 +54,7 @@ def test_what_a_node_keeps_of_its_options(graph):
     with ThreadPoolExecutor() as pool:
         policy = RetryPolicy(max_attempts=2)
         graph.add_node("x", node, retry=policy, executor=pool, timeout=2, metadata={"note": 1})
+        graph.add_edge("a", "x").add_edge("x", END)
         kept = graph.compile().topology.nodes["x"]
         assert (kept.retry, kept.executor, kept.timeout, kept.metadata) == (policy, pool, 2, {"note": 1})
         assert kept.action.takes_config, "the retry and the timeout are around it"
@@ -79,6 +80,7 @@ def test_a_failing_node_with_a_retry_runs_again():
 def test_the_graphs_retry_and_timeout_are_for_nodes_without_their_own(graph):
     graph.add_node("own", node, retry=RetryPolicy(max_attempts=2), timeout=3)
     graph.add_node("S", StateGraph({}).add_edge(START, END).compile())
+    graph.add_edge("a", "own").add_edge("own", "S").add_edge("S", END)
     nodes = graph.compile(retry=RetryPolicy(), timeout=5).topology.nodes
     assert [nodes[name].action.function.timeout for name in ("a", "own")] == [5, 3]
     assert (nodes["own"].timeout, nodes["S"].action) == (3, None)
@@ -88,7 +90,8 @@ def test_the_graphs_retry_and_timeout_are_for_nodes_without_their_own(graph):
         tries.append(1)
         raise OSError
 
-    built = StateGraph({}).add_node("a", fails, retry=RetryPolicy(max_attempts=2, initial_delay=0)).add_edge(START, "a")
+    built = StateGraph({}).add_node("a", fails, retry=RetryPolicy(max_attempts=2, initial_delay=0))
+    built.add_edge(START, "a").add_edge("a", END)
     with pytest.raises(NodeExecutionError):
         built.compile(retry=RetryPolicy(max_attempts=9, initial_delay=0)).invoke({})
     assert len(tries) == 2
@@ -99,6 +102,7 @@ def test_the_graphs_retry_and_timeout_are_for_nodes_without_their_own(graph):
 
 def test_a_map_node_knows_its_items(graph):
     graph.add_map_node("m", node, "k").add_map_node("n", node, lambda state, config: [config])
+    graph.add_edge("a", "m").add_edge("m", "n").add_edge("n", END)
     nodes = graph.compile().topology.nodes
     by_key, by_call = nodes["m"].items, nodes["n"].items
     assert (by_key.function({"k": [1]}), by_key.takes_config) == ([1], False)
@@ -137,15 +141,21 @@ def test_a_compiled_graph_is_one_node(graph):
 def test_add_subgraph_is_add_node(graph):
     inner = graph.add_edge("a", END)
     outer = StateGraph({}).add_subgraph("S", inner).add_subgraph("T", inner.compile())
-    assert list(outer.add_edge(START, "S").compile().topology.nodes) == ["S-a", "S-__END__", "T"]
+    outer.add_edge(START, "S").add_edge("S", "T").add_edge("T", END)
+    assert list(outer.compile().topology.nodes) == ["S-a", "T"]
     with pytest.raises(GraphStateError, match="'x'"):
         outer.add_subgraph("x", node)
 
 
-@pytest.mark.parametrize("option", [{"retry": RetryPolicy()}, {"timeout": 1}, {"executor": ThreadPoolExecutor}])
-def test_a_graph_has_no_retry_timeout_or_executor(graph, option):
+@pytest.mark.parametrize(
+    "option", [{"retry": RetryPolicy()}, {"timeout": 1}, {"executor": ThreadPoolExecutor}, {"destinations": ["a"]}]
+)
+def test_a_graph_has_no_retry_timeout_executor_or_destinations(graph, option):
+    graph.add_edge("a", END)
     for action in (graph, graph.compile()):
-        with pytest.raises(GraphStateError, match="'x' is a graph: put retry, executor and timeout on the nodes of it"):
+        with pytest.raises(
+            GraphStateError, match="'x' is a graph: put retry, executor, timeout and destinations on the nodes of it"
+        ):
             StateGraph({}).add_node("x", action, **option)
 
 
@@ -211,12 +221,14 @@ def test_all_problems_are_reported_at_once():
     ("build", "word"),
     [
         (lambda g: g.add_edge("a", "x"), "'x'"),
-        (lambda g: g.add_edge("x", "a"), "'x'"),
+        (lambda g: g.add_edge("x", "a").add_edge("a", END), "'x'"),
         (lambda g: g.add_conditional_edges("a", node, {"k": "x"}), "'x'"),
         (lambda g: g.add_conditional_edges("a", node, ["x"]), "'x'"),
         (lambda g: g.add_edge("a", END).add_edge("a", "a"), "cannot be joined"),
         (lambda g: g.add_edge("a", END).add_edge("a", END), "more than once"),
-        (lambda g: g.add_edge(START, END), "cannot be joined"),
+        (lambda g: g.add_edge("a", "a"), "END cannot be reached from START"),
+        (lambda g: g.add_edge("a", END).add_node("b", node).add_edge("b", END), "'b' cannot be reached from START"),
+        (lambda g: g.add_edge("a", "b").add_node("b", node, destinations=["a", "x"]), "a destination of 'b' is 'x'"),
     ],
 )
 def test_each_problem_alone(graph, build, word):
@@ -227,7 +239,7 @@ def test_each_problem_alone(graph, build, word):
 
 
 def test_the_checks_of_a_graph():
-    """G30: known targets, an entry, an exit; several exits are allowed, and so is none (an agent may run for ever)."""
+    """G30: known targets, an entry, an exit; several exits are allowed."""
     built = StateGraph({}).add_node("a", node).add_node("b", node)
     built.add_conditional_edges(START, node, ["a", "b"]).add_edge("a", END).add_edge("b", END).compile()
     with pytest.raises(GraphStateError, match="already exists"):
@@ -257,8 +269,146 @@ def test_no_entry_point():
         StateGraph({}).compile()
 
 
-def test_unreachable_nodes_and_nodes_without_an_edge_are_no_problem(graph):
-    graph.add_node("island", node).compile()
+# Graphs that cannot end
+
+
+def problems_of(graph):
+    with pytest.raises(GraphStateError) as failed:
+        graph.compile()
+    return failed.value.problems
+
+
+def test_every_way_in_which_a_graph_cannot_end_is_reported_at_once():
+    graph = StateGraph({})
+    for name in ("fork", "left", "right", "spin", "dead", "island"):
+        graph.add_node(name, node)
+    graph.add_conditional_edges(START, node, ["fork", "dead"]).add_edge("fork", "left").add_edge("fork", "right")
+    graph.add_edge("left", "fork").add_edge("right", "spin").add_edge("spin", "right").add_edge("island", "island")
+    assert problems_of(graph) == (
+        "the branches out of 'fork' cannot be joined: "
+        "no way leads from the branch 'right' to 'fork', where the others meet",
+        "'dead' has no outgoing edge: add_edge('dead', ...), or destinations=[...] if it returns Commands",
+        "'island' cannot be reached from START: no edge leads to it, and no destinations=[...] of a node name it",
+        "END cannot be reached from START, so no run can end: add_edge(..., END)",
+    )
+
+
+def test_nothing_runs_before_a_missing_edge_is_found():
+    ran = []
+    graph = StateGraph({}).add_node("charge", lambda state: ran.append("charged")).add_edge(START, "charge")
+    with pytest.raises(GraphStateError, match="'charge' has no outgoing edge"):
+        graph.compile().invoke({})
+    assert ran == []
+
+
+def test_a_branch_may_just_end_if_another_shows_where_they_meet(graph):
+    graph.add_node("b", node).add_edge(START, "b").add_edge("b", END)
+    assert graph.compile().topology.forks["__PARALLEL__(__START__)"].join == END
+    alone = StateGraph({}).add_node("a", node).add_node("b", node).add_edge(START, "a").add_edge(START, "b")
+    assert any("cannot be joined" in problem for problem in problems_of(alone))
+    assert sum("has no outgoing edge" in problem for problem in problems_of(alone)) == 2
+
+
+def test_a_join_without_an_outgoing_edge_is_reported():
+    graph = StateGraph({}).add_node("a", node).add_node("b", node).add_node("j", node)
+    graph.add_edge(START, "a").add_edge(START, "b").add_edge("a", "j").add_edge("b", "j")
+    assert any(problem.startswith("'j' has no outgoing edge") for problem in problems_of(graph))
+
+
+def test_what_may_lead_anywhere_causes_no_report(graph):
+    graph.add_conditional_edges("a", node).add_node("b", node).add_edge("b", "b")
+    assert list(graph.compile().topology.nodes) == ["a", "b"]
+
+
+def test_a_condition_that_no_run_comes_to_hides_nothing(graph):
+    graph.add_edge("a", END).add_node("b", node).add_conditional_edges("b", node).add_node("c", node).add_edge("c", END)
+    assert [problem.split()[0] for problem in problems_of(graph)] == ["'b'", "'c'"]
+
+
+def test_a_merged_graph_is_reported_by_the_name_it_was_added_under(graph):
+    child = StateGraph({}).add_node("x", node).add_node("y", node)
+    child.add_edge(START, "x").add_edge("x", "y").add_edge("y", END)
+    graph.add_edge("a", END).add_node("S", child)
+    assert [problem.split(":")[0] for problem in problems_of(graph)] == [
+        "'S' has no outgoing edge",
+        "'S' cannot be reached from START",
+    ]
+
+
+def test_a_merged_graph_that_cannot_end_is_refused_when_it_is_added(graph):
+    child = StateGraph({}).add_node("x", node).add_edge(START, "x").add_edge("x", "x")
+    with pytest.raises(GraphStateError, match="subgraph 'S': END cannot be reached"):
+        graph.add_node("S", child)
+
+
+# Destinations
+
+
+def test_destinations_count_as_edges():
+    graph = StateGraph({}).add_node("a", lambda state: Command("b"), destinations=["b", END]).add_edge(START, "a")
+    graph.add_node("b", lambda state: Command(END), destinations=(END,))
+    app = graph.compile()
+    assert [output.node for output in app.stream({})] == [START, "a", "b", END]
+    assert app.topology.nodes["a"].destinations == ("b", END)
+
+
+def test_destinations_lead_within_a_branch():
+    graph = StateGraph({}).add_node("a", lambda state: Command("c"), destinations=["c", "j"]).add_node("b", node)
+    graph.add_node("c", lambda state: {"c": 1}).add_node("j", node).add_edge("j", END)
+    graph.add_edge(START, "a").add_edge(START, "b").add_edge("b", "j").add_edge("c", "j")
+    app = graph.compile()
+    assert app.topology.forks["__PARALLEL__(__START__)"].inside["a"] == {"a", "c"}
+    assert app.invoke({}) == {"c": 1}
+
+
+def test_destinations_of_a_merged_graph_go_with_it():
+    child = StateGraph({}).add_node("x", lambda state: Command("y"), destinations=["y"]).add_edge(START, "x")
+    child.add_node("y", lambda state: Command(END), destinations=[END])
+    graph = StateGraph({}).add_node("go", lambda state: Command("S"), destinations=["S"]).add_node("S", child)
+    graph.add_node("z", node).add_edge(START, "go").add_edge("S", "z").add_edge("z", END)
+    assert [output.node for output in graph.compile().stream({})] == [START, "go", "S-x", "S-y", "z", END]
+
+
+def test_a_command_may_go_where_an_edge_leads_too():
+    graph = StateGraph({}).add_node("a", lambda state: Command("b"), destinations=["c"]).add_edge("a", "b")
+    graph.add_node("b", node).add_node("c", node).add_edge(START, "a").add_edge("b", END).add_edge("c", END)
+    assert [output.node for output in graph.compile().stream({})] == [START, "a", "b", END]
+
+
+@pytest.mark.parametrize("in_a_branch", [False, True])
+def test_a_command_that_goes_elsewhere_is_an_error(in_a_branch):
+    graph = StateGraph({}).add_node("a", lambda state: Command("c"), destinations=["b"]).add_node("b", node)
+    graph.add_node("c", node).add_conditional_edges("b", node, ["c", END]).add_edge("c", END).add_edge(START, "a")
+    if in_a_branch:
+        graph.add_node("other", node).add_edge(START, "other").add_edge("other", END)
+    with pytest.raises(GraphRunnerError, match=r"'a' goes to 'c', which is not among its destinations \('b'\)"):
+        graph.compile().invoke({})
+
+
+@pytest.mark.parametrize("in_a_branch", [False, True])
+def test_a_node_with_destinations_and_no_edge_has_to_go_somewhere(in_a_branch):
+    graph = StateGraph({}).add_node("a", node, destinations=[END]).add_edge(START, "a")
+    if in_a_branch:
+        graph.add_node("other", node).add_edge(START, "other").add_edge("other", END)
+    with pytest.raises(GraphRunnerError, match="'a' has no outgoing edge, and returned no Command with a goto"):
+        graph.compile().invoke({})
+
+
+@pytest.mark.parametrize("destinations", ["b", [None], [3], [""], 3, [START]])
+def test_destinations_that_are_refused(graph, destinations):
+    with pytest.raises(GraphStateError, match="destination"):
+        graph.add_node("x", node, destinations=destinations)
+    graph.add_node("x", node)  # what was refused left nothing behind
+
+
+def test_destinations_do_not_change_the_fingerprint():
+    """What an older version stored is served on after its nodes were given the destinations that compile asks for."""
+
+    def fingerprint(**options):
+        graph = StateGraph({}).add_node("a", node, **options).add_edge(START, "a").add_edge("a", END)
+        return graph.compile().topology.fingerprint
+
+    assert fingerprint() == fingerprint(destinations=[END])
 
 
 def test_compiling_again_with_other_options(graph):

@@ -84,7 +84,8 @@ def test_edge_hooks_in_the_same_order():
 def test_a_merged_graphs_hooks_go_with_its_nodes_inside_those_of_its_parent():
     child = add(add(chain("a", "b"), "node", "child"), "node", "child-a", "a")
     child = add(add(child, "edge", "childs"), "node", "child-b", "b")
-    parent = chain("Z").add_node("S", child).add_edge("S", END)
+    parent = StateGraph({}).add_node("Z", node).add_node("S", child)
+    parent.add_edge(START, "Z").add_edge("Z", "S").add_edge("S", END)
     add(parent, "node", "one", "S-a")
     add(parent, "node", "all")
     nodes = parent.compile().topology.nodes
@@ -122,7 +123,8 @@ def test_wrap_hooks_are_composed_into_what_runs():
 
         return called
 
-    graph = chain("a").add_wrap_call_node_hook(wrap("first")).add_wrap_call_node_hook("a", wrap("second"))
+    graph = StateGraph({}).add_node("a", node, destinations=["b"]).add_edge(START, "a").add_edge("a", END)
+    graph.add_wrap_call_node_hook(wrap("first")).add_wrap_call_node_hook("a", wrap("second"))
     graph.add_node("b", node).add_conditional_edges("b", lambda state: END).add_wrap_call_edge_hook(wrap("edge"))
     topology = graph.compile().topology
     topology.nodes["a"].action.function({}, None)
@@ -184,7 +186,8 @@ def test_hooks_that_are_refused(part, kind, arguments):
     ],
 )
 def test_hooks_that_compile_refuses(kind, part, place, words):
-    graph = chain("a").add_node("S", chain("x")).add_edge("S", END)
+    graph = StateGraph({}).add_node("a", node).add_node("S", chain("x"))
+    graph.add_edge(START, "a").add_edge("a", "S").add_edge("S", END)
     getattr(graph, f"add_{kind}_call_{part}_hook")(place, hook("x"))
     with pytest.raises(GraphStateError, match=f"a {kind} {words}") as failed:
         graph.compile()

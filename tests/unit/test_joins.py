@@ -149,6 +149,12 @@ REFUSED = {
         "'B' and 'C' meet in 'D', before all of them meet in 'X'",
     ),
     "two ends": ({"A": ["B", "C", "E", "F"], "B": ["X"], "C": ["X"], "E": ["Y"], "F": ["Y"]}, "no node is passed by every way"),
+    "a branch that never ends": (
+        {"A": ["B", "C"], "B": ["D"], "D": [END], "C": ["E"], "E": ["C"]}, "no way leads from the branch 'C' to 'D', where the others meet",
+    ),
+    "a branch of one node that never ends": (
+        {"A": ["B", "C"], "B": [END], "C": ["C"]}, "no way leads from the branch 'C' to '__END__', where the others meet",
+    ),
     "only END": ({"A": ["B", END]}, "no node is passed by every way out of 'B'"),
 }  # fmt: skip
 
@@ -237,9 +243,9 @@ def test_against_trying_every_place():
         heads = edges["A"]
         goes_on = [head for head in heads if {END, "A"} & reachable(head, leads, None)]
         possible = [place for place in [*edges, END] if place not in heads and is_join(place, heads, leads, "A")]
-        passed = [
-            place for place in possible if goes_on and all(place in reachable(head, leads, None) for head in goes_on)
-        ]
+        passed = [place for place in possible if all(place in reachable(head, leads, None) for head in heads)]
+        if goes_on != heads:
+            passed = []  # a branch that goes round in itself never comes to a join
         forks, _ = forks_of(edges)
         assert bool(forks) == bool(passed), (seed, edges)
         if forks:
@@ -247,7 +253,7 @@ def test_against_trying_every_place():
             join = forks["__PARALLEL__(A)"].join
             nearer = [place for place in passed if place in set().union(*forks["__PARALLEL__(A)"].inside.values())]
             assert (join in passed, nearer) == (True, []), (seed, edges)
-    assert joined > 300
+    assert joined > 100
 
 
 def test_a_hundred_branches_of_ten_nodes_cost_what_is_there():

@@ -258,8 +258,8 @@ def test_conditions_may_return_any_key_of_the_mappings():
     assert walked(graph.compile().stream({"x": 0})) == [START, "a", END]
 
 
-def test_a_node_without_an_outgoing_edge_fails_after_it_ran_and_stores_nothing(saver):
-    graph = StateGraph({}).add_node("a", lambda s: None).add_edge(START, "a")
+def test_a_node_without_an_outgoing_edge_that_goes_nowhere_stores_nothing(saver):
+    graph = StateGraph({}).add_node("a", lambda s: None, destinations=[END]).add_edge(START, "a")
     with pytest.raises(GraphRunnerError, match="'a' has no outgoing edge"):
         graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
     assert stored(saver) == [(START, "a")]
@@ -270,7 +270,8 @@ def test_node_ids_may_be_members_of_an_enum(saver):
         ONE = "one"
         TWO = "two"
 
-    graph = StateGraph({}).add_node(Step.ONE, lambda s: Command(Step.TWO)).add_node(Step.TWO, lambda s: None)
+    graph = StateGraph({}).add_node(Step.ONE, lambda s: Command(Step.TWO), destinations=Step)
+    graph.add_node(Step.TWO, lambda s: None)
     graph.add_edge(START, Step.ONE).add_conditional_edges(
         Step.TWO, lambda s: Step.ONE if "x" not in s else END, [Step.ONE, END]
     )
@@ -443,7 +444,8 @@ def test_a_checkpoint_made_by_hand_can_be_resumed(saver):
 
 def endless(**options):
     graph = StateGraph({"n": Channels.base(operator.add, int)}).add_node("a", lambda s: {"n": 1})
-    return graph.add_edge(START, "a").add_edge("a", "a").compile(**options)
+    graph.add_edge(START, "a").add_conditional_edges("a", lambda s: "a", ["a", END])
+    return graph.compile(**options)
 
 
 def test_max_iterations_counts_nodes_and_is_checked_before_a_node_runs(saver):
@@ -858,7 +860,7 @@ def test_a_graph_that_no_longer_stops_takes_an_open_edge(saver):
 
 
 def test_a_command_leaves_no_edge_open(saver):
-    graph = StateGraph({}).add_node("a", lambda s: Command(END)).add_edge(START, "a")
+    graph = StateGraph({}).add_node("a", lambda s: Command(END), destinations=[END]).add_edge(START, "a")
     compiled = graph.compile(checkpoint_saver=saver, interrupt_after=["a"], interrupt_before_edge=True)
     assert stops(compiled, {}) == ([START, "a"], ("a", "after"))
     assert stored(saver)[-1] == ("a", END)

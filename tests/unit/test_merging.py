@@ -70,14 +70,15 @@ def test_the_same_graph_twice():
 
 
 def test_a_graph_that_is_added_to_itself_is_added_as_it_was():
-    graph = chain("a")
-    graph.add_node("again", graph).add_edge("again", END)
+    graph = StateGraph(LOG).add_node("a", logs("a"), destinations=[END]).add_edge(START, "a")
+    graph.add_node("again", graph).add_edge("a", "again").add_edge("again", END)
     assert list(graph.compile().topology.nodes) == ["a", "again-a"]
 
 
 def test_a_loop_over_a_merged_graph():
-    graph = StateGraph(LOG).add_node("S", CHILD).add_edge(START, "S").add_edge("S", "S")
-    assert edges(graph) == {START: "S-a", "S-a": "S-b", "S-b": "S-a"}
+    graph = StateGraph(LOG).add_node("S", CHILD).add_edge(START, "S").add_edge("S", "X").add_edge("X", "S")
+    graph.add_node("X", logs("X"), destinations=[END])
+    assert edges(graph) == {START: "S-a", "S-a": "S-b", "S-b": "X", "X": "S-a"}
 
 
 # Bridges
@@ -149,9 +150,12 @@ def test_a_child_that_does_nothing():
     assert [output.node for output in graph.compile().stream({})] == [START, "S-__START__", "Z", END]
 
 
-def test_a_graph_that_nothing_leads_on_from_ends_in_its_bridge():
-    topology = StateGraph(LOG).add_node("S", CHILD).add_edge(START, "S").compile().topology
-    assert topology.edges == {START: "S-a", "S-a": "S-b", "S-b": "S-__END__"}
+def test_a_branch_that_nothing_leads_on_from_ends_in_its_bridge():
+    graph = StateGraph(LOG).add_node("S", CHILD).add_node("T", logs("T"))
+    topology = graph.add_edge(START, "S").add_edge(START, "T").add_edge("T", END).compile().topology
+    fork = "__PARALLEL__(__START__)"
+    assert topology.edges == {START: fork, "S-a": "S-b", "S-b": "S-__END__", "T": END, fork: END}
+    assert log(graph.compile()) == ["a", "b", "T"]
 
 
 # Names that are only known when it runs
@@ -280,9 +284,9 @@ def test_notes_on_a_merged_graph_are_on_its_nodes():
     assert graph.compile().topology.nodes["S-a"].metadata == {"k": "own", "l": 1, "m": 2}
 
 
-def test_never_being_led_to_is_no_problem():
-    """An error in langgraph4j; unreachable nodes are none here."""
-    assert chain("A").add_node("S", CHILD).compile().invoke({}) is not None
+def test_never_being_led_to_is_a_problem_as_in_langgraph4j():
+    with pytest.raises(GraphStateError, match="'S' cannot be reached from START"):
+        chain("A").add_node("S", CHILD).add_edge("S", END).compile()
 
 
 def path(app):
@@ -290,13 +294,18 @@ def path(app):
 
 
 def test_a_run_goes_to_the_first_node_of_a_merged_graph_that_is_named_outright():
-    graph = StateGraph(LOG).add_node("S", CHILD).add_node("X", lambda state: Command("S")).add_edge("S", END)
+    def named():
+        graph = StateGraph(LOG).add_node("S", CHILD).add_edge("S", END)
+        return graph.add_node("X", lambda state: Command("S"), destinations=["S"])
+
+    graph = named()
     assert path(graph.add_conditional_edges(START, lambda state: "S").compile()) == [START, "S-a", "S-b", END]
-    graph = StateGraph(LOG).add_node("S", CHILD).add_node("X", lambda state: Command("S")).add_edge("S", END)
+    graph = named()
     assert path(graph.add_edge(START, "X").compile()) == [START, "X", "S-a", "S-b", END]
 
 
 def test_a_command_in_a_merged_graph_names_the_nodes_of_that_graph():
-    child = StateGraph(LOG).add_node("a", lambda state: Command("c")).add_node("b", logs("b")).add_edge(START, "a")
-    child.add_node("c", lambda state: Command(END)).add_edge("a", "b").add_edge("b", END)
+    child = StateGraph(LOG).add_node("a", lambda state: Command("c"), destinations=["c"]).add_node("b", logs("b"))
+    child.add_node("c", lambda state: Command(END), destinations=[END])
+    child.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
     assert path(chain(("S", child), "Z").compile()) == [START, "S-a", "S-c", "Z", END]

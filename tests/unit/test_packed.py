@@ -53,7 +53,14 @@ UPDATES = st.fixed_dictionaries(
 
 
 def merged(updates):
-    program = StateGraph(SCHEMA).add_node("n", lambda state: None).add_edge("__START__", "n").compile().program
+    program = (
+        StateGraph(SCHEMA)
+        .add_node("n", lambda state: None)
+        .add_edge("__START__", "n")
+        .add_edge("n", "__END__")
+        .compile()
+        .program
+    )
     schema = program.topology.schema
     data = schema.initial()
     for update in updates:

@@ -226,10 +226,10 @@ def test_the_fingerprint_follows_nodes_and_edges_and_nothing_else():
     plain = fingerprint(lambda g: g.add_edge("a", END))
     assert plain == fingerprint(lambda g: g.add_edge("a", END).add_before_call_node_hook(lambda *all: None))
     others = {
-        fingerprint(lambda g: g.add_edge("a", "a")),
+        fingerprint(lambda g: g.add_conditional_edges("a", lambda s: "a", ["a", END])),
         fingerprint(lambda g: g.add_conditional_edges("a", lambda s: END)),
         fingerprint(lambda g: g.add_conditional_edges("a", lambda s: 1, {1: END})),
-        fingerprint(lambda g: g.add_edge("a", END).add_node("b", lambda s: None)),
+        fingerprint(lambda g: g.add_edge("a", "b").add_node("b", lambda s: None).add_edge("b", END)),
         plain,
     }
     assert len(others) == 5

@@ -113,7 +113,8 @@ def test_wrong_places_are_refused(compiled, saver, as_node, goto):
 
 
 def test_as_node_without_an_outgoing_edge_is_refused(saver):
-    built = StateGraph({}).add_node("a", lambda s: Command(END)).add_edge(START, "a").compile(checkpoint_saver=saver)
+    graph = StateGraph({}).add_node("a", lambda s: Command(END), destinations=[END]).add_edge(START, "a")
+    built = graph.compile(checkpoint_saver=saver)
     built.invoke({}, CONFIG)
     with pytest.raises(GraphRunnerError, match="no outgoing edge"):
         built.update_state(CONFIG, {}, "a")

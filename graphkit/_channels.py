@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Protocol, final
 
-from graphkit._frozen import FrozenDict, FrozenList, FrozenSet, extended
+from graphkit._frozen import FrozenDict, FrozenList, FrozenSet, extended, freeze
 from graphkit._names import JavaNames
 
 _THAWED: Final[Mapping[type, type]] = {FrozenList: list, FrozenDict: dict, FrozenSet: set}
@@ -119,18 +119,12 @@ class ReplaceAllWith:
         return ReplaceAllWith(values)
 
 
-@final
-class AppenderChannel(Channel):
+class _ListChannel(Channel):
     """A list that grows: an update is one element or several.
 
     None empties it (to the default), an empty list changes nothing, `ReplaceAllWith` sets it, and every
     RemoveIdentifier among the new elements takes elements out of the old list before the rest is appended.
     """
-
-    def __init__(self, default: Callable[[], list[Any]] = list, *, duplicates: bool = False) -> None:
-        """Make one; without `duplicates`, an element that is equal to one already there is not appended."""
-        super().__init__(None, default)
-        self.duplicates = duplicates
 
     def update(self, key: str, old: Any, new: Any) -> Any:  # noqa: ARG002
         """Merge. Cost follows the new elements, plus a copy of the list's pointers."""
@@ -147,13 +141,64 @@ class AppenderChannel(Channel):
         if removals:
             old = _without(old or (), removals)
             items = [item for item in items if not isinstance(item, RemoveIdentifier)]
-        return self._append(old, items)
+        return self._append([] if old is None else old, items)
 
-    def _append(self, old: Any, items: Sequence[Any]) -> Any:
-        old = [] if old is None else old
+    def _append(self, old: Sequence[Any], items: Sequence[Any]) -> Any:
+        """The old list with the new elements."""
+        raise NotImplementedError
+
+
+@final
+class AppenderChannel(_ListChannel):
+    __doc__ = _ListChannel.__doc__
+
+    def __init__(self, default: Callable[[], list[Any]] = list, *, duplicates: bool = False) -> None:
+        """Make one; without `duplicates`, an element that is equal to one already there is not appended."""
+        super().__init__(None, default)
+        self.duplicates = duplicates
+
+    def _append(self, old: Sequence[Any], items: Sequence[Any]) -> Any:
         if self.duplicates:
-            return extended(old, items) if isinstance(old, FrozenList) else [*old, *items]
+            return _extended(old, items)
         return _appended_once(old, items)
+
+
+@final
+class MessagesChannel(_ListChannel):
+    """A list of messages, which are told apart by their ids.
+
+    A message with an id takes the place of the earlier message with that id. A message without one is always appended,
+    even if it equals an earlier one. The id is the key `id` of a mapping, or the attribute `id` of an object.
+    """
+
+    def __init__(self) -> None:
+        """Make one; the default is an empty list."""
+        super().__init__(None, list)
+
+    def _append(self, old: Sequence[Any], items: Sequence[Any]) -> Any:
+        # As in _appended_once: a list knows the digests of its ids, so that a new message needs no search.
+        known = getattr(old, "ids", None)
+        ids: set[int] = _digests_of_ids(old) if known is None else known
+        replaced: dict[int, Any] = {}
+        fresh: list[Any] = []
+        for item in items:
+            message_id = _message_id(item)
+            digest = None if message_id is None else _digest(message_id)
+            if digest is None or digest not in ids:
+                fresh.append(item)
+            elif (place := _place_of_id(fresh, message_id)) is not None:
+                fresh[place] = item
+            elif (place := _place_of_id(old, message_id)) is not None:
+                replaced[place] = item
+            else:  # two ids with the same digest
+                fresh.append(item)
+            if digest is not None:
+                ids.add(digest)
+        base = _with_replaced(old, replaced)
+        new = _extended(base, fresh) if fresh else base
+        if isinstance(new, FrozenList):
+            new.ids = ids
+        return new
 
 
 @final
@@ -222,6 +267,42 @@ def _type_of(value: Any) -> type:
     return _THAWED.get(type(value), type(value))
 
 
+def _extended(old: Sequence[Any], items: Sequence[Any]) -> Any:
+    return extended(old, items) if isinstance(old, FrozenList) else [*old, *items]
+
+
+def _with_replaced(old: Sequence[Any], replaced: Mapping[int, Any]) -> Sequence[Any]:
+    """The old list with other elements at some places; the list itself if that changes nothing."""
+    changed = {place: item for place, item in replaced.items() if not _same(old[place], item)}
+    if not changed:
+        return old
+    new = FrozenList(old) if isinstance(old, FrozenList) else list(old)
+    for place, item in changed.items():
+        list.__setitem__(new, place, freeze(item))  # nobody else has seen this list yet
+    return new
+
+
+def _message_id(message: Any) -> Any:
+    """The id of a message, or None."""
+    if isinstance(message, Mapping):
+        return message.get("id")
+    found = getattr(message, "id", None)
+    return None if callable(found) else found
+
+
+def _digests_of_ids(messages: Iterable[Any]) -> set[int]:
+    return {_digest(message_id) for message in messages if (message_id := _message_id(message)) is not None}
+
+
+def _place_of_id(messages: Sequence[Any], message_id: Any) -> int | None:
+    """The place of the last message with an id, which is the one that a later message replaces."""
+    for place in range(len(messages) - 1, -1, -1):
+        found = _message_id(messages[place])
+        if found is not None and _same(found, message_id):
+            return place
+    return None
+
+
 def _appended_once(old: Sequence[Any], items: Sequence[Any]) -> Any:
     """The old list and, after it, the items that are not in it yet.
 
@@ -229,7 +310,7 @@ def _appended_once(old: Sequence[Any], items: Sequence[Any]) -> Any:
     """
     if len(old) + len(items) < _FEW:
         fresh = _unseen(old, items)
-        return old if not fresh else extended(old, fresh) if isinstance(old, FrozenList) else [*old, *fresh]
+        return _extended(old, fresh) if fresh else old
     # Handed on to the list that grows from this one. If two grow from it, there are digests too many, never too few.
     seen = getattr(old, "seen", None) or set(map(_digest, old))
     fresh = []

@@ -63,7 +63,7 @@ class FrozenList(list[Any]):
     Make one with `freeze`; the bare constructor takes its elements to be frozen already.
     """
 
-    __slots__ = ("base", "kind", "seen")
+    __slots__ = ("base", "ids", "kind", "seen")
 
     kind: int
     """PLAIN, VALUE or PRIVATE; found out when first asked for, O(length)."""
@@ -71,13 +71,15 @@ class FrozenList(list[Any]):
     """The list that this one grew from by appending, until whoever keeps this one clears it; otherwise None."""
     seen: set[int] | None
     """Digests of the elements, and perhaps of others: of a list without duplicates; see `_channels`."""
+    ids: set[int] | None
+    """Digests of the ids of the elements, and perhaps of others: of a list of messages; see `_channels`."""
 
     def __getattr__(self, name: str) -> Any:
         # Called only while a slot is empty, so that the decoder can make lists without a line of Python.
         if name == "kind":
             self.kind = _kind_of_all(self)
             return self.kind
-        if name in ("base", "seen"):
+        if name in ("base", "seen", "ids"):
             return None
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 

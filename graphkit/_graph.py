@@ -85,7 +85,7 @@ class StateGraph(Hooks):
         """
         targets = _destinations(destinations, id)
         if isinstance(action, (StateGraph, CompiledGraph)):
-            if targets or not (retry is executor is timeout is None):
+            if targets or retry is not None or executor is not None or timeout is not None:
                 raise GraphStateError(
                     f"node {id!r} is a graph: put retry, executor, timeout and destinations on the nodes of it"
                 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final
 
-from graphkit._channels import REMOVE, RESET, Channel, Channels
+from graphkit._channels import REMOVE, RESET, Channel, MessagesChannel
 from graphkit._frozen import PRIVATE, FrozenDict, FrozenList, freeze, grown, kind_of, private_copy
 from graphkit._names import JavaNames
 
@@ -188,9 +188,12 @@ class AgentState(JavaNames, Mapping[str, Any]):
 
 
 class MessagesState(AgentState):
-    """A state with a list of messages that grows, without duplicates."""
+    """A state with a list of messages that grows.
 
-    SCHEMA: ClassVar[Mapping[str, Channel]] = {"messages": Channels.appender()}
+    A message with an id takes the place of the earlier message with that id; a message without one is always appended.
+    """
+
+    SCHEMA: ClassVar[Mapping[str, Channel]] = {"messages": MessagesChannel()}
 
     def messages(self) -> list[Any]:
         """The messages, oldest first.

@@ -8,9 +8,22 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, strategies as st
 
-from graphkit import REMOVE, RESET, AgentState, Channels, MessagesState, RemoveByHash, ReplaceAllWith
+from graphkit import (
+    END,
+    REMOVE,
+    RESET,
+    START,
+    AgentState,
+    Channels,
+    MessagesState,
+    RemoveByHash,
+    ReplaceAllWith,
+    RunnableConfig,
+    StateGraph,
+)
 from graphkit._frozen import FrozenDict, FrozenList, freeze
 from graphkit._state import REMOVED, SET, Changes, merge
+from savers import FileSystemSaver
 
 CHANNELS = {
     "log": Channels.appender_with_duplicate(),
@@ -243,3 +256,105 @@ def test_a_reducer_that_changes_the_old_value_is_told():
 
     with pytest.raises(ValueError, match="read-only"):
         merge(freeze({"x": [1]}), {"x": 2}, {"x": Channels.base(bad)})
+
+
+# Messages
+
+
+def messages_after(*updates):
+    data = FrozenDict()
+    for update in updates:
+        data, _ = merge(data, {"messages": update}, MessagesState.SCHEMA)
+    return data["messages"]
+
+
+@dataclass(frozen=True)
+class Message:
+    id: object
+    text: str
+
+
+def test_a_message_without_an_id_is_always_appended():
+    assert messages_after("ok", "ok") == ["ok", "ok"]
+    assert messages_after({"text": "ok"}, [{"text": "ok"}, {"text": "ok", "id": None}]) == [
+        {"text": "ok"},
+        {"text": "ok"},
+        {"text": "ok", "id": None},
+    ]
+    assert messages_after(Message(None, "ok"), Message(None, "ok")) == [Message(None, "ok")] * 2
+
+
+@pytest.mark.parametrize("make", [lambda id, text: {"id": id, "text": text}, Message], ids=["mapping", "object"])
+@pytest.mark.parametrize("ids", ["ab", [1, 2], [(1,), (2,)]])
+def test_a_message_replaces_the_earlier_one_with_its_id_where_that_stands(make, ids):
+    a, b = ids
+    assert messages_after([make(a, "1"), make(b, "2"), "x"], make(a, "3")) == [make(a, "3"), make(b, "2"), "x"]
+    assert messages_after([make(a, "1"), make(b, "2"), make(a, "3")]) == [make(a, "3"), make(b, "2")]
+    assert messages_after([make(a, "1")], [make(b, "2"), make(a, "3"), make(b, "4")]) == [make(a, "3"), make(b, "4")]
+
+
+def test_ids_of_different_types_are_different_ids():
+    assert messages_after({"id": 1}, {"id": True}, {"id": "1"}, {"id": 1.0}) == [
+        {"id": 1},
+        {"id": True},
+        {"id": "1"},
+        {"id": 1.0},
+    ]
+
+
+def test_an_id_that_is_unhashable_or_a_method_does_no_harm():
+    class Called:
+        def id(self):
+            return "never asked"
+
+    one = Called()
+    assert messages_after({"id": [1]}, {"id": [1], "n": 2}) == [{"id": [1], "n": 2}]
+    assert len(messages_after([one], [one])) == 2
+
+
+def test_a_message_that_is_already_there_changes_nothing():
+    data, _ = merge(FrozenDict(), {"messages": [{"id": "a", "n": 1}]}, MessagesState.SCHEMA)
+    assert merge(data, {"messages": {"id": "a", "n": 1}}, MessagesState.SCHEMA) == (data, {})
+
+
+def test_messages_that_are_appended_are_growth_and_replacing_is_a_new_value():
+    data, _ = merge(FrozenDict(), {"messages": [{"id": "a"}]}, MessagesState.SCHEMA)
+    assert merge(data, {"messages": {"id": "b"}}, MessagesState.SCHEMA)[1] == {"messages": 1}
+    assert merge(data, {"messages": {"id": "a", "n": 1}}, MessagesState.SCHEMA)[1] == {"messages": SET}
+
+
+def test_messages_are_removed_and_replaced_and_emptied_as_in_any_list():
+    one, two = {"id": "a"}, {"id": "b"}
+    assert messages_after([one, two], RemoveByHash(one)) == [two]
+    assert messages_after([one, two], [RemoveByHash(one), {"id": "b", "n": 1}]) == [{"id": "b", "n": 1}]
+    assert messages_after([one], ReplaceAllWith([two])) == [two]
+    assert messages_after([one], RESET) == messages_after([one], None) == []
+
+
+def test_a_list_from_another_channel_knows_nothing_of_ids():
+    """What an appender remembers of its list must not be taken for the ids in it."""
+    data, _ = merge(FrozenDict(), {"log": [{"id": n} for n in range(60)]}, {"log": Channels.appender()})
+    data, _ = merge(data, {"log": [{"id": 60}]}, {"log": Channels.appender()})
+    data, _ = merge(data, {"messages": ReplaceAllWith(data["log"])}, MessagesState.SCHEMA)
+    data, _ = merge(data, {"messages": [{"id": 5, "n": 1}, {"id": 61}]}, MessagesState.SCHEMA)
+    assert [message["id"] for message in data["messages"]] == list(range(62))
+    assert data["messages"][5] == {"id": 5, "n": 1}
+
+
+def test_two_histories_that_grow_from_one_list_do_not_know_each_others_ids():
+    data, _ = merge(FrozenDict(), {"messages": [{"id": "a"}]}, MessagesState.SCHEMA)
+    one, _ = merge(data, {"messages": {"id": "b"}}, MessagesState.SCHEMA)
+    two, _ = merge(data, {"messages": [{"id": "c"}, {"id": "b", "n": 2}]}, MessagesState.SCHEMA)
+    assert one["messages"] == [{"id": "a"}, {"id": "b"}]
+    assert two["messages"] == [{"id": "a"}, {"id": "c"}, {"id": "b", "n": 2}]
+
+
+def test_a_conversation_that_is_stored_goes_on_by_id(tmp_path):
+    def answers(state):
+        return {"messages": [{"id": "draft", "text": f"draft {len(state.messages())}"}, {"role": "user"}]}
+
+    graph = StateGraph(MessagesState).add_node("a", answers).add_edge(START, "a").add_edge("a", END)
+    for _ in range(2):
+        graph.compile(checkpoint_saver=FileSystemSaver(tmp_path)).invoke({}, RunnableConfig("t"))
+    stored = FileSystemSaver(tmp_path).get(RunnableConfig("t")).state["messages"]
+    assert stored == [{"id": "draft", "text": "draft 2"}, {"role": "user"}, {"role": "user"}]

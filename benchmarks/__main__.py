@@ -9,7 +9,18 @@ import platform
 import tempfile
 from pathlib import Path
 
-TABLES = ("steps", "growth", "storage", "at_scale", "imports", "langgraph_savers", "fan_out", "commands")
+TABLES = (
+    "steps",
+    "growth",
+    "storage",
+    "at_scale",
+    "imports",
+    "langgraph_savers",
+    "fan_out",
+    "commands",
+    "overhead",
+    "many_threads",
+)
 
 parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
 parser.add_argument("tables", nargs="*", choices=[*TABLES, []], help="which tables; all by default")

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -100,6 +101,16 @@ def test_the_ci_runs_the_command_of_the_readme():
     command = "python -m pip install -e '.[dev]' && python -m pytest"
     assert command in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert command in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_benchmark_can_be_chosen_and_is_described():
+    folder = ROOT / "benchmarks"
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "__main__", "table"}
+    tables = re.search(r"TABLES = \(([^)]*)\)", (folder / "__main__.py").read_text(encoding="utf-8"))[1]
+    assert modules == set(re.findall(r'"(\w+)"', tables))
+    assert modules == set(
+        re.findall(r"^\| `(\w+)` \|", (folder / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    )
 
 
 def test_every_ignored_rule_says_why():

@@ -251,7 +251,9 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             CheckpointNotFoundError: the source is empty.
             CheckpointConflictError: the target is not empty. Nothing was changed.
         """
-        copy_thread(self, thread_id_of(source), self, thread_id_of(target))
+        goal = thread_id_of(target)
+        with _rewrite_lock(self.run_lock_key(RunnableConfig(goal))):
+            copy_thread(self, thread_id_of(source), self, goal)
 
     def search(
         self, metadata: Mapping[str, Any], *, thread_id: ThreadLike = None, limit: int | None = None
@@ -774,7 +776,7 @@ _LOCKS_GUARD: Final = threading.Lock()
 
 
 _REWRITE_LOCKS: Final[WeakValueDictionary[object, Any]] = WeakValueDictionary()
-"""By the key of the run lock: who may read a checkpoint and replace it by what it should be, in this process.
+"""By the key of the run lock: who may look at a thread and then change it by what was seen, in this process.
 
 A lock of its own, because what is recorded beside a checkpoint does not wait for a run. Re-entrant, because a saver's
 `put` may record something itself.

@@ -9,7 +9,12 @@ from typing import TypedDict
 import pytest
 
 from graphkit import END, START, BaseCheckpointSaver, GraphResume, RunnableConfig, StateGraph, Tag, interrupt
-from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError, GraphRunnerError
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointerConfigurationError,
+    CheckpointNotFoundError,
+    GraphRunnerError,
+)
 from graphkit.testing._values import made, stop
 from graphkit.testing.contract import SaverContract
 
@@ -160,6 +165,34 @@ def test_two_savers_on_one_store_share_the_lock_by_the_key_of_the_run_lock():
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda saver: saver.put_writes(None, {str(id(saver)): 1}), (first, second)))
     assert sorted(first.get_writes(None)) == sorted([str(id(first)), str(id(second))])
+
+
+def test_of_two_copies_into_one_thread_at_once_the_second_is_refused():
+    class Meets(FourMethods):
+        met = threading.Barrier(2)
+
+        def list(self, config=None):
+            found = super().list(config)
+            if not found:  # the target is empty: let the other copy see that, too
+                with suppress(threading.BrokenBarrierError):
+                    self.met.wait(0.2)
+            return found
+
+    saver = Meets()
+    for thread in ("a", "b"):
+        for _ in range(3):
+            saver.put(RunnableConfig(thread), made({"thread": thread}))
+
+    def copy(thread):
+        try:
+            saver.copy(thread, "target")
+        except CheckpointConflictError:
+            return None
+        return thread
+
+    with ThreadPoolExecutor(2) as pool:
+        (copied,) = set(pool.map(copy, ["a", "b"])) - {None}
+    assert [one.state["thread"] for one in saver.list(RunnableConfig("target"))] == [copied] * 3
 
 
 def test_recording_does_not_wait_for_a_run_and_may_happen_inside_a_put():

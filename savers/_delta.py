@@ -474,6 +474,8 @@ def window_by_pieces(before: list[int], length: int, new: Value) -> tuple[list[i
     rest_before, rest_after = _cut(before, prefix, length), _cut(after, prefix, new.length)
     if not rest_before or not rest_after:
         return None
+    if min(rest_before[::_PAIR]) < 0 or min(rest_after[::_PAIR]) < 0:
+        return None  # Positions of expanded bytes tell pieces of one block from each other, not those of several.
     start = rest_after[0]
     skipped = 0
     for i in range(0, len(rest_before), _PAIR):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _POLYNOMIAL: Final = 0xEDB8_8320
 _BITS: Final = 8
 _LONGEST: Final = 1 << 16
-"""Bytes. Of larger damage, one case in 2^32 / bits would look like a flipped bit: here, less than one in 8,000."""
+"""Bytes of a record. Of all other damage, one case in 2^32 / bits looks like one flipped bit: here, one in 8,000."""
 _ONE_BIT: Final = tuple(1 << bit for bit in range(_BITS))
 
 
@@ -106,7 +106,7 @@ def _correct_record(io: FileIO, fd: int, fid: int, offset: int, limit: int) -> t
             byte = head[place] ^ bit
             changed = head[:place] + bytes((byte,)) + head[place + 1 :]
             extent = extent_of(changed, offset)
-            if extent is None or extent.fid != fid or extent.length > limit - offset:
+            if extent is None or extent.fid != fid or extent.length > min(limit - offset, _LONGEST):
                 continue
             whole = changed + io.read_at(fd, offset + len(head), extent.length - len(head))
             if isinstance(parse_frame(whole, 0, offset, fid), Frame):
@@ -118,17 +118,16 @@ def _correct_payload(
     io: FileIO, fd: int, fid: int, extent: Extent, offset: int, limit: int
 ) -> tuple[int, int, int] | None:
     """Correct a record whose header is right."""
-    if extent.length > limit - offset:
+    if extent.length > min(limit - offset, _LONGEST):
         return None
     whole = bytearray(io.read_at(fd, offset, extent.length))
     is_first_version = extent.version == 1
     head_size, overhead = (FRAME_SIZE_V1, OVERHEAD_V1) if is_first_version else (FRAME_SIZE, OVERHEAD)
     payload_end = extent.length - overhead + head_size
     candidates = [(place, bit) for place in range(payload_end, extent.length) for bit in _ONE_BIT]
-    if payload_end - head_size <= _LONGEST:
-        found = find_flipped_bit(bytes(whole[head_size:payload_end]), int.from_bytes(whole[8:12], "little"))
-        if found is not None:
-            candidates.insert(0, (head_size + found[0], found[1]))
+    found = find_flipped_bit(bytes(whole[head_size:payload_end]), int.from_bytes(whole[8:12], "little"))
+    if found is not None:
+        candidates.insert(0, (head_size + found[0], found[1]))
     for place, bit in candidates:
         whole[place] ^= bit
         if isinstance(parse_frame(bytes(whole), 0, offset, fid), Frame):

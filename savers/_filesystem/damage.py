@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from graphkit.errors import CheckpointCorruptionError
 from savers._filesystem.frame import (
+    END,
     FRAME_SIZE,
     FRAME_SIZE_V1,
     MAJOR,
@@ -34,6 +35,8 @@ _SYNC_PREFIX: Final = SYNC[:3]
 """What the sync markers of both versions begin with."""
 _SEARCH: Final = 1 << 20
 _PART: Final = 1 << 20
+_FILE_END: Final = 1 << 62
+"""Reading stops where the file ends."""
 _CUT: Final = 8
 """So many zero bytes at the end of a record show that its write was cut short; a single damaged byte does not."""
 
@@ -57,7 +60,7 @@ def good_frames(io: FileIO, fd: int, fid: int | None, start: int, end: int) -> I
         if at < 0 or len(data) - at < FRAME_SIZE:
             # The last bytes may be the beginning of a record.
             keep = at if at >= 0 else max(0, len(data) - FRAME_SIZE)
-            more = io.read_at(fd, base + len(data), min(_SEARCH, end - base - len(data)))
+            more = io.read_at(fd, base + len(data), max(0, min(_SEARCH, end - base - len(data))))
             if not more:
                 frame = _frame_at(io, fd, fid, data, keep, base, end)
                 if frame is not None:
@@ -133,13 +136,14 @@ def judge(io: FileIO, fd: int, path: str, fid: int, offset: int, end: int, reaso
         if is_torn(io, fd, fid, offset, end, version):
             return
         raise CheckpointCorruptionError(path, offset, reason or "the record is cut short")
-    if vouched(io, fd, fid, found.offset, end) > offset or not is_torn(io, fd, fid, offset, found.offset, version):
+    is_vouched_for = vouched(io, fd, fid, found.offset, end) > offset
+    if is_vouched_for or not is_torn(io, fd, fid, offset, found.offset, version, is_followed=True):
         raise CheckpointCorruptionError(
             path, offset, f"{reason or 'the record is cut short'}, and a good record follows at byte {found.offset}"
         )
 
 
-def is_torn(io: FileIO, fd: int, fid: int, offset: int, end: int, version: int) -> bool:
+def is_torn(io: FileIO, fd: int, fid: int, offset: int, end: int, version: int, *, is_followed: bool = False) -> bool:
     """Whether bytes between two positions, which are no good record, look like a write that never finished.
 
     Args:
@@ -149,38 +153,44 @@ def is_torn(io: FileIO, fd: int, fid: int, offset: int, end: int, version: int) 
         offset: where the record should begin.
         end: the size of the file, or where the next good record begins.
         version: the major version in the file's header.
+        is_followed: whether a good record begins at the end.
     """
-    head = io.read_at(fd, offset, min(FRAME_SIZE, end - offset))
+    room = end - offset
+    head = io.read_at(fd, offset, min(FRAME_SIZE, room))
     if version < MAJOR:
         return _is_torn_v1(io, fd, fid, head, offset, end)
-    room = end - offset
-    if room < FRAME_SIZE:
-        return True
     extent = extent_of(head, offset)
-    if extent is None or extent.fid != fid:
-        return _is_torn_in_header(io, fd, head, offset, end)
-    if room < extent.length:
-        return True
+    if extent is not None and extent.fid != fid:
+        extent = None
+    if is_followed and end % SECTOR and io.read_at(fd, end - 1, 1)[0] != END:
+        return False  # The sector with the end of the record was not lost, for the good record begins in it.
+    needed = FRAME_SIZE if extent is None else extent.length
+    if room < needed:
+        return not is_followed  # The file ends inside the record. A good record inside it cannot be.
+    if extent is None:
+        return _is_torn_in_header(io, fd, head, offset)
     if extent.version < MAJOR:
         return False  # An upgrade has moved it here, and brought it to the disk before the file was used.
     return _has_lost_sectors(io, fd, extent, offset)
 
 
-def _is_torn_in_header(io: FileIO, fd: int, head: bytes, offset: int, end: int) -> bool:
+def _is_torn_in_header(io: FileIO, fd: int, head: bytes, offset: int) -> bool:
     """Whether a sector that holds a part of a record's header was lost, or the write was cut inside the header."""
     boundary = offset + SECTOR - offset % SECTOR
-    if is_zero(io, fd, offset, min(boundary, end)):
+    if is_zero(io, fd, offset, boundary):
         return True
-    if boundary < offset + FRAME_SIZE and is_zero(io, fd, boundary, min(boundary + SECTOR, end)):
+    if boundary < offset + FRAME_SIZE and is_zero(io, fd, boundary, boundary + SECTOR):
         return True
-    return head[-1] == 0 and is_zero(io, fd, offset + FRAME_SIZE, end)
+    return head[-1] == 0 and is_zero(io, fd, offset + FRAME_SIZE, _FILE_END)
 
 
 def _has_lost_sectors(io: FileIO, fd: int, extent: Extent, offset: int) -> bool:
-    """Whether more sectors of a record are zero than its header says, or its end is."""
+    """Whether the end of a record or more of its sectors are zero than its header says."""
     end = offset + extent.length
-    last_sector = max(offset, end - 1 - (end - 1) % SECTOR)
-    if is_zero(io, fd, min(last_sector, end - 1), end) or is_zero(io, fd, max(offset, end - _CUT), end):
+    if is_zero(io, fd, end - _CUT, _FILE_END):
+        return True
+    last_sector = (end - 1) // SECTOR * SECTOR
+    if last_sector > offset and is_zero(io, fd, last_sector, last_sector + SECTOR):
         return True
     if extent.zeros is None:
         return False

@@ -8,6 +8,8 @@ fstat while nobody else has written. The caller holds `mutex` throughout, and th
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +19,12 @@ from graphkit._abc import StateSerializer
 from graphkit._checkpoint import Checkpoint
 from graphkit._frozen import PRIVATE, FrozenDict, freeze, private_copy
 from graphkit._serde import MalformedDataError
-from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointFormatError
+from graphkit.errors import (
+    CheckpointCorruptionError,
+    CheckpointerError,
+    CheckpointFormatError,
+    CheckpointStorageError,
+)
 from savers import _delta as delta
 from savers._filesystem import log, record
 from savers._filesystem.io import boot_number
@@ -462,6 +469,10 @@ class History:
         """The bytes of some values of a packed state."""
         try:
             return delta.bodies(values, self._read)
+        except MemoryError as error:
+            # Compressed bytes that were forged may expand to 4 GiB; so may a state on a machine that is too small.
+            cause = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), self.path)
+            raise CheckpointStorageError(self.path, "read a state of", cause) from error
         except delta.Mismatch:
             raise CheckpointCorruptionError(self.path, entry.offset, "the state's checksum is wrong") from None
         except delta.NONSENSE as error:

@@ -77,6 +77,7 @@ __all__ = [
     "Tail",
     "Unborn",
     "check_known",
+    "extent_of",
     "good_frames",
     "is_headless",
     "is_torn",

@@ -15,16 +15,18 @@ import os
 from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, final
+from typing import TYPE_CHECKING, Final, Literal, cast, final
 
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerError,
     CheckpointFormatError,
     CheckpointSerializationError,
+    CheckpointStorageError,
 )
 from savers import _delta as delta
 from savers._filesystem import layout, log, record, rewrite
+from savers._filesystem.correction import CorrectedIO, find_corrections
 from savers._filesystem.history import Index
 from savers._filesystem.live import aside_name, put_aside
 from savers._filesystem.verify import (
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from savers._filesystem.io import FileIO
     from savers._filesystem.record import Entry
     from savers._filesystem.store import Store
 
@@ -86,6 +89,8 @@ class FileRepair:
     """Why nothing was done."""
     unfinished: Literal["", "release", "delete"] = ""
     """What the log says was begun and not finished; the repair finishes it."""
+    corrected: tuple[int, ...] = ()
+    """The positions of bytes in which one bit was wrong and is right in the new log; nothing is lost by these."""
 
     @property
     def is_total_loss(self) -> bool:
@@ -227,7 +232,7 @@ def _repair_file(store: Store, path: str, owner: str, *, dry_run: bool) -> FileR
         if report.state == "torn" and report.offset:
             return _cut_off(store, history, report, owner, namespace, dry_run=dry_run)
         return _salvage(store, history, report, dry_run=dry_run)
-    except (CheckpointFormatError, CheckpointSerializationError) as error:
+    except (CheckpointFormatError, CheckpointSerializationError, CheckpointStorageError) as error:
         return FileRepair(before=report, thread_id=owner, refused=str(error))
     finally:
         history.close()
@@ -263,16 +268,19 @@ def _salvage(store: Store, history: Examined, report: FileReport, *, dry_run: bo
     directory = os.path.dirname(history.path)
     generation = _identify(store, history, size)
     version = layout.version_of(os.path.basename(history.path))
+    corrections = find_corrections(history.io, history.fd, history.fid, size)
+    if corrections:
+        history.io = cast("FileIO", CorrectedIO(store.io, corrections))
     found = _Salvage(history)
     found.search(size)
     entries = found.index.entries
     name = f"{layout.DAMAGED}{generation}-{history.fid:08x}"
-    aside = aside_name(history.io, history.fd, 0, size, directory, name) if size else ""
+    aside = aside_name(store.io, history.fd, 0, size, directory, name) if size else ""
     unfinished = _unfinished(found.ending) if version is None and entries else ""
     if not dry_run:
         if size:
-            aside = put_aside(history.io, history.fd, 0, size, directory, name)
-            history.io.fsync_dir(directory)
+            aside = put_aside(store.io, history.fd, 0, size, directory, name)
+            store.io.fsync_dir(directory)
         if entries or version is not None:
             ending = (log.RELEASE, version) if version is not None else found.ending
             rewrite.keep(store, history, entries, lost_at=_NOWHERE, ending=ending)
@@ -286,6 +294,7 @@ def _salvage(store: Store, history: Examined, report: FileReport, *, dry_run: bo
         lost=tuple(found.lost),
         set_aside=layout.join(os.path.dirname(report.path), aside) if aside else "",
         unfinished=unfinished,
+        corrected=tuple(sorted(corrections)),
     )
 
 
@@ -304,8 +313,9 @@ def _identify(store: Store, history: Examined, size: int) -> int:
     if header is None:
         fids = Counter[int]()
         for frame in log.good_frames(history.io, history.fd, None, 0, size):
-            own = history.io.read_at(history.fd, frame.offset + 28, 4)
-            fids[int.from_bytes(own, "little")] += 1
+            extent = log.extent_of(history.io.read_at(history.fd, frame.offset, log.FRAME_SIZE), frame.offset)
+            assert extent is not None
+            fids[extent.fid] += 1
         fid = fids.most_common(1)[0][0] if fids else 0
         header = log.Header(fid, 0, 0, layout.place_of(history.thread_id).digest)
     history.header, history.fid = header, header.fid

@@ -320,7 +320,7 @@ def description(store: Store, path: str) -> dict[str, Any]:
         return {}
     try:
         frame = next(log.good_frames(store.io, fd, None, log.HEADER_SIZE, 1 << 20), None)
-        if frame is None or frame.type != log.META or frame.offset != log.HEADER_SIZE:
+        if frame is None or frame.type != log.META:
             return {}
         meta = record.unpack_payload(path, frame)
     except (OSError, CheckpointCorruptionError):

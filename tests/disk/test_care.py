@@ -47,7 +47,7 @@ def test_p50_h50_large_values_are_compressed_and_come_back_without_being_asked(m
     put_all(saver, config, [{"other": above}])
     assert saver.size("t") - small < len(above) / 3
     flags = [frame.flags & log.COMPRESSED for frame in disk.frames_of(disk.log_of(saver.base_directory))]
-    assert flags == [0, 0, log.COMPRESSED]
+    assert flags == [0, 0, 0, log.COMPRESSED]
     reader = opener(compression=None)
     assert [dict(checkpoint.state) for checkpoint in reader.list(config)] == [{"other": above}, {"text": below}]
     assert reader.verify().ok

@@ -263,10 +263,9 @@ def test_keyframes_come_by_cost_and_name_what_is_there_already(opener, disk, eng
     before = key = records[0]
     for frame in records:
         if frame.flags & frames.KEY:
-            assert (frame.back, frame.key, frame.depth) == (0, 0, 0)
+            assert (frame.back, frame.key) == (0, 0)
             key = frame
         else:
             assert frame.offset - frame.key == key.offset
             assert frame.offset - frame.back == before.offset
-            assert frame.depth == before.depth + 1
         before = frame

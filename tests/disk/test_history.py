@@ -261,14 +261,15 @@ def test_interrupts_and_listings_decode_no_state(opener, disk, config, monkeypat
     placed = saver.put(config, disk.step(0))
     stop = {"node_id": "n0", "when": "inside", "payload": {"ask": 1}, "metadata": {}, "created_at": None}
     saver.put_writes(placed, {"interrupt:a": stop})
+    from savers._filesystem import log
     from savers._filesystem.history import History
 
     monkeypatch.setattr(History, "state_of", None)
     reader = opener()
     assert [waiting.payload for waiting in reader.interrupts()] == [{"ask": 1}]
     assert [info.status for info in reader.history(config)] == ["interrupted"]
-    assert [info.size for info in reader.history(config)] == [disk.frames_of(disk.log_of(saver.base_directory))[1].end
-                                                            - disk.frames_of(disk.log_of(saver.base_directory))[1].offset]  # fmt: skip
+    frame = next(one for one in disk.frames_of(disk.log_of(saver.base_directory)) if one.type == log.CHECKPOINT)
+    assert [info.size for info in reader.history(config)] == [frame.end - frame.offset]
     assert [one.id for one in reader.list(config)] == [placed.checkpoint_id]
 
 

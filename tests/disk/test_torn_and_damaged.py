@@ -153,7 +153,7 @@ def test_damage_in_the_middle_names_the_file_the_place_and_the_reason(three, ope
 
 def test_records_that_were_moved_within_a_log_or_from_another_one_are_damage(three, opener, disk, config):
     whole = three.read_bytes()
-    _, first, second, last = disk.frames_of(three)
+    _, _, first, second, last = disk.frames_of(three)
     swapped = (
         whole[: first.offset]
         + whole[second.offset : second.end]
@@ -188,14 +188,14 @@ def test_a_newer_major_version_is_refused_and_left_alone(three, opener, config):
     from zlib import crc32
 
     whole = bytearray(three.read_bytes())
-    struct.pack_into("<H", whole, 8, 2)
+    struct.pack_into("<H", whole, 8, 3)
     struct.pack_into("<I", whole, 60, crc32(whole[:60]))
     three.write_bytes(whole)
     for use in (
         lambda saver: saver.get(config),
         lambda saver: saver.put(config, saver.get(config.replace(thread_id="x"))),
     ):
-        with pytest.raises(CheckpointFormatError, match="format 2"):
+        with pytest.raises(CheckpointFormatError, match="format 3"):
             use(opener())
     assert three.read_bytes() == whole
 
@@ -233,8 +233,8 @@ def test_a_file_that_is_no_log_and_a_store_of_a_newer_version_are_refused(opener
     disk.log_of(saver.base_directory).write_text("x" * 200)
     with pytest.raises(CheckpointFormatError):
         opener().list(config)
-    (tmp_path / "store" / "graphkit.store").write_text('{"format": 2}')
-    with pytest.raises(CheckpointFormatError, match="format 2"):
+    (tmp_path / "store" / "graphkit.store").write_text('{"format": 3}')
+    with pytest.raises(CheckpointFormatError, match="format 3"):
         opener()
 
 

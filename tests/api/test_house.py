@@ -49,6 +49,28 @@ def test_layers_hold():
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+def layers():
+    """The layers of graphkit that import-linter checks, top to bottom."""
+    contracts = pyproject()["tool"]["importlinter"]["contracts"]
+    (found,) = (contract["layers"] for contract in contracts if contract["id"] == "layers")
+    return [[name.strip(" ()").removeprefix("graphkit.") for name in layer.split("|")] for layer in found]
+
+
+def test_the_architecture_shows_the_layers_that_are_checked():
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    section = page.partition("## Who may import whom")[2]
+    shown = [line.split() for line in section.split("```")[1].splitlines() if line]
+    assert [sorted(line) for line in shown] == [sorted(layer) for layer in layers()]
+
+
+def test_every_module_of_graphkit_has_a_layer():
+    entries = [
+        path for path in (ROOT / "graphkit").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    ]
+    modules = {path.stem for path in entries} - {"__init__", "__main__"}
+    assert modules == {name for layer in layers() for name in layer}
+
+
 def order_of_names(name):
     """Constants, then classes, then functions, each by name: as ruff sorts them."""
     return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
@@ -122,6 +144,10 @@ def test_every_ignored_rule_says_why():
             assert "# " in text, text
 
 
+def pyproject():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
 def ruff_ignores():
-    lint = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["ruff"]["lint"]
+    lint = pyproject()["tool"]["ruff"]["lint"]
     return [lint["ignore"], *lint["per-file-ignores"].values()]

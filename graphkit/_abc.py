@@ -99,6 +99,11 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
     # What stands on them
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether the checkpoints outlive this process. A run without a thread id on such a saver emits a warning."""
+        return False
+
     def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
         """The namespaces of a thread that hold checkpoints.
 

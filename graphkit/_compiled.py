@@ -11,6 +11,7 @@ from graphkit._beside import waiting_interrupts
 from graphkit._checkpoint import Checkpoint
 from graphkit._compile_config import CompileConfig
 from graphkit._config import ConfigLike, RunnableConfig, StreamMode
+from graphkit._default_thread import warn_of_default_thread
 from graphkit._diagram import GraphRepresentation, draw
 from graphkit._engine import embedded
 from graphkit._engine.drive import Driver
@@ -81,7 +82,7 @@ class CompiledGraph(JavaNames):
         everything saved. Before the last item is handed out, all is stored and the thread is free again.
         """
         self._refuse_async()
-        run = Run(self.program, RunnableConfig.of(config), _given(input))
+        run = self._run(input, config)
         return Driver(run, running=self._running).drive(run.steps())
 
     def stream_snapshots(self, input: Input, config: ConfigLike = None) -> Iterator[NodeOutput]:
@@ -216,7 +217,7 @@ class CompiledGraph(JavaNames):
 
     def astream(self, input: Input, config: ConfigLike = None) -> AsyncIterator[NodeOutput]:
         """As `stream`."""
-        run = Run(self.program, RunnableConfig.of(config), _given(input))
+        run = self._run(input, config)
         return Driver(run, running=self._running).adrive(run.steps())
 
     def astream_snapshots(self, input: Input, config: ConfigLike = None) -> AsyncIterator[NodeOutput]:
@@ -262,6 +263,11 @@ class CompiledGraph(JavaNames):
         return driver.result  # type: ignore[no-any-return]
 
     # Parts
+
+    def _run(self, input: Input, config: ConfigLike) -> Run:
+        at = RunnableConfig.of(config)
+        warn_of_default_thread(self.compile_config.saver, at)
+        return Run(self.program, at, _given(input))
 
     def _update(
         self, config: ConfigLike, values: Mapping[str, Any] | None, as_node: str | None, goto: str | None

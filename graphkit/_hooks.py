@@ -55,6 +55,8 @@ class Hooks(JavaNames):
     def add_wrap_call_node_hook(self, node_id: str | Function | None = None, hook: Function | None = None) -> Self:
         """Call hook(node_id, state, config, call) in place of a node; `call()` runs it; returns the update.
 
+        `call(state)` and `call(state, config)` run it with others than the hook was given.
+
         Args:
             node_id: the node; left out: every node, those of merged subgraphs too, but no compiled graph.
             hook: synchronous or not.
@@ -93,6 +95,8 @@ class Hooks(JavaNames):
 
     def add_wrap_call_edge_hook(self, source: str | Function | None = None, hook: Function | None = None) -> Self:
         """Call hook(source, state, config, call) in place of a condition; `call()` runs it; returns the result.
+
+        `call(state)` and `call(state, config)` run it with others than the hook was given.
 
         Args:
             source: the node that the conditional edge leaves, or START; left out: every conditional edge.

@@ -76,6 +76,11 @@ class Visit:
         self.asked = 0
         self.outputs.clear()
 
+    @property
+    def has_open_question(self) -> bool:
+        """Whether this attempt has called `interrupt()` without an answer to return, so that it has raised."""
+        return self.asked > len(self.answers)
+
     def note(self, type: str, level: str, data: dict[str, Any]) -> None:
         """Tell the observers of the run, if it has any."""
         if self.journal is not None:

@@ -54,7 +54,7 @@ class GraphRunnerError(GraphKitError, RuntimeError):
 
     Attributes:
         node_id: the node or the edge's source at which the run stopped, if any.
-        thread_id: the thread of the run, if it had a saver.
+        thread_id: the thread of the run; None if it had neither a saver nor a thread id.
         state: the state that the node was given.
         path: the nodes this run had finished, oldest first (the last 100).
         config: the configuration of the run.
@@ -225,6 +225,10 @@ class MissingDependencyError(GraphKitError, ImportError):
     def __init__(self, package: str, extra: str) -> None:
         self.package, self.extra = package, extra
         super().__init__(f"{package} is not installed; run: pip install '{DISTRIBUTION}[{extra}]'")
+
+
+class DefaultThreadWarning(UserWarning):
+    """A run without a thread id on a durable saver: it shares the thread `$default` with all others that have none."""
 
 
 def _short(text: str, limit: int = 80) -> str:

@@ -62,6 +62,10 @@ class SaverWrapper(BaseCheckpointSaver):
 
     # The rest
 
+    @property
+    def is_durable(self) -> bool:
+        return self.delegate.is_durable
+
     def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
         return self.delegate.namespaces(thread)
 

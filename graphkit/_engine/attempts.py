@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, final
 
-from graphkit._engine.kinds import RUN, Chunks, Start, on_thread, on_threads
+from graphkit._engine.kinds import RUN, Chunks, on_thread, on_threads
 from graphkit._engine.timeouts import RUN_IN_TIME, Time
+from graphkit._output import ABSENT
 from graphkit._topology import Call
 from graphkit._visit import CURRENT, Visit
 
@@ -74,10 +75,10 @@ class _Composed:
         self.timeout = timeout
 
     def __call__(self, state: Any, config: Any) -> Any:
-        part: _Part = _Function(self.call, partial(self.call.run, state, config), self.node_id, self.timeout)
+        part: _Part = _Function(self.call, self.node_id, self.timeout)
         for hook in reversed(self.hooks):
-            part = _Hooked(hook, partial(hook.function, self.node_id, state, config), part)
-        return part.run()
+            part = _Hooked(hook, self.node_id, part)
+        return part.run(state, config)
 
 
 class _Part(Protocol):
@@ -86,7 +87,7 @@ class _Part(Protocol):
     is_async: bool
     is_generator: bool
 
-    def run(self) -> Any:
+    def run(self, state: Any, config: Any) -> Any:
         """Run it: a value, an awaitable of one, a generator or an asynchronous generator, as its kind says."""
         ...
 
@@ -95,39 +96,51 @@ class _Part(Protocol):
 class _Hooked:
     """A hook around a part: a part again."""
 
-    __slots__ = ("function", "inside", "is_async", "is_generator", "needs_thread")
+    __slots__ = ("hook", "inside", "is_async", "is_generator", "needs_thread", "node_id")
 
-    def __init__(self, hook: Call, function: partial[Any], inside: _Part) -> None:
-        self.function = function
+    def __init__(self, hook: Call, node_id: str, inside: _Part) -> None:
+        self.hook = hook
+        self.node_id = node_id
         self.inside = inside
         self.is_async = hook.is_async or inside.is_async
         self.is_generator = hook.is_generator or inside.is_generator
         self.needs_thread = hook.is_async and not inside.is_async
 
-    def run(self) -> Any:
-        return RUN[self.is_async, self.is_generator](partial(self.function, _Inside(self.inside, self.needs_thread)))
+    def run(self, state: Any, config: Any) -> Any:
+        call = _Inside(self.inside, state, config, needs_thread=self.needs_thread)
+        start = partial(self.hook.function, self.node_id, state, config, call)
+        return RUN[self.is_async, self.is_generator](start)
 
 
 @final
 class _Inside:
-    """What a hook gets as `call`. Called again, it takes back what the visit was asked and handed out inside it."""
+    """What a hook gets as `call`: call(), call(state) and call(state, config) run what is inside the hook.
 
-    __slots__ = ("before", "needs_thread", "part")
+    What is left out is as the hook was given it. Called again, it takes back what the visit was asked and handed out
+    inside it.
+    """
 
-    def __init__(self, part: _Part, needs_thread: bool) -> None:
+    __slots__ = ("before", "config", "needs_thread", "part", "state")
+
+    def __init__(self, part: _Part, state: Any, config: Any, *, needs_thread: bool) -> None:
         self.part = part
+        self.state = state
+        self.config = config
         self.needs_thread = needs_thread
         self.before: tuple[int, Sequence[Any]] | None = None
         """How often the visit had asked, and what it had handed out, when this was called first."""
 
-    def __call__(self) -> Any:
+    def __call__(self, state: Any = ABSENT, config: Any = ABSENT) -> Any:
         visit = CURRENT.get()
         if visit is not None:
             self._begin(visit)
         part = self.part
+        state = self.state if state is ABSENT else state
+        config = self.config if config is ABSENT else config
+        start = partial(part.run, state, config)
         if self.needs_thread:
-            return Chunks(on_threads(part.run())) if part.is_generator else on_thread(part.run)
-        return Chunks(part.run()) if part.is_async and part.is_generator else part.run()
+            return Chunks(on_threads(start())) if part.is_generator else on_thread(start)
+        return Chunks(start()) if part.is_async and part.is_generator else start()
 
     def _begin(self, visit: Visit) -> None:
         if self.before is None:
@@ -144,16 +157,17 @@ class _Inside:
 class _Function:
     """The function itself: each run is an attempt."""
 
-    __slots__ = ("is_async", "is_generator", "node_id", "start", "timeout")
+    __slots__ = ("call", "is_async", "is_generator", "node_id", "timeout")
 
-    def __init__(self, call: Call, start: Start, node_id: str, timeout: float | None) -> None:
+    def __init__(self, call: Call, node_id: str, timeout: float | None) -> None:
+        self.call = call
         self.is_async = call.is_async
         self.is_generator = call.is_generator
-        self.start = start
         self.node_id = node_id
         self.timeout = timeout
 
-    def run(self) -> Any:
+    def run(self, state: Any, config: Any) -> Any:
+        start = partial(self.call.run, state, config)
         if self.timeout is None:
-            return RUN[self.is_async, self.is_generator](self.start)
-        return RUN_IN_TIME[self.is_async, self.is_generator](self.start, Time(self.node_id, self.timeout))
+            return RUN[self.is_async, self.is_generator](start)
+        return RUN_IN_TIME[self.is_async, self.is_generator](start, Time(self.node_id, self.timeout))

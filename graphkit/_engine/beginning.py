@@ -23,6 +23,7 @@ from graphkit._config import START
 from graphkit._engine import embedded
 from graphkit._engine.contribution import EXTRA, visible
 from graphkit._engine.keeping import Keeping
+from graphkit._engine.packed import pack_marked, unpack_marked
 from graphkit._engine.requests import Load, Request
 from graphkit._engine.walk import KEEPS, VISIT, Steps, no_checkpoint
 from graphkit._frozen import freeze
@@ -192,7 +193,7 @@ class Beginning(Keeping):
         if resume.update is not None:
             if not isinstance(resume.update, Mapping):
                 raise self.failure(GraphRunnerError, f"update= must be a mapping, not {type(resume.update).__name__}")
-            given[next_update(self.writes)] = self.without_private(resume.update)
+            given[next_update(self.writes)] = self._recordable(resume.update)
         try:
             return {key: freeze(value) for key, value in given.items()}
         except ValueError as error:
@@ -235,7 +236,14 @@ class Beginning(Keeping):
                 f"the run stopped at {self._place()}: resume with a mapping to merge into the state, "
                 f"or without a value, not with {type(value).__name__}",
             )
-        return self.without_private(value)
+        return self._recordable(value)
+
+    def _recordable(self, update: Mapping[str, Any]) -> Mapping[str, Any]:
+        """An update without the transient keys, its markers as plain values."""
+        try:
+            return pack_marked(self.without_private(update))
+        except ValueError as error:
+            raise self.failure(GraphRunnerError, f"what the resume brought cannot be kept: {error}") from error
 
     def _merge_recorded(self) -> None:
         """Merge the answers to declared stops and the updates that came with resumes, in the order they came."""
@@ -244,7 +252,7 @@ class Beginning(Keeping):
             answered = stops.get(key.removeprefix(ANSWER)) if key.startswith(ANSWER) and value is not None else None
             if key.startswith(UPDATE) or (answered is not None and answered["when"] != "inside"):
                 try:
-                    self.merge(self.at, value)
+                    self.merge(self.at, unpack_marked(value))
                 except NodeExecutionError as error:
                     reason = f"what the resume brought cannot be merged: {error.__cause__}"
                     raise self.failure(GraphRunnerError, reason, self.next) from error.__cause__

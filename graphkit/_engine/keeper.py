@@ -42,6 +42,10 @@ class Keeper(Protocol):
         """Whether somebody asked it to stop at the next node boundary."""
         ...
 
+    def check_limit(self, node_id: str) -> None:
+        """See that one more node may be executed."""
+        ...
+
     def count(self, node_id: str) -> None:
         """One more node is executed."""
         ...

@@ -115,18 +115,30 @@ class Keeping(Strand):
         """Whether somebody asked the run to stop at the next node boundary."""
         return self.control.pausing
 
+    def check_limit(self, node_id: str) -> None:
+        """See that one more node may be executed.
+
+        Raises:
+            MaxIterationsError: it would be one too many.
+        """
+        if self.step >= self.limit:
+            thread = self.config.thread
+            error = self.failure(
+                MaxIterationsError,
+                f"the run of thread {thread!r} has executed {self.limit} nodes, its max_iterations, "
+                f"and would go on with {node_id!r}",
+                node_id,
+            )
+            error.thread_id = thread
+            raise error
+
     def count(self, node_id: str) -> None:
         """One more node is executed.
 
         Raises:
             MaxIterationsError: it would be one too many.
         """
-        if self.step >= self.limit:
-            raise self.failure(
-                MaxIterationsError,
-                f"the run has executed {self.limit} nodes, its max_iterations, and would go on with {node_id!r}",
-                node_id,
-            )
+        self.check_limit(node_id)
         self.step += 1
 
     def answers(self, key: str) -> tuple[Any, ...]:

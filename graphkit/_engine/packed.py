@@ -14,6 +14,8 @@ from graphkit._frozen import FrozenDict, freeze
 
 _SET: Final = "set"
 _DO: Final = "do"
+_MARKED: Final = "graphkit:marked"
+"""The only key of an update that was recorded with markers in it; older versions recorded none."""
 
 
 def pack(update: Mapping[str, Any]) -> FrozenDict:
@@ -37,6 +39,17 @@ def pack(update: Mapping[str, Any]) -> FrozenDict:
 def unpack(packed: Mapping[str, Any]) -> dict[str, Any]:
     """The update back."""
     return {**packed[_SET], **{key: _value_of(mark) for key, mark in packed.get(_DO, {}).items()}}
+
+
+def pack_marked(update: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An update as it is recorded: as it is, or packed under a key of its own if it has markers."""
+    packed = pack(update)
+    return {_MARKED: packed} if _DO in packed else update
+
+
+def unpack_marked(recorded: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `pack_marked` was given."""
+    return unpack(recorded[_MARKED]) if recorded.keys() == {_MARKED} else recorded
 
 
 def keys_of(packed: Mapping[str, Any]) -> Collection[str]:

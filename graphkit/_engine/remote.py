@@ -40,6 +40,7 @@ class Outcome(NamedTuple):
     outputs: list[Any]
     notes: list[tuple[str, str, dict[str, Any]]]
     attempt: int
+    asked: int
 
 
 @final
@@ -108,7 +109,7 @@ def perform(errand: Errand) -> Outcome:
         error = _portable(raised)
     finally:
         CURRENT.reset(token)
-    return Outcome(result, error, visit.outputs, errand.journal.notes, visit.attempt)
+    return Outcome(result, error, visit.outputs, errand.journal.notes, visit.attempt, visit.asked)
 
 
 def _collected(generator: Any) -> Collected:

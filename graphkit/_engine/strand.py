@@ -35,6 +35,9 @@ from graphkit.errors import CheckpointerError, GraphRunnerError, NodeExecutionEr
 _GENERATORS: Final = frozenset({GeneratorType, AsyncGeneratorType, Collected})
 
 
+_LET_IT_PASS: Final = "Let GraphInterrupt pass: write `except Exception:`, not a bare `except:`, or raise it again"
+
+
 class Halt(BaseException):
     """Raised in a strand that waits for a human, or was told to pause. What waits is recorded."""
 
@@ -57,6 +60,7 @@ class Strand(Walk):
         """Visit a node and merge its update; returns where its Command goes, if it returned one with a goto."""
         run = self.run
         if node.before or node.asks is not None:
+            run.check_limit(node.id)  # else they would run for a node that cannot
             yield from self._approach(node, key)
         run.count(node.id)
         if self.post is not None:
@@ -116,7 +120,13 @@ class Strand(Walk):
         except Exception as error:
             if self.post is not None:
                 run.tell_failed(node.id, error)
-            raise self.failure(NodeExecutionError, f"node {node.id!r} failed: {told(error)}", node.id) from error
+            reason = f"node {node.id!r} failed: {told(error)}"
+            if visit.has_open_question:
+                reason += f"; it was raised while interrupt() was stopping the node. {_LET_IT_PASS}"
+            raise self.failure(NodeExecutionError, reason, node.id) from error
+        if visit.has_open_question:
+            reason = f"node {node.id!r} caught the GraphInterrupt of its interrupt(), and went on. {_LET_IT_PASS}"
+            raise self.failure(NodeExecutionError, reason, node.id)
         if visit.attempt > 1:
             run.spoil()
         if visit.outputs:

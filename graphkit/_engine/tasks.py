@@ -129,6 +129,7 @@ class Bench:
         if not isinstance(result, Outcome):
             return result  # type: ignore[no-any-return]
         task.visit.attempt = result.attempt
+        task.visit.asked = result.asked
         task.visit.outputs.extend(result.outputs)
         for type_, level, data in result.notes:
             task.visit.note(type_, level, data)

@@ -193,7 +193,7 @@ class Walk:
 
     def failure(self, kind: type[GraphRunnerError], reason: str, node_id: str | None = None) -> GraphRunnerError:
         """An error of this run."""
-        thread_id = None if self.saver is None else self.config.thread
+        thread_id = self.config.thread_id if self.saver is None else self.config.thread
         state: Any = private_copy(self.data)  # the saver may hold the objects in it
         return kind(reason, node_id=node_id, thread_id=thread_id, state=state, path=self.path(), config=self.config)
 

@@ -534,6 +534,10 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
         return FileWatch(self._store, self._followed(thread), _info, latest=latest, interval=interval)
 
+    @property
+    def is_durable(self) -> bool:
+        return True
+
     # The run lock
 
     def run_lock_key(self, config: ConfigLike = None) -> object:

@@ -58,6 +58,7 @@ def test_every_method_takes_langgraphs_config(graph, saver):
     assert list(compiled.stream(None, config))[-1].is_end
 
 
+@pytest.mark.filterwarnings("ignore::graphkit.DefaultThreadWarning")
 def test_an_empty_config_is_the_default_thread(graph, saver):
     compiled = graph.compile(checkpoint_saver=saver)
     for config in (None, {}, {"configurable": {}}, RunnableConfig()):

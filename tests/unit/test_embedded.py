@@ -1026,3 +1026,61 @@ def test_a_validated_update_goes_up_validated():
     schema = {"n": Channels.base(operator.add, lambda: 10), "size": Channels.base(operator.add, lambda: 1.0)}
     graph = StateGraph(schema).add_node("s", child.compile()).add_edge(START, "s").add_edge("s", END)
     assert dict(graph.compile().invoke({})) == {"n": 13, "size": 2.5, "name": "x"}
+
+
+# --- markers in what a resume brings ----------------------------------------------------------------------------------
+
+
+MARKED = {"n": Channels.base(operator.add, lambda: 0), "list": Channels.appender()}
+GIVEN = {"n": 5, "gone": 1, "list": ["a", "b"]}
+UPDATE = {"n": RESET, "gone": REMOVE, "list": [RemoveByHash("a"), "c"]}
+
+
+def marked(saver, *, depth, stop):
+    """A graph, or one in it, that stops inside its node or before it."""
+    node = (lambda state: {"answer": interrupt("?")}) if stop == "inside" else (lambda state: None)
+    graph = StateGraph(MARKED).add_node("ask", node).add_edge(START, "ask").add_edge("ask", END)
+    options = {} if stop == "inside" else {"interrupt_before": ["ask"]}
+    for _ in range(depth):
+        inner = graph.compile(**options)
+        options = {}
+        graph = StateGraph(MARKED).add_node("sub", inner).add_edge(START, "sub").add_edge("sub", END)
+    return graph.compile(checkpoint_saver=saver, **options)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("way", ["update", "value", "update_state"])
+def test_markers_are_allowed_in_a_resume_at_any_depth(saver, way, depth):
+    stop = "before" if way == "value" else "inside"
+    app = marked(saver, depth=depth, stop=stop)
+    app.invoke(GIVEN, CONFIG)
+    if way == "value":
+        state = app.invoke(GraphResume(UPDATE), CONFIG)
+    elif way == "update":
+        state = app.invoke(GraphResume("yes", update=UPDATE), CONFIG)
+    else:
+        app.update_state(CONFIG.replace(checkpoint_ns="/".join(["sub"] * depth)), UPDATE)
+        state = app.invoke(GraphResume("yes"), CONFIG)
+    assert (state["n"], state["list"], "gone" in state) == (0, ["b", "c"], False)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_markers_of_a_resume_survive_a_failure_after_it(saver, depth):
+    fails = [True]
+
+    def ask(state):
+        answer = interrupt("?")
+        if fails:
+            fails.pop()
+            raise ValueError
+        return {"answer": answer}
+
+    graph = StateGraph(MARKED).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+    if depth:
+        graph = StateGraph(MARKED).add_node("sub", graph.compile()).add_edge(START, "sub").add_edge("sub", END)
+    app = graph.compile(checkpoint_saver=saver)
+    app.invoke(GIVEN, CONFIG)
+    with pytest.raises(NodeExecutionError):
+        app.invoke(GraphResume("yes", update=UPDATE), CONFIG)
+    state = app.invoke(None, CONFIG)
+    assert (state["n"], state["list"], "gone" in state, state["answer"]) == (0, ["b", "c"], False, "yes")

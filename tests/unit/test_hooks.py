@@ -12,11 +12,12 @@ from graphkit import (
     Command,
     GraphResume,
     InterruptableAction,
+    RetryPolicy,
     RunnableConfig,
     StateGraph,
     interrupt,
 )
-from graphkit.errors import GraphRunnerError, GraphStateError, NodeExecutionError
+from graphkit.errors import GraphRunnerError, GraphStateError, MaxIterationsError, NodeExecutionError
 
 
 def node(state):
@@ -453,3 +454,88 @@ def test_an_asynchronous_hook_in_a_synchronous_run(saver):
     with pytest.raises(GraphRunnerError, match="astream"):
         graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
     assert not saver.list(CONFIG)
+
+
+# --- call(state), call(state, config) ---------------------------------------------------------------------------------
+
+
+CALLS = {
+    "call()": lambda call, state, config: call(),
+    "call(state)": lambda call, state, config: call({**state, "n": 2}),
+    "call(state, config)": lambda call, state, config: call({**state, "n": 2}, RunnableConfig("other")),
+    "by keyword": lambda call, state, config: call(config=RunnableConfig("other"), state={**state, "n": 2}),
+}
+SEEN = {"call()": (1, "t"), "call(state)": (2, "t"), "call(state, config)": (2, "other"), "by keyword": (2, "other")}
+
+
+@pytest.mark.parametrize("way", CALLS)
+@pytest.mark.parametrize("options", [{}, {"retry": RetryPolicy()}, {"timeout": 60}], ids=["bare", "retry", "timeout"])
+def test_a_wrap_hook_may_run_the_node_with_another_state_and_config(way, options):
+    def node(state, config):
+        return {"seen": (state["n"], config.thread_id)}
+
+    def hook(node_id, state, config, call):
+        return CALLS[way](call, state, config)
+
+    graph = StateGraph({}).add_node("a", node, **options).add_edge(START, "a").add_edge("a", END)
+    graph.add_wrap_call_node_hook(hook).add_wrap_call_node_hook(lambda node_id, state, config, call: call())
+    assert graph.compile().invoke({"n": 1}, RunnableConfig("t"))["seen"] == SEEN[way]
+
+
+@pytest.mark.parametrize("way", CALLS)
+def test_an_asynchronous_wrap_hook_may_too(way):
+    async def hook(node_id, state, config, call):
+        return await CALLS[way](call, state, config)
+
+    for is_async in (True, False):
+
+        def node(state, config):
+            return {"seen": (state["n"], config.thread_id)}
+
+        async def later(state, config, node=node):
+            return node(state, config)
+
+        graph = StateGraph({}).add_node("a", later if is_async else node).add_edge(START, "a").add_edge("a", END)
+        graph.add_wrap_call_node_hook(hook)
+        assert asyncio.run(graph.compile().ainvoke({"n": 1}, RunnableConfig("t")))["seen"] == SEEN[way]
+
+
+@pytest.mark.parametrize("way", CALLS)
+def test_a_wrap_hook_of_an_edge_may_too(way):
+    graph = StateGraph({}).add_node("a", node).add_edge(START, "a")
+    graph.add_conditional_edges("a", lambda state, config: seen.append((state["n"], config.thread_id)) or END)
+    graph.add_wrap_call_edge_hook(lambda source, state, config, call: CALLS[way](call, state, config))
+    seen = []
+    graph.compile().invoke({"n": 1}, RunnableConfig("t"))
+    assert seen == [SEEN[way]]
+
+
+def test_a_wrap_hook_of_a_generator_may_too():
+    def chunks(state):
+        yield state["n"]
+        return {"n": state["n"]}
+
+    graph = StateGraph({}).add_node("a", chunks).add_edge(START, "a").add_edge("a", END)
+    graph.add_wrap_call_node_hook(lambda node_id, state, config, call: call({"n": 7}))
+    outputs = list(graph.compile().stream({"n": 1}))
+    assert (outputs[1].chunk, outputs[-1].state["n"]) == (7, 7)
+
+
+def test_the_limit_is_checked_before_the_hooks_of_the_node():
+    ran = []
+
+    class Asking(InterruptableAction):
+        def interrupt(self, node_id, state, config):
+            ran.append("asked")
+
+        def __call__(self, state, config):
+            return {}
+
+    graph = StateGraph({}).add_node("a", node).add_node("b", Asking())
+    graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
+    graph.add_before_call_node_hook("b", lambda node_id, state, config: ran.append("hook"))
+    with pytest.raises(MaxIterationsError):
+        graph.compile(max_iterations=1).invoke({})
+    assert ran == []
+    graph.compile(max_iterations=2).invoke({})
+    assert ran == ["hook", "asked"]

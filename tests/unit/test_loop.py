@@ -2,6 +2,7 @@
 
 import operator
 import pickle
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -353,6 +354,7 @@ def test_a_resume_without_a_saver(options):
             compiled.invoke(given, CONFIG)
 
 
+@pytest.mark.filterwarnings("ignore::graphkit.DefaultThreadWarning")
 @pytest.mark.parametrize("config", [CONFIG, RunnableConfig("t", "nope"), None])
 def test_a_resume_without_a_checkpoint(saver, config):
     compiled = chain("a")[0].compile(checkpoint_saver=saver)
@@ -456,7 +458,17 @@ def test_max_iterations_counts_nodes_and_is_checked_before_a_node_runs(saver):
         graph.compile(checkpoint_saver=saver, max_iterations=2).invoke({}, RunnableConfig("u"))
     assert nodes["c"].runs == 0
     assert failed.value.node_id == "c"
+    assert failed.value.thread_id == "u"
+    assert "'u'" in str(failed.value)
     assert stored(saver, RunnableConfig("u"))[-1] == ("b", "c")
+
+
+@pytest.mark.parametrize(("config", "thread"), [(RunnableConfig("u"), "u"), (None, "$default")])
+def test_without_a_saver_the_limit_names_the_thread_of_the_config(config, thread):
+    with pytest.raises(MaxIterationsError, match=re.escape(repr(thread))) as failed:
+        endless(max_iterations=2).invoke({}, config)
+    assert failed.value.thread_id == thread
+    assert pickle.loads(pickle.dumps(failed.value)).thread_id == thread
 
 
 def test_a_higher_limit_lets_a_resume_go_on(saver):

@@ -1,5 +1,6 @@
 """interrupt() inside a node: asking, answering, asking again."""
 
+import asyncio
 import pickle
 
 import pytest
@@ -12,6 +13,7 @@ from graphkit import (
     GraphResume,
     InterruptableAction,
     InterruptionMetadata,
+    RetryPolicy,
     RunnableConfig,
     StateGraph,
     interrupt,
@@ -436,3 +438,104 @@ def test_time_travel_through_a_declared_stop_to_a_question(saver):
     assert run(compiled, None, at).payload == "q"
     assert run(compiled, GraphResume("new")).state["log"] == ["a", "new", "z"]
     assert list(saver.list(CONFIG))[-len(before) :] == before
+
+
+# --- interrupts that a node swallows ----------------------------------------------------------------------------------
+
+
+def swallowing(**options):
+    """A node whose bare except takes the GraphInterrupt for one more error."""
+
+    def node(state):
+        try:
+            return {"log": interrupt("ok?")}
+        except:  # noqa: E722 - the slip that this is about
+            return {"log": "went on"}
+
+    return StateGraph(LOG).add_node("ask", node, **options).add_edge(START, "ask").add_edge("ask", END)
+
+
+@pytest.mark.parametrize("options", [{}, {"timeout": 60}, {"retry": RetryPolicy(max_attempts=2, initial_delay=0)}])
+def test_a_swallowed_interrupt_is_an_error_that_names_the_node(saver, options):
+    app = swallowing(**options).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError, match=r"'ask' caught the GraphInterrupt.*`except Exception:`") as failed:
+        app.invoke({}, CONFIG)
+    assert failed.value.node_id == "ask"
+    assert len(saver.list(CONFIG)) == 1  # nothing of the step is stored, and nothing waits
+    assert app.get_state(CONFIG).interrupts == ()
+
+
+def test_a_swallowed_interrupt_in_a_branch_a_map_and_a_generator_and_asynchronously():
+    def item(value):
+        try:
+            interrupt(value)
+        except BaseException:  # noqa: S110, BLE001
+            pass
+
+    def chunks(state):
+        try:
+            yield "chunk"
+            interrupt("?")
+        except BaseException:  # noqa: S110, BLE001
+            pass
+
+    async def later(state):
+        item(state)
+
+    for how, add in {
+        "map": lambda graph: graph.add_map_node("ask", item, lambda state: [1, 2]),
+        "generator": lambda graph: graph.add_node("ask", chunks),
+        "branch": lambda graph: (
+            graph.add_node("ask", item).add_node("b", lambda s: None).add_edge(START, "b").add_edge("b", END)
+        ),
+        "async": lambda graph: graph.add_node("ask", later),
+    }.items():
+        graph = add(StateGraph(LOG)).add_edge(START, "ask").add_edge("ask", END)
+        with pytest.raises(NodeExecutionError, match="'ask' caught the GraphInterrupt"):
+            asyncio.run(graph.compile().ainvoke({})) if how == "async" else graph.compile().invoke({})
+
+
+def test_an_error_raised_out_of_an_interrupt_tells_both():
+    def node(state):
+        try:
+            interrupt("ok?")
+        except BaseException as error:
+            raise ValueError("wrapped") from error
+
+    graph = StateGraph(LOG).add_node("ask", node).add_edge(START, "ask").add_edge("ask", END)
+    with pytest.raises(NodeExecutionError, match="ValueError: wrapped; it was raised while interrupt"):
+        graph.compile().invoke({})
+
+
+def test_an_interrupt_that_is_caught_and_raised_again_is_none(saver):
+    cleaned = []
+
+    def node(state):
+        try:
+            return {"log": interrupt("ok?")}
+        except BaseException:
+            cleaned.append(1)
+            raise
+
+    app = StateGraph(LOG).add_node("ask", node).add_edge(START, "ask").add_edge("ask", END)
+    app = app.compile(checkpoint_saver=saver)
+    assert run(app, {}).when == "inside"
+    assert run(app, GraphResume("yes")).state["log"] == ["yes"]
+    assert cleaned == [1]
+
+
+def test_answered_questions_may_stand_in_a_bare_except(saver):
+    app = swallowing_after_first().compile(checkpoint_saver=saver)
+    assert run(app, {}).payload == "first?"
+    assert run(app, GraphResume("a")).state["log"] == ["a", "a"]
+
+
+def swallowing_after_first():
+    def node(state):
+        first = interrupt("first?")
+        try:
+            raise ValueError
+        except:  # noqa: E722
+            return {"log": [first, first]}
+
+    return StateGraph(LOG).add_node("ask", node).add_edge(START, "ask").add_edge("ask", END)

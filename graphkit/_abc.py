@@ -29,7 +29,7 @@ from graphkit._config import THREAD_ID_DEFAULT, ConfigLike, RunnableConfig
 from graphkit._frozen import FrozenDict, freeze
 from graphkit._names import JavaNames
 from graphkit._output import CheckpointInfo, HistorySummary, InterruptionMetadata, WaitingInterrupt
-from graphkit._visit import held_locks
+from graphkit._visit import HandHold, held_locks
 from graphkit._watch import Change, PollingWatch, Watch
 from graphkit.errors import (
     CheckpointConflictError,
@@ -422,7 +422,11 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     # The run lock
 
     def run_lock(self, config: ConfigLike = None, timeout: float | None = None) -> AbstractContextManager[object]:
-        """Hold a thread for a run, across processes where the saver can; re-entrant for the nodes of the run.
+        """Hold a thread for a run, across processes where the saver can.
+
+        Re-entrant for its holder: inside the `with` block, and in the tasks started there, the thread can be run,
+        updated and locked again; one run at a time. The nodes of a run enter the lock of their run again. Other threads
+        of the process wait.
 
         Args:
             config: names the thread; the lock covers all its namespaces.
@@ -432,9 +436,10 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             ThreadBusyError: somebody else still holds it after that time.
         """
         config = RunnableConfig.of(config)
-        if self.run_lock_key(config) in held_locks():
+        key = self.run_lock_key(config)
+        if key in held_locks():
             return _nothing()
-        return self._run_lock(config, timeout)
+        return _by_hand(key, self._run_lock(config, timeout))
 
     def run_lock_key(self, config: ConfigLike = None) -> object:
         """What tells two run locks apart; equal for two savers on one store."""
@@ -773,6 +778,17 @@ async def _in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) ->
 @contextmanager
 def _nothing() -> Iterator[None]:
     yield
+
+
+@contextmanager
+def _by_hand(key: object, lock: AbstractContextManager[object]) -> Iterator[None]:
+    with lock:
+        hold = HandHold(key)
+        hold.take()
+        try:
+            yield
+        finally:
+            hold.let_go()
 
 
 _LOCKS: Final[WeakValueDictionary[object, threading.Lock]] = WeakValueDictionary()

@@ -1,11 +1,16 @@
-"""One visit of a node: what `interrupt()` inside it finds, and which threads its run holds."""
+"""One visit of a node: what `interrupt()` inside it finds, and which run locks the calling code holds."""
 
 from __future__ import annotations
 
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, Protocol
+from types import MappingProxyType
+from typing import Any, Final, Protocol, final
 
-from graphkit.errors import GraphRunnerError
+from graphkit.errors import GraphRunnerError, ThreadBusyError
 
 
 class GraphInterrupt(BaseException):
@@ -91,10 +96,69 @@ CURRENT: Final[ContextVar[Visit | None]] = ContextVar("graphkit_visit", default=
 """The visit that the running code belongs to. Copied into threads by asyncio.to_thread and by graphkit's executors."""
 
 
+@final
+class HandHold:
+    """A run lock that the calling code took itself, with `saver.run_lock(...)`: what runs inside enters it again."""
+
+    __slots__ = ("_is_open", "_key", "_pid", "_running")
+
+    def __init__(self, key: object) -> None:
+        self._key = key
+        self._is_open = True
+        self._pid = os.getpid()
+        self._running = threading.Lock()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the lock is still held; not in the child of a fork, and not in a task that outlives the holder."""
+        return self._is_open and self._pid == os.getpid()
+
+    def take(self) -> None:
+        """Let the calling code, and the tasks that it starts, enter the lock again."""
+        _BY_HAND.set({**_BY_HAND.get(), self._key: self})
+
+    def let_go(self) -> None:
+        """The lock is no longer held."""
+        self._is_open = False
+        _BY_HAND.set({key: hold for key, hold in _BY_HAND.get().items() if hold is not self})
+
+    @contextmanager
+    def one_run(self, thread_id: str, timeout: float) -> Iterator[None]:
+        """Keep the runs apart that the holder starts: two of one thread must not run at the same time here either.
+
+        Raises:
+            ThreadBusyError: another one has not ended after that time.
+        """
+        if not self._running.acquire(timeout=timeout):
+            raise ThreadBusyError(thread_id, "another run that the holder of the lock started", timeout)
+        try:
+            yield
+        finally:
+            self._running.release()
+
+
+_BY_HAND: Final[ContextVar[Mapping[object, HandHold]]] = ContextVar("graphkit_by_hand", default=MappingProxyType({}))
+"""The run locks that the calling code took by hand, by key. A run takes its lock in a context of its own."""
+
+
 def held_locks() -> frozenset[object]:
+    """The keys of the run locks held by the runs that the calling code is a node of, and of those it took by hand."""
+    by_hand = [key for key, hold in _BY_HAND.get().items() if hold.is_open]
+    return locks_of_runs().union(by_hand)
+
+
+def locks_of_runs() -> frozenset[object]:
     """The keys of the run locks held by the runs that the calling code is a node of."""
     visit = CURRENT.get()
     return frozenset() if visit is None else visit.held
+
+
+def held_by_hand(key: object) -> HandHold | None:
+    """The hold of a run lock that the calling code took by hand, outside any run of that thread."""
+    hold = _BY_HAND.get().get(key)
+    if hold is None or not hold.is_open or key in locks_of_runs():
+        return None
+    return hold
 
 
 def running(what: str) -> Visit:

@@ -7,11 +7,13 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
+from contextvars import copy_context
 from functools import partial
 from time import perf_counter
 from types import AsyncGeneratorType
 from typing import Any, Final
 
+from graphkit._abc import BaseCheckpointSaver
 from graphkit._checkpoint import Checkpoint
 from graphkit._engine.kinds import outcome_of, settled
 from graphkit._engine.requests import (
@@ -41,7 +43,7 @@ from graphkit._engine.tasks import Loops, Threads, advance, refuse_awaitable, ru
 from graphkit._engine.walk import Walk
 from graphkit._observe import EVENTS, Level, Outbox
 from graphkit._output import NodeOutput
-from graphkit._visit import CURRENT, Visit, held_locks
+from graphkit._visit import CURRENT, Visit, held_by_hand, held_locks
 from graphkit.errors import CheckpointerError, GraphRunnerError
 
 Steps = Generator[Request, Any, Any]
@@ -97,7 +99,10 @@ class Driver:
                     f"use another thread_id",
                     thread_id=self.config.thread,
                 )
-            self.first = saver.run_lock(self.config)
+            hold = held_by_hand(key)
+            self.first = (
+                saver.run_lock(self.config) if hold is None else hold.one_run(self.config.thread, _timeout_of(saver))
+            )
             self.held |= {key, place}
         self.nobody = Visit("", (), self.held, journal=walk.journal)
         """As whom edges and hooks are asked, and releases done: as no node, least of all one that runs this graph."""
@@ -221,18 +226,20 @@ class Driver:
             self.outbox = Outbox(observers)
             self.walk.post = self.outbox.post
         if self.first is not None:
-            self.first.__enter__()
-            self.locks.append(self.first)
+            self._lock(self.first)
 
     def _hold(self, request: Hold) -> None:
         key = request.saver.run_lock_key(request.config)
         if key in self.held:
             return
-        lock = request.saver.run_lock(request.config)
-        lock.__enter__()
-        self.locks.append(lock)
+        self._lock(request.saver.run_lock(request.config))
         self.held |= {key}
         self.nobody = Visit("", (), self.held, journal=self.walk.journal)
+
+    def _lock(self, lock: AbstractContextManager[object]) -> None:
+        # In a context of its own: the run holds the lock, not the code that goes through its stream.
+        copy_context().run(lock.__enter__)
+        self.locks.append(lock)
 
     def _let_go(self) -> None:
         while self.locks:
@@ -441,6 +448,11 @@ _AANSWERS: Final[Mapping[type, Callable[[Driver, Any], Coroutine[Any, Any, Any]]
     Withdraw: Driver._awithdraw,  # noqa: SLF001
     Close: lambda _, request: _aclosed(request.generator),
 }
+
+
+def _timeout_of(saver: BaseCheckpointSaver) -> float:
+    timeout = getattr(saver, "lock_timeout", None)
+    return float(timeout) if isinstance(timeout, (int, float)) else 10.0
 
 
 def _is_same(one: Save, other: Save) -> bool:

@@ -469,14 +469,14 @@ def test_a_swallowed_interrupt_in_a_branch_a_map_and_a_generator_and_asynchronou
     def item(value):
         try:
             interrupt(value)
-        except BaseException:  # noqa: S110, BLE001
+        except BaseException:  # noqa: BLE001
             pass
 
     def chunks(state):
         try:
             yield "chunk"
             interrupt("?")
-        except BaseException:  # noqa: S110, BLE001
+        except BaseException:  # noqa: BLE001
             pass
 
     async def later(state):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from graphkit._abc import BaseCheckpointSaver, HasVersions
-from graphkit._config import RunnableConfig
+from graphkit._compiled import CompiledGraph
+from graphkit._config import END, START, RunnableConfig
+from graphkit._graph import StateGraph
 from graphkit._visit import CURRENT, Visit
-from graphkit.errors import ThreadBusyError
+from graphkit.errors import GraphRunnerError, ThreadBusyError
 from graphkit.testing._contract.base import PATIENCE, SaverTests, elsewhere
 from graphkit.testing._values import at, made
 
@@ -80,6 +83,52 @@ class LockTests(SaverTests):
                 elsewhere(_hold, saver, at("t"), 0)
         assert [*saver.threads()] == ["u"]
 
+    def test_whoever_holds_the_run_lock_may_take_it_again(self) -> None:
+        saver = self.open()
+        other = self.again(saver)
+        with saver.run_lock(at("t")):
+            for again in (saver, other):
+                with again.run_lock(at("t"), 0), again.run_lock(at("t", None, "n"), 0):
+                    pass
+            with self.raises(ThreadBusyError):
+                elsewhere(_hold, other, at("t"), 0)  # what was entered again is not let go
+        elsewhere(_hold, other, at("t"), 0)
+
+    def test_whoever_holds_the_run_lock_may_run_and_update_the_thread(self) -> None:
+        saver = self.open()
+        app = _counting(saver)
+        with saver.run_lock(at("t")):
+            assert dict(app.invoke({"n": 1}, at("t")) or {}) == {"n": 2}
+            app.update_state(at("t"), {"n": 5})
+            assert asyncio.run(_later(app, at("t"))) == {"n": 8}
+            with self.raises(ThreadBusyError):
+                elsewhere(_hold, saver, at("t"), 0)
+        assert elsewhere(lambda: dict(app.invoke({"n": 1}, at("t")) or {})) == {"n": 2}
+
+    def test_a_run_does_not_give_its_lock_to_the_code_that_goes_through_its_stream(self) -> None:
+        saver = self.open()
+        stream = iter(_counting(saver).stream({"n": 1}, at("t")))
+        next(stream)
+        with self.raises(ThreadBusyError):
+            _hold(saver, at("t"), 0)
+        for _ in stream:
+            pass
+        _hold(saver, at("t"), 0)
+
+    def test_a_node_cannot_run_its_own_thread_though_its_caller_holds_the_lock(self) -> None:
+        saver = self.open()
+        seen: list[type[BaseException]] = []
+
+        def node(state: object) -> None:
+            with self.raises(GraphRunnerError) as caught:
+                app.invoke({}, at("t"))
+            seen.append(type(caught.error))
+
+        app = StateGraph({}).add_node("a", node).add_edge(START, "a").add_edge("a", END).compile(checkpoint_saver=saver)
+        with saver.run_lock(at("t")):
+            app.invoke({}, at("t"))
+        assert seen == [GraphRunnerError]
+
     def test_the_key_of_the_run_lock_tells_threads_apart_not_objects(self) -> None:
         saver = self.open()
         other = self.again(saver)
@@ -120,6 +169,15 @@ class LockTests(SaverTests):
 
 def _fail() -> None:
     raise KeyError
+
+
+def _counting(saver: BaseCheckpointSaver) -> CompiledGraph:
+    graph = StateGraph({}).add_node("a", lambda state: {"n": state["n"] + 1})
+    return graph.add_edge(START, "a").add_edge("a", END).compile(checkpoint_saver=saver)
+
+
+async def _later(app: CompiledGraph, config: RunnableConfig) -> dict[str, object]:
+    return dict(await app.ainvoke({"n": 7}, config) or {})
 
 
 def _hold(saver: BaseCheckpointSaver, config: RunnableConfig, timeout: float) -> None:

@@ -1,0 +1,117 @@
+"""The run lock taken by hand: entered again by its holder, one run at a time; see the contract suite for the rest."""
+
+import asyncio
+import os
+
+import pytest
+
+from graphkit import END, START, RunnableConfig, StateGraph
+from graphkit.errors import ThreadBusyError
+from savers import FileSystemSaver, MemorySaver, SaverWrapper
+
+CONFIG = RunnableConfig("t")
+
+
+@pytest.fixture(params=["memory", "file", "wrapped"])
+def saver(request, tmp_path):
+    if request.param == "file":
+        return FileSystemSaver(tmp_path, lock_timeout=0.1)
+    saver = MemorySaver(lock_timeout=0.1)
+    return SaverWrapper(saver) if request.param == "wrapped" else saver
+
+
+@pytest.fixture
+def app(saver):
+    graph = StateGraph({}).add_node("a", lambda state: {"n": state["n"] + 1})
+    return graph.add_edge(START, "a").add_edge("a", END).compile(checkpoint_saver=saver)
+
+
+def test_a_run_an_update_and_a_release_inside_the_lock_that_the_caller_holds(saver, app):
+    with saver.run_lock(CONFIG):
+        assert app.invoke({"n": 1}, CONFIG)["n"] == 2
+        app.update_state(CONFIG, {"n": 5})
+        with saver.run_lock(CONFIG):
+            assert app.get_state(CONFIG).state["n"] == 5
+        saver.release(CONFIG)
+    assert app.state_of(CONFIG) is None
+
+
+def test_an_asynchronous_run_inside_the_lock(saver, app):
+    async def main():
+        with saver.run_lock(CONFIG):
+            return (await app.ainvoke({"n": 1}, CONFIG))["n"]
+
+    assert asyncio.run(main()) == 2
+
+
+def test_a_task_that_was_there_before_does_not_hold_it(saver, app):
+    async def main():
+        go = asyncio.Event()
+
+        async def other():
+            await go.wait()
+            with pytest.raises(ThreadBusyError):
+                await app.ainvoke({"n": 1}, CONFIG)
+
+        task = asyncio.create_task(other())
+        await asyncio.sleep(0)
+        with saver.run_lock(CONFIG):
+            go.set()
+            await task
+
+    # The saver of a wrapper waits as long as that of the wrapped one.
+    asyncio.run(main())
+
+
+def test_a_task_that_outlives_the_holder_does_not_hold_it(saver, app):
+    async def main():
+        go = asyncio.Event()
+
+        async def late():
+            await go.wait()
+            return held_locks()
+
+        with saver.run_lock(CONFIG):
+            assert saver.run_lock_key(CONFIG) in held_locks()
+            task = asyncio.create_task(late())
+            await asyncio.sleep(0)
+        go.set()
+        return await task
+
+    from graphkit._visit import held_locks
+
+    assert asyncio.run(main()) == frozenset()
+
+
+def test_two_runs_inside_the_lock_do_not_run_at_the_same_time(tmp_path):
+    saver = MemorySaver(lock_timeout=0)
+    graph = StateGraph({}).add_node("a", lambda state: None).add_edge(START, "a").add_edge("a", END)
+    app = graph.compile(checkpoint_saver=saver)
+    with saver.run_lock(CONFIG):
+        stream = iter(app.stream({}, CONFIG))
+        next(stream)
+        for call in (lambda: app.invoke({}, CONFIG), lambda: app.update_state(CONFIG, {})):
+            with pytest.raises(ThreadBusyError, match="another run that the holder of the lock started"):
+                call()
+        list(stream)
+        app.invoke({}, CONFIG)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_the_child_of_a_fork_does_not_hold_what_its_parent_does(tmp_path):
+    saver = FileSystemSaver(tmp_path, lock_timeout=0)
+    with saver.run_lock(CONFIG):
+        child = os.fork()
+        if child == 0:
+            try:
+                with saver.run_lock(CONFIG, 0):
+                    os._exit(1)
+            except ThreadBusyError:
+                os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_failure_inside_lets_it_go(saver, app):
+    with pytest.raises(KeyError), saver.run_lock(CONFIG):
+        raise KeyError
+    assert app.invoke({"n": 1}, CONFIG)["n"] == 2

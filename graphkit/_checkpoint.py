@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, final
 from graphkit._frozen import FrozenDict, freeze
 from graphkit._names import JavaNames
 from graphkit._state import AgentState, Changes, merge
+from graphkit.errors import CheckpointSerializationError
 
 if TYPE_CHECKING:
     from graphkit._channels import Channel
@@ -67,15 +68,23 @@ class Checkpoint(JavaNames):
         """Make a checkpoint of a state, which is frozen here: O(state) unless it is frozen already.
 
         Raises:
-            TypeError: a field is missing or of the wrong type.
+            TypeError: a field is missing.
+            CheckpointSerializationError: a field is of the wrong type, or the state or the metadata hold what contains
+                itself or is nested too deeply; `path` names it. It is a TypeError, too.
         """
         _require(node_id, str, "node_id")
         _require(next_node_id, (str, type(None)), "next_node_id")
         _require(state, Mapping, "state")
         _require(id, (str, type(None)), "id")
-        frozen = freeze(dict(metadata))
-        micros = time_ns() // 1000 if created_at is None else (_aware(created_at) - _EPOCH) // _MICROSECOND
-        self._fill(id or new_id(), node_id, next_node_id, parent_id, micros, frozen, _frozen_state(state), None, None)
+        _require(parent_id, (str, type(None)), "parent_id")
+        _require(created_at, (datetime, type(None)), "created_at")
+        _require(metadata, Mapping, "metadata")
+        for key in metadata:
+            _require(key, str, "metadata key")
+        frozen = _frozen(metadata, "metadata.")
+        micros = time_ns() // 1000 if created_at is None else _microseconds(created_at)
+        state = _frozen_state(state)
+        self._fill(id or new_id(), node_id, next_node_id, parent_id or None, micros, frozen, state, None, None)
 
     def _fill(
         self,
@@ -269,13 +278,37 @@ def _rebuild(*key: Any) -> Checkpoint:
 def _frozen_state(state: Mapping[str, Any]) -> FrozenDict:
     if isinstance(state, FrozenDict):
         return state
-    return state._data if isinstance(state, AgentState) else freeze(dict(state))  # noqa: SLF001 - private values are not copied twice
+    if isinstance(state, AgentState):
+        return state._data  # noqa: SLF001 - private values are not copied twice
+    return _frozen(state, "")
 
 
-def _aware(when: datetime) -> datetime:
-    return when.astimezone() if when.tzinfo is None else when
+def _frozen(values: Mapping[str, Any], path: str) -> FrozenDict:
+    try:
+        return freeze(dict(values))
+    except ValueError:
+        for key, value in values.items():
+            _refuse_unfreezable(f"{path}{key}", value)
+        raise
+
+
+def _refuse_unfreezable(path: str, value: object) -> None:
+    try:
+        freeze(value)
+    except ValueError as error:
+        raise CheckpointSerializationError(path, type(value).__name__, str(error)) from error
+
+
+def _microseconds(created_at: datetime) -> int:
+    """The time since 1970, in UTC."""
+    try:
+        return (created_at.astimezone(UTC) - _EPOCH) // _MICROSECOND
+    except (OverflowError, ValueError) as error:
+        raise CheckpointSerializationError("created_at", "datetime", "its year in UTC is out of range") from error
 
 
 def _require(value: object, kind: type | tuple[type, ...], name: str) -> None:
     if not isinstance(value, kind):
-        raise TypeError(f"a checkpoint's {name} cannot be a {type(value).__name__}")
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        wanted = " or ".join("None" if one is type(None) else one.__name__ for one in kinds)
+        raise CheckpointSerializationError(name, type(value).__name__, f"a checkpoint's {name} is a {wanted}")

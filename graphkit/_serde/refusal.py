@@ -9,8 +9,8 @@ from msgpack import ExtType
 from graphkit._serde.registry import flavour_of, type_name
 
 HOW_TO_REGISTER: Final = (
-    "its type is not registered: use it in the state's schema or register it with the codec, "
-    "codec.register({name}), or leave the value out of the state"
+    "its type is not registered: give it to the saver, FileSystemSaver(types=[{name}]) or "
+    "saver.register_types({name}), or name it in the state's schema"
 )
 _ADVICE: Final = {
     bytearray: "it is mutable; store bytes(x)",

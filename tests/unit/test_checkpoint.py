@@ -1,11 +1,11 @@
 """Checkpoint and Tag: frozen, comparable, copied under a new id."""
 
 import pickle
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
 
-from graphkit import AgentState, Channels, Checkpoint, Tag
+from graphkit import AgentState, Channels, Checkpoint, CheckpointSerializationError, Tag
 
 
 def made(**fields):
@@ -29,12 +29,68 @@ def test_a_time_of_another_zone_is_the_same_moment():
     assert made(created_at=naive).created_at == naive.astimezone()
 
 
-@pytest.mark.parametrize("wrong", [{"node_id": None}, {"next_node_id": 3}, {"state": None}, {"state": [1]}, {"id": 5}])
+WRONG = [
+    {"node_id": None},
+    {"next_node_id": 3},
+    {"state": None},
+    {"state": [1]},
+    {"id": 5},
+    {"parent_id": 5},
+    {"parent_id": b"x"},
+    {"created_at": 5},
+    {"created_at": "2026-01-01"},
+    {"created_at": date(2026, 1, 1)},
+    {"metadata": None},
+    {"metadata": [1]},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_fields_of_the_wrong_type(wrong):
-    with pytest.raises(TypeError):
+    ((name, value),) = wrong.items()
+    with pytest.raises(CheckpointSerializationError, match=f"a checkpoint's {name} is a") as failed:
         made(**wrong)
+    assert (failed.value.path, failed.value.type_name) == (name, type(value).__name__)
+    assert isinstance(failed.value, TypeError)
     with pytest.raises(TypeError):
         Checkpoint(node_id="a")
+
+
+def test_keys_of_metadata_are_strings():
+    with pytest.raises(CheckpointSerializationError, match="metadata key"):
+        made(metadata={5: 1})
+
+
+def test_an_empty_parent_id_is_none():
+    assert made(parent_id="").parent_id is None
+
+
+@pytest.mark.parametrize("when", [datetime.max, datetime.min])
+def test_a_time_that_utc_has_no_year_for(when):
+    offset = timedelta(hours=-12 if when is datetime.max else 12)
+    with pytest.raises(CheckpointSerializationError, match="created_at"):
+        made(created_at=when.replace(tzinfo=timezone(offset)))
+
+
+def nested(levels):
+    value = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def cyclic():
+    value = []
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize(("value", "words"), [(nested(100_000), "nested too deeply"), (cyclic(), "contains itself")])
+@pytest.mark.parametrize(("field", "path"), [("state", "deep"), ("metadata", "metadata.deep")])
+def test_what_cannot_be_frozen_is_refused_with_its_path(value, words, field, path):
+    with pytest.raises(CheckpointSerializationError, match=words) as failed:
+        made(**{field: {"fine": 1, "deep": value}})
+    assert (failed.value.path, failed.value.type_name) == (path, "list")
 
 
 def test_it_is_immutable():

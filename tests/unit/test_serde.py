@@ -325,7 +325,7 @@ def sub_pair():
 
 REFUSED = [
     ({"messages": [0, 1, 2, {"when": Stranger()}]}, "", "messages[3].when", "Stranger", "leave it out"),
-    ({"a b": Unknown(1)}, "config", "config['a b']", "Unknown", r"codec.register\(Unknown\)"),
+    ({"a b": Unknown(1)}, "config", "config['a b']", "Unknown", r"FileSystemSaver\(types=\[Unknown\]\)"),
     ([Unknown(1)], "", "[0]", "Unknown", "register"),
     ({"a": (1, [Stranger()])}, "", "a[1][0]", "Stranger", "leave it out"),
     ({(1, 2): Stranger()}, "x", "x[(1, 2)]", "Stranger", "leave it out"),

@@ -285,7 +285,7 @@ def test_a_message_without_an_id_is_always_appended():
 
 
 @pytest.mark.parametrize("make", [lambda id, text: {"id": id, "text": text}, Message], ids=["mapping", "object"])
-@pytest.mark.parametrize("ids", ["ab", [1, 2], [(1,), (2,)]])
+@pytest.mark.parametrize("ids", [("a", "b"), (1, 2), ((1,), (2,))])
 def test_a_message_replaces_the_earlier_one_with_its_id_where_that_stands(make, ids):
     a, b = ids
     assert messages_after([make(a, "1"), make(b, "2"), "x"], make(a, "3")) == [make(a, "3"), make(b, "2"), "x"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+from contextlib import suppress
 
 import pytest
 
@@ -467,17 +468,13 @@ def test_a_swallowed_interrupt_is_an_error_that_names_the_node(saver, options):
 
 def test_a_swallowed_interrupt_in_a_branch_a_map_and_a_generator_and_asynchronously():
     def item(value):
-        try:
+        with suppress(BaseException):
             interrupt(value)
-        except BaseException:  # noqa: BLE001
-            pass
 
     def chunks(state):
-        try:
-            yield "chunk"
+        yield "chunk"
+        with suppress(BaseException):
             interrupt("?")
-        except BaseException:  # noqa: BLE001
-            pass
 
     async def later(state):
         item(state)

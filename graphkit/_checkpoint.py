@@ -285,11 +285,12 @@ def _frozen_state(state: Mapping[str, Any]) -> FrozenDict:
 
 def _frozen(values: Mapping[str, Any], path: str) -> FrozenDict:
     try:
-        return freeze(dict(values))
+        frozen: FrozenDict = freeze(dict(values))
     except ValueError:
         for key, value in values.items():
             _refuse_unfreezable(f"{path}{key}", value)
         raise
+    return frozen
 
 
 def _refuse_unfreezable(path: str, value: object) -> None:

@@ -113,6 +113,7 @@ class StateGraph(Hooks):
         executor: Executor | None = None,
         timeout: float | None = None,
         metadata: Mapping[str, Any] | None = None,
+        max_concurrency: int | None = None,
     ) -> Self:
         """Add a node whose action runs once per item, in parallel; the updates are merged in the order of the items.
 
@@ -125,12 +126,15 @@ class StateGraph(Hooks):
             executor: as in `add_node`.
             timeout: seconds for one attempt at one item.
             metadata: the caller's notes on the node.
+            max_concurrency: how many items run at the same time, at most; None: as many as the executor takes.
 
         Raises:
-            GraphStateError: as in `add_node`; or the items are neither a key nor can be called.
+            GraphStateError: as in `add_node`; the items are neither a key nor can be called; or max_concurrency is not
+                at least 1.
         """
         node = _node(self._new_id(id), action, retry, executor, timeout, metadata)
-        return self._add(dataclasses.replace(node, items=_items(items, node.id)))
+        limit = _concurrency(max_concurrency, node.id)
+        return self._add(dataclasses.replace(node, items=_items(items, node.id), max_concurrency=limit))
 
     # Edges
 
@@ -301,6 +305,12 @@ def _node(
         executor=_executor(executor, node_id),
         metadata=dict(metadata or {}),
     )
+
+
+def _concurrency(limit: Any, node_id: str) -> int | None:
+    if limit is None or (type(limit) is int and limit >= 1):
+        return limit
+    raise GraphStateError(f"the max_concurrency of node {node_id!r} is a number of items, at least 1, not {limit!r}")
 
 
 def _destinations(destinations: Iterable[str], node_id: str) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ class Command(JavaNames):
         return isinstance(other, Command) and (self.goto, self.update) == (other.goto, other.update)
 
     def __hash__(self) -> int:
-        return hash(self.goto)
+        return hash(self.goto) if isinstance(self.goto, str) else 0  # a run refuses the others, and shows them
 
     def __repr__(self) -> str:
         return f"Command(goto={self.goto!r}, update={self.update!r})"

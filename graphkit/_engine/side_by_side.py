@@ -29,8 +29,8 @@ class _Answer(NamedTuple):
     error: BaseException | None = None
 
 
-def side_by_side(strands: Sequence[Steps]) -> Steps:
-    """Run strands to their ends.
+def side_by_side(strands: Sequence[Steps], limit: int | None = None) -> Steps:
+    """Run strands to their ends, at most `limit` at the same time.
 
     Once one has failed, or the run is to end, no other starts a task; what runs already is waited for, and keeps its
     result.
@@ -39,14 +39,17 @@ def side_by_side(strands: Sequence[Steps]) -> Steps:
         BaseException: what was thrown in to end the run; else the failure of the first strand, in their order, that
             failed.
     """
-    return (yield from _Round(strands).steps())
+    return (yield from _Round(strands, limit).steps())
 
 
 @final
 class _Round:
-    def __init__(self, strands: Sequence[Steps]) -> None:
+    def __init__(self, strands: Sequence[Steps], limit: int | None) -> None:
         self.strands = strands
-        self.ready: deque[tuple[int, _Answer]] = deque((n, _Answer()) for n in range(len(strands)))
+        first = len(strands) if limit is None else min(limit, len(strands))
+        self.ready: deque[tuple[int, _Answer]] = deque((n, _Answer()) for n in range(first))
+        self.next = first
+        """The first strand that has not begun; it begins when another has ended."""
         self.parked: dict[int, tuple[int, bool]] = {}
         """Who waits for a ticket: a strand, and whether it is for one of its own strands."""
         self.keeping: list[tuple[int, Record]] = []
@@ -81,9 +84,11 @@ class _Round:
             try:
                 request = strand.send(answer.value) if answer.error is None else strand.throw(answer.error)
             except StopIteration:
+                self._begin_next()
                 return
             except BaseException as raised:  # noqa: BLE001 - raised again when all have ended
                 self.failures[n] = raised
+                self._begin_next()
                 return
             if isinstance(request, Record):
                 self.keeping.append((n, request))
@@ -98,6 +103,11 @@ class _Round:
             if answer.error is None:
                 self.parked[answer.value] = n, False
                 return
+
+    def _begin_next(self) -> None:
+        if self.next < len(self.strands):
+            self.ready.append((self.next, _Answer()))
+            self.next += 1
 
     def _ask(self, request: Request) -> Generator[Request, Any, _Answer]:
         """Pass a request on, if it still makes sense."""

@@ -18,6 +18,7 @@ from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, final
 
 from graphkit._abc import BaseCheckpointSaver
+from graphkit._channels import Channel
 from graphkit._config import RunnableConfig
 from graphkit._engine.journal import ITEMS, TASK
 from graphkit._engine.keeper import Keeper
@@ -98,7 +99,9 @@ class Strand(Walk):
         else:
             yield from self._map(node, key)
 
-    def act(self, node: Node, argument: Any, key: str, executor: Executor | None) -> Generator[Request, Any, Any]:
+    def act(
+        self, node: Node, argument: Any, key: str, executor: Executor | None, item: int | None = None
+    ) -> Generator[Request, Any, Any]:
         """Run a node's action, on an executor unless it has its own; returns what it returned."""
         run = self.run
         assert node.action is not None
@@ -120,12 +123,12 @@ class Strand(Walk):
         except Exception as error:
             if self.post is not None:
                 run.tell_failed(node.id, error)
-            reason = f"node {node.id!r} failed: {told(error)}"
+            reason = f"{_named(node, item)} failed: {told(error)}"
             if visit.has_open_question:
                 reason += f"; it was raised while interrupt() was stopping the node. {_LET_IT_PASS}"
             raise self.failure(NodeExecutionError, reason, node.id) from error
         if visit.has_open_question:
-            reason = f"node {node.id!r} caught the GraphInterrupt of its interrupt(), and went on. {_LET_IT_PASS}"
+            reason = f"{_named(node, item)} caught the GraphInterrupt of its interrupt(), and went on. {_LET_IT_PASS}"
             raise self.failure(NodeExecutionError, reason, node.id)
         if visit.attempt > 1:
             run.spoil()
@@ -208,14 +211,15 @@ class Strand(Walk):
         below = f"{key}." if key else ""
         results: list[FrozenDict | None] = [None] * len(items)
         executor = self.executor_of(node.id)
-        yield from self._side_by_side(
-            node.id, [self._item(node, item, f"{below}{n}", results, n, executor) for n, item in enumerate(items)]
-        )
+        strands = [self._item(node, item, f"{below}{n}", results, n, executor) for n, item in enumerate(items)]
+        yield from self._side_by_side(node.id, strands, node.max_concurrency)
         if any(result is None for result in results):
             raise Halt
-        for update in results:
-            assert update is not None
-            self.merge(node.id, unpack(update))
+        updates = [(str(n), unpack(update)) for n, update in enumerate(results) if update is not None]
+        if self.post is not None:
+            self._tell_overwritten(node.id, updates)
+        for name, update in updates:
+            self.merge(node.id, update, f"item {name} of {node.id!r}")
 
     def _items(self, node: Node, key: str) -> Generator[Request, Any, Collection[Any]]:
         """What is mapped over: decided once, and then recorded, so that a resume finds the same items."""
@@ -248,27 +252,32 @@ class Strand(Walk):
             if run.pausing:
                 return
             try:
-                result = yield from self.act(node, item, key, executor)
+                result = yield from self.act(node, item, key, executor, n)
             except Halt:
                 return
-            done = {"node": node.id, "update": self._update_of_item(node, result)}
+            done = {"node": node.id, "update": self._update_of_item(node, result, n)}
             yield from run.note({TASK + key: done})
             if self.dispatched:
                 yield from self.hand_out(self.dispatched)
         results[n] = done["update"]
+        if self.post is not None:
+            run.tell("parallel.branch", "info", node.id, branch=key, nodes=1, index=n, total=len(results))
 
-    def _update_of_item(self, node: Node, result: Any) -> FrozenDict:
+    def _update_of_item(self, node: Node, result: Any, n: int) -> FrozenDict:
         if result.__class__ is Command:
             if result.goto is not None:
-                raise self.failure(GraphRunnerError, f"{node.id!r} is a map: its Command cannot go anywhere", node.id)
+                reason = f"{_named(node, n)} returned a Command that goes to {result.goto!r}: a map cannot go anywhere"
+                raise self.failure(GraphRunnerError, reason, node.id)
             result = result.update
         if result is not None and not is_update(result):
-            reason = f"{node.id!r} returned {type(result).__name__}: return a mapping of updates, or None"
+            returned = type(result).__name__
+            reason = f"{_named(node, n)} returned {returned}: return a mapping of updates, or None"
             raise self.failure(NodeExecutionError, reason, node.id)
         try:
             return pack(self.schema.plain(self.without_private(result or {})))
         except ValueError as error:
-            raise self.failure(NodeExecutionError, f"the update of {node.id!r} cannot be kept: {error}") from error
+            reason = f"the update of {_named(node, n)} cannot be kept: {error}"
+            raise self.failure(NodeExecutionError, reason, node.id) from error
 
     # A fork
 
@@ -276,10 +285,13 @@ class Strand(Walk):
         """Run the branches side by side, and merge what they changed, once, in the order of the edges."""
         yield from self.run.settle()
         below = f"{key}." if key else ""
-        branches = [Branch(self, fork, head, f"{below}{_part(head)}") for head in fork.heads]
+        branches = [Branch(self, fork, n, f"{below}{_part(head)}") for n, head in enumerate(fork.heads)]
         yield from self._side_by_side(fork.id, [branch.steps() for branch in branches])
         if any(branch.is_halted for branch in branches):
             raise Halt
+        if self.post is not None:
+            updates = [(head, branch.update_of_all()) for head, branch in zip(fork.heads, branches, strict=True)]
+            self._tell_overwritten(fork.id, updates)
         for branch in branches:
             for node_id, update in branch.updates:
                 self.merge(node_id, unpack(update))
@@ -294,11 +306,27 @@ class Strand(Walk):
             given = given.get(place)
         return given or self.executor or self.options.executor
 
-    def _side_by_side(self, node_id: str, strands: list[Any]) -> Steps:
+    def _tell_overwritten(self, node_id: str, updates: list[tuple[str, dict[str, Any]]]) -> None:
+        """Tell the observers which keys more than one branch has written of those where the last one wins."""
+        writers: dict[str, list[str]] = {}
+        for name, update in updates:
+            for key in update:
+                if not self._reduces(key):
+                    writers.setdefault(key, []).append(name)
+        for key, names in writers.items():
+            if len(names) > 1:
+                self.run.tell("parallel.overwrite", "warning", node_id, key=key, branches=names)
+
+    def _reduces(self, key: str) -> bool:
+        """Whether a key has a channel that makes something of the old value and the new one."""
+        channel = self.schema.channels.get(key)
+        return channel is not None and (channel.reducer is not None or type(channel) is not Channel)
+
+    def _side_by_side(self, node_id: str, strands: list[Any], limit: int | None = None) -> Steps:
         run = self.run
         if self.post is not None:
             run.tell("parallel.start", "info", node_id, tasks=len(strands))
-        yield from side_by_side(strands)
+        yield from side_by_side(strands, limit)
         if self.post is not None:
             run.tell("parallel.complete", "info", node_id, tasks=len(strands))
 
@@ -307,11 +335,13 @@ class Strand(Walk):
 class Branch(Strand):
     """One branch of a fork: from its head to where the branches meet, on a state of its own."""
 
-    def __init__(self, around: Strand, fork: Fork, head: str, key: str) -> None:
+    def __init__(self, around: Strand, fork: Fork, n: int, key: str) -> None:
         super().__init__(around.program, around.config, around.saver)
         self.run = around.run
         self.around = around
         self.fork_id = fork.id
+        self.index, self.total = n, len(fork.heads)
+        head = fork.heads[n]
         self.inside = fork.inside[head]
         self.join = fork.join
         self.next = head
@@ -336,7 +366,12 @@ class Branch(Strand):
             self.is_halted = True
         else:
             if self.post is not None:
-                self.run.tell("parallel.branch", "info", self.fork_id, branch=self.key, nodes=n)
+                place = {"index": self.index, "total": self.total}
+                self.run.tell("parallel.branch", "info", self.fork_id, branch=self.key, nodes=n, **place)
+
+    def update_of_all(self) -> dict[str, Any]:
+        """What its nodes wrote, the last one of each key."""
+        return {key: value for _, update in self.updates for key, value in unpack(update).items()}
 
     def _step(self, key: str) -> Generator[Request, Any, str]:
         run = self.run
@@ -357,7 +392,9 @@ class Branch(Strand):
         goto = yield from self.visit(node, key)
         following = yield from self._follow(node, goto)
         updates = [update for _, update in self.updates[before:]]
-        yield from run.note({TASK + key: {"node": node.id, "next": following, "updates": updates}})
+        done = {"node": node.id, "next": following, "updates": updates}
+        done |= {"branches": self.total, "ends": following == self.join}  # for those who look how far it is
+        yield from run.note({TASK + key: done})
         run.finished.append(node.id)
         if self.dispatched:
             yield from self.hand_out(self.dispatched)
@@ -383,6 +420,10 @@ class Branch(Strand):
 
     def path(self) -> list[str]:
         return self.around.path()
+
+
+def _named(node: Node, item: int | None) -> str:
+    return f"node {node.id!r}" if item is None else f"item {item} of node {node.id!r}"
 
 
 def _part(head: str) -> str:

@@ -92,6 +92,9 @@ class Update(Walk):
     def _check(self) -> None:
         if self.as_node is not None and self.goto is not None:
             raise GraphRunnerError("give as_node or goto, not both: each says which node comes next")
+        for name, value in (("as_node", self.as_node), ("goto", self.goto)):
+            if value is not None and not isinstance(value, str):
+                raise GraphRunnerError(f"{name}={value!r} is not a node id: give one node id, a str")
         if self.as_node is not None and self.as_node not in self.topology.edges:
             known = self.as_node in self.topology.nodes
             reason = "has no outgoing edge" if known else "is not a node of the graph"

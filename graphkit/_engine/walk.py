@@ -63,8 +63,8 @@ class Walk:
 
     # Merging
 
-    def merge(self, node_id: str, update: Any) -> None:
-        """Merge what a node or an edge returned."""
+    def merge(self, node_id: str, update: Any, whose: str = "") -> None:
+        """Merge what a node or an edge returned; `whose` names it in an error, where the id alone does not."""
         if update is None:
             return
         if not is_update(update):
@@ -79,7 +79,7 @@ class Walk:
             data, ops = self.schema.merge(self.data, update)
             packed = pack(self.schema.taken(update, data)) if self.taps else None
         except Exception as error:
-            reason = f"the update of {node_id!r} cannot be merged: {error}"
+            reason = f"the update of {whose or repr(node_id)} cannot be merged: {error}"
             raise self.failure(NodeExecutionError, reason, node_id) from error
         if self.post is not None:
             self.tell("state.merge", "verbose", node_id, keys=list(ops))
@@ -130,6 +130,8 @@ class Walk:
             self.merge(source, result.update)
             result = result.goto
         target = result if edge.mappings is None else self._mapped(source, edge.mappings, result)
+        if _is_several(target):
+            raise self._several(f"the edge of {source!r} leads", target, source)
         found = self.topology.target(target, source) if isinstance(target, str) else None
         if self.post is not None:
             self.tell("edge.evaluate", "verbose", source, result=repr(result), target=found)
@@ -155,12 +157,16 @@ class Walk:
         try:
             return mappings[key]
         except (KeyError, TypeError):
+            if _is_several(key):
+                raise self._several(f"the edge of {source!r} leads", key, source) from None
             known = ", ".join(map(repr, mappings))
             reason = f"the edge of {source!r} gave {key!r}, which its mappings do not have (they have {known})"
             raise self.failure(GraphRunnerError, reason, source) from None
 
     def checked(self, node_id: str, goto: str) -> str:
         """Where a node's Command goes."""
+        if not isinstance(goto, str):
+            raise self._several(f"the Command of {node_id!r} goes", goto, node_id)
         target = self.topology.target(goto, node_id)
         if target is None:
             reason = f"the Command of {node_id!r} goes to {goto!r}, which is not a node of the graph"
@@ -175,6 +181,14 @@ class Walk:
                 node_id,
             )
         return target
+
+    def _several(self, what: str, targets: Any, source: str) -> GraphRunnerError:
+        """The error of a goto that is not one node id."""
+        reason = (
+            f"{what} to {targets!r}: that is one node id. To run several nodes at the same time, add several plain "
+            f"edges (a fork), or a map node"
+        )
+        return self.failure(GraphRunnerError, reason, source)
 
     def _declared_by(self, node: Node) -> Collection[str]:
         """Where a node that declares destinations may go: there, and where its edges lead."""
@@ -270,6 +284,11 @@ def no_checkpoint(config: RunnableConfig, hint: str = "") -> CheckpointNotFoundE
 def is_update(value: Any) -> bool:
     """Whether it can be merged: a mapping, or a pydantic model."""
     return value.__class__ is dict or isinstance(value, Mapping) or hasattr(value, "model_fields_set")
+
+
+def _is_several(target: Any) -> bool:
+    """Whether a condition named several places, as it may elsewhere."""
+    return isinstance(target, (list, tuple, set, frozenset))
 
 
 def told(error: BaseException) -> str:

@@ -1060,3 +1060,54 @@ def test_a_failure_pickles():
     assert (str(copy), copy.node_id, copy.state, copy.config) == (
         str(failed.value), "a", {"x": [1], "log": []}, failed.value.config
     )  # fmt: skip
+
+
+# --- a goto that is not one node id -----------------------------------------------------------------------------------
+
+
+SEVERAL = [["b", "c"], ("b", "c"), {"b"}, [], 3]
+
+
+@pytest.mark.parametrize("goto", SEVERAL)
+@pytest.mark.parametrize("where", ["main", "branch", "destinations"])
+def test_a_command_that_names_several_nodes_is_a_clear_error(goto, where):
+    options = {"destinations": ["b", END]} if where == "destinations" else {}
+    graph = StateGraph({}).add_node("a", lambda s: Command(goto=goto), **options).add_node("b", lambda s: None)
+    graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
+    if where == "branch":
+        graph.add_node("other", lambda s: None).add_edge(START, "other").add_edge("other", END)
+    with pytest.raises(GraphRunnerError, match=r"Command of 'a' goes to .*: that is one node id. To run several"):
+        graph.compile().invoke({})
+
+
+@pytest.mark.parametrize("mappings", [None, {"b": "b"}, ["b"]])
+@pytest.mark.parametrize("make", [lambda targets: targets, lambda targets: Command(goto=targets)])
+@pytest.mark.parametrize("targets", SEVERAL[:-1])
+def test_a_condition_that_names_several_nodes_is_a_clear_error(mappings, make, targets):
+    graph = StateGraph({}).add_node("a", lambda s: None).add_node("b", lambda s: None).add_edge(START, "a")
+    graph.add_conditional_edges("a", lambda s: make(targets), mappings).add_edge("b", END)
+    with pytest.raises(GraphRunnerError, match=r"the edge of 'a' leads to .*: that is one node id. To run several"):
+        graph.compile().invoke({})
+
+
+def test_a_tuple_may_be_a_key_of_the_mappings():
+    graph = StateGraph({}).add_node("a", lambda s: None).add_edge(START, "a")
+    graph.add_conditional_edges("a", lambda s: ("x", "y"), {("x", "y"): END})
+    assert graph.compile().invoke({}) == {}
+
+
+@pytest.mark.parametrize("arguments", [{"goto": ["a"]}, {"as_node": ["a"]}, {"goto": 3}, {"as_node": {"a"}}])
+def test_an_update_that_names_several_nodes_is_a_clear_error(saver, arguments):
+    app = chain("a", "b")[0].compile(checkpoint_saver=saver)
+    app.invoke({}, CONFIG)
+    with pytest.raises(GraphRunnerError, match="is not a node id: give one node id"):
+        app.update_state(CONFIG, {}, **arguments)
+
+
+def test_a_command_that_names_several_nodes_can_be_looked_at():
+    command = Command(goto=["b", "c"])
+    assert (command == Command(goto=["b", "c"]), len({command}), repr(command)) == (
+        True,
+        1,
+        "Command(goto=['b', 'c'], update={})",
+    )

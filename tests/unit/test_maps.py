@@ -472,3 +472,144 @@ def test_a_map_in_a_merged_and_in_an_embedded_graph(saver, go):
     graph = StateGraph(SCHEMA).add_node("merged", child).add_node("inside", child.compile())
     graph.add_edge(START, "merged").add_edge("merged", "inside").add_edge("inside", END)
     assert logged(go(graph.compile(checkpoint_saver=saver), {})) == [0, 2, 0, 2]
+
+
+# --- how many at a time, which one, and how far -----------------------------------------------------------------------
+
+
+def squares(items, action=None, **options):
+    graph = StateGraph(SCHEMA).add_map_node("m", action or (lambda n: {"log": n * n}), lambda state: items, **options)
+    return graph.add_edge(START, "m").add_edge("m", END)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_max_concurrency_bounds_how_many_items_run_at_the_same_time(limit, how):
+    lock, running, most = threading.Lock(), [], []
+    full = threading.Barrier(limit) if limit <= 3 else None
+
+    def action(n):
+        with lock:
+            running.append(n)
+            most.append(len(running))
+        if full is not None and n < limit:
+            full.wait(PATIENCE)  # the first ones meet, so as many do run at the same time
+        with lock:
+            running.remove(n)
+        return {"log": n}
+
+    app = squares(range(12), action, max_concurrency=limit).compile()
+    state = app.invoke({}) if how == "sync" else asyncio.run(app.ainvoke({}))
+    assert state["log"] == list(range(12))
+    assert max(most) <= limit
+
+
+def test_max_concurrency_starts_nothing_after_a_failure_and_repeats_nothing(saver):
+    ran, fails = [], [True]
+
+    def action(n):
+        ran.append(n)
+        if n == 2 and fails:
+            fails.pop()
+            raise Boom
+        return {"log": n}
+
+    app = squares(range(5), action, max_concurrency=1).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError):
+        app.invoke({}, CONFIG)
+    assert ran == [0, 1, 2]
+    assert app.invoke(None, CONFIG)["log"] == [0, 1, 2, 3, 4]
+    assert ran == [0, 1, 2, 2, 3, 4]
+
+
+def test_max_concurrency_with_items_that_wait_for_a_human(saver):
+    app = squares([0, 1, 2], lambda n: {"log": interrupt(n)}, max_concurrency=1).compile(checkpoint_saver=saver)
+    stop = app.invoke_final({}, CONFIG)
+    assert [one.payload for one in stop.interrupts] == [0, 1, 2]
+    answers = {one.id: one.payload * 10 for one in stop.interrupts}
+    assert app.invoke(GraphResume(answers), CONFIG)["log"] == [0, 10, 20]
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "2", True])
+def test_a_max_concurrency_that_is_refused(limit):
+    with pytest.raises(GraphStateError, match="max_concurrency of node 'm'"):
+        squares([], max_concurrency=limit)
+
+
+FAULTS = {
+    "raises": (lambda n: 1 // (2 - n), "item 2 of node 'm' failed: ZeroDivisionError"),
+    "returns no update": (lambda n: {} if n != 2 else 3, "item 2 of node 'm' returned int"),
+    "goes somewhere": (lambda n: {} if n != 2 else Command("m"), "item 2 of node 'm' returned a Command that goes to 'm'"),
+    "cannot be merged": (lambda n: {} if n != 2 else {"strict": "x"}, "the update of item 2 of 'm' cannot be merged"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_failing_item_is_named_by_its_index(fault):
+    action, words = FAULTS[fault]
+    if fault == "raises":
+        action = lambda n: {"log": 1 // (2 - n)}  # noqa: E731
+    graph = StateGraph({**SCHEMA, "strict": Channels.base(lambda old, new: int(new))})
+    graph.add_map_node("m", action, lambda state: range(4)).add_edge(START, "m").add_edge("m", END)
+    with pytest.raises(GraphRunnerError, match=words) as failed:
+        graph.compile().invoke({})
+    assert failed.value.node_id == "m"
+
+
+def branches_of(events):
+    return [
+        (event.node_id, event.data["index"], event.data["total"]) for event in events if event.type == "parallel.branch"
+    ]
+
+
+def test_every_item_tells_its_index_and_how_many_there_are():
+    events = []
+    squares("abc", lambda item: {"log": item}, max_concurrency=1).compile(observers=[events.append]).invoke({})
+    assert branches_of(events) == [("m", 0, 3), ("m", 1, 3), ("m", 2, 3)]
+
+
+def test_every_branch_tells_its_index_and_how_many_there_are():
+    events = []
+    graph = StateGraph({}).add_node("a", lambda state: None).add_node("b", lambda state: None)
+    graph.add_edge(START, "a").add_edge(START, "b").add_edge("a", END).add_edge("b", END)
+    graph.compile(observers=[events.append]).invoke({})
+    fork = "__PARALLEL__(__START__)"
+    assert sorted(branches_of(events)) == [(fork, 0, 2), (fork, 1, 2)]
+
+
+# --- keys that more than one writes -----------------------------------------------------------------------------------
+
+
+def overwrites_of(events):
+    return [(event.node_id, dict(event.data), event.level) for event in events if event.type == "parallel.overwrite"]
+
+
+def test_branches_that_write_the_same_plain_key_are_told_and_the_last_edge_wins():
+    events = []
+    graph = StateGraph({**SCHEMA, "list": Channels.base(None, list)})
+    for name in "ab":
+        graph.add_node(name, lambda state, name=name: {"plain": name, "list": [name], "log": name, f"only {name}": 1})
+        graph.add_edge(START, name).add_edge(name, END)
+    state = graph.compile(observers=[events.append]).invoke({})
+    assert (state["plain"], state["list"], state["log"]) == ("b", ["b"], ["a", "b"])
+    fork = "__PARALLEL__(__START__)"
+    assert overwrites_of(events) == [
+        (fork, {"key": "plain", "branches": ["a", "b"]}, "warning"),
+        (fork, {"key": "list", "branches": ["a", "b"]}, "warning"),
+    ]
+
+
+def test_a_branch_that_writes_a_key_twice_overwrites_nobody():
+    events = []
+    graph = StateGraph({}).add_node("a", lambda state: {"n": 1}).add_node("a2", lambda state: {"n": 2})
+    graph.add_node("b", lambda state: {"m": 1}).add_edge(START, "a").add_edge(START, "b")
+    graph.add_edge("a", "a2").add_edge("a2", END).add_edge("b", END)
+    graph.compile(observers=[events.append]).invoke({})
+    assert overwrites_of(events) == []
+
+
+def test_items_that_write_the_same_plain_key_are_told_too():
+    events = []
+    app = squares([1, 2], lambda n: {"plain": n, "log": n}).compile(observers=[events.append])
+    assert app.invoke({})["plain"] == 2
+    assert overwrites_of(events) == [("m", {"key": "plain", "branches": ["0", "1"]}, "warning")]

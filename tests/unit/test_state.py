@@ -284,7 +284,7 @@ def test_a_message_without_an_id_is_always_appended():
     assert messages_after(Message(None, "ok"), Message(None, "ok")) == [Message(None, "ok")] * 2
 
 
-@pytest.mark.parametrize("make", [lambda id, text: {"id": id, "text": text}, Message], ids=["mapping", "object"])
+@pytest.mark.parametrize("make", [lambda key, text: {"id": key, "text": text}, Message], ids=["mapping", "object"])
 @pytest.mark.parametrize("ids", [("a", "b"), (1, 2), ((1,), (2,))])
 def test_a_message_replaces_the_earlier_one_with_its_id_where_that_stands(make, ids):
     a, b = ids

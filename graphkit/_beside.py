@@ -1,13 +1,13 @@
 """What is recorded beside a checkpoint: the keys it stands under, and what it comes to - who is waited for, and why.
 
-Branches' results, once's results and map items have keys of the engine's own (`graphkit._engine.journal`).
+Results of `once` have keys of the engine's own (`graphkit._engine.journal`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from graphkit._config import END, RunnableConfig
 from graphkit._output import CheckpointInfo, WaitingInterrupt
@@ -21,6 +21,10 @@ UPDATE: Final = "update:"
 """Prefix of a write that records a resume's `update=`: `update:<n>` -> the mapping."""
 INNER: Final = "inner:"
 """Prefix of a write that records a stop in an embedded graph: `inner:<id>` -> its namespace; None once it goes on."""
+TASK: Final = "task:"
+"""Prefix: `task:<key of the visit>` -> a finished node of a branch, or item of a map, with its updates."""
+ITEMS: Final = "items:"
+"""Prefix: `items:<key of the visit>` -> what a map goes over."""
 WITHIN: Final = "within"
 """In the metadata of an embedded graph's checkpoints: the visit of the node that it is, in the graph around it."""
 FAILURE: Final = "failure"
@@ -103,12 +107,54 @@ def told_beside(
             yield Change("answer", *about, key.removeprefix(INNER), None, written_at)
         elif key == FAILURE and value is not None:
             yield Change("failure", *about, None, value, _time_in(value, "at"))
+    tasks = [value for key, value in writes.items() if key.startswith(TASK)]
+    if tasks:  # once for all that was recorded together: a map may have thousands of items
+        node_id = tasks[-1].get("node") if isinstance(tasks[-1], Mapping) else None
+        yield Change("progress", *about, None, {"node_id": node_id}, written_at)
 
 
 def _time_in(record: Any, key: str) -> datetime | None:
     """The time that a pending write carries; None if it was written by hand without one."""
     found = record.get(key) if isinstance(record, Mapping) else None
     return found if isinstance(found, datetime) and found.tzinfo is not None else None
+
+
+class Progress(NamedTuple):
+    """How far a fork or a map is."""
+
+    node_id: str | None
+    """The map's node; None for a fork, and for a map without a finished item."""
+    done: int
+    """How many branches or items have ended."""
+    total: int
+
+
+def progress_of(writes: Mapping[str, Any]) -> list[Progress]:
+    """How far the forks and maps are that run at a checkpoint, the outermost first; from what is recorded beside it.
+
+    A fork is seen once one of its nodes has finished, a map once its items are known.
+    """
+    tasks = {key.removeprefix(TASK): task for key, task in writes.items() if key.startswith(TASK)}
+    found: dict[str, Progress] = {}
+    for key, items in writes.items():
+        if key.startswith(ITEMS):
+            place = key.removeprefix(ITEMS)
+            mine = [task for name, task in tasks.items() if _is_item_of(name, place)]
+            found[place] = Progress(mine[0]["node"] if mine else None, len(mine), len(items))
+    forks: dict[str, tuple[int, int]] = {}
+    for name, task in tasks.items():
+        if "branches" in task:
+            place = name.rpartition(".")[0].rpartition(".")[0]
+            ended = forks.get(place, (0, 0))[0] + bool(task["ends"])
+            forks[place] = ended, task["branches"]
+    for place, (ended, total) in forks.items():
+        found.setdefault(place, Progress(None, ended, total))
+    return [found[place] for place in sorted(found, key=lambda place: place.count("."))]
+
+
+def _is_item_of(task: str, place: str) -> bool:
+    head, _, number = task.rpartition(".")
+    return head == place and number.isdigit()
 
 
 Latest = tuple[RunnableConfig, Mapping[str, Any], Mapping[str, Any]]

@@ -16,7 +16,7 @@ from graphkit._config import RunnableConfig
 from graphkit._output import CheckpointInfo
 from graphkit.errors import CheckpointerConfigurationError
 
-Kind = Literal["checkpoint", "interrupt", "answer", "failure", "release", "delete", "idle"]
+Kind = Literal["checkpoint", "interrupt", "answer", "failure", "progress", "release", "delete", "idle"]
 """What has happened: see `Change`."""
 
 _FOREVER: Final = threading.TIMEOUT_MAX
@@ -27,7 +27,7 @@ class Change(NamedTuple):
     """Something that has happened in a store.
 
     checkpoint: one was stored. interrupt: a run waits for a human. answer: a stop was answered, or passed by; told of
-    the graph around an embedded one too, once it goes on. failure: a run failed. release: a history has ended and is
+    the graph around an embedded one too, once it goes on. failure: a run failed. progress: nodes of branches, or items of a map, have finished. release: a history has ended and is
     kept as a version. delete: a history is gone. idle: nobody runs the thread any more, its run having ended or its
     process having died; told by savers that can see it.
     """
@@ -42,7 +42,7 @@ class Change(NamedTuple):
     """Of interrupt and answer: the interrupt's id."""
     value: Any = None
     """Of interrupt: {node_id, when, payload, metadata, created_at}. Of answer: the answer, None if it was passed by.
-    Of failure: {node_id, type, message, at}."""
+    Of failure: {node_id, type, message, at}. Of progress: {node_id}, the node that finished last."""
     at: datetime | None = None
     """When it was stored; None if the store does not record that, and the change was noticed just now. An answer, a
     release and a delete have no time of their own: on files it is that of the last write to their log."""

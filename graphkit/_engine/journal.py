@@ -1,7 +1,7 @@
 """What is recorded beside a checkpoint while a run stands there, under which keys, and what is made of it again.
 
-The keys of stops, answers and updates are in `graphkit._abc`, for savers list them. Here are the others: finished
-tasks of a fork or a map, what a map goes over, results of `config.once`, and the failure that ended a run.
+The keys of stops, answers, updates and finished tasks are in `graphkit._beside`, for savers list them. Here are the
+others: results of `config.once`, and the failure that ended a run.
 """
 
 from __future__ import annotations
@@ -28,10 +28,6 @@ class _Run(Protocol):
     def tell(self, type: str, level: str, node_id: str | None, **data: Any) -> None: ...
 
 
-TASK: Final = "task:"
-"""Prefix: `task:<key of the visit>` -> a finished node of a branch, or item of a map, with its updates."""
-ITEMS: Final = "items:"
-"""Prefix: `items:<key of the visit>` -> what a map goes over."""
 ONCE: Final = "once:"
 """Prefix: `once:<key of the visit>:<key>` -> the result of a side effect."""
 

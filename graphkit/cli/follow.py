@@ -16,9 +16,11 @@ from graphkit._output import InterruptionMetadata, NodeOutput, StreamingOutput
 from graphkit._watch import Change, Watch
 from graphkit.cli.opening import checkpoint_of, load_app, open_store, thread_of
 from graphkit.cli.options import App, CheckpointId, Directory, Limit, MaybeThread
+from graphkit.cli.reading import progress_told
 from graphkit.cli.render import Column, Said, Table, Text, View, show
 from graphkit.cli.values import UsageError, asking, brief, counted, shown
 from graphkit.cli.world import World
+from graphkit.errors import CheckpointerError
 
 _SHOWN: Final = 20
 """Threads in the table that a terminal shows."""
@@ -59,9 +61,9 @@ def watch(
     saver = open_store(directory)
     with _watch(saver, thread, checkpoint, latest=world.is_pretty or thread is not None, interval=interval) as changes:
         if world.is_pretty:
-            _Screen(world).follow(changes, limit)
+            _Screen(world, saver).follow(changes, limit)
         else:
-            yield from _lines(world, changes, limit)
+            yield from _lines(world, saver, changes, limit)
 
 
 def _watch(
@@ -77,11 +79,11 @@ def _watch(
     return saver.watch(at, latest=latest, interval=interval)
 
 
-def _lines(world: World, changes: Watch, limit: int | None) -> Iterator[View]:
+def _lines(world: World, saver: BaseCheckpointSaver, changes: Watch, limit: int | None) -> Iterator[View]:
     statuses: dict[str, str] = {}
     told = 0
     for change in changes:
-        row = _row(world, change, statuses)
+        row = _row(world, saver, change, statuses)
         if row is not None or world.as_json:
             yield Text("" if row is None else _line(world, row), row or _data(world, change, ""))
             told += 1
@@ -89,7 +91,7 @@ def _lines(world: World, changes: Watch, limit: int | None) -> Iterator[View]:
             return
 
 
-def _row(world: World, change: Change, statuses: dict[str, str]) -> dict[str, Any] | None:
+def _row(world: World, saver: BaseCheckpointSaver, change: Change, statuses: dict[str, str]) -> dict[str, Any] | None:
     """What is told of a change; None if it says nothing to people: a run that ended well is idle, too."""
     if change.kind == "idle" and statuses.get(change.thread_id) != "running":
         return None
@@ -97,7 +99,8 @@ def _row(world: World, change: Change, statuses: dict[str, str]) -> dict[str, An
         statuses.pop(change.thread_id, None)
     elif change.checkpoint is not None and not change.checkpoint_ns:
         statuses[change.thread_id] = change.checkpoint.status
-    return _data(world, change, _told(change))
+    told = _progress(saver, change) if change.kind == "progress" else _told(change)
+    return _data(world, change, told)
 
 
 def _data(world: World, change: Change, told: str) -> dict[str, Any]:
@@ -116,6 +119,18 @@ def _data(world: World, change: Change, told: str) -> dict[str, Any]:
         "value": change.value,
         "told": told or None,
     }
+
+
+def _progress(saver: BaseCheckpointSaver, change: Change) -> str:
+    """How many items or branches are done, as far as that can be read here."""
+    at = RunnableConfig(change.thread_id, checkpoint_ns=change.checkpoint_ns)
+    if change.checkpoint is not None:
+        at = at.with_check_point_id(change.checkpoint.id)
+    try:
+        told = progress_told(saver.get_writes(at))
+    except CheckpointerError:  # a type that is not registered here
+        told = None
+    return f"{told} done" if told else f"{shown(change.value['node_id'])} done"
 
 
 def _told(change: Change) -> str:
@@ -146,8 +161,9 @@ def _line(world: World, row: dict[str, Any]) -> str:
 class _Screen:
     """A table of the threads in which something happened last."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, saver: BaseCheckpointSaver) -> None:
         self._world = world
+        self._saver = saver
         self._rows: dict[str, dict[str, Any]] = {}
         self._statuses: dict[str, str] = {}
 
@@ -168,7 +184,7 @@ class _Screen:
                 live.update(self._drawn(), refresh=True)
 
     def _take(self, change: Change) -> None:
-        row = _row(self._world, change, self._statuses)
+        row = _row(self._world, self._saver, change, self._statuses)
         if row is None:
             return
         old = self._rows.pop(change.thread_id, {})

@@ -17,6 +17,7 @@ from graphkit._engine.walk import RESUMED
 from graphkit._output import CheckpointInfo, HistorySummary
 from graphkit.cli.opening import open_store, thread_of
 from graphkit.cli.options import Directory, Limit, Meta, Namespace, Thread
+from graphkit.cli.reading import progress_told
 from graphkit.cli.render import Column, Table
 from graphkit.cli.standins import looks_without_types
 from graphkit.cli.values import UsageError, assignments
@@ -61,6 +62,7 @@ _THREADS: Final = (
     Column("status", "STATUS", "status"),
     Column("node", "NODE"),
     Column("next", "NEXT"),
+    Column("progress", "DONE"),
     Column("waiting", "WAITING FOR", "asks"),
     Column("checkpoints", "SAVED", "number"),
     Column("size", "SIZE", "bytes"),
@@ -149,6 +151,9 @@ def _fill(row: dict[str, Any], saver: BaseCheckpointSaver, thread_id: str) -> No
     row.update(checkpoints=found.checkpoints, metadata=latest.metadata, id=latest.id, tags=[*found.tags])
     if latest.status in {"interrupted", "failed"}:
         row["waiting"] = _waiting(found)
+    elif latest.status == "running":
+        at = RunnableConfig(thread_id, latest.id, latest.checkpoint_ns)
+        row["progress"] = progress_told(saver.get_writes(at))
 
 
 def _of_a_namespace(saver: BaseCheckpointSaver, thread_id: str) -> HistorySummary | None:

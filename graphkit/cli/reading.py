@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Final
 
 import typer
 
 from graphkit._abc import BaseCheckpointSaver, public_metadata
-from graphkit._beside import ANSWER, FAILURE, UPDATE, status_of, waiting_interrupts
+from graphkit._beside import ANSWER, FAILURE, UPDATE, progress_of, status_of, waiting_interrupts
 from graphkit._checkpoint import Checkpoint
 from graphkit._config import END, START, RunnableConfig
 from graphkit._diagram import GraphRepresentation
@@ -35,6 +35,7 @@ _SHOW: Final = (
     Column("created", "created", "time"),
     Column("tags", "tags", "list"),
     Column("metadata", "metadata", "value"),
+    Column("progress", "done so far"),
     Column("waiting", "waiting for", "stops"),
     Column("failure", "failed", "value"),
     Column("recorded", "recorded for the resume", "value"),
@@ -100,9 +101,18 @@ def _facts(saver: BaseCheckpointSaver, at: RunnableConfig, found: Checkpoint) ->
         "thread": at.thread, "ns": at.checkpoint_ns, "id": found.id, "parent": found.parent_id,
         "node": found.node_id, "next": found.next_node_id, "status": status_of(found.next_node_id, writes),
         "created": found.created_at, "tags": list(saver.tags_of(at)),
-        "metadata": public_metadata(found.metadata), "waiting": stops,
+        "metadata": public_metadata(found.metadata), "waiting": stops, "progress": progress_told(writes),
         "failure": writes.get(FAILURE), "recorded": recorded,
     }  # fmt: skip
+
+
+def progress_told(writes: Mapping[str, Any]) -> str | None:
+    """How many items or branches are done of each map and fork that runs; None if none does."""
+    told = [
+        f"{one.done} of {one.total} {'branches' if one.node_id is None else 'items of ' + shown(one.node_id)}"
+        for one in progress_of(writes)
+    ]
+    return ", ".join(told) or None
 
 
 def asked(stop: WaitingInterrupt) -> dict[str, Any]:

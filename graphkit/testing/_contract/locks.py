@@ -119,7 +119,7 @@ class LockTests(SaverTests):
         saver = self.open()
         seen: list[type[BaseException]] = []
 
-        def node(state: object) -> None:
+        def node(_state: object) -> None:
             with self.raises(GraphRunnerError) as caught:
                 app.invoke({}, at("t"))
             seen.append(type(caught.error))

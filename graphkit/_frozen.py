@@ -5,7 +5,8 @@ adds. The frozen classes are subclasses of the builtins, so that `isinstance`, `
 as such; copies and pickles of them are the plain, mutable builtins.
 
 The read-only classes stop mistakes, not malice: `list.append(frozen, 1)`, and C code that writes to a list without
-asking its class (`heapq.heappush`), still reach inside.
+asking its class (`heapq.heappush`), still reach inside. `checked_size` finds those that change the length, for the keys
+that an update names; what keeps the length (`heapq.heapreplace`, `list.sort(frozen)`) is not found.
 
 Every container knows its `kind`, the greatest of its members' kinds:
 
@@ -63,7 +64,7 @@ class FrozenList(list[Any]):
     Make one with `freeze`; the bare constructor takes its elements to be frozen already.
     """
 
-    __slots__ = ("base", "ids", "kind", "seen")
+    __slots__ = ("base", "ids", "kind", "seen", "size")
 
     kind: int
     """PLAIN, VALUE or PRIVATE; found out when first asked for, O(length)."""
@@ -73,13 +74,15 @@ class FrozenList(list[Any]):
     """Digests of the elements, and perhaps of others: of a list without duplicates; see `_channels`."""
     ids: set[int] | None
     """Digests of the ids of the elements, and perhaps of others: of a list of messages; see `_channels`."""
+    size: int | None
+    """The length when it entered a state; None before that. See `checked_size`."""
 
     def __getattr__(self, name: str) -> Any:
         # Called only while a slot is empty, so that the decoder can make lists without a line of Python.
         if name == "kind":
             self.kind = _kind_of_all(self)
             return self.kind
-        if name in ("base", "seen", "ids"):
+        if name in ("base", "seen", "ids", "size"):
             return None
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -106,15 +109,19 @@ class FrozenDict(dict[Any, Any]):
     Make one with `freeze`; the bare constructor takes its values to be frozen already.
     """
 
-    __slots__ = ("kind",)
+    __slots__ = ("kind", "size")
 
     kind: int
     """PLAIN, VALUE or PRIVATE; found out when first asked for, O(length)."""
+    size: int | None
+    """The length when it entered a state; None before that. See `checked_size`."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "kind":
             self.kind = _kind_of_dict(self)
             return self.kind
+        if name == "size":
+            return None
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _put(self, key: str, value: Any) -> None:
@@ -139,10 +146,17 @@ class FrozenDict(dict[Any, Any]):
 class FrozenSet(set[Any]):
     """A set that cannot be changed; unlike frozenset it is equal to, and comes back as, a set."""
 
-    __slots__ = ()
+    __slots__ = ("size",)
 
     kind: ClassVar[int] = VALUE
     """Elements are hashable and taken to be immutable, and msgpack has no sets."""
+    size: int | None
+    """The length when it entered a state; None before that. See `checked_size`."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "size":
+            return None
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def copy(self) -> set[Any]:
         return set(self)
@@ -162,6 +176,8 @@ class FrozenSet(set[Any]):
 
 
 _FROZEN: Final = frozenset({FrozenList, FrozenDict, FrozenSet})
+CONTAINERS: Final = _FROZEN
+"""The classes that `checked_size` looks at."""
 _AS_IT_IS: Final = LEAVES | _FROZEN
 _KEYED: Final = frozenset({FrozenList, FrozenDict})
 _kind_slot: Final[Callable[[Any], int]] = attrgetter("kind")
@@ -222,6 +238,24 @@ def grown(old: FrozenList, new: list[Any]) -> tuple[FrozenList, bool]:
     if len(new) == size:
         return old, True
     return extended(old, new[size:]), True
+
+
+def checked_size(value: FrozenList | FrozenDict | FrozenSet) -> None:
+    """Note the length of a container that enters a state, or see that it still has the length that it entered with.
+
+    Raises:
+        ValueError: somebody got around the read-only class and changed it.
+    """
+    size = value.size
+    if size is None:
+        value.size = len(value)
+    elif size != len(value):
+        kind = type(value).__base__.__name__  # type: ignore[union-attr]
+        raise ValueError(
+            f"a {kind} of the state was changed in place, by code that gets around its being read-only, such as heapq "
+            f"or {kind}'s own methods called on the class: change a copy of your own, which {kind}(x) makes, and "
+            f"return that"
+        )
 
 
 def kind_of(value: object) -> int:

@@ -10,7 +10,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 from graphkit._channels import REMOVE, RESET, Channel, MessagesChannel
-from graphkit._frozen import PRIVATE, FrozenDict, FrozenList, freeze, grown, kind_of, private_copy
+from graphkit._frozen import (
+    CONTAINERS,
+    PRIVATE,
+    FrozenDict,
+    FrozenList,
+    checked_size,
+    freeze,
+    grown,
+    kind_of,
+    private_copy,
+)
 from graphkit._names import JavaNames
 
 SET: Final = -1
@@ -78,6 +88,10 @@ def merge(
                 ops[key] = REMOVED
             continue
         frozen, op = _enter(old, merged)
+        if frozen.__class__ in CONTAINERS:
+            checked_size(frozen)
+        if old.__class__ in CONTAINERS and old is not frozen:
+            checked_size(old)
         if frozen is old and (frozen is not None or key in data):
             continue
         new._put(key, frozen)  # noqa: SLF001 - the one writer of a state

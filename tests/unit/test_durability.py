@@ -1,6 +1,7 @@
 """When a step is stored, and what a failure to store it does: durability, on_save_error, preserve, interval, status."""
 
 import asyncio
+import shutil
 import threading
 from functools import partial
 
@@ -628,3 +629,34 @@ def test_resume_takes_a_thread_or_the_id_of_a_run(how):  # G21
 def test_a_checkpoint_made_by_hand_has_no_run_and_is_resumed_by_its_thread(saver):
     saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={"log": ["a"]}))
     assert chain("a", "b").compile(checkpoint_saver=saver).resume("t")["log"] == ["a", "b"]
+
+
+# --- a directory that is deleted under a run --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deleted", ["the store", "the thread", "the log"])
+def test_a_run_whose_files_are_deleted_goes_on_with_its_whole_state(tmp_path, deleted):
+    root = tmp_path / "store"
+    saver = FileSystemSaver(root)
+    left = [True]
+
+    def deletes(state):
+        if left:
+            left.pop()
+            (folder,) = root.glob("t-t-*")
+            if deleted == "the log":
+                (folder / "log").unlink()
+            else:
+                shutil.rmtree(root if deleted == "the store" else folder)
+        return {"b": 1}
+
+    graph = (
+        StateGraph({}).add_node("a", lambda state: {"a": 1}).add_node("b", deletes).add_node("c", lambda s: {"c": 1})
+    )
+    graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", "c").add_edge("c", END)
+    app = graph.compile(checkpoint_saver=saver, interrupt_before=["c"])
+    app.invoke({"given": 1}, RunnableConfig("t"))
+    saver.close()
+    again = graph.compile(checkpoint_saver=FileSystemSaver(root))
+    assert again.invoke(None, RunnableConfig("t")) == {"given": 1, "a": 1, "b": 1, "c": 1}
+    assert FileSystemSaver(root).verify().ok

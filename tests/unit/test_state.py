@@ -1,6 +1,7 @@
 """States, and how an update merges: what comes out, and what is said to have changed."""
 
 import copy
+import heapq
 import json
 import pickle
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from graphkit import (
     AgentState,
     Channels,
     MessagesState,
+    NodeExecutionError,
     RemoveByHash,
     ReplaceAllWith,
     RunnableConfig,
@@ -358,3 +360,46 @@ def test_a_conversation_that_is_stored_goes_on_by_id(tmp_path):
         graph.compile(checkpoint_saver=FileSystemSaver(tmp_path)).invoke({}, RunnableConfig("t"))
     stored = FileSystemSaver(tmp_path).get(RunnableConfig("t")).state["messages"]
     assert stored == [{"id": "draft", "text": "draft 2"}, {"role": "user"}, {"role": "user"}]
+
+
+# What gets around the read-only classes
+
+
+AROUND = {
+    "heapq": (["b", "c"], lambda value: heapq.heappush(value, "a")),
+    "list.append": ([1], lambda value: list.append(value, 2)),
+    "list.pop": ([1], list.pop),
+    "dict.__setitem__": ({"a": 1}, lambda value: dict.__setitem__(value, "b", 2)),
+    "set.add": ({1}, lambda value: set.add(value, 2)),
+}
+
+
+@pytest.mark.parametrize("way", AROUND)
+@pytest.mark.parametrize("given", ["the same", "a copy", "another"])
+@pytest.mark.parametrize("channel", [None, Channels.base(lambda old, new: new)])
+def test_a_container_that_was_changed_in_place_is_found_at_the_next_update_of_its_key(way, given, channel):
+    value, change = AROUND[way]
+    channels = {} if channel is None else {"x": channel}
+    data, _ = merge(FrozenDict(), {"x": value, "y": 1}, channels)
+    change(data["x"])
+    update = {"the same": data["x"], "a copy": type(value)(data["x"]), "another": None}[given]
+    with pytest.raises(ValueError, match=f"a {type(value).__name__} of the state was changed in place"):
+        merge(data, {"x": update if update is not None else 5}, channels)
+    merge(data, {"y": 2}, channels)  # other keys cost nothing
+
+
+def test_a_node_that_gets_around_the_read_only_classes_is_told():
+    def push(state):
+        heapq.heappush(state["queue"], "a")
+        return {"queue": state["queue"]}
+
+    graph = StateGraph({}).add_node("push", push).add_edge(START, "push").add_edge("push", END)
+    with pytest.raises(NodeExecutionError, match="'push' cannot be merged: a list of the state was changed in place"):
+        graph.compile().invoke({"queue": ["b"]})
+
+
+def test_a_list_that_grows_step_by_step_keeps_its_size():
+    data = FrozenDict()
+    for n in range(100):
+        data, _ = merge(data, {"log": n, "unique": n, "list": [n]}, CHANNELS)
+    assert len(data["log"]) == len(data["unique"]) == len(data["list"]) == 100

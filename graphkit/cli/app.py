@@ -25,6 +25,7 @@ SUBJECTS: Final = (
     "steering",
     "running",
     "follow",
+    "damage",
     "caring",
     "moving",
     "langgraph_imports",

@@ -1,125 +1,21 @@
-"""Looking after a store: verify, repair, compact, prune, copy, delete, release."""
+"""Looking after a store: compact, prune, copy, delete, release."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 import typer
 
 from graphkit._abc import BaseCheckpointSaver, Retention
 from graphkit._config import RunnableConfig
+from graphkit.cli.damage import ability, has_files
 from graphkit.cli.looking import age
 from graphkit.cli.opening import open_store, thread_of
 from graphkit.cli.options import Directory, DryRun, MaybeThread, Thread
-from graphkit.cli.render import Column, Said, Table, human_bytes
+from graphkit.cli.render import Said, human_bytes
 from graphkit.cli.values import UsageError, counted, shown
 from graphkit.cli.world import World
-from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointNotFoundError
-
-_PROBLEMS: Final = (
-    Column("path", "FILE"),
-    Column("state", "STATE"),
-    Column("offset", "AT BYTE", "number"),
-    Column("checkpoints", "GOOD CHECKPOINTS", "number"),
-    Column("reason", "REASON"),
-)
-
-
-def _ability(saver: BaseCheckpointSaver, name: str) -> Callable[..., Any]:
-    """What some savers can do beyond the contract.
-
-    Raises:
-        CheckpointerConfigurationError: this one cannot.
-    """
-    found = getattr(saver, name, None)
-    if not callable(found):
-        raise CheckpointerConfigurationError(f"{type(saver).__name__} cannot {name}; a checkpoint directory can")
-    return found  # type: ignore[no-any-return]
-
-
-def _named(saver: BaseCheckpointSaver, typed: str | None) -> str | None:
-    """The thread that was typed; one that only its name still proves is taken as it is."""
-    if typed is None:
-        return None
-    try:
-        return thread_of(saver, typed, released=True)
-    except CheckpointNotFoundError:
-        if _is_there(saver, typed):
-            return typed
-        raise
-
-
-def _is_there(saver: BaseCheckpointSaver, thread_id: str) -> bool:
-    verify = getattr(saver, "verify", None)
-    return verify is not None and any(one.files or one.unfinished for one in verify(thread_id).threads)
-
-
-def verify(world: World, directory: Directory, thread: MaybeThread = None) -> Any:
-    """Read every byte and tell what is wrong. Changes nothing, and nobody waits. Exits with 12 if there is damage.
-
-    Example: graphkit verify runs
-    """
-    saver = open_store(directory)
-    check = _ability(saver, "verify")
-    with world.progress("verifying") as progress:
-        report = check(_named(saver, thread), progress=progress)
-    rows = [_file_row(one, file) for one in report.threads for file in one.files if file.state != "ok"]
-    rows += [
-        {"thread": one.thread_id, "path": one.directory, "state": f"unfinished {one.unfinished}"}
-        for one in report.threads
-        if one.unfinished
-    ]
-    checkpoints = sum(file.checkpoints for one in report.threads for file in one.files)
-    sums = {"threads": len(report.threads), "checkpoints": checkpoints, "size": report.size, "ok": report.ok}
-    amount = (
-        f"{counted(len(report.threads), 'thread')}, {counted(checkpoints, 'checkpoint')}, {human_bytes(report.size)}"
-    )
-    if report.ok:
-        return Said(f"{amount}: all of it is well", {**sums, "problems": []})
-    code = CheckpointCorruptionError.exit_code if any(row["state"] != "torn" for row in rows) else 0
-    advice = "see `graphkit repair`" if code else "the next write, or `graphkit repair`, sets a torn end aside"
-    said = Said(f"{amount}: {len(rows)} not well; {advice}", {**sums, "problems": rows}, code)
-    return iter([said] if world.as_json else [Table(_PROBLEMS, rows, ""), said])
-
-
-def _file_row(one: Any, file: Any) -> dict[str, Any]:
-    return {
-        "thread": one.thread_id, "path": file.path, "state": file.state, "offset": file.offset,
-        "reason": file.reason, "size": file.size, "checkpoints": file.checkpoints,
-    }  # fmt: skip
-
-
-def repair(world: World, directory: Directory, thread: MaybeThread = None, dry_run: DryRun = False) -> Said:
-    """Make damaged threads readable again, with every checkpoint that can still be rebuilt. Old bytes are set aside.
-
-    Example: graphkit repair runs order-17 --dry-run
-    """
-    saver = open_store(directory)
-    only = _named(saver, thread)
-    if dry_run:
-        report = _ability(saver, "verify")(only)
-        wrong = [one for one in report.threads if not one.ok]
-        names = ", ".join(shown(one.thread_id or one.directory) for one in wrong) or "none"
-        return Said(
-            f"would repair {counted(len(wrong), 'thread')}: {names}", {"threads": [one.thread_id for one in wrong]}
-        )
-    with world.progress("repairing") as progress:
-        done = _ability(saver, "repair")(only, progress=progress)
-    kept, lost = sum(file.kept for file in done.files), [one for file in done.files for one in file.lost]
-    refused = [file for file in done.files if file.refused]
-    files = [
-        {"path": file.before.path, "kept": file.kept, "set_aside": file.set_aside, "refused": file.refused}
-        for file in done.files
-    ]
-    sentence = f"repaired {counted(len(done.files) - len(refused), 'file')}: kept {counted(kept, 'checkpoint')}, "
-    sentence += f"lost {counted(len(lost), 'record')}"
-    sentence += "".join(f"\n{file.before.path}: {file.refused}" for file in refused)
-    losses = [{"checkpoint": one.checkpoint_id, "offset": one.offset, "reason": one.reason} for one in lost]
-    data = {"files": files, "lost": losses, "finished": list(done.finished), "removed": list(done.removed)}
-    return Said(
-        sentence if done.files else "nothing was damaged", data, CheckpointCorruptionError.exit_code if refused else 0
-    )
+from graphkit.errors import CheckpointNotFoundError
 
 
 def compact(world: World, directory: Directory, thread: MaybeThread = None, dry_run: DryRun = False) -> Said:
@@ -129,7 +25,7 @@ def compact(world: World, directory: Directory, thread: MaybeThread = None, dry_
     """
     saver = open_store(directory)
     only = None if thread is None else thread_of(saver, thread)
-    call = _ability(saver, "compact")
+    call = ability(saver, "compact")
     if dry_run:
         size = saver.size(only)
         return Said(f"would rewrite what can be shortened among {human_bytes(size)}", {"size": size})
@@ -226,7 +122,7 @@ def delete(
 ) -> Said:
     """Remove a thread with all its versions. Asks first; where nobody can be asked, --yes says so.
 
-    The id must be typed whole.
+    What repair has set aside goes too. The id must be typed whole.
 
     Example: graphkit delete runs order-17 --yes
     """
@@ -243,7 +139,12 @@ def delete(
 
 
 def _whole(saver: BaseCheckpointSaver, typed: str) -> str:
-    found = thread_of(saver, typed, released=True)
+    try:
+        found = thread_of(saver, typed, released=True)
+    except CheckpointNotFoundError:
+        if has_files(saver, typed):  # no log, but what a repair has set aside
+            return typed
+        raise
     if typed not in {found, shown(found)}:
         raise UsageError(f"what is removed must be typed whole: {shown(found)}")
     return found
@@ -281,4 +182,4 @@ def release(
     )
 
 
-COMMANDS: Final = (verify, repair, compact, prune, copy, delete, release)
+COMMANDS: Final = (compact, prune, copy, delete, release)

@@ -39,6 +39,8 @@ _SHORTEST_FOR_RATE: Final = 60
 def stats(world: World, directory: Directory, thread: MaybeThread = None) -> Card:
     """Sum up a store or a thread: statuses, checkpoints, bytes, how often and how fast it saves, how resumes end.
 
+    The time of a node counts neither waiting for people nor downtime. A rate per hour wants a minute of history.
+
     Example: graphkit stats runs
     """
     saver = open_store(directory)

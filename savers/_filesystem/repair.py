@@ -68,8 +68,8 @@ class Lost:
     checkpoint_id: str | None
     """The checkpoint that is lost or, for a value or a tag beside one, that it belonged to; None: nobody can tell."""
     reason: str
-    records: int = 1
-    """How many records are lost here."""
+    records: int | None = 1
+    """How many records are lost here; None: the damage reaches to the end of the log, and nobody can tell."""
 
 
 @final
@@ -350,12 +350,16 @@ class _Salvage:
             self._take(walk, frame)
             end, seq = frame.end, frame.seq
         if end < size:
-            self._missing(end, size, 1)
+            self._missing(end, size, None)
 
-    def _missing(self, start: int, end: int, count: int) -> None:
+    def _missing(self, start: int, end: int, count: int | None) -> None:
+        """Note a gap between good records; `count` is None at the end of the log."""
         self._gaps.append((start, end))
-        records = "1 record" if count == 1 else f"{count} records"
-        reason = f"{end - start} bytes of {records} are damaged"
+        if count is None:
+            reason = f"the last {end - start} bytes are damaged"
+        else:
+            records = "1 record" if count == 1 else f"{count} records"
+            reason = f"{end - start} bytes of {records} are damaged"
         self.lost.append(Lost(offset=start, checkpoint_id=None, reason=reason, records=count))
 
     def _take(self, walk: Walk, frame: log.Frame) -> None:

@@ -38,25 +38,131 @@ def test_a_torn_end_is_no_error(store):
     assert (done.code, "sets a torn end aside" in done.out) == (0, True)
 
 
-def test_repair(store):
+def garble(store, thread, start=150):
+    """Overwrite all of a thread's log but its beginning."""
+    (path,) = store.glob(f"t-{thread}-*/log")
+    data = path.read_bytes()
+    path.write_bytes(data[:start] + b"?" * (len(data) - start))
+    return path
+
+
+def test_repair_says_what_is_kept_what_is_lost_and_where_the_copy_is(store):
     damage(store, "order-18", offset=-100)
+    (log,) = store.glob("t-order-18-*/log")
+    old = log.read_bytes()
     before = files(store)
     would = graphkit("repair", store, "--dry-run")
-    assert would.out == "would repair 1 thread: order-18\n"
     assert files(store) == before
     done = graphkit("repair", store, "order-18")
-    assert (done.code, done.out.startswith("repaired 1 file: kept 1 checkpoint, lost ")) == (0, True)
+    (copy,) = log.parent.glob("damaged-*.bin")
+    assert copy.read_bytes() == old
+    head = f"  {log.parent.name}/log: damaged at byte "
+    assert [line.split(": ")[0] for line in would.lines] == [line.split(": ")[0] for line in done.lines[:-2]] + [
+        would.lines[-2], would.lines[-1],
+    ]  # fmt: skip
+    assert would.lines[0] == "order-18: would keep 1 checkpoint, would lose 2 records"
+    assert done.lines[0] == "order-18: kept 1 checkpoint, lost 2 records"
+    assert (would.lines[1].startswith(head), done.lines[1].startswith(head)) == (True, True)
+    assert done.lines[2].startswith("    lost: byte ")
+    assert would.lines[-2:] == [f"    the copy would be {copy}", "would repair 1 thread"]
+    assert done.lines[-2:] == [f"    the old bytes are in {copy}", "repaired 1 thread"]
+    assert (would.code, done.code) == (0, 0)
     assert graphkit("verify", store).code == 0
+
+
+def test_repair_of_a_store_that_is_well(store):
     assert graphkit("repair", store).out == "nothing was damaged\n"
+    assert graphkit("repair", store, "--dry-run").out == "nothing is damaged\n"
     data = graphkit("repair", store, "--json").json
-    assert data == {"files": [], "lost": [], "finished": [], "removed": []}
+    assert data == {"dry_run": False, "threads": [], "finished": [], "removed": []}
+
+
+def test_repair_as_json(store):
+    damage(store, "order-18", offset=-100)
+    would = graphkit("repair", store, "--dry-run", "--json").json
+    done = graphkit("repair", store, "--json").json
+    assert would == {**done, "dry_run": True}
+    (thread,) = done["threads"]
+    assert (thread["thread"], thread["kept"], thread["lost"]) == ("order-18", 1, 2)
+    (file,) = thread["files"]
+    assert (file["state"], file["kept"], file["refused"]) == ("damaged", 1, "")
+    assert [(one["checkpoint"], one["records"]) for one in file["lost"]] == [
+        (None, 1), ("00000000-0000-7000-8000-000000000013", 1),
+    ]  # fmt: skip
+    assert (store / file["set_aside"]).exists()
+
+
+@pytest.mark.parametrize("options", [["--dry-run"], []])
+def test_a_repair_that_keeps_nothing_is_no_success(store, options):
+    garble(store, "order-17")
+    damage(store, "order-18", offset=-100)
+    done = graphkit("repair", store, *options)
+    assert done.code == 12
+    keep, lose = ("would keep", "would lose") if options else ("kept", "lost")
+    assert done.lines[0] == f"order-17: {keep} nothing, {lose} at least 1 record"
+    assert f"{'would repair' if options else 'repaired'} 1 of 2 threads" in done.lines
+    assert done.lines[-1].startswith("restore from a backup what could not be kept")
+
+
+def test_a_torn_end_loses_nothing_that_was_acknowledged(store):
+    (path,) = store.glob("t-order-18-*/log")
+    path.write_bytes(path.read_bytes()[:-5])
+    would = graphkit("repair", store, "--dry-run")
+    done = graphkit("repair", store)
+    assert would.lines[0] == "order-18: would keep 2 checkpoints, would lose nothing"
+    assert done.lines[0] == "order-18: kept 2 checkpoints, lost nothing"
+    (copy,) = path.parent.glob("torn-*.bin")
+    assert (str(copy) in would.lines[-2], str(copy) in done.lines[-2], done.code) == (True, True, 0)
+
+
+def test_what_repair_finishes_and_removes_is_said(store):
+    leftover = store / f"tmp-{next(store.glob('t-order-17-*')).name}"
+    leftover.mkdir()
+    would = graphkit("repair", store, "--dry-run")
+    assert (would.out, leftover.exists()) == ("would remove 1 leftover of writers that died\n", True)
+    assert graphkit("repair", store).out == "removed 1 leftover of writers that died\n"
+    assert not leftover.exists()
+
+
+def test_many_losses_are_cut_for_people_only(store, saver):
+    for number in range(30, 50):
+        saver.put(RunnableConfig("import-a"), checkpoint(number, "x", "y", {f"k{number}": "v" * 200}, number - 1))
+    saver.close()
+    (path,) = store.glob("t-import-a-*/log")
+    data = bytearray(path.read_bytes())
+    data[300] ^= 1
+    path.write_bytes(data)
+    would = graphkit("repair", store, "--dry-run")
+    assert len(would.lines) < 20
+    assert "more places; --json lists them" in would.out
+    (thread,) = graphkit("repair", store, "--dry-run", "--json").json["threads"]
+    assert len(thread["files"][0]["lost"]) > 10
+
+
+def test_a_thread_of_which_only_set_aside_files_are_left_can_be_deleted(store):
+    log = garble(store, "order-17")
+    graphkit("repair", store)
+    assert [path.name[:8] for path in log.parent.iterdir() if path.suffix == ".bin"] == ["damaged-"]
+    assert "order-17" not in graphkit("threads", store).out
+    beginning = graphkit("delete", store, "order-1", "--yes")
+    assert "order-17" not in beginning.out
+    would = graphkit("delete", store, "order-17", "--dry-run")
+    assert (would.code, would.out.startswith("would delete order-17, ")) == (0, True)
+    assert log.parent.exists()
+    assert graphkit("delete", store, "order-17", "--yes").out.startswith("deleted order-17, ")
+    assert not log.parent.exists()
+    assert graphkit("delete", store, "order-17", "--yes").code == 11
 
 
 def test_a_thread_that_only_its_name_proves_is_repaired_when_it_is_named(store):
     FileSystemSaver(store).put(RunnableConfig("Order / 19"), checkpoint(1, "a", "b", {}))
     damage(store, "order-19", offset=70)
+    unnamed = graphkit("repair", store)
+    directory = next(store.glob("t-order-19-*")).name
+    assert (unnamed.code, unnamed.lines[0]) == (12, f"{directory}: not repaired")
+    assert "    because whose it is cannot be read: name the thread" in unnamed.lines
     done = graphkit("repair", store, "Order / 19")
-    assert (done.code, done.out.startswith("repaired 1 file: kept 1 checkpoint")) == (0, True)
+    assert (done.code, done.lines[0].startswith("Order / 19: kept 1 checkpoint")) == (0, True)
     assert graphkit("repair", store, "Order / 20").code == 11
 
 

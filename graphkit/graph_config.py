@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from graphkit._abc import BaseCheckpointSaver
 from graphkit._observe import Observer
+from graphkit._wording import plain_sentence
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.observers import observers_of
 from graphkit.registry import get_checkpoint_store
@@ -32,7 +33,7 @@ class _Config(BaseModel):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+            problems = [f"{'.'.join(map(str, one['loc']))}: {plain_sentence(one['msg'])}" for one in error.errors()]
             raise CheckpointerConfigurationError("; ".join(problems)) from error
 
     @classmethod

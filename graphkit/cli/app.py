@@ -7,14 +7,19 @@ import importlib
 import inspect
 import logging
 import re
+import sys
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final, NoReturn, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from graphkit._wording import plain_text
+from graphkit.cli.opening import LIKE_A_WORD, near
 from graphkit.cli.render import Said, show
+from graphkit.cli.usage import is_usage_error, sentence_of
+from graphkit.cli.values import UsageError, shown
 from graphkit.cli.world import World
 from graphkit.errors import DISTRIBUTION, CheckpointSerializationError, GraphKitError
 
@@ -70,9 +75,31 @@ def application() -> typer.Typer:
 class _Group(TyperGroup):
     """Takes `import langgraph-sqlite` for the command `import-langgraph-sqlite`: what is imported is said second."""
 
+    def main(self, *args: Any, **extra: Any) -> NoReturn:
+        """Run a command line and exit; what was typed wrongly is said in graphkit's words."""
+        world: World = extra["obj"]
+        try:
+            code = super().main(*args, **{**extra, "standalone_mode": False})
+        except KeyboardInterrupt:
+            code = 130
+        except Exception as error:
+            if isinstance(error, UsageError):
+                world.warn(f"graphkit: {error}")
+            elif type(error).__name__ == "NoArgsIsHelpError":
+                world.warn(str(error))
+            elif is_usage_error(error):
+                world.warn(sentence_of(error))
+            else:
+                raise
+            code = UsageError.exit_code
+        sys.exit(code if isinstance(code, int) else 0)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if len(args) > 1 and f"{args[0]}-{args[1]}" in self.commands:
             args = [f"{args[0]}-{args[1]}", *args[2:]]
+        elif args and not args[0].startswith("-") and args[0] not in self.commands and not ctx.resilient_parsing:
+            hint = near(args[0], list(self.commands), likeness=LIKE_A_WORD) or "; see `graphkit --help`"
+            raise UsageError(f"there is no command {shown(args[0])}{hint}")
         return super().resolve_command(ctx, args)
 
 
@@ -151,7 +178,7 @@ def _told(world: World, call: Callable[[], Any]) -> int:
     except (GraphKitError, OSError) as error:
         if world.debug:
             world.warn("".join(traceback.format_exception(error)).rstrip())
-        world.warn(f"graphkit: {error}{_advice(error)}")
+        world.warn(f"graphkit: {plain_text(str(error))}{_advice(error)}")
         return error.exit_code if isinstance(error, GraphKitError) else 1
     except KeyboardInterrupt:
         return 130
@@ -159,7 +186,8 @@ def _told(world: World, call: Callable[[], Any]) -> int:
         if world.debug:
             raise
         world.warn(
-            f"graphkit: {type(error).__name__}: {error}; nobody foresaw this: run it again with --debug and report it"
+            f"graphkit: {type(error).__name__}: {plain_text(str(error))}; "
+            f"unexpected error: rerun with --debug and please report it"
         )
         return _UNFORESEEN
     finally:

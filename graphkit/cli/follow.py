@@ -14,6 +14,7 @@ from graphkit._abc import BaseCheckpointSaver
 from graphkit._config import RunnableConfig
 from graphkit._output import InterruptionMetadata, NodeOutput, StreamingOutput
 from graphkit._watch import Change, Watch
+from graphkit._wording import plain_text
 from graphkit.cli.opening import checkpoint_of, load_app, open_store, thread_of
 from graphkit.cli.options import App, CheckpointId, Directory, Limit, MaybeThread
 from graphkit.cli.reading import progress_told
@@ -141,7 +142,8 @@ def _told(change: Change) -> str:
     if change.kind == "answer":
         return "goes on" if value is None else f"answered: {brief(value, _WIDTH)}"
     if change.kind == "failure":
-        return f"failed in {shown(str(value['node_id']))}: {value['type']}: {brief(value['message'], _WIDTH)}"
+        message = plain_text(str(value["message"]))
+        return f"failed in {shown(str(value['node_id']))}: {value['type']}: {brief(message, _WIDTH)}"
     if change.kind == "checkpoint":
         return ""
     return {"release": "released", "delete": "deleted", "idle": "its process has died"}[change.kind]

@@ -15,6 +15,7 @@ from graphkit._beside import FAILURE, INNER, INTERRUPT
 from graphkit._config import START, RunnableConfig
 from graphkit._engine.walk import RESUMED
 from graphkit._output import CheckpointInfo, HistorySummary
+from graphkit._wording import plain_text
 from graphkit.cli.opening import open_store, thread_of
 from graphkit.cli.options import Directory, Limit, Meta, Namespace, Thread
 from graphkit.cli.reading import progress_told
@@ -182,7 +183,7 @@ def _updated(found: HistorySummary) -> datetime:
 def _waiting(found: HistorySummary) -> Any:
     """What a human is asked, or why it failed."""
     if found.failure is not None and not found.waiting:
-        return f"{found.failure['type']}: {found.failure['message']}"
+        return f"{found.failure['type']}: {plain_text(str(found.failure['message']))}"
     told = [f"{stop.when} {stop.node_id}" if stop.payload is None else stop.payload for stop in found.waiting]
     return told[0] if len(told) == 1 else told
 

@@ -15,6 +15,7 @@ from graphkit._abc import BaseCheckpointSaver, HasVersions
 from graphkit._compiled import CompiledGraph
 from graphkit._config import RunnableConfig
 from graphkit._output import CheckpointInfo
+from graphkit._wording import plain_text
 from graphkit.cli.values import UsageError, shown
 from graphkit.errors import (
     CheckpointCorruptionError,
@@ -27,6 +28,8 @@ from graphkit.errors import (
 _MARKER: Final = "graphkit.store"
 _MARKS: Final = frozenset({_MARKER, "locks"})
 _THREAD: Final = re.compile(r"t-[a-z0-9-]{0,40}-[a-z2-7]{24}\Z")
+LIKE_A_WORD: Final = 0.65
+"""How much alike two words must be, if one may be a typing error for the other; `thread` and `repair` have 0.5."""
 _FEWEST: Final = 4
 """Characters of an id that are enough to mean it, if they are unique."""
 _ELLIPSIS: Final = "…"
@@ -78,11 +81,17 @@ def _near_paths(path: Path) -> str:
     return near(path.name, names)
 
 
-def near(wanted: str, known: Sequence[str]) -> str:
-    """The end of a sentence about something unknown: what was perhaps meant."""
+def near(wanted: str, known: Sequence[str], *, likeness: float = 0.5) -> str:
+    """The end of a sentence about something unknown: what was perhaps meant.
+
+    Args:
+        wanted: what was typed.
+        known: what there is.
+        likeness: from 0 to 1, how much alike the two must be; short words from a small set want more.
+    """
     from difflib import get_close_matches
 
-    close = get_close_matches(wanted, known, n=3, cutoff=0.5)
+    close = get_close_matches(wanted, known, n=3, cutoff=likeness)
     return f"; did you mean {' or '.join(map(shown, close))}?" if close else ""
 
 
@@ -205,17 +214,41 @@ def _object(name: str) -> Any:
         raise UsageError(f"--app: importing {shown(module_name)} failed: {_cause(error)}") from error
     for part in path.split("."):
         if not hasattr(found, part):
-            raise UsageError(f"--app: {module_name} has no {path}{near(part, dir(found))}")
+            raise UsageError(f"--app: {module_name} has no {shown(path)}{_near_graphs(part, found)}")
         found = getattr(found, part)
     return found
 
 
+def _near_graphs(wanted: str, owner: Any) -> str:
+    """The end of a sentence about a graph that is not there: which ones are, first those with a similar name."""
+    graphs = _graphs_in(owner)
+    if not graphs:
+        return "; it has no graph"
+    return near(wanted, graphs, likeness=LIKE_A_WORD) or f"; its graphs: {some(graphs)}"
+
+
+def _graphs_in(owner: Any) -> list[str]:
+    """The public names of an object that are graphs, or functions that say they return one."""
+    from graphkit._graph import StateGraph
+
+    kinds = (CompiledGraph, StateGraph)
+    names = {kind.__name__ for kind in kinds}
+    found = []
+    for name, value in sorted(vars(owner).items()) if hasattr(owner, "__dict__") else ():
+        returned = getattr(value, "__annotations__", {}).get("return") if callable(value) else None
+        makes_graph = returned in kinds or str(returned).rpartition(".")[2] in names
+        if not name.startswith("_") and (isinstance(value, kinds) or makes_graph):
+            found.append(name)
+    return found
+
+
 def _cause(error: Exception) -> str:
-    """What went wrong in the user's own code, and where: the last line of its traceback."""
-    frames = traceback.extract_tb(error.__traceback__)
-    is_there = frames and frames[-1].filename != __file__ and not isinstance(error, SyntaxError)  # that tells it itself
-    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if is_there else ""
-    return f"{type(error).__name__}: {error}{where}; --debug shows the traceback"
+    """What went wrong in the user's own code, and where: the last line of its traceback that no library wrote."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    own = [frame for frame in frames if "site-packages" not in frame.filename] or frames
+    is_there = own and not isinstance(error, SyntaxError)  # that tells it itself
+    where = f" ({own[-1].filename}, line {own[-1].lineno})" if is_there else ""
+    return f"{type(error).__name__}: {plain_text(str(error))}{where}; --debug shows the traceback"
 
 
 def _compiled(name: str, found: Any) -> CompiledGraph:
@@ -231,7 +264,8 @@ def _compiled(name: str, found: Any) -> CompiledGraph:
     if isinstance(found, StateGraph):
         found = found.compile()
     if not isinstance(found, CompiledGraph):
-        raise UsageError(f"--app: {shown(name)} is a {type(found).__name__}, no graph and no function that makes one")
+        kind = type(found).__name__
+        raise UsageError(f"--app: {shown(name)} is of type {kind}; name a graph, or a function that makes one")
     return found
 
 

@@ -37,7 +37,7 @@ _SHOW: Final = (
     Column("metadata", "metadata", "value"),
     Column("progress", "done so far"),
     Column("waiting", "waiting for", "stops"),
-    Column("failure", "failed", "value"),
+    Column("failure", "failed", "failure"),
     Column("recorded", "recorded for the resume", "value"),
 )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from graphkit._wording import plain_text
 from graphkit.cli.values import asking, brief, plain, shown, to_json
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Column:
     title: str
     kind: str = "text"
     """"text", "status", "name" and "id" (shortened at a terminal), "time", "age", "bytes", "seconds", "number", "list",
-    "asks", "stops", "value"."""
+    "asks", "stops", "failure", "value"."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +222,13 @@ def _time(world: World, when: datetime) -> str:
     return f"{local} ({relative(world.now() - when)})"
 
 
+def _failed(failure: Mapping[str, Any]) -> str:
+    """Why a run ended, and in which node; a record that was written by hand may lack anything."""
+    node = f" in {shown(str(failure['node_id']))}" if failure.get("node_id") else ""
+    message = shown(plain_text(str(failure.get("message", ""))))
+    return f"{shown(str(failure.get('type', 'failed')))}{node}: {message}"
+
+
 def _bytes(_world: World, size: int) -> str:
     return human_bytes(size)
 
@@ -236,6 +244,7 @@ _CELLS: Final[Mapping[str, Callable[[Any, Any], str]]] = {
     "id": lambda _, text: shown(text),
     "whole": lambda _, value: shown(value) if isinstance(value, str) else to_json(value),
     "list": lambda _, items: " ".join(map(shown, items)),
+    "failure": lambda _, failure: _failed(failure),
     "asks": lambda _, payload: asking(payload, _TEXT_LIMIT),
     "stops": lambda _, stops: "; ".join(
         f"{one['when']} {shown(one['node'])}: {asking(one['payload'])}" for one in stops

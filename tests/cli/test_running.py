@@ -66,8 +66,11 @@ def test_what_an_app_may_be(tmp_path, shop, app):
         ("shop", "--app wants module:object"),
         ("shop:", "--app wants module:object"),
         ("shopp:app", "there is no module shopp"),
-        ("shop:ap", "shop has no ap; did you mean app"),
-        ("shop:number", "shop:number is a int, no graph"),
+        ("shop:ap", "shop has no ap; did you mean app?"),
+        ("shop:numbr", "shop has no numbr; its graphs: app, asynchronous, changed, graph, reviewed\n"),
+        ("shop:START_", "shop has no START_; its graphs: "),
+        ("os:graph", "os has no graph; it has no graph\n"),
+        ("shop:number", "shop:number is of type int; name a graph, or a function that makes one"),
     ],
 )
 def test_what_is_no_app(tmp_path, shop, app, message):
@@ -251,3 +254,90 @@ def test_sigterm_stops_at_the_node_boundary(tmp_path):
     assert process.returncode == 0
     assert out.splitlines()[-1] == "t stopped after 1 step and waits before b: pause"
     assert graphkit("show", tmp_path / "runs", "t", "--json").json["state"] == {"n": 1}
+
+
+FUSSY = """
+from pydantic import BaseModel, field_validator
+
+from graphkit import END, START, CompiledGraph, StateGraph
+
+
+class Order(BaseModel):
+    count: int = 1
+
+    @field_validator("count")
+    @classmethod
+    def some(cls, count):
+        if count < 1:
+            raise ValueError("order at least one")
+        return count
+
+
+def reserve(state):
+    return {"count": state["count"] - 5}
+
+
+def make() -> CompiledGraph:
+    return StateGraph(Order).add_node("reserve", reserve).add_edge(START, "reserve").add_edge("reserve", END).compile()
+
+
+def broken():
+    return Order(count="many", size=3)
+
+
+app = make()
+"""
+
+
+@pytest.fixture
+def fussy(tmp_path, monkeypatch):
+    """A module `fussy` whose states pydantic checks."""
+    (tmp_path / "fussy.py").write_text(FUSSY, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    sys.modules.pop("fussy", None)
+    yield tmp_path / "runs"
+    sys.modules.pop("fussy", None)
+
+
+LIBRARY_WORDS = ("Value error", "validation error", "Input should", "errors.pydantic.dev", "input_value", "[type=")
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ('{"count": 0}', "the input cannot be merged: Order: count: order at least one"),
+        ('{"count": "x"}', "the input cannot be merged: Order: count: must be a valid integer, "),
+        ('{"count": 3}', "the update of 'reserve' cannot be merged: Order: count: order at least one"),
+    ],
+)
+def test_what_pydantic_refuses_is_said_without_its_words(fussy, given, sentence):
+    done = graphkit("run", fussy, "--app", "fussy:app", "-t", "t", "--input", given)
+    assert done.code == 4
+    assert done.err.startswith(f"graphkit: {sentence}")
+    assert not any(word in done.err for word in LIBRARY_WORDS)
+    assert done.err.count("\n") == 1
+
+
+def test_a_stored_failure_is_shown_without_the_words_of_pydantic(fussy):
+    graphkit("run", fussy, "--app", "fussy:app", "-t", "t", "--input", '{"count": 3}')
+    reason = "Order: count:"  # a line of watch has no room for more
+    for command in (["threads"], ["show", "t"], ["watch", "t", "--limit", "2"]):
+        done = graphkit(command[0], fussy, *command[1:])
+        assert (done.code, reason in done.out) == (0, True)
+        assert not any(word in done.out for word in LIBRARY_WORDS)
+    assert "failed      NodeExecutionError in reserve: the update of" in graphkit("show", fussy, "t").out
+
+
+def test_a_function_that_fails_is_told_with_the_line_of_the_application(fussy):
+    done = graphkit("run", fussy, "--app", "fussy:broken")
+    assert done.code == 2
+    assert "failed: ValidationError: Order: count: must be a valid integer" in done.err
+    assert "fussy.py, line 27)" in done.err
+    assert not any(word in done.err for word in LIBRARY_WORDS)
+
+
+def test_a_function_that_says_that_it_returns_a_graph_is_suggested(fussy):
+    done = graphkit("run", fussy, "--app", "fussy:mak")
+    assert done.err == "graphkit: --app: fussy has no mak; did you mean make?\n"
+    assert graphkit("run", fussy, "--app", "fussy:reserv").err.endswith("has no reserv; its graphs: app, make\n")

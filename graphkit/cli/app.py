@@ -9,7 +9,9 @@ import logging
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Final, NoReturn, get_type_hints
 
 import typer
@@ -167,11 +169,9 @@ def _as_typer_wants(function: Callable[..., Any]) -> Callable[..., None]:
 
 def _told(world: World, call: Callable[[], Any]) -> int:
     """Show what a command gives: a view, or several as they come. Returns the exit code."""
-    handler = _Warnings(world)
-    logger = logging.getLogger("graphkit")
-    logger.addHandler(handler)
     try:
-        return _shown(world, call())
+        with _warnings_to(world):
+            return _shown(world, call())
     except BrokenPipeError:  # `graphkit threads | head`: whoever read has seen enough
         world.abandon()
         return 0
@@ -190,7 +190,20 @@ def _told(world: World, call: Callable[[], Any]) -> int:
             f"unexpected error: rerun with --debug and please report it"
         )
         return _UNFORESEEN
+
+
+@contextmanager
+def _warnings_to(world: World) -> Iterator[None]:
+    """Say what the library logs, and the warnings of Python, in a line each."""
+    handler = _Warnings(world)
+    logger = logging.getLogger("graphkit")
+    logger.addHandler(handler)
+    show_before = warnings.showwarning
+    warnings.showwarning = lambda message, *_, **__: world.warn(f"graphkit: warning: {message}")
+    try:
+        yield
     finally:
+        warnings.showwarning = show_before
         logger.removeHandler(handler)
 
 

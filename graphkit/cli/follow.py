@@ -6,6 +6,7 @@ import dataclasses
 import io
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
@@ -176,7 +177,8 @@ class _Screen:
 
         console = Console(file=self._world.out, width=self._world.width)
         told = 0
-        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
+        with live, self._world.drawing(partial(self._write_above, live)):
             while told != limit:
                 change = changes.get(_FRESH)
                 while change is not None and told != limit:
@@ -184,6 +186,13 @@ class _Screen:
                     told += 1
                     change = changes.get(0) if told != limit else None
                 live.update(self._drawn(), refresh=True)
+
+    def _write_above(self, live: Any, text: str) -> None:
+        """Write a line beside the output: take the table away, and draw it again below the line."""
+        live.update("", refresh=True)
+        self._world.err.write(text + "\n")
+        self._world.err.flush()
+        live.update(self._drawn(), refresh=True)
 
     def _take(self, change: Change) -> None:
         row = _row(self._world, self._saver, change, self._statuses)
@@ -202,7 +211,8 @@ class _Screen:
         rows = [*reversed(self._rows.values())]
         note = "" if len(rows) <= _SHOWN else f"and {len(rows) - _SHOWN} more"
         nothing = "nothing has happened yet"
-        show(dataclasses.replace(self._world, out=page, err=page), Table(_COLUMNS, rows[:_SHOWN], nothing, note))
+        world = dataclasses.replace(self._world, out=page, err=page, above=[])
+        show(world, Table(_COLUMNS, rows[:_SHOWN], nothing, note))
         return RichText.from_ansi(page.getvalue())
 
 

@@ -48,7 +48,7 @@ def export(
     chosen = [thread_of(saver, one, released=versions) for one in threads] if threads else None
     if dry_run:
         return _would_export(chosen or saver.threads(released=versions), output)
-    with world.progress("exporting") as progress:
+    with world.progress("exporting", is_wanted=output != "-") as progress:
         if raw:
             from graphkit.rawlogs import export_logs
 

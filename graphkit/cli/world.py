@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import logging
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
+from functools import partial
 from typing import Any, Final, Self, TextIO, final
 
 from graphkit.cli.values import UsageError
@@ -38,6 +40,21 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("graphkit.escaped", _escaped)
 
 
+@contextmanager
+def _handlers_on(old: TextIO, new: TextIO) -> Iterator[None]:
+    """Let log handlers that write to one stream write to another."""
+    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
+    handlers = [handler for one in loggers if isinstance(one, logging.Logger) for handler in one.handlers]
+    moved = [one for one in handlers if isinstance(one, logging.StreamHandler) and one.stream is old]
+    for handler in moved:
+        handler.setStream(new)
+    try:
+        yield
+    finally:
+        for handler in moved:
+            handler.setStream(old)
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class World:
@@ -58,6 +75,8 @@ class World:
     as_json: bool = False
     """Whether the command was given --json."""
     debug: bool = False
+    above: list[Callable[[str], object]] = field(default_factory=list, repr=False, compare=False)
+    """Who redraws the last lines of the terminal at the moment: each writes a line above. Copies share the list."""
 
     @classmethod
     def of_process(cls) -> Self:
@@ -104,7 +123,10 @@ class World:
             raise UsageError(f"the input is no {error.encoding} text") from error
 
     def warn(self, text: str) -> None:
-        """Write a line beside the output."""
+        """Write a line beside the output; above what is being redrawn, if anything is."""
+        if self.above:
+            self.above[-1](text)
+            return
         self.err.write(text + "\n")
         self.err.flush()
 
@@ -119,18 +141,42 @@ class World:
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.out.fileno())
 
     @contextmanager
-    def progress(self, title: str) -> Iterator[Progress]:
-        """A progress bar beside the output, at a terminal; elsewhere nothing."""
-        if not self.is_pretty or not self.err.isatty():
+    def progress(self, title: str, *, is_wanted: bool = True) -> Iterator[Progress]:
+        """A progress bar beside the output, at a terminal; elsewhere nothing.
+
+        Args:
+            title: what goes on.
+            is_wanted: false if the output itself is written meanwhile, so that a bar would run into it.
+        """
+        if not is_wanted or not self.is_pretty or not self.err.isatty():
             yield lambda *_: None
             return
         from rich.console import Console
         from rich.progress import Progress as Bar
 
         console = Console(file=self.err, color_system="auto" if self.colour else None)
-        with Bar(console=console, transient=True) as bar:
+        above = partial(console.print, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        with Bar(console=console, transient=True) as bar, self.drawing(above):
             task = bar.add_task(title, total=None)
             yield lambda done, total, _what: bar.update(task, completed=done, total=total)
+
+    @contextmanager
+    def drawing(self, above: Callable[[str], object]) -> Iterator[None]:
+        """Within it rich redraws the last lines of the terminal, and warnings and logs are written above them.
+
+        Args:
+            above: writes a line there.
+        """
+        if not self.err.isatty():
+            yield
+            return
+        self.above.append(above)
+        try:
+            # rich replaces sys.stderr. An application's log handlers were made before, and still have the old one.
+            with _handlers_on(self.err, sys.stderr):
+                yield
+        finally:
+            self.above.pop()
 
     @contextmanager
     def stopping(self, stop: Callable[[], object]) -> Iterator[None]:

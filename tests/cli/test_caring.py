@@ -1,5 +1,10 @@
 """verify, repair, compact, prune, copy, delete, release: each says what it did, and with --dry-run what it would do."""
 
+import logging
+import re
+import sys
+import warnings
+
 import pytest
 
 from graphkit import RunnableConfig
@@ -259,3 +264,67 @@ def test_progress_is_shown_at_a_terminal_beside_the_output(store):
     assert "verifying" in done.err
     assert done.out == "3 threads, 5 checkpoints, 1.3 kB: all of it is well\n"
     assert graphkit("verify", store, "--json", terminal=True).err == ""
+
+
+class WarningSaver(FileSystemSaver):
+    """A directory whose verify warns in each way that there is, while its progress is shown."""
+
+    def verify(self, thread=None, *, progress=None):
+        progress(1, 2, "log")
+        logging.getLogger("graphkit").warning("logged by graphkit")
+        logging.getLogger("app").warning("logged by the app")
+        logging.getLogger("other").warning("logged by another")
+        warnings.warn("warned of", UserWarning, stacklevel=1)
+        sys.stderr.write("written to stderr\n")
+        progress(2, 2, "log")
+        return super().verify(thread)
+
+
+def lines_at_a_terminal(text):
+    """What a terminal has shown, line by line; a line that was erased does not count."""
+    lines = []
+    for line in text.replace("\r\n", "\n").split("\n"):
+        *_, rest = re.split(r"\r?\x1b\[2K|\x1b\[1A", line)
+        lines.append(re.sub(r"\x1b\[[?\d;]*[a-zA-Z]", "", rest).strip())
+    return lines
+
+
+def test_warnings_never_share_a_line_with_a_progress_bar(store, monkeypatch):
+    monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: WarningSaver(store))
+    monkeypatch.setattr(logging.getLogger("app"), "propagate", False)
+    handlers = []
+
+    def with_a_handler(*args, **kwargs):
+        handlers.append(logging.StreamHandler())  # as an application's logging.basicConfig() has it
+        logging.getLogger("app").addHandler(handlers[0])
+        return WarningSaver(store)
+
+    monkeypatch.setattr("graphkit.registry.get_saver", with_a_handler)
+    try:
+        with warnings.catch_warnings(action="always"):
+            done = graphkit("verify", store, terminal=True)
+    finally:
+        logging.getLogger("app").removeHandler(handlers[0])
+    shown = lines_at_a_terminal(done.err)
+    said = [
+        "graphkit: warning: logged by graphkit", "logged by the app", "graphkit: warning: warned of", "written to stderr",
+    ]  # fmt: skip
+    assert [line for line in shown if line in said] == said
+    assert not any("verifying" in line and ("warn" in line or "log" in line) for line in shown)
+    assert handlers[0].stream.getvalue() == done.err  # it has its own stream back
+
+
+def test_a_warning_of_python_is_one_line(store, monkeypatch):
+    before = warnings.showwarning
+    monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: WarningSaver(store))
+    with warnings.catch_warnings(action="always"):
+        done = graphkit("verify", store)
+    assert "graphkit: warning: warned of" in done.err.splitlines()
+    assert "test_caring.py" not in done.err
+    assert warnings.showwarning is before
+
+
+def test_an_export_to_the_terminal_has_no_bar_in_it(store):
+    done = graphkit("export", store, terminal=True)
+    assert (done.code, done.err) == (0, "")
+    assert len(done.lines) > 3

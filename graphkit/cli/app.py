@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from graphkit._wording import plain_text
+from graphkit.cli.bare import SUMMARY, version_line
 from graphkit.cli.opening import LIKE_A_WORD, near
 from graphkit.cli.render import Said, show
 from graphkit.cli.usage import is_usage_error, sentence_of
@@ -55,7 +56,7 @@ def application() -> typer.Typer:
     app = typer.Typer(
         name="graphkit",
         cls=_Group,
-        help="See and steer the runs of a checkpoint directory.",
+        help=SUMMARY,
         no_args_is_help=True,
         rich_markup_mode=None,  # rich takes 100 ms to import, and help is asked for often
         pretty_exceptions_enable=False,
@@ -107,9 +108,7 @@ class _Group(TyperGroup):
 
 def _tell_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"graphkit {version(DISTRIBUTION)}")
+        typer.echo(version_line())
         raise typer.Exit
 
 

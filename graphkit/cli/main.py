@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+from graphkit.cli.bare import answer_to
 from graphkit.cli.world import World
 from graphkit.errors import MissingDependencyError
 
@@ -20,8 +21,18 @@ def main() -> None:
         import rich as rich  # noqa: PLC0414 - only whether it is there
         import typer as typer  # noqa: PLC0414 - the same
     except ImportError as error:
-        print(f"graphkit: {MissingDependencyError(error.name or 'typer', 'cli')}", file=sys.stderr)  # noqa: T201 - nothing else is there to say it
-        sys.exit(MissingDependencyError.exit_code)
+        sys.exit(_without_the_extra(world, MissingDependencyError(error.name or "typer", "cli")))
     from graphkit.cli.app import application
 
     application()(sys.argv[1:], prog_name="graphkit", obj=world)
+
+
+def _without_the_extra(world: World, missing: MissingDependencyError) -> int:
+    """Answer what needs no command; the exit code."""
+    advice = str(missing)
+    said = answer_to(sys.argv[1:], advice)
+    if said is None:
+        world.warn(f"graphkit: {advice}")
+        return missing.exit_code
+    world.say(said)
+    return 0

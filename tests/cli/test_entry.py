@@ -12,6 +12,7 @@ import pytest
 from typer.main import get_command
 
 from graphkit import START, BaseCheckpointSaver, RunnableConfig, registry
+from graphkit.cli import bare
 from graphkit.cli.app import application
 from graphkit.cli.usage import sentence_of
 from graphkit.errors import MissingDependencyError
@@ -79,11 +80,36 @@ def test_nothing_heavy_is_imported_for_help():
     assert heavy in (["END"], ["rich", "END"])  # main looks whether rich is there, which imports only its front
 
 
-def test_without_the_extra():
-    code = "import sys; sys.modules['typer'] = None\nfrom graphkit.cli.main import main\nmain()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == MissingDependencyError.exit_code
-    assert done.stderr == "graphkit: typer is not installed; run: pip install 'graphkit-durable[cli]'\n"
+def without(package, *args):
+    """The entry point where a package of the extra is not installed."""
+    code = f"import sys; sys.modules[{package!r}] = None; sys.argv = ['graphkit', *{list(args)!r}]\n"
+    code += "from graphkit.cli.main import main\nmain()"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("package", ["typer", "rich"])
+@pytest.mark.parametrize("args", [["threads", "runs"], ["show", "--help"], ["--debug"]])
+def test_a_command_without_the_extra_names_it(package, args):
+    done = without(package, *args)
+    advice = str(MissingDependencyError(package, "cli"))
+    assert (done.returncode, done.stdout) == (MissingDependencyError.exit_code, "")
+    assert done.stderr == f"graphkit: {advice}\n"
+
+
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_help_and_version_work_without_the_extra(package):
+    version = without(package, "--version")
+    assert (version.returncode, version.stdout, version.stderr) == (0, process("--version").stdout, "")
+    for args in (["--help"], ["-h"], []):
+        done = without(package, *args)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert str(MissingDependencyError(package, "cli")) in done.stdout
+        assert all(f"\n  {name} " in done.stdout for name in get_command(application()).commands)
+
+
+def test_the_commands_of_the_help_without_the_extra_are_those_there_are():
+    commands = get_command(application()).commands
+    assert list(bare.COMMANDS) == [(name, command.short_help) for name, command in commands.items()]
 
 
 def test_a_terminal_has_colours_and_no_color_has_none(store):

@@ -116,7 +116,7 @@ def _data(world: World, change: Change, told: str) -> dict[str, Any]:
         "next": None if info is None else info.next_node_id,
         "status": None if info is None else info.status,
         "step": None if info is None else info.metadata.get("step"),
-        "time": change.at or world.now(),
+        "time": _time_of(change) or world.now(),
         "id": change.id,
         "value": change.value,
         "told": told or None,
@@ -133,6 +133,13 @@ def _progress(saver: BaseCheckpointSaver, change: Change) -> str:
     except CheckpointerError:  # a type that is not registered here
         told = None
     return f"{told} done" if told else f"{shown(change.value['node_id'])} done"
+
+
+def _time_of(change: Change) -> datetime | None:
+    """When a change was stored; a saver of a third party may leave that to its checkpoint."""
+    if change.at is None and change.checkpoint is not None and change.kind == "checkpoint":
+        return change.checkpoint.created_at
+    return change.at
 
 
 def _told(change: Change) -> str:

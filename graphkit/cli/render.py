@@ -93,9 +93,25 @@ def show(world: World, view: View) -> None:
         _show_table(world, view)
     elif isinstance(view, Card):
         _show_card(world, view)
+    elif isinstance(view, Text):
+        world.say(view.text.rstrip("\n"))
     else:
-        text = view.text if isinstance(view, Text) else view.sentence
-        world.say(text.rstrip("\n"))
+        for line in view.sentence.rstrip("\n").split("\n"):
+            _say_sentence(world, line)
+
+
+def _say_sentence(world: World, line: str) -> None:
+    """Write a line that says something, broken between words at a terminal; a path stays whole."""
+    if not world.is_pretty or len(line) <= world.width:
+        world.say(line)
+        return
+    from textwrap import wrap
+
+    indent = " " * (len(line) - len(line.lstrip()) + len(_GAP))
+    for part in wrap(
+        line, world.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    ):  # fmt: skip
+        world.say(part)
 
 
 def _show_table(world: World, table: Table) -> None:

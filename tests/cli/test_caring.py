@@ -129,6 +129,13 @@ def test_what_repair_finishes_and_removes_is_said(store):
     assert not leftover.exists()
 
 
+def test_a_narrow_terminal_breaks_the_report_between_words_and_no_path(store):
+    garble(store, "order-17")
+    wide, narrow = (graphkit("repair", store, "--dry-run", terminal=True, width=width) for width in (300, 40))
+    assert narrow.out.split() == wide.out.split()
+    assert all(len(line) <= 40 for line in narrow.lines if "/" not in line)
+
+
 def test_many_losses_are_cut_for_people_only(store, saver):
     for number in range(30, 50):
         saver.put(RunnableConfig("import-a"), checkpoint(number, "x", "y", {f"k{number}": "v" * 200}, number - 1))

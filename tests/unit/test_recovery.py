@@ -242,6 +242,17 @@ def test_what_waits_beside_the_good_one_goes_along(list_saver):  # H45
     assert recover(line(saver, []), "t")["x"] == 1
 
 
+def test_the_copy_of_the_good_one_has_its_own_creation_time(list_saver):
+    saver = Spoilt(list_saver)
+    long_ago = datetime.now(UTC) - timedelta(days=1)
+    good = Checkpoint(node_id="a", next_node_id="b", state={"path": ["a"]}, created_at=long_ago)
+    saver.put(AT, good)
+    saver.bad = {saver.put(AT, Checkpoint(node_id="b", next_node_id="c", state={})).checkpoint_id}
+    recover(line(saver, []), "t")
+    copy = next(info for info in saver.history(AT) if info.parent_id == good.id)
+    assert copy.created_at > long_ago + timedelta(hours=23)
+
+
 def test_what_is_gone_in_the_meantime_is_passed_over(list_saver):  # H45
     class Gone(Spoilt):
         def get(self, config=None):

@@ -1,0 +1,125 @@
+"""A run notes when it resumed, so that nobody takes the time before that for the time of a node."""
+
+from datetime import UTC, datetime
+from typing import TypedDict
+
+import pytest
+
+from graphkit import END, START, GraphResume, RunnableConfig, StateGraph, interrupt
+from graphkit.errors import NodeExecutionError
+from savers import FileSystemSaver, MemorySaver
+
+AT = RunnableConfig("t")
+
+
+class State(TypedDict):
+    n: int
+
+
+@pytest.fixture(params=["memory", "files"])
+def saver(request, tmp_path):
+    return MemorySaver() if request.param == "memory" else FileSystemSaver(tmp_path / "runs", fsync="never")
+
+
+def line(**nodes):
+    """A graph of these nodes, one after the other."""
+    graph = StateGraph(State)
+    names = [START, *nodes, END]
+    for name, action in nodes.items():
+        graph.add_node(name, action)
+    for source, target in zip(names, names[1:], strict=False):
+        graph.add_edge(source, target)
+    return graph
+
+
+def ask(state):
+    return {"n": interrupt("how many?")}
+
+
+def step(state):
+    return {"n": state["n"] + 1}
+
+
+def resumed(saver, at=AT):
+    """The nodes whose checkpoint says when the run resumed, oldest first."""
+    return [info.node_id for info in reversed(saver.history(at)) if "resumed_at" in info.metadata]
+
+
+def test_the_first_checkpoint_after_an_answer_says_when_the_run_resumed(saver):
+    graph = line(a=step, ask=ask, b=step, c=step).compile(checkpoint_saver=saver)
+    graph.invoke({"n": 0}, AT)
+    assert resumed(saver) == []
+    before = datetime.now(UTC)
+    graph.invoke(GraphResume(3), AT)
+    assert resumed(saver) == ["ask"]
+    info = next(info for info in saver.history(AT) if info.node_id == "ask")
+    assert before <= datetime.fromisoformat(info.metadata["resumed_at"]) <= info.created_at
+
+
+def test_after_a_failure_and_again_after_the_next_one(saver):
+    broken = {"a", "b"}
+
+    def fails(name):
+        def node(state):
+            if name in broken:
+                broken.remove(name)
+                raise ValueError(name)
+            return step(state)
+
+        return node
+
+    graph = line(start=step, a=fails("a"), b=fails("b"), c=step).compile(checkpoint_saver=saver)
+    for config in ({"n": 0}, None):
+        with pytest.raises(NodeExecutionError):
+            graph.invoke(config, AT)
+    graph.invoke(None, AT)
+    assert resumed(saver) == ["a", "b"]
+
+
+def test_a_nested_graph_notes_it_in_its_own_history(saver):
+    inner = line(x=step, ask=ask, y=step).compile()
+    graph = line(a=step, inner=inner, b=step).compile(checkpoint_saver=saver)
+    graph.invoke({"n": 0}, AT)
+    graph.invoke(GraphResume(3), AT)
+    assert resumed(saver, RunnableConfig("t", checkpoint_ns="inner")) == ["ask"]
+    assert resumed(saver) == ["inner"]
+
+
+def test_a_resume_from_a_past_checkpoint_says_it_once(saver):
+    graph = line(a=step, b=step, c=step).compile(checkpoint_saver=saver)
+    graph.invoke({"n": 0}, AT)
+    past = next(info for info in saver.history(AT) if info.node_id == "a")
+    graph.invoke(None, AT.with_check_point_id(past.id))
+    assert resumed(saver) == ["b"]
+
+
+def test_a_new_run_of_the_thread_does_not_carry_it_on(saver):
+    graph = line(a=step, ask=ask).compile(checkpoint_saver=saver)
+    graph.invoke({"n": 0}, AT)
+    graph.invoke(GraphResume(3), AT)
+    graph.invoke({"n": 0}, AT)
+    assert resumed(saver) == ["ask"]
+
+
+@pytest.mark.parametrize("kind", ["memory", "files"])
+def test_a_watch_tells_when_a_change_was_stored(tmp_path, kind):
+    saver = MemorySaver() if kind == "memory" else FileSystemSaver(tmp_path / "runs", fsync="never")
+    graph = line(a=step, ask=ask).compile(checkpoint_saver=saver)
+    graph.invoke({"n": 0}, AT)
+    (waiting,) = saver.interrupts("t")
+    latest = saver.history(AT)[0]
+    with saver.watch(AT, latest=True, interval=0.01) as watch:
+        first, second = watch.get(30), watch.get(30)
+    assert (first.kind, first.at) == ("checkpoint", latest.created_at)
+    assert (second.kind, second.at) == ("interrupt", waiting.created_at)
+
+
+def test_a_release_on_files_has_the_time_of_the_last_write(tmp_path):
+    saver = FileSystemSaver(tmp_path / "runs", fsync="never")
+    graph = line(a=step).compile(checkpoint_saver=saver)
+    graph.invoke({"n": 0}, AT)
+    with saver.watch(AT, interval=0.01) as watch:
+        saver.release(AT)
+        change = watch.get(30)
+    (version,) = (tmp_path / "runs").glob("t-*/v*.log")
+    assert (change.kind, change.at) == ("release", datetime.fromtimestamp(version.stat().st_mtime, UTC))

@@ -24,7 +24,7 @@ from graphkit.cli.render import Said, show
 from graphkit.cli.usage import is_usage_error, sentence_of
 from graphkit.cli.values import UsageError, shown
 from graphkit.cli.world import World
-from graphkit.errors import DISTRIBUTION, CheckpointSerializationError, GraphKitError
+from graphkit.errors import CheckpointSerializationError, GraphKitError
 
 SUBJECTS: Final = (
     "looking",

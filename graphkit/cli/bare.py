@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-_DISTRIBUTION: Final = "graphkit"
+from graphkit.errors import DISTRIBUTION
+
 SUMMARY: Final = "See and steer the runs of a checkpoint directory."
 COMMANDS: Final = (
     ("threads", "List the threads"),
@@ -43,7 +44,7 @@ def version_line() -> str:
     """What `graphkit --version` prints."""
     from importlib.metadata import version
 
-    return f"graphkit {version(_DISTRIBUTION)}"
+    return f"graphkit {version(DISTRIBUTION)}"
 
 
 def answer_to(args: Sequence[str], advice: str) -> str | None:

@@ -10,7 +10,9 @@ import base64
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, final
@@ -23,6 +25,7 @@ from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointFormatError,
     CheckpointNotFoundError,
+    CheckpointStorageError,
 )
 
 __all__ = ["FORMAT", "export_logs", "import_logs"]
@@ -32,6 +35,7 @@ FORMAT: Final = 1
 
 _PART: Final = 48 << 10
 _DIRECTORY: Final = re.compile(r"t-[a-z0-9-]{0,40}-[a-z2-7]{24}\Z")
+_NAMESPACE: Final = re.compile(r"n-[a-z0-9-]{0,40}-[a-z2-7]{24}\Z")
 _FILE: Final = re.compile(r"(n-[a-z0-9-]{0,40}-[a-z2-7]{24}/)?(log|v\d{6,}\.log|(torn|damaged)-[a-z0-9-]+\.bin)\Z")
 """The files of a thread that hold something; nothing else is taken, nor let in: names come from a file of anybody's."""
 
@@ -49,6 +53,7 @@ def export_logs(
     Raises:
         CheckpointerConfigurationError: the saver keeps no files.
         CheckpointNotFoundError: there is no such thread.
+        CheckpointFormatError: a link or something else stands in place of a log or of a directory.
     """
     root = _root_of(saver)
     chosen = saver.threads(released=True) if threads is None else threads
@@ -76,15 +81,43 @@ def _directory_of(saver: Any, thread_id: str) -> str:
     return str(found[0])
 
 
+def _directory_name(thread_id: str) -> str:
+    """The name of a thread's directory, as docs/format.md specifies it."""
+    slug = re.sub(r"[^a-z0-9]+", "-", thread_id.lower())[:40]
+    digest = blake2b(thread_id.encode("utf-8", "surrogatepass"), digest_size=15).digest()
+    return f"t-{slug}-{base64.b32encode(digest).decode('ascii').lower()}"
+
+
+def _check_directory(path: Path) -> None:
+    """Refuse a link, or anything else but a directory: no operation leaves the store through it."""
+    if not stat.S_ISDIR(path.lstat().st_mode):
+        raise CheckpointFormatError(str(path), "it is a symbolic link or a file where a directory should be")
+
+
+def _check_file(path: Path) -> None:
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise CheckpointFormatError(str(path), "it is a symbolic link or no file at all where a log should be")
+
+
 def _files_below(directory: Path) -> list[str]:
-    names = [path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()]
+    _check_directory(directory)
+    names = [path.name for path in directory.iterdir()]
+    for inner in [name for name in names if _NAMESPACE.match(name)]:
+        _check_directory(directory / inner)
+        names += [f"{inner}/{path.name}" for path in (directory / inner).iterdir()]
     return sorted(name for name in names if _FILE.match(name))
 
 
+def _open(path: Path, flags: int) -> int:
+    """Open a file, neither through a link nor waiting for the other end of a FIFO."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o600)
+
+
 def _file_lines(path: Path, name: str) -> Iterator[str]:
+    _check_file(path)
     digest, left = blake2b(digest_size=16), path.stat().st_size
     yield _line(file=name)
-    with path.open("rb") as file:
+    with open(_open(path, os.O_RDONLY), "rb") as file:
         while left and (part := file.read(min(_PART, left))):
             digest.update(part)
             left -= len(part)
@@ -105,9 +138,11 @@ def import_logs(
 
     Raises:
         CheckpointConflictError: a thread holds something else already. Those before it are stored.
-        CheckpointFormatError: this is no such file, it is damaged, cut short, or of a newer version.
+        CheckpointFormatError: this is no such file, it is damaged, cut short, or of a newer version; or a link stands
+            in the way, which is not followed.
         CheckpointCorruptionError: a log was damaged when it was exported. It is stored; `repair` mends it.
         CheckpointerConfigurationError: the saver keeps no files.
+        CheckpointStorageError: the file system refused. Done again, the import goes on.
         ThreadBusyError: a run holds a thread.
     """
     root, source = _root_of(saver), _Lines(lines)
@@ -117,10 +152,15 @@ def import_logs(
         thread_id, directory = data.get("thread"), data.get("directory")
         if not isinstance(thread_id, str) or not isinstance(directory, str) or not _DIRECTORY.match(directory):
             raise source.wrong("a thread is expected here")
-        with saver.run_lock(RunnableConfig(thread_id)):
-            if not (root / directory).is_dir():  # the lock has made the directory that is this thread's
-                raise source.wrong(f"{directory} is not the directory of thread {thread_id!r}")
-            _take_files(source, root / directory, thread_id)
+        if directory != _directory_name(thread_id):
+            raise source.wrong(f"{directory!r} is not the directory of thread {thread_id!r}")
+        with saver.run_lock(RunnableConfig(thread_id)):  # makes the directory
+            try:
+                _take_files(source, root / directory, thread_id)
+                _sync(root)
+            except OSError as error:
+                path = os.fsdecode(error.filename or root / directory)
+                raise CheckpointStorageError(path, "import into", error) from error
         _check(saver, thread_id, root)
         done.append(thread_id)
         progress(len(done), 0, thread_id)
@@ -128,26 +168,34 @@ def import_logs(
 
 
 def _take_files(source: _Lines, directory: Path, thread_id: str) -> None:
+    _check_directory(directory)
     while "end" not in (data := source.needed()):
         name = data.get("file")
         if not isinstance(name, str) or not _FILE.match(name):
             raise source.wrong("a log is expected here")
         path = directory / name
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        with suppress(FileExistsError):
+            path.parent.mkdir(mode=0o700)
+        _check_directory(path.parent)
         beside = path.with_name(f"tmp-{path.name}")
         _write(source, beside)
-        if path.exists() and path.read_bytes() != beside.read_bytes():
-            beside.unlink()
-            raise CheckpointConflictError(
-                thread_id, "it holds something else already; delete it before, or import elsewhere"
-            )
+        if os.path.lexists(path):
+            _check_file(path)
+            if path.read_bytes() != beside.read_bytes():
+                beside.unlink()
+                raise CheckpointConflictError(
+                    thread_id, "it holds something else already; delete it before, or import elsewhere"
+                )
         beside.replace(path)
         _sync(path.parent)
+    # An import that died may have made a directory of a namespace, and not brought its name to the disk.
+    _sync(directory)
 
 
 def _write(source: _Lines, path: Path) -> None:
+    path.unlink(missing_ok=True)  # what an import that died has left, or a link: never written through
     digest = blake2b(digest_size=16)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:  # noqa: PTH123 - a descriptor, for its mode
+    with open(_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
         while "data" in (data := source.needed()):
             part = source.bytes_of(data["data"])
             digest.update(part)

@@ -1,0 +1,96 @@
+"""Importing logs: on the disk when it returns, and only into the directory of the thread that it names."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from graphkit import CheckpointFormatError, RunnableConfig, ThreadBusyError
+from graphkit.rawlogs import _directory_name, export_logs, import_logs
+from savers import FileSystemSaver
+from savers._filesystem import layout
+from tests.disk.test_layout import HOSTILE
+
+X, INNER = RunnableConfig("x"), RunnableConfig("x", checkpoint_ns="sub")
+
+
+@pytest.fixture
+def lines(opener, disk, tmp_path):
+    saver = opener(tmp_path / "old")
+    saver.put(X, disk.step(0))
+    saver.put(INNER, disk.step(1))
+    saver.release(X)
+    saver.put(X, disk.step(2))
+    return [*export_logs(saver)]
+
+
+@pytest.mark.parametrize("died", [False, True], ids=["first", "after one that died"])
+def test_every_directory_that_an_import_makes_is_synced(died, lines, opener, tmp_path, monkeypatch):
+    target = opener(tmp_path / "new")
+    if died:
+        # All directories are made; their names may not be on the disk.
+        import_logs(target, lines)
+    synced, original = [], os.fsync
+
+    def noted(fd):
+        synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+        original(fd)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    import_logs(target, lines)
+    root = tmp_path / "new"
+    thread = root / layout.place_of("x").name
+    places = [str(thread / layout.namespace_name("sub")), str(thread), str(root)]
+    for outer, inner in zip(places[1:], places, strict=False):
+        assert len(synced) - synced[::-1].index(outer) > synced.index(inner), "the name after what it leads to"
+    assert synced[-1] == str(root)
+    assert opener(root).get(X).state["n"] == 2
+
+
+def test_an_import_into_the_directory_of_another_thread_is_refused(lines, opener, disk, tmp_path):
+    target = opener(tmp_path / "new")
+    target.put(RunnableConfig("victim"), disk.step(0))
+    victim = layout.place_of("victim").name
+    forged = [line.replace(layout.place_of("x").name, victim) for line in lines]
+    before = sorted((tmp_path / "new" / victim).iterdir())
+    with (
+        target.run_lock(RunnableConfig("victim")),
+        pytest.raises(CheckpointFormatError, match="is not the directory of thread 'x'"),
+    ):
+        import_logs(target, forged)
+    assert [path for path in sorted((tmp_path / "new" / victim).iterdir()) if path.name != "run.lock"] == before
+    assert target.versions_by_thread_id("victim") == []
+    assert target.threads() == ["victim"]
+
+
+def test_an_import_takes_the_run_lock_of_the_thread(lines, opener, tmp_path):
+    holder = opener(tmp_path / "new")
+    target = FileSystemSaver(tmp_path / "new", fsync="never", lock_timeout=0)
+    # Held on behalf of another process: by a descriptor of its own.
+    with holder.run_lock(X):
+        pass
+    fd = os.open(tmp_path / "new" / layout.place_of("x").name / "run.lock", os.O_RDWR)
+    try:
+        assert holder._store.io.lock(fd)
+        with pytest.raises(ThreadBusyError):
+            import_logs(target, lines)
+        assert target.threads() == []
+    finally:
+        os.close(fd)
+    assert import_logs(target, lines) == ["x"]
+    target.close()
+
+
+def test_the_name_of_a_directory_is_the_one_that_the_store_uses():
+    for thread in HOSTILE:
+        assert _directory_name(thread) == layout.place_of(thread).name
+
+
+def test_a_log_that_is_no_file_is_not_exported(lines, opener, tmp_path):
+    path = tmp_path / "old" / json.loads(lines[1])["directory"] / "v000001.log"
+    moved = path.with_name("moved")
+    path.rename(moved)
+    path.symlink_to(moved)
+    with pytest.raises(CheckpointFormatError, match="symbolic link"):
+        list(export_logs(opener(tmp_path / "old"), ["x"]))

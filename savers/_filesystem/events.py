@@ -63,7 +63,7 @@ class Events:
 
     def cover(self, directory: str) -> None:
         """Listen to what happens in the one thread's directory, which may have been made anew; before it is read."""
-        found = os.stat(directory).st_ino if os.path.isdir(directory) else 0
+        found = os.lstat(directory).st_ino if os.path.isdir(directory) and not os.path.islink(directory) else 0
         if self._only is None or found == self._inode:
             return
         if self._inner is not None:

@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from graphkit._abc import StateSerializer
 from graphkit._checkpoint import Checkpoint
@@ -33,6 +33,9 @@ from savers._filesystem.record import Entry
 if TYPE_CHECKING:
     from graphkit._serde import Codec
     from savers._filesystem.io import FileIO
+
+
+_READ_ONLY: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class Index:
@@ -88,6 +91,8 @@ class History:
         self.suspect = False
         """An fsync failed: what the file holds may not be on the disk, whatever a later fsync says."""
         self._digest, self._codec, self._serializer = digest, codec, serializer
+        self.was_removed = False
+        """The last refresh found that the file was removed, and not by a delete or a release."""
         self._doomed: list[int] = []
         self.boot = boot_number()
         self.fd = -1
@@ -101,6 +106,8 @@ class History:
         self.synced = 0
         """Up to here the file is known to be on the disk."""
         self.born_durably = False
+        self.refusal: OSError | None = None
+        """Why the file is open for reading only, if it is."""
         self.seq = 0
         self.is_scattered = False
         """Whether what belongs to a checkpoint may stand anywhere behind it; see SCATTERED."""
@@ -133,6 +140,10 @@ class History:
             self.fd = -1
         self._forget()
 
+    def drop_caches(self) -> None:
+        """Forget the state and the index; they are read again when they are needed."""
+        self.state = self.index = None
+
     def __del__(self) -> None:
         # A saver that was dropped without being closed must not keep descriptors.
         with suppress(Exception):
@@ -163,20 +174,36 @@ class History:
                     self._read_on(found.st_size)
                     if self.closed_by is None:
                         return True
+                was_removed = not found.st_nlink and not self._has_ended(found.st_size)
             except BaseException:
                 # Half of it may have been taken in.
                 self.close()
                 raise
             self.close()
+            is_live = self._open()
+            self.was_removed = was_removed and not is_live
+            return is_live
+        self.was_removed = False
         return self._open()
+
+    def _has_ended(self, size: int) -> bool:
+        """Whether a file that has no name any more was released or deleted, rather than removed behind our back."""
+        if self.closed_by is None and size > self.end > 0:
+            with suppress(CheckpointerError):
+                self._read_on(size)
+        return self.closed_by is not None
 
     def _open(self) -> bool:
         try:
             self.fd = self.io.open(self.path, write=True, append=True)
         except (FileNotFoundError, NotADirectoryError):
             return False
-        except PermissionError:
+        except OSError as error:
+            # Who may only read, does: on a read-only file system, too.
+            if error.errno not in _READ_ONLY:
+                raise
             self.fd = self.io.open(self.path)
+            self.refusal = error
         try:
             size = self.io.fstat(self.fd).st_size
             start = self._read_birth(size)

@@ -14,11 +14,26 @@ from zlib import crc32
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 
-_NOFOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
-_FLAGS: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | _NOFOLLOW
+_CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0)
+_FLAGS: Final = _CLOEXEC | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""O_NONBLOCK: opening a FIFO in place of a file must not wait for its other end. Regular files ignore it."""
 _DIRECTORY: Final = getattr(os, "O_DIRECTORY", 0)
+_KINDS: Final = {
+    stat.S_IFLNK: "a symbolic link, which a store does not follow,",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFREG: "a file",
+}
 
 # os.pread and os.pwrite would save a system call, but pyfakefs passes them to the real kernel with a fake descriptor.
+
+
+def kind_of(mode: int) -> str:
+    """What a file with this mode is, for messages."""
+    return _KINDS.get(stat.S_IFMT(mode), "a special file")
 
 
 class FileIO:
@@ -30,19 +45,42 @@ class FileIO:
         self._unlock: Callable[[int], None] | None = None
 
     def open(self, path: str, *, write: bool = False, create: bool = False, append: bool = False) -> int:
-        """Open a file, never through a symbolic link; `create` makes it with mode 0600, whatever the umask."""
+        """Open a regular file and nothing else; `create` makes it with mode 0600, whatever the umask.
+
+        Raises:
+            OSError: also for a link, a directory, a FIFO, a socket or a device. The call never waits for any of them.
+        """
         flags = _FLAGS | (os.O_RDWR if write else os.O_RDONLY) | (os.O_APPEND if append else 0)
-        if not create:
-            fd = os.open(path, flags)
-        else:
+        if create:
             try:
                 fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, FILE_MODE)
             except FileExistsError:
-                fd = os.open(path, flags)
+                fd = self._open_regular(path, flags)
             else:
                 self._set_mode(fd, path, FILE_MODE)
+        else:
+            fd = self._open_regular(path, flags)
         self._names[fd] = path
         return fd
+
+    @staticmethod
+    def _open_regular(path: str, flags: int) -> int:
+        try:
+            fd = os.open(path, flags)
+        except OSError as error:
+            if error.errno not in _REFUSED:
+                raise
+            mode = os.lstat(path).st_mode
+            if stat.S_ISREG(mode):
+                raise
+            number = error.errno
+        else:
+            mode = os.fstat(fd).st_mode
+            if stat.S_ISREG(mode):
+                return fd
+            os.close(fd)
+            number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(number, f"it is {kind_of(mode)} where a file should be; move it away", path)
 
     @staticmethod
     def _set_mode(fd: int, path: str, mode: int) -> None:
@@ -132,7 +170,7 @@ class FileIO:
         """Bring the names in a directory to the disk, where the platform and the file system can."""
         if os.name != "posix":
             return
-        fd = os.open(path, os.O_RDONLY | _DIRECTORY | _FLAGS)
+        fd = os.open(path, os.O_RDONLY | _DIRECTORY | _CLOEXEC)
         try:
             os.fsync(fd)
         except OSError as error:
@@ -193,6 +231,8 @@ class FileIO:
 
 
 _DATASYNC: Final = getattr(os, "fdatasync", os.fsync)
+_REFUSED: Final = frozenset({errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO, errno.ENODEV})
+"""How a system refuses to open a link (with O_NOFOLLOW), a directory, a socket or a device."""
 
 
 def boot_number() -> int:

@@ -14,6 +14,7 @@ LOCKS: Final = "locks"
 LOG: Final = "log"
 RUN_LOCK: Final = "run.lock"
 TEMPORARY: Final = "tmp-"
+RELEASING: Final = "r-"
 TORN: Final = "torn-"
 DAMAGED: Final = "damaged-"
 ASIDE: Final = (TORN, DAMAGED)
@@ -61,9 +62,25 @@ def _name(prefix: str, text: str) -> str:
     return f"{prefix}{slug}-{b32encode(digest).decode('ascii').lower()}"
 
 
+def other_name(name: str) -> str:
+    """A name like that of a thread's directory, which no thread has."""
+    return f"{name[:_HASH]}-{b32encode(os.urandom(15)).decode('ascii').lower()}"
+
+
 def is_thread(name: str) -> bool:
     """Whether this is the name of a thread's directory."""
     return name.startswith("t-") and _NAME.match(name) is not None
+
+
+def releasing_name(name: str) -> str:
+    """The name in the root that tells that a release of the thread with this directory was begun."""
+    return RELEASING + name.removeprefix("t-")
+
+
+def thread_released_by(name: str) -> str | None:
+    """The directory of the thread whose release this name in the root tells of, None for any other name."""
+    thread = "t-" + name.removeprefix(RELEASING)
+    return thread if name.startswith(RELEASING) and is_thread(thread) else None
 
 
 def is_leftover(name: str) -> bool:

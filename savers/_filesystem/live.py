@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from logging import getLogger
 from operator import is_
 from time import time_ns
@@ -388,11 +390,17 @@ class LiveHistory(History):
             self._append(birth + frame if birth else frame)
         except BaseException:
             if birth:
-                self.close()
+                self._abandon()
             raise
         self.end = offset + len(frame)
         self.seq += 1
         return offset
+
+    def _abandon(self) -> None:
+        """Remove the file of a log whose first write failed; nothing in it was acknowledged."""
+        self.close()
+        with suppress(OSError):
+            self.io.unlink(self.path)
 
     def _packed_frame(self, offset: int, type: int, payload: bytes, flags: int, back: int, key: int) -> bytes:
         if self.version < log.MAJOR:
@@ -580,6 +588,8 @@ def aside_name(io: FileIO, fd: int, start: int, end: int, directory: str, name: 
 def _begins(io: FileIO, path: str, fd: int, start: int, end: int) -> bool:
     """Whether there is no such file, or it holds the beginning of that part of another one."""
     found = io.stat(path)
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        return False  # A link, a directory or a FIFO of that name is not ours.
     if found is None or not found.st_size:
         return True
     if found.st_size > end - start:

@@ -85,9 +85,23 @@ class ShortLock:
     def close(self) -> None:
         """Close the descriptor; the next use opens it again."""
         with self._mutex:
-            if self._fd >= 0:
-                self._io.close(self._fd)
-                self._fd = -1
+            self._close()
+
+    def close_if_idle(self) -> bool:
+        """Close the descriptor unless a writer uses it; whether it was closed."""
+        if not self._mutex.acquire(blocking=False):
+            return False
+        try:
+            return self._close()
+        finally:
+            self._mutex.release()
+
+    def _close(self) -> bool:
+        if self._fd < 0:
+            return False
+        self._io.close(self._fd)
+        self._fd = -1
+        return True
 
 
 class _Held:
@@ -154,6 +168,19 @@ class RunLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._let_go()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether this process holds the lock on a file that is no longer there: its directory was removed."""
+        owner = _HELD.owners.get(self._key)
+        return owner is not None and owner.guards_nothing()
+
+    def guards_nothing(self) -> bool:
+        """Whether the file that this object has locked is no longer at its path."""
+        if self._fd < 0:
+            return False
+        there = self._io.stat(self._path)
+        return there is None or there.st_ino != self._io.fstat(self._fd).st_ino
 
     def _lock(self, started: float) -> None:
         pause = _FIRST_WAIT

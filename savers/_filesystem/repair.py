@@ -23,6 +23,7 @@ from graphkit.errors import (
     CheckpointFormatError,
     CheckpointSerializationError,
     CheckpointStorageError,
+    ThreadBusyError,
 )
 from savers import _delta as delta
 from savers._filesystem import layout, log, record, rewrite
@@ -52,6 +53,13 @@ if TYPE_CHECKING:
     from savers._filesystem.record import Entry
     from savers._filesystem.store import Store
 
+_REFUSALS: Final = (
+    CheckpointCorruptionError,
+    CheckpointFormatError,
+    CheckpointSerializationError,
+    CheckpointStorageError,
+)
+"""Why a log cannot be repaired; the report says so, and the others are repaired."""
 _PAIR: Final = 2
 _HEAD: Final = 1 << 14
 _NOWHERE: Final = 0
@@ -150,6 +158,10 @@ def repair(
         finish: finishes a release or a delete that somebody began; under the locks.
         progress: see verify.
         dry_run: only find out what would be done; takes no run lock.
+
+    Raises:
+        CheckpointStorageError: the file system refused.
+        ThreadBusyError: a run holds a thread. In both cases, all other threads are repaired.
     """
     names = [layout.place_of(thread_id).name] if thread_id is not None else threads_of(store)
     tasks = [(name, files_of(store, layout.join(store.root, name))) for name in names]
@@ -157,22 +169,23 @@ def repair(
     repairs: list[FileRepair] = []
     finished: list[str] = []
     removed = _sweep(store, dry_run=dry_run) if thread_id is None else []
+    busy: ThreadBusyError | None = None
+    failures: list[CheckpointerError | OSError] = []
     for name, files in tasks:
-        owner = thread_id if thread_id is not None else owner_of(store, name, files)
-        if owner is None:
-            repairs += _unknown(store, files)
-        elif store.io.is_dir(layout.join(store.root, name)):
-            with _locks(store, owner, exclusive, dry_run=dry_run):
-                done = [one for path in files if (one := _repair_file(store, path, owner, dry_run=dry_run)) is not None]
-                repairs += done
-                removed += _remove_leftovers(store, layout.join(store.root, name), dry_run=dry_run)
-                is_unfinished = any(one.unfinished for one in done)
-                if is_unfinished or any(check_file(store, path, owner)[1] for path in files):
-                    if not dry_run:
-                        finish(owner)
-                    finished.append(owner)
+        try:
+            done = _repair_thread(store, thread_id, name, files, exclusive, finish, dry_run=dry_run)
+        except ThreadBusyError as error:
+            busy = error
+        except (CheckpointerError, OSError) as error:
+            failures.append(error)
+        else:
+            repairs += done.files
+            finished += done.finished
+            removed += done.removed
         for path in files:
             meter.passed(path)
+    for failure in [*failures, *([] if busy is None else [busy])]:
+        raise failure  # The others are repaired.
     return RepairReport(files=tuple(repairs), dry_run=dry_run, finished=tuple(finished), removed=tuple(removed))
 
 
@@ -198,18 +211,76 @@ def _sweep(store: Store, *, dry_run: bool) -> list[str]:
     return sorted(store.sweep())
 
 
-def _unknown(store: Store, files: list[str]) -> list[FileRepair]:
-    """Of a thread that nobody can name: its id is not in its directory's name, and no log can be read."""
-    reports = [report for path in files if (report := check_file(store, path, None)[0]) is not None]
-    return [FileRepair(before=report, refused="whose it is cannot be read: name the thread") for report in reports]
+def _repair_thread(
+    store: Store,
+    thread_id: str | None,
+    name: str,
+    files: list[str],
+    exclusive: Callable[[str], AbstractContextManager[object]],
+    finish: Callable[[str], None],
+    *,
+    dry_run: bool,
+) -> RepairReport:
+    directory = layout.join(store.root, name)
+    owner = thread_id if thread_id is not None else owner_of(store, name, files)
+    if not store.io.is_dir(directory):
+        return RepairReport(files=_refused(store, files, owner, ""))
+    if owner is None:
+        return _repair_unknown(store, files, dry_run=dry_run)
+    with _locks(store, owner, exclusive, dry_run=dry_run):
+        repairs = [one for path in files if (one := _repair_file(store, path, owner, dry_run=dry_run)) is not None]
+        removed = _remove_leftovers(store, directory, dry_run=dry_run)
+        is_unfinished = any(one.unfinished for one in repairs)
+        is_unfinished = is_unfinished or any(check_file(store, path, owner)[1] for path in files)
+        if is_unfinished and not dry_run:
+            finish(owner)
+    return RepairReport(files=tuple(repairs), finished=(owner,) if is_unfinished else (), removed=tuple(removed))
+
+
+def _repair_unknown(store: Store, files: list[str], *, dry_run: bool) -> RepairReport:
+    """Repair a thread that nobody can name: its id is not in its directory's name, and no log can be read.
+
+    A log whose creation never finished holds nothing that was acknowledged, so its thread need not be known.
+    """
+    with ExitStack() as stack:
+        if not dry_run:
+            for lock in store.all_shorts():  # one of them is the thread's
+                stack.enter_context(lock)
+        unborn = [path for path in files if _is_unborn(store, path)]
+        if not dry_run:
+            for path in unborn:
+                store.io.unlink(path)
+        left = [path for path in files if path not in unborn]
+        repairs = _refused(store, left, None, "whose it is cannot be read: name the thread")
+    return RepairReport(files=repairs, removed=tuple(os.path.relpath(path, store.root) for path in unborn))
+
+
+def _is_unborn(store: Store, path: str) -> bool:
+    """Whether a log has only zeros or no bytes: a first write that never arrived has left it."""
+    if os.path.basename(path) != layout.LOG or not store.io.is_dir(os.path.dirname(path)):
+        return False
+    try:
+        fd = store.io.open(path)
+    except OSError:
+        return False
+    try:
+        size = store.io.fstat(fd).st_size
+        return size <= _HEAD and not store.io.read_at(fd, 0, size).strip(b"\0")
+    finally:
+        store.io.close(fd)
+
+
+def _refused(store: Store, files: list[str], owner: str | None, reason: str) -> tuple[FileRepair, ...]:
+    reports = [report for path in files if (report := check_file(store, path, owner)[0]) is not None]
+    return tuple(FileRepair(before=report, thread_id=owner, refused=reason or report.reason) for report in reports)
 
 
 def _remove_leftovers(store: Store, directory: str, *, dry_run: bool) -> list[str]:
     removed = []
     for name in sorted(store.io.listdir(directory)):
         path = layout.join(directory, name)
-        if layout.is_namespace(name):
-            removed += _remove_leftovers(store, path, dry_run=dry_run)
+        if store.io.is_dir(path):
+            removed += _remove_leftovers(store, path, dry_run=dry_run) if layout.is_namespace(name) else []
         elif name.startswith(layout.TEMPORARY):
             if not dry_run:
                 store.io.unlink(path)
@@ -232,7 +303,7 @@ def _repair_file(store: Store, path: str, owner: str, *, dry_run: bool) -> FileR
         if report.state == "torn" and report.offset:
             return _cut_off(store, history, report, owner, namespace, dry_run=dry_run)
         return _salvage(store, history, report, dry_run=dry_run)
-    except (CheckpointFormatError, CheckpointSerializationError, CheckpointStorageError) as error:
+    except _REFUSALS as error:
         return FileRepair(before=report, thread_id=owner, refused=str(error))
     finally:
         history.close()

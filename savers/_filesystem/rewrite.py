@@ -13,7 +13,7 @@ from contextlib import suppress
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from graphkit.errors import CheckpointCorruptionError, CheckpointerError
+from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointFormatError
 from savers import _delta as delta
 from savers._filesystem import layout, log, record
 from savers._filesystem.live import META_RECORDS, LiveHistory, new_header
@@ -34,8 +34,12 @@ _LONG_HEAD: Final = 1 << 20
 
 
 def versions(store: Store, thread_id: str) -> list[int]:
-    """The versions of a thread, of all its namespaces."""
+    """The versions of a thread, of all its namespaces; with the one whose release is unfinished."""
+    # In this order: a release that is finished in between is found as a version.
+    ending = unfinished_release(store, thread_id)
     found = _versions_in(store, store.directory(thread_id))
+    if ending is not None:
+        found.add(ending)
     for directory in _namespace_directories(store, thread_id):
         found |= _versions_in(store, directory)
     return sorted(found)
@@ -45,9 +49,20 @@ def _versions_in(store: Store, directory: str) -> set[int]:
     return {number for name in store.io.listdir(directory) if (number := layout.version_of(name)) is not None}
 
 
+def unfinished_release(store: Store, thread_id: str) -> int | None:
+    """The version that a thread's live logs become: the root's log ends so, and its writer died or failed then."""
+    history = store.live(thread_id, "")
+    # A log that cannot be read names no version. Reading the live history tells why.
+    with history.mutex, suppress(OSError, CheckpointerError):
+        is_live = history.refresh()
+        if not is_live and history.closed_by is not None and history.closed_by.type == log.RELEASE:
+            return history.closing_version()
+    return None
+
+
 def _namespace_directories(store: Store, thread_id: str) -> list[str]:
     directory = store.directory(thread_id)
-    return [layout.join(directory, name) for name in sorted(store.io.listdir(directory)) if layout.is_namespace(name)]
+    return [layout.join(directory, name) for name in store.directories_in(directory, layout.is_namespace)]
 
 
 def namespaces(store: Store, thread_id: str) -> list[str]:
@@ -78,7 +93,10 @@ def _id_in(store: Store, directory: str, names: Iterable[str], key: str) -> str 
 def _description(store: Store, path: str) -> Any:
     try:
         fd = store.io.open(path)
-    except OSError:
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _LOGGER.warning("%s cannot be read, so its thread is not listed: %s", path, error)
         return None
     try:
         data = store.io.read_at(fd, 0, _HEAD)
@@ -99,23 +117,38 @@ def threads(store: Store, *, released: bool) -> list[str]:
     """The threads of a store that have a live log; with `released`, those too that have versions only."""
     found: list[str] = []
     begin, end = store.root + os.sep, os.sep + layout.LOG
-    for name in store.io.listdir(store.root):
+    names = store.io.listdir(store.root)
+    releasing = {layout.thread_released_by(name) for name in names if name.startswith(layout.RELEASING)}
+    for name in names:
         # The usual case first, for there may be 10,000: a log, and an id that the name tells or that is remembered.
         thread_id = store.ids.get(name)
         if thread_id is None and name.startswith("t-") and (thread_id := layout.plain_id(name)) is not None:
             store.remember(name, thread_id)
-        if thread_id is not None and _is_born(store.io.stat(begin + name + end)):
+        try:
+            if thread_id is None or not _is_born(store.io.stat(begin + name + end)):
+                thread_id = _thread_in(store, name, released=released) if layout.is_thread(name) else None
+        except CheckpointFormatError as error:
+            _LOGGER.warning("a thread is not listed: %s", error)
+            continue
+        if thread_id is None:
+            continue
+        if released or name not in releasing or unfinished_release(store, thread_id) is None:
             found.append(thread_id)
-        elif layout.is_thread(name):
-            directory = layout.join(store.root, name)
-            logs = _logs_of_thread(store, directory, released=released)
-            if logs and (thread_id := _id_in(store, directory, logs, "thread")) is not None:
-                found.append(thread_id)
     return sorted(found)
 
 
+def _thread_in(store: Store, name: str, *, released: bool) -> str | None:
+    """The thread of a directory, if it holds anything."""
+    directory = layout.join(store.root, name)
+    logs = _logs_of_thread(store, directory, released=released)
+    return _id_in(store, directory, logs, "thread") if logs else None
+
+
 def _is_born(found: os.stat_result | None) -> bool:
-    return found is not None and found.st_size > log.HEADER_SIZE + log.OVERHEAD
+    if found is None:
+        return False
+    # What is no file cannot be read; its thread is listed, so that reading it tells why.
+    return found.st_size > log.HEADER_SIZE + log.OVERHEAD or not stat.S_ISREG(found.st_mode)
 
 
 def _logs_of_thread(store: Store, directory: str, *, released: bool) -> list[str]:
@@ -123,11 +156,10 @@ def _logs_of_thread(store: Store, directory: str, *, released: bool) -> list[str
         return [layout.LOG]
     names = store.io.listdir(directory)
     logs = [name for name in names if layout.version_of(name) is not None] if released else []
-    for name in names:
-        if layout.is_namespace(name):
-            inside = store.io.listdir(layout.join(directory, name))
-            wanted = [one for one in inside if one == layout.LOG or (released and layout.version_of(one) is not None)]
-            logs += [layout.join(name, one) for one in wanted]
+    for name in store.directories_in(directory, layout.is_namespace):
+        inside = store.io.listdir(layout.join(directory, name))
+        wanted = [one for one in inside if one == layout.LOG or (released and layout.version_of(one) is not None)]
+        logs += [layout.join(name, one) for one in wanted]
     return logs
 
 
@@ -158,8 +190,17 @@ def release(store: Store, thread_id: str) -> int | None:
     if not any(_holds_something(store, thread_id, namespace) for namespace in names):
         return None
     version = (versions(store, thread_id) or [0])[-1] + 1
+    # Those who list 10,000 threads cannot look at the end of each log: a name in the root tells them where to.
+    store.io.close(store.io.open(_releasing_path(store, thread_id), write=True, create=True))
+    store.io.fsync_dir(store.root)
+    store.begun_releases[thread_id] = version
     finish_release(store, thread_id, version)
+    del store.begun_releases[thread_id]
     return version
+
+
+def _releasing_path(store: Store, thread_id: str) -> str:
+    return layout.join(store.root, layout.releasing_name(layout.place_of(thread_id).name))
 
 
 def _holds_something(store: Store, thread_id: str, namespace: str) -> bool:
@@ -172,32 +213,47 @@ def _holds_something(store: Store, thread_id: str, namespace: str) -> bool:
 
 def finish_release(store: Store, thread_id: str, version: int) -> None:
     """Bring a release to its end, from wherever it stands."""
-    names = namespaces(store, thread_id)
-    born = {"": _end_log(store, thread_id, "", version)} if "" in names else {}
-    for namespace in [name for name in names if name] + names[: 1 if "" in names else 0]:
-        if namespace:
-            born[namespace] = _end_log(store, thread_id, namespace, version)
+    _end_log(store, thread_id, "", version)
+    inner = [namespace for namespace in namespaces(store, thread_id) if namespace]
+    for namespace in [*inner, ""]:
+        is_born = not namespace or _end_log(store, thread_id, namespace, version)
         directory = store.directory(thread_id, namespace)
         path = layout.join(directory, layout.LOG)
-        if born[namespace]:
+        if is_born:
             store.io.rename(path, layout.join(directory, layout.version_name(version)))
         else:
             store.io.unlink(path)
         store.io.fsync_dir(directory)
+    _forget_release(store, thread_id)
+
+
+def _forget_release(store: Store, thread_id: str) -> None:
+    path = _releasing_path(store, thread_id)
+    # The release is over. A name that stays costs a look at that thread's log when threads are listed.
+    with suppress(OSError):
+        if store.io.stat(path) is not None:
+            store.io.unlink(path)
 
 
 def _end_log(store: Store, thread_id: str, namespace: str, version: int) -> bool:
-    """Append RELEASE, unless it is there; False if the log's creation never finished."""
+    """Append RELEASE, unless it is there; False if the log's creation never finished.
+
+    The root's log is made if there is none, for its end decides about those of the namespaces.
+    """
     history = store.fresh(thread_id, namespace)
     try:
-        if history.refresh_to_write():
-            history.finish(log.RELEASE, version)
-            store.io.fsync(history.fd)
-        elif history.closed_by is not None:
+        is_live = history.refresh_to_write()
+        if not is_live and history.closed_by is not None:
             # A release that was cut short, perhaps by a failed sync: no later sync of that file can be believed.
             renew(store, history, history.end)
             return True
-        return history.fd >= 0
+        if not is_live and namespace:
+            return False
+        history.finish(log.RELEASE, version)
+        store.io.fsync(history.fd)
+        if not is_live:
+            store.sync_place(thread_id, namespace)
+        return True
     finally:
         history.close()
 
@@ -215,6 +271,7 @@ def delete(store: Store, thread_id: str, *, keep_lock: bool) -> bool:
     directory = store.directory(thread_id)
     found = bool(_logs_of_thread(store, directory, released=True))
     names = namespaces(store, thread_id)
+    unended = set(names)
     for namespace in names if "" in names else names[: len(names) == 1]:
         history = store.fresh(thread_id, namespace)
         try:
@@ -222,15 +279,14 @@ def delete(store: Store, thread_id: str, *, keep_lock: bool) -> bool:
                 history.finish(log.TOMBSTONE, 0)
             if history.fd >= 0 and not namespace and len(names) > 1:
                 store.io.fsync(history.fd)
+            unended.discard(namespace)
         except (OSError, CheckpointerError):
             # A full disk or a damaged log must not keep anybody from deleting it.
             _LOGGER.info("%s is deleted without a last record", history.path)
             break
         finally:
             history.close()
-    away = layout.join(store.root, layout.TEMPORARY + os.path.basename(directory))
-    if store.io.stat(away) is not None:
-        store.remove_tree(away)
+    away = store.free_leftover(thread_id)
     if not store.swept:
         store.sweep()
     store.io.rename(directory, away)
@@ -238,8 +294,26 @@ def delete(store: Store, thread_id: str, *, keep_lock: bool) -> bool:
         store.io.mkdir(directory)
         store.io.rename(layout.join(away, layout.RUN_LOCK), layout.join(directory, layout.RUN_LOCK))
     store.io.fsync_dir(store.root)
-    store.remove_tree(away)
+    _tell_readers(store, thread_id, away, unended)
+    _forget_release(store, thread_id)
+    store.begun_releases.pop(thread_id, None)
+    stays = store.remove_tree(away)
+    if stays:
+        _LOGGER.warning(
+            "thread %.80r is deleted, but %s stays, which graphkit did not make: remove it", thread_id, ", ".join(stays)
+        )
     return found
+
+
+def _tell_readers(store: Store, thread_id: str, away: str, namespaces: Iterable[str]) -> None:
+    """End the logs of a thread that is gone: those who have them open shall know that it was deleted, not lost."""
+    for namespace in namespaces:
+        path = layout.join(away, layout.namespace_name(namespace), layout.LOG)
+        history = store.fresh(thread_id, namespace, path)
+        with suppress(OSError, CheckpointerError):
+            if history.refresh_to_write():
+                history.finish(log.TOMBSTONE, 0)
+        history.close()
 
 
 # Writing a log anew
@@ -316,6 +390,35 @@ def renew(store: Store, history: LiveHistory, end: int) -> None:
     history.close()
     history.suspect = False
     history.refused = None
+
+
+def is_half_copy(store: Store, source: str, target: str) -> bool:
+    """Whether a thread holds what a copy of another one has left that died: some namespaces, and not yet the last."""
+    whole = [namespace for namespace in namespaces(store, source) if _holds_something(store, source, namespace)]
+    there = [namespace for namespace in namespaces(store, target) if _holds_something(store, target, namespace)]
+    if min(whole) in there or not set(there) <= set(whole):
+        return False
+    return all(_begins_alike(store, (source, target), namespace) for namespace in there)
+
+
+def _begins_alike(store: Store, threads: tuple[str, str], namespace: str) -> bool:
+    """Whether the second thread's history is the beginning of the first one's."""
+    whole, part = (store.fresh(thread_id, namespace) for thread_id in threads)
+    try:
+        if not whole.refresh() or not part.refresh() or len(part.listing().entries) > len(whole.listing().entries):
+            return False
+        return all(one == other for one, other in zip(_contents(part), _contents(whole), strict=False))
+    finally:
+        whole.close()
+        part.close()
+
+
+def _contents(history: LiveHistory) -> Iterator[tuple[Any, ...]]:
+    """Each checkpoint, with what is recorded of it, as far as it tells one from another."""
+    for entry, table in _tables(history, history.listing().entries, None):
+        values = [(name, one.kind, one.count, one.length, one.crc) for name, one in table.values.items()]
+        fields = (entry.id, entry.node, entry.next, entry.parent, entry.created, entry.metadata, entry.tags)
+        yield *fields, history.packed_values_of(entry), values
 
 
 def copy(store: Store, source: str, target: str) -> None:

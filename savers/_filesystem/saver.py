@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,8 +29,10 @@ from graphkit._serde import Codec
 from graphkit._visit import held_locks
 from graphkit.errors import (
     CheckpointConflictError,
+    CheckpointCorruptionError,
     CheckpointerConfigurationError,
     CheckpointerError,
+    CheckpointFormatError,
     CheckpointNotFoundError,
     CheckpointStorageError,
 )
@@ -39,7 +42,7 @@ from savers._filesystem.history import History
 from savers._filesystem.io import FileIO
 from savers._filesystem.live import LiveHistory
 from savers._filesystem.record import Entry
-from savers._filesystem.store import Store
+from savers._filesystem.store import WAS_REMOVED, Store
 from savers._filesystem.sync import Flusher, Ticket, give_back, sync, take_ticket
 
 if TYPE_CHECKING:
@@ -54,6 +57,8 @@ Fsync = Literal["always", "never"] | float
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LOGGER: Final = getLogger("graphkit")
+_NAMED: Final = 20
+"""An error names so many threads."""
 
 
 def _at_the_edge(operation: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -153,15 +158,19 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         config = RunnableConfig.of(config)
         history = self._live(config)
         with history.mutex:
-            return self._listed(history) if history.refresh() else []
+            listed = self._listed(history) if self._is_live(history) else []
+            self._store.account(history)
+            return listed
 
     @_at_the_edge("read")
     def get(self, config: ConfigLike = None) -> Checkpoint | None:
         config = RunnableConfig.of(config)
         history = self._live(config)
         with history.mutex:
-            entry = history.find(config.checkpoint_id) if history.refresh() else None
-            return None if entry is None else history.checkpoint(entry, history.state_of(entry), None)
+            entry = history.find(config.checkpoint_id) if self._is_live(history) else None
+            found = None if entry is None else history.checkpoint(entry, history.state_of(entry), None)
+            self._store.account(history)
+            return found
 
     @_at_the_edge("write to")
     def put(self, config: ConfigLike, checkpoint: Checkpoint, *, unique: bool = False) -> RunnableConfig:
@@ -175,6 +184,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
                 start = history.end
                 is_there = unique and history.fd >= 0 and history.find(checkpoint.id) is not None
                 history.put(checkpoint, checkpoint.id if is_there else target)
+            self._store.account(history)
             ticket = self._ticket(history, start)
         self._settle(ticket)
         return config if target is not None else config.with_check_point_id(checkpoint.id)
@@ -185,11 +195,16 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         thread_id = config.thread
         history = self._store.live(thread_id, "")
         with self._exclusive(thread_id), history.mutex, self._store.short(thread_id):
-            self._finish_what_was_begun(thread_id, history)
+            finished = self._finish_what_was_begun(thread_id, history)
             live = history.refresh_to_write()
             checkpoints = self._listed(history) if live else []
             version = rewrite.release(self._store, thread_id)
             history.close()
+            if version is None:
+                finished = finished or self._store.begun_releases.pop(thread_id, None)
+                if finished in rewrite.versions(self._store, thread_id):
+                    # An earlier release died or failed before its caller was told of the version.
+                    return self.tag(RunnableConfig(thread_id), finished)
         return Tag(thread_id, checkpoints, version)
 
     # Beside checkpoints
@@ -204,16 +219,17 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     def _latest(self, thread_id: str, namespace: str) -> Entry | None:
         history = self._store.live(thread_id, namespace)
         with history.mutex:
-            return history.latest() if history.refresh() else None
+            return history.latest() if self._is_live(history) else None
 
     @_at_the_edge("read")
     def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
         config = RunnableConfig.of(config)
         history = self._live(config)
         with history.mutex:
-            if not history.refresh():
+            if not self._is_live(history):
                 return []
             entries = history.listing().entries
+            self._store.account(history)
             return [_info(history, entry) for entry in reversed(entries)]
 
     @_at_the_edge("read")
@@ -221,7 +237,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         # From the end of the log, at a cost that follows the limit. Damage further back shows to `verify`, not here.
         history = self._live(config)
         with history.mutex:
-            if not history.refresh():
+            if not self._is_live(history):
                 return []
             return [_info(history, entry) for entry in reversed(history.recent(limit))]
 
@@ -244,7 +260,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         """What is known of the checkpoint that the config names, or of the latest, without decoding its state."""
         history = self._live(RunnableConfig.of(config))
         with history.mutex:
-            entry = history.find(RunnableConfig.of(config).checkpoint_id) if history.refresh() else None
+            entry = history.find(RunnableConfig.of(config).checkpoint_id) if self._is_live(history) else None
             return None if entry is None else _info(history, entry)
 
     @_at_the_edge("write to")
@@ -278,7 +294,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         config = RunnableConfig.of(config)
         history = self._live(config)
         with history.mutex:
-            entry = history.find(config.checkpoint_id) if history.refresh() else None
+            entry = history.find(config.checkpoint_id) if self._is_live(history) else None
             return {} if entry is None else history.values_of(entry)
 
     @_at_the_edge("write to")
@@ -294,7 +310,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         config = RunnableConfig.of(config)
         history = self._live(config)
         with history.mutex:
-            entry = history.find(config.checkpoint_id) if history.refresh() else None
+            entry = history.find(config.checkpoint_id) if self._is_live(history) else None
             return () if entry is None else entry.tags
 
     def _append_beside(
@@ -318,17 +334,50 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     @_at_the_edge("read")
     def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
+        """As in the contract. Of all threads (None): one that cannot be read is told in a warning and passed over."""
+        if thread_id is not None:
+            return self._interrupts_of(thread_id_of(thread_id))
         found: list[WaitingInterrupt] = []
-        for thread in self.threads() if thread_id is None else [thread_id_of(thread_id)]:
-            latest: dict[str, Latest] = {}
-            for namespace in rewrite.namespaces(self._store, thread):
-                with self._store.glance(thread, namespace) as history:
-                    entry = history.latest() if history.refresh() else None
-                    if entry is not None:
-                        at = RunnableConfig(thread, checkpoint_ns=namespace, checkpoint_id=entry.id)
-                        latest[namespace] = at, entry.metadata, history.values_of(entry)
-            found += still_waiting(latest)
+        for thread in self.threads():
+            with self._passing_over(thread):
+                found += self._interrupts_of(thread)
         return found
+
+    def _interrupts_of(self, thread: str) -> Sequence[WaitingInterrupt]:
+        latest: dict[str, Latest] = {}
+        for namespace in rewrite.namespaces(self._store, thread):
+            with self._store.glance(thread, namespace) as history:
+                entry = history.latest() if history.refresh() else None
+                if not namespace and history.closed_by is not None:
+                    return []  # The end of the root's log decides about the namespaces, too.
+                if entry is not None:
+                    at = RunnableConfig(thread, checkpoint_ns=namespace, checkpoint_id=entry.id)
+                    latest[namespace] = at, entry.metadata, history.values_of(entry)
+        return still_waiting(latest)
+
+    @_at_the_edge("read")
+    def search(
+        self, metadata: Mapping[str, Any], *, thread_id: ThreadLike = None, limit: int | None = None
+    ) -> Sequence[CheckpointInfo]:
+        """As in the contract. Of all threads (None): one that cannot be read is told in a warning and passed over."""
+        if thread_id is not None:
+            return super().search(metadata, thread_id=thread_id, limit=limit)
+        found: list[CheckpointInfo] = []
+        for thread in self.threads():
+            left = None if limit is None else limit - len(found)
+            with self._passing_over(thread):
+                found += super().search(metadata, thread_id=thread, limit=left)
+        return found
+
+    @contextmanager
+    def _passing_over(self, thread_id: str) -> Iterator[None]:
+        """Let one thread that cannot be read cost the others nothing."""
+        try:
+            yield
+        except (OSError, CheckpointerError) as error:
+            if _is_exhausted(error):
+                raise
+            _LOGGER.warning("thread %.80r is passed over, for it cannot be read: %s", thread_id, error)
 
     # Threads
 
@@ -356,10 +405,44 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         with ExitStack() as stack:
             for thread_id in sorted({first, second}):
                 stack.enter_context(self._exclusive(thread_id))
-            if self.namespaces(second):
+            if self.namespaces(second) and not rewrite.is_half_copy(self._store, first, second):
                 raise CheckpointConflictError(second, "not empty; release or delete it before copying into it")
             with self._store.short(second):
                 rewrite.copy(self._store, first, second)
+
+    @_at_the_edge("prune")
+    def prune(
+        self,
+        thread: ThreadLike = None,
+        *,
+        keep_last: int | None = None,
+        older_than: datetime | None = None,
+        keep_tags: Sequence[str] = (),
+        keep_interrupted: bool = True,
+    ) -> int:
+        """As in the contract. Of all threads (None): one that cannot be read costs the others nothing.
+
+        Raises:
+            ValueError: neither keep_last nor older_than is given, or keep_last is below one.
+            CheckpointCorruptionError: a log is damaged. Of all threads (None): the others are pruned, and the error
+                names those that are not.
+        """
+        retention = Retention(keep_last, older_than, tuple(keep_tags), keep_interrupted)
+
+        def prune_one(thread_id: str) -> int:
+            at = RunnableConfig(thread_id)
+            spaces = self.namespaces(thread_id)
+            return sum(self._prune(at.replace(checkpoint_ns=namespace), retention) for namespace in spaces)
+
+        if thread is not None:
+            return prune_one(thread_id_of(thread))
+        failures = _Failures("prune")
+        going = 0
+        for thread_id in self.threads():
+            with failures.noted(thread_id):
+                going += prune_one(thread_id)
+        failures.check()
+        return going
 
     @_at_the_edge("prune")
     def _prune(self, config: RunnableConfig, retention: Retention) -> int:
@@ -443,8 +526,8 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             progress: as in `verify`.
 
         Raises:
-            ThreadBusyError: a run holds a thread; those before it are repaired.
-            CheckpointStorageError: the file system refused. What was there still is.
+            ThreadBusyError: a run holds a thread; all others are repaired.
+            CheckpointStorageError: the file system refused. What was there still is, and all others are repaired.
         """
         from savers._filesystem.repair import repair
 
@@ -471,20 +554,33 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             progress: called after each thread with how many are done, how many there are, and its id.
 
         Raises:
-            CheckpointCorruptionError: a log is damaged; those before it are compacted.
+            CheckpointCorruptionError: a log is damaged. Of all threads (None): the others are compacted, and the error
+                names those that are not.
         """
-        threads = self.threads() if thread is None else [thread_id_of(thread)]
-        freed = 0
+        if thread is not None:
+            freed = self._compact(thread_id_of(thread))
+            if progress is not None:
+                progress(1, 1, thread_id_of(thread))
+            return freed
+        failures = _Failures("compact")
+        freed, threads = 0, self.threads()
         for done, thread_id in enumerate(threads, 1):
-            for namespace in rewrite.namespaces(self._store, thread_id):
-                history = self._store.live(thread_id, namespace)
-                with history.mutex, self._store.short(thread_id):
-                    self._ready(history)
-                    before = history.end
-                    if history.fd >= 0 and rewrite.compact(self._store, history) and history.refresh():
-                        freed += before - history.end
+            with failures.noted(thread_id):
+                freed += self._compact(thread_id)
             if progress is not None:
                 progress(done, len(threads), thread_id)
+        failures.check()
+        return freed
+
+    def _compact(self, thread_id: str) -> int:
+        freed = 0
+        for namespace in rewrite.namespaces(self._store, thread_id):
+            history = self._store.live(thread_id, namespace)
+            with history.mutex, self._store.short(thread_id):
+                self._ready(history)
+                before = history.end
+                if history.fd >= 0 and rewrite.compact(self._store, history) and history.refresh():
+                    freed += before - history.end
         return freed
 
     async def averify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> StoreReport:
@@ -510,12 +606,13 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     @_at_the_edge("read")
     def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
         config = RunnableConfig.of(config)
+        ending = rewrite.unfinished_release(self._store, config.thread)
         versions = rewrite.versions(self._store, config.thread)
         if version is None and versions:
             version = versions[-1]
         if version is None or version not in versions:
             raise CheckpointNotFoundError(config.thread, "version" + (f" {version}" if version is not None else ""))
-        history = self._store.version(config.thread, config.checkpoint_ns, version)
+        history = self._store.version(config.thread, config.checkpoint_ns, version, is_ending=version == ending)
         with history.mutex:
             checkpoints = self._listed(history) if history.refresh() else []
         return Tag(config.thread, checkpoints, version)
@@ -597,22 +694,44 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     def _live(self, config: RunnableConfig) -> LiveHistory:
         return self._store.live(config.thread, config.checkpoint_ns)
 
+    def _is_live(self, history: LiveHistory) -> bool:
+        """Bring a log up to date for reading; whether its history is live. The caller holds its mutex."""
+        if not history.refresh():
+            return False
+        # The end of the root's log decides about the namespaces, too.
+        return not history.namespace or rewrite.unfinished_release(self._store, history.thread_id) is None
+
     def _ready(self, history: LiveHistory) -> None:
-        """Bring a log up to date for an append; the caller holds its mutex and the short lock."""
+        """Bring a log up to date for an append; the caller holds its mutex and the short lock.
+
+        Raises:
+            CheckpointConflictError: the file of the open log was removed by something other than a delete.
+            OSError: the log may only be read.
+        """
+        if history.refusal is not None:
+            history.close()  # The file system may have become writable since.
         live = history.refresh_to_write()
+        if history.was_removed:
+            raise CheckpointConflictError(history.thread_id, WAS_REMOVED)
+        if history.refusal is not None:
+            raise history.refusal
         if live and (history.suspect or history.version < log.MAJOR):
             rewrite.renew(self._store, history, history.acknowledged_end)
             live = history.refresh_to_write()
         if not live:
             self._finish_what_was_begun(history.thread_id, history)
 
-    def _finish_what_was_begun(self, thread_id: str, history: LiveHistory) -> None:
+    def _finish_what_was_begun(self, thread_id: str, history: LiveHistory) -> int | None:
+        """Finish the release or the delete that the end of a log tells of; the version, if it was a release."""
+        version = None
         if not history.refresh_to_write() and history.closed_by is not None:
             if history.closed_by.type == log.RELEASE:
-                rewrite.finish_release(self._store, thread_id, history.closing_version())
+                version = history.closing_version()
+                rewrite.finish_release(self._store, thread_id, version)
             else:
                 rewrite.delete(self._store, thread_id, keep_lock=True)
             history.close()
+        return version
 
     def _listed(self, history: History) -> Sequence[Checkpoint]:
         return [
@@ -633,17 +752,22 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         """The state of a checkpoint that was listed some time ago: its log may have moved or changed since."""
         live = self._store.live(thread_id, namespace)
         with live.mutex:
-            if live.refresh():
+            if self._is_live(live):
                 found = entry if live.fid == fid else live.find(entry.id)
                 if found is not None:
-                    return live.state_of(found)
+                    state = live.state_of(found)
+                    self._store.account(live)
+                    return state
+        ending = rewrite.unfinished_release(self._store, thread_id)
         for version in reversed(rewrite.versions(self._store, thread_id)):
-            released = self._store.version(thread_id, namespace, version)
+            released = self._store.version(thread_id, namespace, version, is_ending=version == ending)
             with released.mutex:
                 if released.refresh():
                     found = entry if released.fid == fid else released.find(entry.id)
                     if found is not None:
-                        return released.state_of(found)
+                        state = released.state_of(found)
+                        self._store.account(released)
+                        return state
         raise CheckpointNotFoundError(thread_id, f"checkpoint {entry.id}", "it was deleted after it was listed")
 
     # The disk
@@ -681,6 +805,48 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             except (OSError, CheckpointerError):
                 _LOGGER.exception("%s could not be rewritten; nothing is stored in it until it can be", history.path)
                 history.cut_off_refused()
+
+
+class _Failures:
+    """The threads of a store that an operation could not handle; it goes on with the others."""
+
+    def __init__(self, operation: str) -> None:
+        self._operation = operation
+        self._errors: dict[str, CheckpointerError | OSError] = {}
+
+    @contextmanager
+    def noted(self, thread_id: str) -> Iterator[None]:
+        """Note what fails for a thread."""
+        try:
+            yield
+        except (CheckpointerError, OSError) as error:
+            if _is_exhausted(error):
+                raise
+            self._errors[thread_id] = error
+
+    def check(self) -> None:
+        """Raise one error that names all threads that failed, of the kind of the first."""
+        if not self._errors:
+            return
+        error = next(iter(self._errors.values()))
+        names = [f"{thread_id:.80}" for thread_id in list(self._errors)[:_NAMED]]
+        more = len(self._errors) - len(names)
+        others = f"{names}" + (f" and {more} more" if more else "")
+        text = f"cannot {self._operation} these threads, all others are done: {others}"
+        if isinstance(error, CheckpointCorruptionError):
+            raise CheckpointCorruptionError(error.path, error.offset, f"{error.reason} ({text})") from error
+        if isinstance(error, CheckpointFormatError):
+            raise CheckpointFormatError(error.path, f"{error.reason} ({text})") from error
+        if isinstance(error, OSError):
+            reason = OSError(error.errno, f"{error.strerror or error} ({text})")
+            path = getattr(error, "path", None) or error.filename or ""
+            raise CheckpointStorageError(os.fsdecode(path), self._operation, reason) from error
+        raise CheckpointerError(f"{text}; the first: {error}") from error
+
+
+def _is_exhausted(error: Exception) -> bool:
+    """Whether the process, and not a thread's files, is the reason of an error."""
+    return isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
 def _info(history: History, entry: Entry) -> CheckpointInfo:

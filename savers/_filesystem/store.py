@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import weakref
 from collections import OrderedDict
 from contextlib import suppress
 from itertools import islice
+from logging import getLogger
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from graphkit._checkpoint import new_id
-from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointFormatError
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointCorruptionError,
+    CheckpointerConfigurationError,
+    CheckpointFormatError,
+)
 from savers._filesystem import layout, log
 from savers._filesystem.glance import Glance
 from savers._filesystem.history import History
+from savers._filesystem.inside import Inside
 from savers._filesystem.live import LiveHistory, write_file
 from savers._filesystem.lock import RunLock, ShortLock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from graphkit._abc import StateSerializer
     from graphkit._serde import Codec
     from savers._compression import Compression
@@ -27,15 +37,42 @@ if TYPE_CHECKING:
 KNOWN_IDS: Final = 20_000
 """So many ids are remembered."""
 OPEN_LOGS: Final = 256
-"""So many logs are kept open; the one used longest ago is closed."""
+"""The savers of a process keep at most this many logs open, and at most a quarter of the descriptors it may have."""
+FEWEST_OPEN_LOGS: Final = 16
+"""Each saver may keep this many, however many savers there are."""
+CACHED_BYTES: Final = 64 << 20
+"""A saver keeps at most this many bytes of states and indexes; the log in use may go beyond."""
+ENTRY_COST: Final = 1 << 10
+"""What a checkpoint takes in an index, about, in bytes."""
+WAS_REMOVED: Final = (
+    "its directory was removed while it was in use, and its checkpoints with it; nothing was stored. "
+    "Put the directory back and resume, or start the thread anew"
+)
+_STAYS: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS})
+"""Why a directory cannot be removed, other than by a failing disk: it is not empty, or something is mounted there."""
+_LOGGER: Final = getLogger("graphkit")
 
 
 class Version(History):
     """A released log. It ends as such, or something of it is missing."""
 
     released = True
+    final_path = ""
+    """Where the log is when its release is finished."""
+    live_path = ""
+    """The live log. While a release is unfinished, the version is still there."""
+    is_ending = False
+    """Whether the release is unfinished: the end of the root's log names this version, and decides for this log too."""
 
     def _open(self) -> bool:
+        if self.is_ending:
+            # The release may be finished at this moment: then the log is at its final place when the live one is gone.
+            for path in (self.final_path, self.live_path, self.final_path):
+                self.path = path
+                if super()._open():
+                    return True
+            return False
+        self.path = self.final_path
         found = super()._open()
         if found and self.closed_by is None:
             end = self.end
@@ -57,15 +94,21 @@ class Store:
         serializer: StateSerializer | None,
         lock_timeout: float,
     ) -> None:
-        self.root, self.io = root, io
+        prepare_imports()
+        self.root, self.io = root, Inside(io, root, make_room)
         self.compression: Compression | None = None
         """How large values are compressed by those who write."""
         self._codec, self._serializer, self._lock_timeout = codec, serializer, lock_timeout
         self._open: OrderedDict[tuple[str, str, int], History] = OrderedDict()
+        self._sizes: dict[History, int] = {}
+        """The bytes that each open log caches, where it caches any."""
+        self._cached = 0
         self._guard = Lock()
         self._shorts = self._new_locks()
         self.swept = False
         """Whether this process has looked for what others left half removed."""
+        self.begun_releases: dict[str, int] = {}
+        """The versions of releases that failed: done again, a release returns what the failed one has made."""
         self.ids: dict[str, str] = {}
         """The ids behind names of directories that do not tell them; they never change."""
         _STORES.add(self)
@@ -113,7 +156,7 @@ class Store:
         path = layout.join(self.root, layout.MARKER)
         if self.io.stat(path) is None:
             return False
-        import json  # 3 ms, and a process may never need it
+        import json  # loaded by prepare_imports
 
         fd = self.io.open(path)
         try:
@@ -147,13 +190,14 @@ class Store:
         return layout.join(self.root, layout.place_of(thread_id).name, layout.namespace_name(namespace))
 
     def _make_place(self, thread_id: str, namespace: str) -> None:
+        if self.run_lock(thread_id, None).is_lost:
+            # The lock of the run that puts this went with the directory, and so did its checkpoints.
+            raise CheckpointConflictError(thread_id, WAS_REMOVED)
         self.short(thread_id).revive()
         directory = self.directory(thread_id)
         if not self.swept:
             self.sweep()
-        leftover = layout.join(self.root, layout.TEMPORARY + layout.place_of(thread_id).name)
-        if self.io.stat(leftover) is not None:
-            self.remove_tree(leftover)
+        self._remove_leftover(layout.TEMPORARY + layout.place_of(thread_id).name)
         self.io.mkdir(directory)
         if namespace:
             self.io.mkdir(self.directory(thread_id, namespace))
@@ -169,7 +213,9 @@ class Store:
         """Remove logs that somebody began to write anew and did not live to finish; under the short lock."""
         for name in self.io.listdir(directory):
             if name.startswith(layout.TEMPORARY):
-                self.io.unlink(layout.join(directory, name))
+                path = layout.join(directory, name)
+                if not self.io.is_dir(path):  # a directory is not the writer's: it makes files only
+                    self.io.unlink(path)
 
     def sweep(self) -> list[str]:
         """Remove the threads whose removal somebody began and did not live to finish; their names.
@@ -178,10 +224,28 @@ class Store:
         one just now is not disturbed.
         """
         self.swept = True
-        gone = [name for name in self.io.listdir(self.root) if layout.is_leftover(name)]
-        for name in gone:
-            self.remove_tree(layout.join(self.root, name))
-        return gone
+        names = [name for name in self.io.listdir(self.root) if layout.is_leftover(name)]
+        return [name for name in names if self._remove_leftover(name)]
+
+    def _remove_leftover(self, name: str) -> bool:
+        """Remove a thread whose removal was cut short; whether it is gone.
+
+        It is no thread any more. So nobody is kept from writing to another one because it cannot be removed.
+        """
+        path = layout.join(self.root, name)
+        try:
+            return self.io.stat(path) is not None and not self.remove_tree(path)
+        except (OSError, CheckpointFormatError) as error:
+            _LOGGER.info("%s is left of a deleted thread and cannot be removed: %s", path, error)
+            return False
+
+    def free_leftover(self, thread_id: str) -> str:
+        """A path to which the directory of a thread can be renamed before it is removed."""
+        name = layout.TEMPORARY + layout.place_of(thread_id).name
+        self._remove_leftover(name)
+        if self.io.stat(layout.join(self.root, name)) is not None:
+            name = layout.TEMPORARY + layout.other_name(layout.place_of(thread_id).name)
+        return layout.join(self.root, name)
 
     def sync_place(self, thread_id: str, namespace: str) -> None:
         """Bring the names that lead to a log to the disk."""
@@ -190,24 +254,61 @@ class Store:
         self.io.fsync_dir(self.directory(thread_id))
         self.io.fsync_dir(self.root)
 
-    def remove_tree(self, directory: str) -> None:
-        """Remove a directory with all that is in it; what somebody else removes meanwhile is removed too."""
+    def remove_tree(self, directory: str) -> list[str]:
+        """Remove a directory with all that is a store's; what is removed meanwhile by others is no error.
+
+        Follows no link. A directory in it that is not a store's is removed if it is empty, and stays otherwise.
+
+        Returns:
+            The directories that stay.
+        """
+        stays: list[str] = []
+        if not self.io.is_dir(directory):
+            with suppress(FileNotFoundError):
+                self.io.unlink(directory)
+            return stays
         for name in self.io.listdir(directory):
             path = layout.join(directory, name)
-            found = self.io.stat(path)
-            with suppress(FileNotFoundError):
-                if found is not None and layout.is_namespace(name) and not self.io.is_link(path):
-                    self.remove_tree(path)
-                elif found is not None:
+            if layout.is_namespace(name):
+                stays += self.remove_tree(path)
+            elif self.io.is_dir(path):
+                stays += self._remove_empty(path)
+            else:
+                with suppress(FileNotFoundError):
                     self.io.unlink(path)
-        with suppress(FileNotFoundError):
+        return stays or self._remove_empty(directory)
+
+    def _remove_empty(self, directory: str) -> list[str]:
+        try:
             self.io.rmdir(directory)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            if error.errno not in _STAYS:
+                raise
+            return [directory]
+        return []
+
+    def directories_in(self, directory: str, is_wanted: Callable[[str], bool]) -> list[str]:
+        """The directories in a directory whose names are wanted; anything else of such a name is told in the log."""
+        found = []
+        for name in sorted(filter(is_wanted, self.io.listdir(directory))):
+            path = layout.join(directory, name)
+            if self.io.is_dir(path):
+                found.append(name)
+            elif self.io.stat(path) is not None:
+                _LOGGER.warning("%s is passed over, for it is not a directory", path)
+        return found
 
     # Locks
 
     def short(self, thread_id: str) -> ShortLock:
         """The short lock of a thread."""
         return self._shorts[layout.place_of(thread_id).stripe]
+
+    def all_shorts(self) -> list[ShortLock]:
+        """All short locks, in the order in which those who need several take them."""
+        return self._shorts
 
     def run_lock(self, thread_id: str, timeout: float | None) -> RunLock:
         """The run lock of a thread, not yet taken."""
@@ -233,35 +334,35 @@ class Store:
                 return history  # type: ignore[return-value]
             return self._keep(key, self.fresh(thread_id, namespace))  # type: ignore[return-value]
 
-    def version(self, thread_id: str, namespace: str, version: int) -> History:
-        """A released log; shared, so hold its mutex."""
+    def version(self, thread_id: str, namespace: str, version: int, *, is_ending: bool = False) -> History:
+        """A released log, or one whose release is unfinished (`is_ending`); shared, so hold its mutex."""
         key = (thread_id, namespace, version)
         with self._guard:
             history = self._open.get(key)
             if history is not None:
                 self._open.move_to_end(key)
-                return history
-            path = layout.join(self.directory(thread_id, namespace), layout.version_name(version))
-            return self._keep(key, Version(*self._arguments(path, thread_id, namespace)))
+            else:
+                directory = self.directory(thread_id, namespace)
+                path = layout.join(directory, layout.version_name(version))
+                history = Version(*self._arguments(path, thread_id, namespace))
+                history.final_path, history.live_path = path, layout.join(directory, layout.LOG)
+                self._keep(key, history)
+            assert isinstance(history, Version)
+            history.is_ending = is_ending
+            return history
 
     def glance(self, thread_id: str, namespace: str) -> Glance:
         """The live log of a namespace, to be looked at once and closed."""
         directory = self.directory(thread_id, namespace)
-        self._refuse_link(directory)
         return Glance(*self._arguments(layout.join(directory, layout.LOG), thread_id, namespace))
 
     def fresh(self, thread_id: str, namespace: str, path: str | None = None) -> LiveHistory:
         """The live log of a namespace, opened for one caller alone, who closes it."""
         directory = self.directory(thread_id, namespace)
-        self._refuse_link(directory)
         history = LiveHistory(*self._arguments(path or layout.join(directory, layout.LOG), thread_id, namespace))
         history.compression = self.compression
         history.make_place = lambda: self._make_place(thread_id, namespace)
         return history
-
-    def _refuse_link(self, directory: str) -> None:
-        if self.io.is_link(directory):
-            raise CheckpointFormatError(directory, "it is a symbolic link, which a store does not follow")
 
     def _arguments(
         self, path: str, thread_id: str, namespace: str
@@ -271,19 +372,70 @@ class Store:
 
     def _keep(self, key: tuple[str, str, int], history: History) -> History:
         self._open[key] = history
-        if len(self._open) > OPEN_LOGS:
-            for old in list(islice(self._open, len(self._open) - OPEN_LOGS)):
+        limit = _open_logs()
+        if len(self._open) > limit:
+            for old in list(islice(self._open, len(self._open) - limit)):
                 # One that is in use, or has to be written anew first, stays until there is another chance.
-                if not self._open[old].suspect and self._open[old].mutex.acquire(blocking=False):
-                    gone = self._open.pop(old)
-                    gone.close()
-                    gone.mutex.release()
+                self._close_idle(self._open[old], lambda old=old: self._drop(old))  # type: ignore[misc]
         return history
+
+    @staticmethod
+    def _close_idle(history: History, then: Callable[[], object]) -> bool:
+        """Close a log that no caller uses; whether it was one."""
+        mutex: Any = history.mutex
+        # A mutex lets its own thread in again, so it must not be the caller's.
+        if history.suspect or mutex._is_owned() or not mutex.acquire(blocking=False):  # noqa: SLF001 - as Condition does
+            return False
+        try:
+            history.close()
+            then()
+        finally:
+            mutex.release()
+        return True
+
+    def _drop(self, key: tuple[str, str, int]) -> History:
+        history = self._open.pop(key)
+        self._cached -= self._sizes.pop(history, 0)
+        return history
+
+    def close_idle(self) -> int:
+        """Close the logs and locks that no caller uses just now; how many there were."""
+        if not self._guard.acquire(blocking=False):
+            return 0
+        try:
+            logs = [history for history in self._open.values() if history.fd >= 0]
+            closed = sum(self._close_idle(history, lambda: None) for history in logs)
+        finally:
+            self._guard.release()
+        return closed + sum(short.close_if_idle() for short in self._shorts)
+
+    def account(self, history: History) -> None:
+        """Note what a log caches after it was used, and drop what was used longest ago if that is too much."""
+        size = 0 if history.state is None else history.key_length + max(0, history.end - history.key_end)
+        if history.index is not None:
+            size += ENTRY_COST * len(history.index.entries)
+        with self._guard:
+            self._cached += size - self._sizes.get(history, 0)
+            self._sizes[history] = size
+            if self._cached > CACHED_BYTES:
+                self._shrink(history)
+
+    def _shrink(self, used: History) -> None:
+        for history in self._open.values():
+            if self._cached <= CACHED_BYTES:
+                return
+            mutex: Any = history.mutex
+            if history is used or not self._sizes.get(history) or mutex._is_owned():  # noqa: SLF001 - as above
+                continue
+            if mutex.acquire(blocking=False):
+                history.drop_caches()
+                mutex.release()
+                self._cached -= self._sizes.pop(history)
 
     def close_thread(self, thread_id: str) -> None:
         """Close the logs of a thread."""
         with self._guard:
-            histories = [self._open.pop(key) for key in list(self._open) if key[0] == thread_id]
+            histories = [self._drop(key) for key in list(self._open) if key[0] == thread_id]
         for history in histories:
             with history.mutex:
                 history.close()
@@ -293,6 +445,8 @@ class Store:
         with self._guard:
             histories = list(self._open.values())
             self._open.clear()
+            self._sizes.clear()
+            self._cached = 0
         for history in histories:
             with history.mutex:
                 history.close()
@@ -307,17 +461,57 @@ class Store:
         for short in self._shorts:
             short.forget()
         self._open.clear()
+        self._sizes.clear()
+        self._cached = 0
         self._guard = Lock()
         self._shorts = self._new_locks()
 
 
 _STORES: Final[weakref.WeakSet[Store]] = weakref.WeakSet()
+_IMPORTS: Final = Lock()
+"""Held while modules are loaded. A fork waits for it: in the child, a module that another thread was loading would
+stay locked for ever."""
+
+
+def prepare_imports() -> None:
+    """Load what the first put, the first run lock and the first fork would load: 25 ms, once per process."""
+    with _IMPORTS:
+        import json
+        import platform
+
+        import filelock
+
+        platform.node()
+        _loaded.update(json=json, platform=platform, filelock=filelock)
+
+
+_loaded: Final[dict[str, object]] = {}
+
+
+def make_room() -> bool:
+    """Close what no caller of any saver of this process uses just now; whether there was anything."""
+    return sum([store.close_idle() for store in list(_STORES)]) > 0
+
+
+def _open_logs() -> int:
+    """How many logs a store may keep open: its share of what a process may have."""
+    return max(FEWEST_OPEN_LOGS, min(OPEN_LOGS, _descriptors() // 4) // max(1, len(_STORES)))
+
+
+def _descriptors() -> int:
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return OPEN_LOGS * 4
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return OPEN_LOGS * 4 if soft == resource.RLIM_INFINITY else soft
 
 
 def _after_fork() -> None:
+    _IMPORTS.release()  # Taken before the fork, by the thread of execution that goes on here.
     for store in list(_STORES):
         store.after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=_IMPORTS.acquire, after_in_parent=_IMPORTS.release, after_in_child=_after_fork)

@@ -9,6 +9,7 @@ what is called well can be read.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -229,17 +230,24 @@ def _size(store: Store, path: str) -> int:
 
 def threads_of(store: Store) -> list[str]:
     """The names of all threads' directories."""
-    names = filter(layout.is_thread, store.io.listdir(store.root))
-    return sorted(name for name in names if not store.io.is_link(layout.join(store.root, name)))
+    return sorted(filter(layout.is_thread, store.io.listdir(store.root)))
 
 
 def files_of(store: Store, directory: str) -> list[str]:
-    """The logs below a thread's directory: the root's first, then those of the namespaces."""
+    """The logs below a thread's directory: the root's first, then those of the namespaces.
+
+    With what stands in place of a directory, so that it is reported.
+    """
+    if not store.io.is_dir(directory):
+        return [directory] if store.io.stat(directory) is not None else []
     inside = sorted(store.io.listdir(directory))
     found = [layout.join(directory, name) for name in inside if is_log(name)]
     for name in inside:
         if layout.is_namespace(name):
             below = layout.join(directory, name)
+            if not store.io.is_dir(below):
+                found.append(below)
+                continue
             found += [layout.join(below, one) for one in sorted(store.io.listdir(below)) if is_log(one)]
     return found
 
@@ -276,6 +284,8 @@ def check_thread(store: Store, name: str, files: list[str], thread_id: str | Non
 
 
 def _others(store: Store, directory: str) -> Iterator[str]:
+    if not store.io.is_dir(directory):
+        return
     for name in sorted(store.io.listdir(directory)):
         path = layout.join(directory, name)
         if layout.is_namespace(name):
@@ -362,7 +372,8 @@ def check_file(store: Store, path: str, owner: str | None) -> tuple[FileReport |
     except CheckpointFormatError as error:
         state, offset, reason = ("newer" if _is_newer(history, checker) else "foreign"), checker.good, error.reason
     except OSError as error:
-        state, reason = "damaged", f"it cannot be read: {error.strerror or error}"
+        state = "damaged" if _is_file(store, path) else "foreign"
+        reason = f"it cannot be read: {error.strerror or error}"
     finally:
         history.close()
     report = FileReport(
@@ -375,6 +386,11 @@ def check_file(store: Store, path: str, owner: str | None) -> tuple[FileReport |
         checkpoints=len(checker.ids),
     )
     return report, _ending(path, state, checker)
+
+
+def _is_file(store: Store, path: str) -> bool:
+    found = store.io.stat(path)
+    return found is None or stat.S_ISREG(found.st_mode)
 
 
 def _ending(path: str, state: FileState, checker: _Checker) -> str:

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, final
 
 from graphkit._watch import Change, Watch, is_inside
-from graphkit.errors import CheckpointerError, CheckpointStorageError
+from graphkit.errors import CheckpointerError, CheckpointFormatError, CheckpointStorageError
 from savers._filesystem import layout, rewrite
 from savers._filesystem.events import Events, is_locked, remote_kind
 from savers._filesystem.tail import Bookmark, GrowingLog, Info
@@ -168,12 +168,11 @@ class FileWatch(Watch):
         """The directories of threads."""
         if self._only is not None:
             return [self._only]
-        return [name for name in self._store.io.listdir(self._store.root) if layout.is_thread(name)]
+        return self._store.directories_in(self._store.root, layout.is_thread)
 
     def _places(self, name: str) -> list[_Place]:
         """The root of a thread and its namespaces, those too that have been there."""
-        inside = self._store.io.listdir(layout.join(self._store.root, name))
-        found = {one for one in inside if layout.is_namespace(one)}
+        found = self._store.directories_in(layout.join(self._store.root, name), layout.is_namespace)
         return [(name, one) for one in sorted({"", *found, *self._marks.get(name, ())})]
 
     def _path(self, place: _Place) -> str:
@@ -181,7 +180,12 @@ class FileWatch(Watch):
 
     def _look_at(self, name: str) -> Iterator[Change]:
         self._cover(name)
-        for place in self._places(name):
+        try:
+            places = self._places(name)
+        except CheckpointFormatError as error:
+            _LOGGER.warning("what happens here is not told: %s", error)
+            return
+        for place in places:
             try:
                 if self._is_wanted(place):
                     yield from self._look_at_log(place)
@@ -286,9 +290,8 @@ class FileWatch(Watch):
             self._logs.popitem(last=False)[1].close()
 
     def _log(self, place: _Place, name: str, ids: tuple[str, str]) -> GrowingLog:
-        for directory in (layout.join(self._store.root, place[0]), layout.join(self._store.root, *place)):
-            self._store._refuse_link(directory)  # noqa: SLF001 - of the same package
-        return GrowingLog(*self._store._arguments(layout.join(directory, name), *ids))  # noqa: SLF001
+        path = layout.join(self._store.root, *place, name)
+        return GrowingLog(*self._store._arguments(path, *ids))  # noqa: SLF001 - of the same package
 
     def _close(self, place: _Place) -> None:
         if (opened := self._logs.pop(place, None)) is not None:
@@ -367,7 +370,10 @@ class FileWatch(Watch):
         """Tell that nobody runs a thread, if so; if not yet, there is a second look."""
         is_second = self._suspects.pop(name, None) is not None
         path = layout.join(self._store.root, name, layout.RUN_LOCK)
-        found, thread = self._store.io.stat(path), self._thread(name)
+        try:
+            found, thread = self._store.io.stat(path), self._thread(name)
+        except CheckpointFormatError:
+            return  # `_look_at` has told why.
         if found is not None and thread is not None:
             if not is_locked(found.st_ino):
                 yield Change("idle", thread, "")

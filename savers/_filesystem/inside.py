@@ -1,0 +1,125 @@
+"""The file system below the root of a store: the one place that decides that no operation leaves it through a link.
+
+`FileIO.open` refuses a link, a FIFO, a socket or a device in place of a file. This module refuses them in place of a
+directory: each directory between the root and a path is looked at before the path is used. The root itself, and what
+leads to it, may be links. Operations on a descriptor pass through at no cost, so a put to an open log pays nothing.
+
+The check finds links that lie in the store: an administrator's, or those of a copied tree. It does not stop a process
+that swaps a directory for a link between the check and the use; only the owner of the store can write to it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from typing import Final, TypeVar, final
+
+from graphkit.errors import CheckpointFormatError
+from savers._filesystem.io import FileIO, kind_of
+
+T = TypeVar("T")
+
+_ON_DESCRIPTORS: Final = (
+    "close", "read_at", "append", "write_at", "fstat", "truncate", "fsync", "fdatasync", "lock", "unlock", "real_path",
+)  # fmt: skip
+_TOO_MANY_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+@final
+class Inside(FileIO):
+    """A file system that follows no symbolic link below a root."""
+
+    def __init__(self, io: FileIO, root: str, make_room: Callable[[], bool]) -> None:
+        """Wrap a file system.
+
+        Args:
+            io: the file system.
+            root: the directory of the store.
+            make_room: closes idle descriptors of this process when there are too many; whether it closed any.
+        """
+        super().__init__()
+        self._io, self._make_room = io, make_room
+        self._prefix = root + os.sep
+        vars(self).update({name: getattr(io, name) for name in _ON_DESCRIPTORS})
+
+    # The check
+
+    def _check_parents(self, path: str) -> None:
+        """Refuse a path that leads through anything but directories."""
+        if not path.startswith(self._prefix):
+            return
+        at = path.find(os.sep, len(self._prefix))
+        while at >= 0:
+            self._check_directory(path[:at])
+            at = path.find(os.sep, at + 1)
+
+    def _check_whole(self, path: str) -> None:
+        """Refuse a path that is no directory, too; one that does not exist is left to the caller."""
+        if path.startswith(self._prefix):
+            self._check_parents(path)
+            self._check_directory(path)
+
+    def _check_directory(self, path: str) -> None:
+        found = self._io.stat(path)
+        if found is not None and not stat.S_ISDIR(found.st_mode):
+            raise CheckpointFormatError(path, f"it is {kind_of(found.st_mode)} where a directory should be")
+
+    # What takes a path
+
+    def open(self, path: str, *, write: bool = False, create: bool = False, append: bool = False) -> int:
+        self._check_parents(path)
+        return self._with_room(lambda: self._io.open(path, write=write, create=create, append=append))
+
+    def stat(self, path: str) -> os.stat_result | None:
+        self._check_parents(path)
+        return self._io.stat(path)
+
+    def is_dir(self, path: str) -> bool:
+        if not path.startswith(self._prefix):
+            return self._io.is_dir(path)
+        found = self.stat(path)
+        return found is not None and stat.S_ISDIR(found.st_mode)
+
+    def is_link(self, path: str) -> bool:
+        self._check_parents(path)
+        return self._io.is_link(path)
+
+    def fsync_dir(self, path: str) -> None:
+        self._check_whole(path)
+        self._with_room(lambda: self._io.fsync_dir(path))
+
+    def rename(self, source: str, target: str) -> None:
+        self._check_parents(source)
+        self._check_parents(target)
+        self._io.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self._check_parents(path)
+        self._io.unlink(path)
+
+    def rmdir(self, path: str) -> None:
+        self._check_parents(path)
+        self._io.rmdir(path)
+
+    def listdir(self, path: str) -> list[str]:
+        self._check_whole(path)
+        return self._with_room(lambda: self._io.listdir(path))
+
+    def mkdir(self, path: str) -> bool:
+        self._check_parents(path)
+        try:
+            return self._io.mkdir(path)
+        except FileExistsError:
+            self._check_whole(path)
+            raise
+
+    def _with_room(self, call: Callable[[], T]) -> T:
+        """Call; if the process has too many descriptors open, close idle ones and call once more."""
+        try:
+            return call()
+        except OSError as error:
+            if error.errno not in _TOO_MANY_FILES or not self._make_room():
+                raise
+        return call()

@@ -201,7 +201,8 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             version = rewrite.release(self._store, thread_id)
             history.close()
             if version is None:
-                finished = finished or self._store.begun_releases.pop(thread_id, None)
+                failed = self._store.begun_releases.pop(thread_id, None)
+                finished = failed if finished is None else finished
                 if finished in rewrite.versions(self._store, thread_id):
                     # An earlier release died or failed before its caller was told of the version.
                     return self.tag(RunnableConfig(thread_id), finished)
@@ -248,6 +249,8 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         Of a history with tags all are taken apart.
         """
         config = RunnableConfig.of(config)
+        if config.checkpoint_ns and rewrite.unfinished_release(self._store, config.thread) is not None:
+            return None
         with self._store.glance(config.thread, config.checkpoint_ns) as found:
             if found.look():
                 info = _info(found, found.last)
@@ -750,25 +753,37 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     @_at_the_edge("read")
     def _load(self, thread_id: str, namespace: str, fid: int, entry: Entry) -> FrozenDict:
         """The state of a checkpoint that was listed some time ago: its log may have moved or changed since."""
-        live = self._store.live(thread_id, namespace)
-        with live.mutex:
-            if self._is_live(live):
-                found = entry if live.fid == fid else live.find(entry.id)
-                if found is not None:
-                    state = live.state_of(found)
-                    self._store.account(live)
+        damage: CheckpointCorruptionError | None = None
+        for history in self._histories(thread_id, namespace):
+            try:
+                state = self._state_in(history, fid, entry)
+            except CheckpointCorruptionError as error:
+                damage = damage or error  # It may be in another log, which is well.
+            else:
+                if state is not None:
                     return state
+        if damage is not None:
+            raise damage
+        raise CheckpointNotFoundError(thread_id, f"checkpoint {entry.id}", "it was deleted after it was listed")
+
+    def _histories(self, thread_id: str, namespace: str) -> Iterator[History]:
+        """The live history of a namespace, then its versions, the newest first."""
+        yield self._store.live(thread_id, namespace)
         ending = rewrite.unfinished_release(self._store, thread_id)
         for version in reversed(rewrite.versions(self._store, thread_id)):
-            released = self._store.version(thread_id, namespace, version, is_ending=version == ending)
-            with released.mutex:
-                if released.refresh():
-                    found = entry if released.fid == fid else released.find(entry.id)
-                    if found is not None:
-                        state = released.state_of(found)
-                        self._store.account(released)
-                        return state
-        raise CheckpointNotFoundError(thread_id, f"checkpoint {entry.id}", "it was deleted after it was listed")
+            yield self._store.version(thread_id, namespace, version, is_ending=version == ending)
+
+    def _state_in(self, history: History, fid: int, entry: Entry) -> FrozenDict | None:
+        """The state of a checkpoint if it is in a log: at the same place if it is the same file."""
+        with history.mutex:
+            if not (self._is_live(history) if isinstance(history, LiveHistory) else history.refresh()):
+                return None
+            found = entry if history.fid == fid else history.find(entry.id)
+            if found is None:
+                return None
+            state = history.state_of(found)
+            self._store.account(history)
+            return state
 
     # The disk
 

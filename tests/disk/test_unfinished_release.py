@@ -1,0 +1,183 @@
+"""A release that dies or fails at any step: what it released is the version from its first record on (DESIGN 7.2)."""
+
+import errno
+from itertools import count
+
+import pytest
+
+from graphkit import CheckpointStorageError, RunnableConfig
+from savers import FileSystemSaver
+from savers._filesystem import layout
+from savers._filesystem.io import FileIO
+
+ROOT, INNER, OTHER = (RunnableConfig("t", checkpoint_ns=namespace) for namespace in ("", "inner", "other"))
+HISTORIES = {"root": (ROOT,), "root and namespaces": (ROOT, INNER, OTHER), "namespaces": (INNER, OTHER)}
+CALLS = ("append", "fsync", "fdatasync", "fsync_dir", "rename", "unlink", "truncate", "mkdir")
+INSTANTS = {"failed": 0, "died": 0, "unfinished": 0}
+
+
+class Died(BaseException):
+    """The process ends here."""
+
+
+class Stopping(FileIO):
+    """The n-th call that changes something fails, or is the last one."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.error = -1, None
+
+    def meet(self):
+        if self.left == 0 and self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        self.left -= 1
+
+
+def stopping(name):
+    original = getattr(FileIO, name)
+
+    def call(self, *arguments):
+        self.meet()
+        # A death does not ask whether the disk has it: a sync counts, and takes no time.
+        return None if "sync" in name else original(self, *arguments)
+
+    return call
+
+
+for one in CALLS:
+    setattr(Stopping, one, stopping(one))
+
+
+def told(checkpoints):
+    return [(one.id, one.state["n"]) for one in checkpoints]
+
+
+def released(saver, config):
+    return told(saver.tag(config, 1).checkpoints)
+
+
+@pytest.mark.parametrize("how", ["failed", "died"])
+@pytest.mark.parametrize("name", HISTORIES)
+def test_at_every_instant_it_is_the_history_or_the_version(name, how, disk, tmp_path):
+    for number in count():
+        root = tmp_path / f"{number}"
+        io, configs = Stopping(), HISTORIES[name]
+        saver = FileSystemSaver(root / "store", io=io)
+        for n in range(2):
+            for config in configs:
+                saver.put(config, disk.step(n))
+        before = {config.checkpoint_ns: told(saver.list(config)) for config in configs}
+        io.left, io.error = number, OSError(errno.EIO, "injected") if how == "failed" else Died()
+        try:
+            tag = saver.release(ROOT)
+        except (CheckpointStorageError, Died):
+            tag = None
+        is_over, io.error = io.error is not None, None
+
+        reader = FileSystemSaver(root / "store", fsync="never")
+        versions = reader.versions_by_thread_id("t")
+        if versions:
+            assert reader.threads() == [], f"at {number}"
+            assert reader.threads(released=True) == ["t"]
+            assert reader.namespaces("t") == []
+            assert reader.get_version(ROOT) == "1"
+            for config in configs:
+                assert reader.list(config) == []
+                assert reader.get(config) is reader.summary(config) is None
+                assert released(reader, config) == before[config.checkpoint_ns], f"at {number}"
+        else:
+            assert reader.threads() == ["t"], f"at {number}"
+            assert [told(reader.list(config)) for config in configs] == [*before.values()]
+        INSTANTS["unfinished"] += bool(versions) and not reader.verify().ok
+
+        # The states of what was listed before can still be read, while the release is unfinished and afterwards.
+        listed = [reader.tag(config, 1).checkpoints for config in configs] if versions else []
+        again = saver if how == "failed" else FileSystemSaver(root / "store", fsync="never")
+        if tag is None:
+            tag = again.release(ROOT)
+        if how == "failed" or tag.version is not None:
+            assert tag.version == 1, f"at {number}"
+            assert told(tag.checkpoints) == before.get("", [])
+        assert [told(one) for one in listed] == ([*before.values()] if versions else [])
+        for config in configs:
+            assert released(again, config) == before[config.checkpoint_ns]
+            assert released(reader, config) == before[config.checkpoint_ns]
+        assert again.versions_by_thread_id("t") == [1]
+        assert again.release(ROOT).version is None, "an empty thread makes no version"
+        assert again.verify().ok
+        again.put(configs[0], disk.step(7))
+        assert reader.threads() == ["t"]
+        assert again.release(ROOT).version == 2
+        assert not [*(root / "store").glob("r-*")]
+        for opened in (saver, reader, again):
+            opened.close()
+        if is_over:
+            break
+        INSTANTS[how] += 1
+    assert number > 4
+
+
+def test_these_were_all_instants():
+    if not all(INSTANTS.values()):
+        pytest.skip("the sweep did not run in this process")
+    assert INSTANTS["failed"] == INSTANTS["died"] >= 40
+    assert INSTANTS["unfinished"] >= 20
+
+
+def unfinished(tmp_path, disk, configs):
+    io = Stopping()
+    saver = FileSystemSaver(tmp_path / "store", fsync="never", io=io)
+    for config in configs:
+        saver.put(config, disk.step(0))
+    io.rename = lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "injected"))
+    with pytest.raises(CheckpointStorageError):
+        saver.release(ROOT)
+    del io.rename
+    saver.close()
+    return FileSystemSaver(tmp_path / "store", fsync="never")
+
+
+def test_the_next_put_finishes_it(disk, tmp_path):
+    saver = unfinished(tmp_path, disk, (ROOT, INNER))
+    saver.put(ROOT, disk.step(5))
+    assert told(saver.list(ROOT))[0][1] == 5
+    assert saver.versions_by_thread_id("t") == [1]
+    assert released(saver, INNER)[0][1] == 0
+    assert saver.verify().ok
+    saver.close()
+
+
+def test_versions_can_be_read_though_the_live_log_is_damaged(disk, opener, tmp_path):
+    saver = opener()
+    saver.put(ROOT, disk.step(0))
+    saver.release(ROOT)
+    saver.put(ROOT, disk.step(1))
+    saver.close()
+    path = disk.log_of(tmp_path / "store")
+    path.write_bytes(path.read_bytes()[:-30] + bytes([7]) * 30)
+    assert opener().versions_by_thread_id("t") == [1]
+    assert released(opener(), ROOT)[0][1] == 0
+
+
+def test_delete_and_repair_take_an_unfinished_release_along(disk, tmp_path):
+    saver = unfinished(tmp_path, disk, (ROOT, INNER))
+    assert saver.repair().finished == ("t",)
+    assert saver.versions_by_thread_id("t") == [1]
+    assert saver.delete("t")
+    assert saver.threads(released=True) == []
+    assert sorted(path.name for path in (tmp_path / "store").iterdir()) == ["graphkit.store", "locks"]
+    saver.close()
+
+
+def test_listing_threads_opens_no_log_but_that_of_an_unfinished_release(disk, opener, tmp_path):
+    unfinished(tmp_path, disk, (ROOT,)).close()
+    saver = opener()
+    for number in range(20):
+        saver.put(RunnableConfig(f"u{number}"), disk.step(0))
+    io = disk.CountingIO()
+    reader = opener(io=io)
+    io.reset()
+    assert len(reader.threads()) == 20
+    assert io.calls.count("open") <= 2
+    assert layout.thread_released_by("r-nonsense") is None

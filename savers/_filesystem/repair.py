@@ -224,7 +224,7 @@ def _repair_thread(
     directory = layout.join(store.root, name)
     owner = thread_id if thread_id is not None else owner_of(store, name, files)
     if not store.io.is_dir(directory):
-        return RepairReport(files=_refused(store, files, owner, ""))
+        return RepairReport(files=_refused(store, files, owner))
     if owner is None:
         return _repair_unknown(store, files, dry_run=dry_run)
     with _locks(store, owner, exclusive, dry_run=dry_run):
@@ -246,33 +246,48 @@ def _repair_unknown(store: Store, files: list[str], *, dry_run: bool) -> RepairR
         if not dry_run:
             for lock in store.all_shorts():  # one of them is the thread's
                 stack.enter_context(lock)
-        unborn = [path for path in files if _is_unborn(store, path)]
-        if not dry_run:
-            for path in unborn:
-                store.io.unlink(path)
-        left = [path for path in files if path not in unborn]
-        repairs = _refused(store, left, None, "whose it is cannot be read: name the thread")
-    return RepairReport(files=repairs, removed=tuple(os.path.relpath(path, store.root) for path in unborn))
+        repairs = [one for path in files if (one := _repair_unnamed(store, path, dry_run=dry_run)) is not None]
+    return RepairReport(files=tuple(repairs))
 
 
-def _is_unborn(store: Store, path: str) -> bool:
-    """Whether a log has only zeros or no bytes: a first write that never arrived has left it."""
-    if os.path.basename(path) != layout.LOG or not store.io.is_dir(os.path.dirname(path)):
-        return False
-    try:
-        fd = store.io.open(path)
-    except OSError:
-        return False
+def _repair_unnamed(store: Store, path: str, *, dry_run: bool) -> FileRepair | None:
+    report, _ = check_file(store, path, None)
+    if report is None:
+        return None
+    if _is_unborn(report):
+        return _set_aside_unborn(store, path, report, dry_run=dry_run)
+    return FileRepair(before=report, refused="whose it is cannot be read: name the thread")
+
+
+def _is_unborn(report: FileReport) -> bool:
+    """Whether it is a log whose creation never finished: nothing in it was acknowledged."""
+    return report.state == "torn" and not report.offset and not report.records
+
+
+def _set_aside_unborn(store: Store, path: str, report: FileReport, *, dry_run: bool) -> FileRepair:
+    """Remove a log whose creation never finished; what it holds is set aside, as the next writer would."""
+    directory, aside = os.path.dirname(path), ""
+    name = f"{layout.TORN}0-0"
+    fd = store.io.open(path)
     try:
         size = store.io.fstat(fd).st_size
-        return size <= _HEAD and not store.io.read_at(fd, 0, size).strip(b"\0")
+        holds_something = size > _HEAD or store.io.read_at(fd, 0, size).strip(b"\0")
+        if holds_something and dry_run:
+            aside = aside_name(store.io, fd, 0, size, directory, name)
+        elif holds_something:
+            aside = put_aside(store.io, fd, 0, size, directory, name)
+            store.io.fsync_dir(directory)
     finally:
         store.io.close(fd)
+    if not dry_run:
+        store.io.unlink(path)
+        store.io.fsync_dir(directory)
+    return FileRepair(before=report, set_aside=layout.join(os.path.dirname(report.path), aside) if aside else "")
 
 
-def _refused(store: Store, files: list[str], owner: str | None, reason: str) -> tuple[FileRepair, ...]:
+def _refused(store: Store, files: list[str], owner: str | None) -> tuple[FileRepair, ...]:
     reports = [report for path in files if (report := check_file(store, path, owner)[0]) is not None]
-    return tuple(FileRepair(before=report, thread_id=owner, refused=reason or report.reason) for report in reports)
+    return tuple(FileRepair(before=report, thread_id=owner, refused=report.reason) for report in reports)
 
 
 def _remove_leftovers(store: Store, directory: str, *, dry_run: bool) -> list[str]:
@@ -296,6 +311,8 @@ def _repair_file(store: Store, path: str, owner: str, *, dry_run: bool) -> FileR
     if report.state in {"newer", "foreign"}:
         return FileRepair(before=report, thread_id=owner, refused=report.reason)
     namespace = namespace_of(store, os.path.dirname(path))
+    if namespace is None and _is_unborn(report):
+        return _set_aside_unborn(store, path, report, dry_run=dry_run)
     if namespace is None:
         return FileRepair(before=report, thread_id=owner, refused="which namespace it is cannot be read")
     history = examined(store, path, owner, namespace)

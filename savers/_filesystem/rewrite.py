@@ -157,9 +157,11 @@ def _logs_of_thread(store: Store, directory: str, *, released: bool) -> list[str
     names = store.io.listdir(directory)
     logs = [name for name in names if layout.version_of(name) is not None] if released else []
     for name in store.directories_in(directory, layout.is_namespace):
-        inside = store.io.listdir(layout.join(directory, name))
-        wanted = [one for one in inside if one == layout.LOG or (released and layout.version_of(one) is not None)]
-        logs += [layout.join(name, one) for one in wanted]
+        if _is_born(store.io.stat(layout.join(directory, name, layout.LOG))):
+            logs.append(layout.join(name, layout.LOG))
+        if released:
+            inside = store.io.listdir(layout.join(directory, name))
+            logs += [layout.join(name, one) for one in inside if layout.version_of(one) is not None]
     return logs
 
 

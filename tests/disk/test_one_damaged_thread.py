@@ -1,0 +1,291 @@
+"""One thread that cannot be read costs no other thread anything (DESIGN 7.3)."""
+
+import os
+from datetime import UTC, datetime
+
+import pytest
+
+from graphkit import (
+    CheckpointConflictError,
+    CheckpointCorruptionError,
+    CheckpointFormatError,
+    CheckpointStorageError,
+    RunnableConfig,
+    ThreadBusyError,
+)
+from graphkit._beside import INTERRUPT
+from graphkit.errors import CheckpointerError
+from savers import FileSystemSaver
+from savers._filesystem import layout
+from savers._filesystem.io import FileIO
+
+STOP = {"node_id": "a", "when": "inside", "payload": None, "created_at": datetime(2026, 5, 1, tzinfo=UTC)}
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[-20] ^= 1
+    path.write_bytes(data)
+
+
+def replace_by_link(path):
+    path.rename(path.with_name("moved"))
+    path.symlink_to("moved")
+
+
+def replace_by_fifo(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def foreign(path):
+    path.write_bytes(b"this is no log, but it is long enough" * 10)
+
+
+DAMAGES = {
+    "flipped": (flip, CheckpointCorruptionError),
+    "foreign": (foreign, CheckpointFormatError),
+    "link": (replace_by_link, CheckpointStorageError),
+    "fifo": (replace_by_fifo, CheckpointStorageError),
+}
+
+
+@pytest.fixture(params=DAMAGES)
+def damaged(request, opener, disk, tmp_path):
+    """A saver on a store whose second and fourth threads of five cannot be read; and the error that says so."""
+    saver = opener()
+    for thread in "abcde":
+        config = RunnableConfig(thread)
+        for number in range(4):
+            saver.put(config, disk.step(number, text=thread * 50))
+        saver.put_writes(config, {f"{INTERRUPT}1": STOP})
+        saver.put_writes(config, {f"{INTERRUPT}1": STOP})
+    saver.close()
+    damage, error = DAMAGES[request.param]
+    for thread in "bd":
+        damage(disk.log_of(tmp_path / "store", thread))
+    return opener(), error
+
+
+def test_interrupts_and_search_return_the_others_and_tell_in_a_warning(damaged, caplog):
+    saver, error = damaged
+    assert [one.thread_id for one in saver.interrupts()] == ["a", "c", "e"]
+    assert [text for text in ("'b'", "'d'") if text not in caplog.text] == []
+    caplog.clear()
+    assert [one.thread_id for one in saver.search({"step": 3})] == ["a", "c", "e"]
+    assert [one.thread_id for one in saver.search({}, limit=5)] == ["a"] * 4 + ["c"]
+    assert "thread 'b' is passed over" in caplog.text
+    for use in (saver.interrupts, lambda thread: saver.search({}, thread_id=thread)):
+        with pytest.raises(error):
+            use("b")
+
+
+def test_prune_and_compact_do_the_others_and_name_those_that_they_cannot(damaged):
+    saver, error = damaged
+    for operation in (lambda: saver.prune(keep_last=1), saver.compact):
+        with pytest.raises(error, match=r"these threads, all others are done: \['b', 'd'\]"):
+            operation()
+    assert [len(saver.history(RunnableConfig(thread))) for thread in "ace"] == [1, 1, 1]
+    with pytest.raises(error) as caught:
+        saver.prune("b", keep_last=1)
+    assert "these threads" not in str(caught.value)
+    with pytest.raises(error):
+        saver.compact("b")
+
+
+def test_compact_reports_each_thread_as_done(damaged):
+    saver, _ = damaged
+    steps = []
+    with pytest.raises(CheckpointerError):
+        saver.compact(progress=lambda *step: steps.append(step))
+    assert steps == [(number, 5, thread) for number, thread in enumerate("abcde", 1)]
+
+
+def test_verify_and_repair_handle_all(damaged):
+    saver, _ = damaged
+    assert [one.thread_id for one in saver.verify().threads if not one.ok] == ["b", "d"]
+    report = saver.repair()
+    repaired = {file.before.path.split("/")[0][:4]: not file.refused for file in report.files}
+    assert set(repaired) == {"t-b-", "t-d-"}
+    assert report.ok is all(repaired.values()) is saver.verify().ok
+
+
+def test_other_threads_are_listed_read_and_written(damaged, disk):
+    saver, _ = damaged
+    assert saver.threads() == ["a", "b", "c", "d", "e"]
+    for thread in "ace":
+        saver.put(RunnableConfig(thread), disk.step(9))
+        assert saver.get(RunnableConfig(thread)).state["n"] == 9
+
+
+class Refusing(FileIO):
+    """Refuses to open the logs of one thread."""
+
+    def __init__(self, name, number):
+        super().__init__()
+        self.name, self.number = name, number
+
+    def open(self, path, **options):
+        if self.name in path and path.endswith("log"):
+            raise OSError(self.number, os.strerror(self.number), path)
+        return super().open(path, **options)
+
+
+@pytest.mark.parametrize("number", [5, 13], ids=["EIO", "EACCES"])
+def test_a_thread_that_the_file_system_refuses_to_open_is_like_a_damaged_one(number, opener, disk):
+    saver = opener()
+    for thread in "abc":
+        saver.put(RunnableConfig(thread), disk.step(0))
+    refused = opener(io=Refusing(layout.place_of("b").name, number))
+    assert [one.thread_id for one in refused.search({})] == ["a", "c"]
+    assert refused.interrupts() == []
+    with pytest.raises(CheckpointStorageError, match=r"\['b'\]") as caught:
+        refused.prune(keep_last=1)
+    assert caught.value.errno == number
+
+
+def test_a_process_without_descriptors_is_not_told_that_nothing_waits(opener, disk):
+    saver = opener()
+    saver.put(RunnableConfig("a"), disk.step(0))
+    for operation in ("interrupts", "compact"):
+        with pytest.raises(CheckpointStorageError) as caught:
+            getattr(opener(io=Refusing("t-a-", 24)), operation)()
+        assert caught.value.errno == 24
+        assert "passed over" not in str(caught.value)
+
+
+def test_repair_goes_on_behind_a_busy_thread_and_tells_of_it_at_the_end(opener, disk, tmp_path):
+    saver = opener()
+    for thread in "abc":
+        saver.put(RunnableConfig(thread), disk.step(0))
+        saver.put(RunnableConfig(thread), disk.step(1))
+    saver.close()
+    flip(disk.log_of(tmp_path / "store", "c"))
+    with saver.run_lock(RunnableConfig("b")):
+        pass
+    fd = os.open(disk.log_of(tmp_path / "store", "b").with_name("run.lock"), os.O_RDWR)
+    other = FileSystemSaver(tmp_path / "store", fsync="never", lock_timeout=0)
+    try:
+        assert other._store.io.lock(fd)
+        with pytest.raises(ThreadBusyError, match="'b'"):
+            other.repair()
+        assert other.get(RunnableConfig("c")).state["n"] == 0
+        assert other.verify().ok
+    finally:
+        os.close(fd)
+        other.close()
+
+
+# A first put that fails
+
+
+class Full(FileIO):
+    """A full disk: appends fail, and what is to be undone may be refused as well."""
+
+    def __init__(self, *also):
+        super().__init__()
+        self.also = also
+
+    def append(self, fd, data):
+        if len(data) > 100:
+            super().append(fd, data[:60])
+        raise OSError(28, "No space left on device")
+
+    def unlink(self, path):
+        if "unlink" in self.also:
+            raise OSError(5, "Input/output error", path)
+        super().unlink(path)
+
+    def truncate(self, fd, size):
+        if "truncate" in self.also:
+            raise OSError(5, "Input/output error")
+        super().truncate(fd, size)
+
+
+@pytest.mark.parametrize("also", [(), ("unlink",), ("truncate",), ("truncate", "unlink")], ids="+".join)
+@pytest.mark.parametrize("thread", ["a b", "plain", "x" * 100])
+@pytest.mark.parametrize("namespace", ["", "in ner"])
+def test_a_first_put_that_fails_leaves_a_store_that_is_well_or_can_be_made_so(
+    namespace, thread, also, opener, disk, tmp_path
+):
+    opener().put(RunnableConfig("ok"), disk.step(0))
+    config = RunnableConfig(thread, checkpoint_ns=namespace)
+    with pytest.raises(CheckpointStorageError):
+        opener(io=Full(*also)).put(config, disk.step(0))
+    saver = opener()
+    assert saver.threads() == ["ok"]
+    if "unlink" not in also:
+        assert saver.verify().ok, "nothing is left"
+    else:
+        assert saver.repair().ok
+        assert saver.verify().ok
+        assert not saver.repair().changed
+    saver.put(config, disk.step(1))
+    assert [one.state["n"] for one in opener().list(config)] == [1]
+    assert opener().verify().ok
+
+
+# A copy that dies
+
+
+class Dying(FileIO):
+    """Dies at the n-th rename."""
+
+    left = 10**9
+
+    def rename(self, source, target):
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+        super().rename(source, target)
+
+
+@pytest.fixture
+def half_copied(opener, disk):
+    """A thread `a` with three namespaces, and `b`, into which a copy has died."""
+
+    def copied(at):
+        io = Dying()
+        saver = opener(io=io)
+        for namespace in ("", "one", "two"):
+            for number in range(3):
+                saver.put(RunnableConfig("a", checkpoint_ns=namespace), disk.step(number, ns=namespace))
+            saver.put_writes(RunnableConfig("a", checkpoint_ns=namespace), {"key": namespace})
+        io.left = at
+        with pytest.raises(KeyboardInterrupt):
+            saver.copy("a", "b")
+        return opener()
+
+    return copied
+
+
+def contents(saver, thread):
+    found = {}
+    for namespace in ("", "one", "two"):
+        config = RunnableConfig(thread, checkpoint_ns=namespace)
+        found[namespace] = [(one.id, one.state) for one in saver.list(config)], dict(saver.get_writes(config))
+    return found
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize("grown", [False, True])
+def test_a_copy_that_died_is_completed_when_it_is_done_again(at, grown, half_copied, disk):
+    saver = half_copied(at)
+    assert saver.get(RunnableConfig("b")) is None
+    if grown:
+        saver.put(RunnableConfig("a", checkpoint_ns="two"), disk.step(3))
+    saver.copy("a", "b")
+    assert contents(saver, "b") == contents(saver, "a")
+    assert saver.verify().ok
+    with pytest.raises(CheckpointConflictError):
+        saver.copy("a", "b")
+
+
+@pytest.mark.parametrize("namespace", ["", "two", "three"])
+def test_what_is_no_half_copy_is_not_copied_over(namespace, half_copied, disk):
+    saver = half_copied(3)
+    config = RunnableConfig("b", checkpoint_ns=namespace)
+    saver.put(config, disk.step(7, own="b"))
+    with pytest.raises(CheckpointConflictError):
+        saver.copy("a", "b")
+    assert saver.get(config).state["own"] == "b"

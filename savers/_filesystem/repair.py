@@ -246,17 +246,22 @@ def _repair_unknown(store: Store, files: list[str], *, dry_run: bool) -> RepairR
         if not dry_run:
             for lock in store.all_shorts():  # one of them is the thread's
                 stack.enter_context(lock)
-        repairs = [one for path in files if (one := _repair_unnamed(store, path, dry_run=dry_run)) is not None]
+        reports = [(path, check_file(store, path, None)[0]) for path in files]
+        reason = "whose it is cannot be read: name the thread"
+        repairs = [
+            _repair_unnamed(store, path, report, None, reason, dry_run=dry_run)
+            for path, report in reports
+            if report is not None
+        ]
     return RepairReport(files=tuple(repairs))
 
 
-def _repair_unnamed(store: Store, path: str, *, dry_run: bool) -> FileRepair | None:
-    report, _ = check_file(store, path, None)
-    if report is None:
-        return None
+def _repair_unnamed(
+    store: Store, path: str, report: FileReport, owner: str | None, reason: str, *, dry_run: bool
+) -> FileRepair:
     if _is_unborn(report):
         return _set_aside_unborn(store, path, report, dry_run=dry_run)
-    return FileRepair(before=report, refused="whose it is cannot be read: name the thread")
+    return FileRepair(before=report, thread_id=owner, refused=reason)
 
 
 def _is_unborn(report: FileReport) -> bool:
@@ -311,10 +316,9 @@ def _repair_file(store: Store, path: str, owner: str, *, dry_run: bool) -> FileR
     if report.state in {"newer", "foreign"}:
         return FileRepair(before=report, thread_id=owner, refused=report.reason)
     namespace = namespace_of(store, os.path.dirname(path))
-    if namespace is None and _is_unborn(report):
-        return _set_aside_unborn(store, path, report, dry_run=dry_run)
     if namespace is None:
-        return FileRepair(before=report, thread_id=owner, refused="which namespace it is cannot be read")
+        reason = "which namespace it is cannot be read"
+        return _repair_unnamed(store, path, report, owner, reason, dry_run=dry_run)
     history = examined(store, path, owner, namespace)
     try:
         if report.state == "torn" and report.offset:

@@ -481,11 +481,16 @@ def prepare_imports() -> None:
 
         import filelock
 
+        # What is not there is not needed: only Windows has no limit of descriptors.
+        with suppress(ImportError):
+            import resource
+
+            _LOADED["resource"] = resource
         platform.node()
-        _loaded.update(json=json, platform=platform, filelock=filelock)
+        _LOADED.update(json=json, platform=platform, filelock=filelock)
 
 
-_loaded: Final[dict[str, object]] = {}
+_LOADED: Final[dict[str, object]] = {}
 
 
 def make_room() -> bool:

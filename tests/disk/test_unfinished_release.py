@@ -57,6 +57,22 @@ def released(saver, config):
     return told(saver.tag(config, 1).checkpoints)
 
 
+def expect_version(reader, configs, before):
+    assert reader.threads() == []
+    assert reader.threads(released=True) == ["t"]
+    assert reader.namespaces("t") == []
+    assert reader.get_version(ROOT) == "1"
+    for config in configs:
+        assert reader.list(config) == []
+        assert reader.get(config) is reader.summary(config) is None
+        assert released(reader, config) == before[config.checkpoint_ns]
+
+
+def expect_history(reader, configs, before):
+    assert reader.threads() == ["t"]
+    assert [told(reader.list(config)) for config in configs] == [*before.values()]
+
+
 @pytest.mark.parametrize("how", ["failed", "died"])
 @pytest.mark.parametrize("name", HISTORIES)
 def test_at_every_instant_it_is_the_history_or_the_version(name, how, disk, tmp_path):
@@ -77,18 +93,7 @@ def test_at_every_instant_it_is_the_history_or_the_version(name, how, disk, tmp_
 
         reader = FileSystemSaver(root / "store", fsync="never")
         versions = reader.versions_by_thread_id("t")
-        if versions:
-            assert reader.threads() == [], f"at {number}"
-            assert reader.threads(released=True) == ["t"]
-            assert reader.namespaces("t") == []
-            assert reader.get_version(ROOT) == "1"
-            for config in configs:
-                assert reader.list(config) == []
-                assert reader.get(config) is reader.summary(config) is None
-                assert released(reader, config) == before[config.checkpoint_ns], f"at {number}"
-        else:
-            assert reader.threads() == ["t"], f"at {number}"
-            assert [told(reader.list(config)) for config in configs] == [*before.values()]
+        (expect_version if versions else expect_history)(reader, configs, before)
         INSTANTS["unfinished"] += bool(versions) and not reader.verify().ok
 
         # The states of what was listed before can still be read, while the release is unfinished and afterwards.

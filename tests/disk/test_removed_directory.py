@@ -1,0 +1,236 @@
+"""A directory that is removed while it is in use: an error, and never a history that silently begins anew."""
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TypedDict
+
+import pytest
+
+from graphkit import END, START, CheckpointConflictError, RunnableConfig, StateGraph
+from savers import FileSystemSaver
+from savers._filesystem import store as store_module
+
+T, INNER = RunnableConfig("t"), RunnableConfig("t", checkpoint_ns="inner")
+
+
+def remove_thread(root):
+    shutil.rmtree(next(root.glob("t-t-*")))
+
+
+def remove_log(root):
+    (next(root.glob("t-t-*")) / "log").unlink()
+
+
+REMOVALS = {"thread": remove_thread, "log": remove_log, "store": shutil.rmtree}
+WRITES = {
+    "put": lambda saver, disk: saver.put(T, disk.step(9)),
+    "put_writes": lambda saver, disk: saver.put_writes(T, {"key": 1}),
+    "add_tags": lambda saver, disk: saver.add_tags(T, "tag"),
+}
+
+
+@pytest.mark.parametrize("removal", REMOVALS)
+@pytest.mark.parametrize("name", WRITES)
+def test_the_next_write_to_an_open_log_says_so_and_the_one_after_it_begins_anew(name, removal, opener, disk, tmp_path):
+    saver = opener()
+    for number in range(3):
+        saver.put(T, disk.step(number))
+    REMOVALS[removal](tmp_path / "store")
+    with pytest.raises(CheckpointConflictError, match="was removed while it was in use"):
+        WRITES[name](saver, disk)
+    assert opener().list(T) == []
+    saver.put(T, disk.step(7))
+    assert [one.state["n"] for one in opener().list(T)] == [7]
+    assert opener().verify().ok
+
+
+def test_a_namespace_is_like_the_root(opener, disk, tmp_path):
+    saver = opener()
+    saver.put(T, disk.step(0))
+    saver.put(INNER, disk.step(1))
+    remove_thread(tmp_path / "store")
+    with pytest.raises(CheckpointConflictError):
+        saver.put(INNER, disk.step(2))
+
+
+class S(TypedDict):
+    n: int
+
+
+def graph(nodes):
+    built = StateGraph(S)
+    before = START
+    for number, node in enumerate(nodes):
+        built.add_node(f"n{number}", node).add_edge(before, f"n{number}")
+        before = f"n{number}"
+    return built.add_edge(before, END)
+
+
+def one_more(state):
+    return {"n": state["n"] + 1}
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["", "read in between"])
+@pytest.mark.parametrize("evicted", [False, True], ids=["open", "closed"])
+@pytest.mark.parametrize("removal", ["thread", "store"])
+def test_a_run_whose_directory_goes_fails_and_leaves_no_part_of_a_history(removal, evicted, read, opener, tmp_path):
+    saver = opener()
+
+    def removing(state):
+        REMOVALS[removal](tmp_path / "store")
+        if evicted:
+            saver._store.close()
+        if read:
+            # Another caller of the same saver finds nothing, which must not make the run forget.
+            assert saver.list(T) == []
+        return one_more(state)
+
+    app = graph([one_more, removing, one_more, one_more]).compile(checkpoint_saver=saver)
+    with pytest.raises(CheckpointConflictError, match="was removed while it was in use"):
+        app.invoke({"n": 0}, T)
+    assert opener().list(T) == []
+    again = graph([one_more, one_more]).compile(checkpoint_saver=saver)
+    assert again.invoke({"n": 0}, T) == {"n": 2}
+    assert len(opener().list(T)) == 3
+
+
+def test_a_run_may_delete_its_own_thread(opener):
+    saver = opener()
+
+    def deleting(state):
+        assert saver.delete("t")
+        return one_more(state)
+
+    app = graph([one_more, deleting, one_more]).compile(checkpoint_saver=saver)
+    assert app.invoke({"n": 0}, T) == {"n": 3}
+    assert [one.node_id for one in saver.list(T)] == ["n2", "n1"]
+
+
+OTHER = """
+import sys
+from graphkit import RunnableConfig
+from savers import FileSystemSaver
+with FileSystemSaver(sys.argv[1]) as saver:
+    getattr(saver, sys.argv[2])("t" if sys.argv[2] == "delete" else RunnableConfig("t"))
+"""
+
+
+@pytest.mark.parametrize("spaces", [(T,), (T, INNER), (INNER,), (INNER, RunnableConfig("t", checkpoint_ns="more"))])
+@pytest.mark.parametrize("operation", ["delete", "release"])
+def test_what_another_process_deletes_or_releases_is_no_loss(operation, spaces, opener, disk, tmp_path):
+    saver = opener()
+    for config in spaces:
+        saver.put(config, disk.step(0))
+    subprocess.run([sys.executable, "-c", OTHER, tmp_path / "store", operation], check=True)
+    for config in spaces:
+        saver.put(config, disk.step(1))
+        assert [one.state["n"] for one in saver.list(config)] == [1]
+
+
+def test_a_log_that_was_written_anew_by_another_process_is_no_loss(opener, disk):
+    saver, other = opener(), opener()
+    for number in range(3):
+        saver.put(T, disk.step(number))
+    assert other.prune("t", keep_last=1) == 2
+    saver.put(T, disk.step(3))
+    assert [one.state["n"] for one in saver.list(T)] == [3, 2]
+
+
+# The caches
+
+
+def test_states_are_cached_up_to_a_number_of_bytes(opener, disk, monkeypatch):
+    monkeypatch.setattr(store_module, "CACHED_BYTES", 1 << 20)
+    saver = opener(compression=None)
+    for number in range(30):
+        saver.put(RunnableConfig(f"u{number}"), disk.step(number, blob=os.urandom(100_000)))
+        kept = [one for one in saver._store._open.values() if one.state is not None]
+        assert sum(len(one.state["blob"]) for one in kept) <= 1 << 20
+        assert kept[-1].thread_id == f"u{number}", "the one in use stays"
+    assert len(kept) == 10
+    for number in (0, 29, 7):
+        config = RunnableConfig(f"u{number}")
+        before = saver.get(config).state
+        saver.put(config, disk.step(1, blob=before["blob"] + b"more"))
+        assert opener().get(config).state["blob"] == before["blob"] + b"more"
+    sizes = saver._store._sizes
+    assert saver._store._cached == sum(sizes.values()) <= 1 << 20
+    saver.delete("u29")
+    saver.close()
+    assert saver._store._cached == 0
+
+
+def test_one_state_may_be_larger_than_the_cache(opener, disk, monkeypatch):
+    monkeypatch.setattr(store_module, "CACHED_BYTES", 1000)
+    saver = opener()
+    for number in range(4):
+        saver.put(T, disk.step(number, text="x" * 5000 + str(number)))
+    assert [one.state["n"] for one in saver.list(T)] == [3, 2, 1, 0]
+    saver.put_writes(T.with_check_point_id(saver.list(T)[2].id), {"key": 1})
+    saver.add_tags(T, "tag")
+    assert saver.tags_of(T) == ("tag",)
+    assert saver.get_writes(T.with_check_point_id(saver.list(T)[2].id)) == {"key": 1}
+
+
+def test_an_index_counts_as_well(opener, disk, monkeypatch):
+    monkeypatch.setattr(store_module, "CACHED_BYTES", 50 << 10)
+    saver = opener()
+    for thread in range(5):
+        for number in range(20):
+            saver.put(RunnableConfig(f"u{thread}"), disk.step(number))
+    for thread in range(5):
+        assert len(saver.history(RunnableConfig(f"u{thread}"))) == 20
+    assert sum(one.index is not None for one in saver._store._open.values()) == 2
+    assert [one.state["n"] for one in saver.list(RunnableConfig("u0"))] == [*range(19, -1, -1)]
+
+
+# Descriptors
+
+FEW = """
+import resource, sys
+from graphkit import Checkpoint, RunnableConfig
+from savers import FileSystemSaver
+soft = int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, soft))
+savers = [FileSystemSaver(f"{sys.argv[1]}/{number}", fsync="never") for number in range(int(sys.argv[3]))]
+held = []
+for turn in range(2):
+    for number in range(90):
+        for saver in savers:
+            config = RunnableConfig(f"u{number}")
+            saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={"n": turn}))
+            saver.get(config)
+for saver in savers:
+    assert len(saver.threads()) == 90
+    saver.release(RunnableConfig("u0"))
+    assert saver.prune(keep_last=1) == 89
+    assert saver.interrupts() == []
+    assert saver.verify().ok
+    saver.copy("u1", "copied")
+    with saver.run_lock(RunnableConfig("u2")):
+        saver.delete("u2")
+print("fine")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="limits of descriptors")
+@pytest.mark.parametrize(("soft", "savers"), [(64, 1), (96, 2), (256, 3)])
+def test_a_process_that_may_open_few_files_closes_idle_ones(soft, savers, tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-c", FEW, tmp_path, str(soft), str(savers)], capture_output=True, text=True, check=False
+    )
+    assert (run.stdout, run.stderr) == ("fine\n", "")
+
+
+def test_the_logs_of_all_savers_share_what_a_process_may_open(opener, disk, tmp_path):
+    savers = [opener(tmp_path / f"{number}") for number in range(4)]
+    before = disk.open_files()
+    for number in range(300):
+        for saver in savers:
+            saver.put(RunnableConfig(f"u{number}"), disk.step(0))
+    logs = [sum(history.fd >= 0 for history in saver._store._open.values()) for saver in savers]
+    assert max(logs) <= store_module.OPEN_LOGS // 4
+    assert disk.open_files() - before <= store_module.OPEN_LOGS + 4 * 64
+    assert isinstance(savers[0], FileSystemSaver)

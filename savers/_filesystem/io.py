@@ -200,6 +200,14 @@ class FileIO:
         except FileNotFoundError:
             return []
 
+    def entries(self, path: str) -> list[tuple[str, bool]]:
+        """The names in a directory, each with whether it is a directory, which a link is not; none if it is missing."""
+        try:
+            with os.scandir(path) as found:
+                return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+        except FileNotFoundError:
+            return []
+
     def mkdir(self, path: str) -> bool:
         """Make one directory with mode 0700, whatever the umask; whether it was missing."""
         try:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointFormatError
+from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers import _delta as delta
 from savers._filesystem import layout, log, record
 from savers._filesystem.live import META_RECORDS, LiveHistory, new_header
@@ -117,17 +117,21 @@ def threads(store: Store, *, released: bool) -> list[str]:
     """The threads of a store that have a live log; with `released`, those too that have versions only."""
     found: list[str] = []
     begin, end = store.root + os.sep, os.sep + layout.LOG
-    names = store.io.listdir(store.root)
-    releasing = {layout.thread_released_by(name) for name in names if name.startswith(layout.RELEASING)}
-    for name in names:
+    entries = store.io.entries(store.root)
+    releasing = {layout.thread_released_by(name) for name, _ in entries if name.startswith(layout.RELEASING)}
+    for name, is_directory in entries:
+        if not is_directory:
+            if layout.is_thread(name):
+                _LOGGER.warning("%s is not listed, for it is not a directory", begin + name)
+            continue
         # The usual case first, for there may be 10,000: a log, and an id that the name tells or that is remembered.
         thread_id = store.ids.get(name)
         if thread_id is None and name.startswith("t-") and (thread_id := layout.plain_id(name)) is not None:
             store.remember(name, thread_id)
         try:
-            if thread_id is None or not _is_born(store.io.stat(begin + name + end)):
+            if thread_id is None or not _is_born(store.io.stat_in(begin + name + end)):
                 thread_id = _thread_in(store, name, released=released) if layout.is_thread(name) else None
-        except CheckpointFormatError as error:
+        except PermissionError as error:
             _LOGGER.warning("a thread is not listed: %s", error)
             continue
         if thread_id is None:

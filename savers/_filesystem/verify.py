@@ -240,7 +240,10 @@ def files_of(store: Store, directory: str) -> list[str]:
     """
     if not store.io.is_dir(directory):
         return [directory] if store.io.stat(directory) is not None else []
-    inside = sorted(store.io.listdir(directory))
+    try:
+        inside = sorted(store.io.listdir(directory))
+    except PermissionError:
+        return [directory]
     found = [layout.join(directory, name) for name in inside if is_log(name)]
     for name in inside:
         if layout.is_namespace(name):
@@ -272,7 +275,7 @@ def check_thread(store: Store, name: str, files: list[str], thread_id: str | Non
         if report is not None:
             reports.append(report)
             unfinished = unfinished or ends
-    others = list(_others(store, directory))
+    others = list(_others(store, directory)) if files != [directory] else []
     return ThreadReport(
         thread_id=owner,
         directory=name,

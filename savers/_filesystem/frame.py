@@ -56,6 +56,8 @@ MAX_PAYLOAD: Final = 1 << 30
 _U16_MAX: Final = 0xFFFF
 END: Final = 0x4B
 """The last byte of a record: not zero, so that a lost last sector shows."""
+META_RECORDS: Final = {1: 1, 2: 2}
+"""How many copies of its description begin a log, by its major version."""
 SECTOR: Final = 512
 """What a disk keeps or loses as a whole."""
 _ZERO_SECTOR: Final = bytes(SECTOR)

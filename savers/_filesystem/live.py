@@ -30,8 +30,7 @@ RECORD_COST: Final = 1 << 10
 """What reading one more record costs, as bytes decoded: about 3 us."""
 _MAX_DEPTH: Final = 60_000
 _OPAQUE_KEY: Final = ""
-META_RECORDS: Final = 2
-"""So many copies of the description begin a log."""
+META_RECORDS: Final = log.META_RECORDS[log.MAJOR]
 _SPILLED: Final = 1 << 12
 """Values longer than this go to DATA records if a keyframe would be too long."""
 _TO_COMPARE: Final = 1 << 12

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import weakref
 from collections import OrderedDict
 from contextlib import suppress
@@ -23,6 +24,7 @@ from savers._filesystem import layout, log
 from savers._filesystem.glance import Glance
 from savers._filesystem.history import History
 from savers._filesystem.inside import Inside
+from savers._filesystem.io import kind_of
 from savers._filesystem.live import LiveHistory, write_file
 from savers._filesystem.lock import RunLock, ShortLock
 
@@ -294,10 +296,12 @@ class Store:
         found = []
         for name in sorted(filter(is_wanted, self.io.listdir(directory))):
             path = layout.join(directory, name)
-            if self.io.is_dir(path):
+            status = self.io.stat(path)
+            if status is not None and stat.S_ISDIR(status.st_mode):
                 found.append(name)
-            elif self.io.stat(path) is not None:
-                _LOGGER.warning("%s is passed over, for it is not a directory", path)
+            elif status is not None:
+                kind = kind_of(status.st_mode)
+                _LOGGER.warning("%s is passed over, for it is %s where a directory should be", path, kind)
         return found
 
     # Locks

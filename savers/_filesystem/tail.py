@@ -79,8 +79,12 @@ class GrowingLog(History):
             about = None if entry is None else info(self, entry)
             writes = {key: self._value(key, packed) for key, packed in values.items()}
             yield from told_beside(place, about, writes, self._written_at())
-        elif frame.type in {log.RELEASE, log.TOMBSTONE}:
+        elif frame.type in {log.RELEASE, log.TOMBSTONE} and not self._is_empty(frame):
             yield self._end_told(frame)
+
+    def _is_empty(self, end: log.Frame) -> bool:
+        """Whether a log held nothing but its description: it was made to end those of the namespaces."""
+        return end.seq == log.META_RECORDS[self.version]
 
     def _end_told(self, frame: log.Frame) -> Change:
         kind: Kind = "release" if frame.type == log.RELEASE else "delete"
@@ -115,7 +119,7 @@ class GrowingLog(History):
         for entry in entries[known + 1 :]:
             yield from self._entry_told(entry, info)
         self.index = None
-        if self.closed_by is not None:
+        if self.closed_by is not None and not self._is_empty(self.closed_by):
             yield self._end_told(self.closed_by)
 
     def _entry_told(self, entry: Entry, info: Info) -> Iterator[Change]:

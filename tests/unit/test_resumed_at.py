@@ -1,6 +1,7 @@
 """A run notes when it resumed, so that nobody takes the time before that for the time of a node."""
 
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import TypedDict
 
 import pytest
@@ -27,7 +28,7 @@ def line(**nodes):
     names = [START, *nodes, END]
     for name, action in nodes.items():
         graph.add_node(name, action)
-    for source, target in zip(names, names[1:], strict=False):
+    for source, target in pairwise(names):
         graph.add_edge(source, target)
     return graph
 

@@ -41,7 +41,8 @@ class Checkpoint(JavaNames):
         node_id: the node that has just finished (START for the input).
         next_node_id: the node that will run next (END when the run is over; None when a human's answer decides it).
         parent_id: the checkpoint this one was made from; None for the first.
-        metadata: plain data beside the state: what the engine notes (`run_id`, `step`, `source`, `resumed_at`) and the caller's keys.
+        metadata: plain data beside the state: what the engine notes (`run_id`, `step`, `source`, `resumed_at`) and the
+            caller's keys.
     """
 
     id: str

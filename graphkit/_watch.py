@@ -27,9 +27,9 @@ class Change(NamedTuple):
     """Something that has happened in a store.
 
     checkpoint: one was stored. interrupt: a run waits for a human. answer: a stop was answered, or passed by; told of
-    the graph around an embedded one too, once it goes on. failure: a run failed. progress: nodes of branches, or items of a map, have finished. release: a history has ended and is
-    kept as a version. delete: a history is gone. idle: nobody runs the thread any more, its run having ended or its
-    process having died; told by savers that can see it.
+    the graph around an embedded one too, once it goes on. failure: a run failed. progress: nodes of branches, or items
+    of a map, have finished. release: a history has ended and is kept as a version. delete: a history is gone. idle:
+    nobody runs the thread any more, its run having ended or its process having died; told by savers that can see it.
     """
 
     kind: Kind

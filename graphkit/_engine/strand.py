@@ -18,9 +18,9 @@ from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, final
 
 from graphkit._abc import BaseCheckpointSaver
+from graphkit._beside import ITEMS, TASK
 from graphkit._channels import Channel
 from graphkit._config import RunnableConfig
-from graphkit._beside import ITEMS, TASK
 from graphkit._engine.keeper import Keeper
 from graphkit._engine.packed import pack, unpack
 from graphkit._engine.program import Program
@@ -99,7 +99,7 @@ class Strand(Walk):
         else:
             yield from self._map(node, key)
 
-    def act(  # noqa: PLR0913 - what it runs, and for whom
+    def act(
         self, node: Node, argument: Any, key: str, executor: Executor | None, item: int | None = None
     ) -> Generator[Request, Any, Any]:
         """Run a node's action, on an executor unless it has its own; returns what it returned."""

@@ -68,6 +68,8 @@ def verify(world: World, directory: Directory, thread: MaybeThread = None) -> An
         for one in report.threads
         if one.unfinished
     ]
+    if report.marker is not None:
+        rows.insert(0, {"thread": None, "path": report.marker.path, "state": "damaged", "reason": report.marker.reason})
     checkpoints = sum(file.checkpoints for one in report.threads for file in one.files)
     sums = {"threads": len(report.threads), "checkpoints": checkpoints, "size": report.size, "ok": report.ok}
     amount = (
@@ -160,6 +162,10 @@ def _file_lines(file: Any, root: Path, *, dry_run: bool) -> Iterator[str]:
     yield f"  {shown(before.path)}: {before.state} at byte {before.offset}: {before.reason}"
     if file.refused and file.refused != before.reason:
         yield f"    because {file.refused}"
+    if file.corrected:
+        bits = counted(len(file.corrected), "flipped bit")
+        places = ", ".join(map(str, file.corrected[:_DETAILS]))
+        yield f"    {'would correct' if dry_run else 'corrected'} {bits}, at byte {places}"
     for one in file.lost[:_DETAILS]:
         what = "" if one.checkpoint_id is None else f"checkpoint {shown(one.checkpoint_id)}, "
         yield f"    lost: {what}byte {one.offset}: {one.reason}"
@@ -175,6 +181,8 @@ def _conclusion(report: Any, threads: dict[str, list[Any]]) -> Iterator[str]:
     if report.finished:
         names = ", ".join(map(shown, report.finished))
         yield f"{'would finish' if would else 'finished'} the release or the delete of {names}"
+    if report.marker is not None:
+        yield f"{'would rewrite' if would else 'rewrote'} the store's marker: {report.marker.reason}"
     if report.removed:
         files = counted(len(report.removed), "leftover")
         yield f"{'would remove' if would else 'removed'} {files} of writers that died"
@@ -209,6 +217,7 @@ def _repair_data(report: Any, threads: dict[str, list[Any]]) -> dict[str, Any]:
         ],
         "finished": list(report.finished),
         "removed": list(report.removed),
+        "marker": None if report.marker is None else report.marker.reason,
     }
 
 

@@ -22,6 +22,7 @@ ASIDE: Final = (TORN, DAMAGED)
 
 STRIPES: Final = 64
 
+_MARKER_LEFTOVER: Final = re.compile(rf"{TEMPORARY}[0-9a-f-]{{36}}\Z")
 _NOT_PLAIN: Final = re.compile(r"[^a-z0-9]+")
 _VERSION: Final = re.compile(r"v(\d{6,})\.log\Z")
 _NAME: Final = re.compile(r"[tn]-([a-z0-9-]{0,40})-[a-z2-7]{24}\Z")
@@ -81,6 +82,16 @@ def thread_released_by(name: str) -> str | None:
     """The directory of the thread whose release this name in the root tells of, None for any other name."""
     thread = "t-" + name.removeprefix(RELEASING)
     return thread if name.startswith(RELEASING) and is_thread(thread) else None
+
+
+def marker_leftover(id: str) -> str:
+    """The name under which a marker is written before it takes its place; the id is another one for each writer."""
+    return f"{TEMPORARY}{id}"
+
+
+def is_marker_leftover(name: str) -> bool:
+    """Whether a marker that never took its place has this name."""
+    return _MARKER_LEFTOVER.match(name) is not None
 
 
 def is_leftover(name: str) -> bool:

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, cast, final
 
+from graphkit._checkpoint import new_id
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerError,
@@ -36,6 +37,7 @@ from savers._filesystem.verify import (
     Meter,
     Progress,
     check_file,
+    check_marker,
     description,
     examined,
     files_of,
@@ -118,11 +120,14 @@ class RepairReport:
     """Threads whose release or delete was finished."""
     removed: tuple[str, ...] = ()
     """Leftovers that were removed."""
+    marker: FileReport | None = None
+    """The store's marker file, if it was damaged and is rewritten."""
 
     @property
     def changed(self) -> bool:
         """Whether anything was done."""
-        return bool(self.finished or self.removed or any(not file.refused for file in self.files))
+        is_repaired = any(not file.refused for file in self.files)
+        return bool(self.finished or self.removed or self.marker or is_repaired)
 
     @property
     def ok(self) -> bool:
@@ -169,6 +174,7 @@ def repair(
     repairs: list[FileRepair] = []
     finished: list[str] = []
     removed = _sweep(store, dry_run=dry_run) if thread_id is None else []
+    marker = _repair_marker(store, dry_run=dry_run) if thread_id is None else None
     busy: ThreadBusyError | None = None
     failures: list[CheckpointerError | OSError] = []
     for name, files in tasks:
@@ -186,7 +192,17 @@ def repair(
             meter.passed(path)
     for failure in [*failures, *([] if busy is None else [busy])]:
         raise failure  # The others are repaired.
-    return RepairReport(files=tuple(repairs), dry_run=dry_run, finished=tuple(finished), removed=tuple(removed))
+    return RepairReport(
+        files=tuple(repairs), dry_run=dry_run, finished=tuple(finished), removed=tuple(removed), marker=marker
+    )
+
+
+def _repair_marker(store: Store, *, dry_run: bool) -> FileReport | None:
+    """Rewrite a damaged marker; what was wrong with it. The store gets another id, which nothing refers to."""
+    report = check_marker(store)
+    if report is not None and not dry_run:
+        store.write_marker(new_id())
+    return report
 
 
 @contextmanager

@@ -754,7 +754,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     def _load(self, thread_id: str, namespace: str, fid: int, entry: Entry) -> FrozenDict:
         """The state of a checkpoint that was listed some time ago: its log may have moved or changed since."""
         damage: CheckpointCorruptionError | None = None
-        for history in self._histories(thread_id, namespace):
+        for history in self._logs_of(thread_id, namespace):
             try:
                 state = self._state_in(history, fid, entry)
             except CheckpointCorruptionError as error:
@@ -766,7 +766,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             raise damage
         raise CheckpointNotFoundError(thread_id, f"checkpoint {entry.id}", "it was deleted after it was listed")
 
-    def _histories(self, thread_id: str, namespace: str) -> Iterator[History]:
+    def _logs_of(self, thread_id: str, namespace: str) -> Iterator[History]:
         """The live history of a namespace, then its versions, the newest first."""
         yield self._store.live(thread_id, namespace)
         ending = rewrite.unfinished_release(self._store, thread_id)

@@ -27,6 +27,7 @@ from savers._filesystem.inside import Inside
 from savers._filesystem.io import kind_of
 from savers._filesystem.live import LiveHistory, write_file
 from savers._filesystem.lock import RunLock, ShortLock
+from savers._filesystem.marker import Marker, pack_marker, read_marker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,7 +137,10 @@ class Store:
             if self.io.stat(self.root) is not None and not self.io.is_dir(self.root):
                 raise CheckpointerConfigurationError(f"{self.root} is a file; name a directory for the checkpoints")
             self._make_root()
-        self._read_marker()
+        marker = self.read_marker()
+        if marker is not None and marker.problem:
+            path = layout.join(self.root, layout.MARKER)
+            _LOGGER.warning("%s is damaged: %s; `repair` rewrites it", path, marker.problem)
 
     def _make_root(self) -> None:
         missing = []
@@ -154,38 +158,52 @@ class Store:
         for directory in missing:
             self.io.fsync_dir(os.path.dirname(directory))
 
-    def _read_marker(self) -> bool:
+    def read_marker(self) -> Marker | None:
+        """Read the marker file; None if there is none.
+
+        Raises:
+            CheckpointFormatError: a newer graphkit made the store, or the directory is not a store's.
+        """
         path = layout.join(self.root, layout.MARKER)
         if self.io.stat(path) is None:
-            return False
-        import json  # loaded by prepare_imports
-
+            return None
         fd = self.io.open(path)
         try:
             text = self.io.read_at(fd, 0, 1 << 16)
         finally:
             self.io.close(fd)
+        found = read_marker(path, text)
+        if found.problem and not any(map(self._is_own, self.io.listdir(self.root))):
+            raise CheckpointFormatError(path, "this is not a graphkit store")
+        return found
+
+    @staticmethod
+    def _is_own(name: str) -> bool:
+        """Whether a name in the root shows that the directory is a store, whatever its marker says."""
+        return name == layout.LOCKS or layout.is_thread(name)
+
+    def write_marker(self, store_id: str) -> None:
+        """Write the marker file of the current version; what stood there is replaced."""
+        temporary = layout.join(self.root, layout.marker_leftover(new_id()))
+        write_file(self.io, temporary, [pack_marker(store_id)])
         try:
-            major = int(json.loads(text)["format"])
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CheckpointFormatError(path, "this is not a graphkit store") from error
-        if major > log.MAJOR:
-            raise CheckpointFormatError(
-                path, f"written in format {major}; this graphkit reads up to {log.MAJOR}: update it"
-            )
-        return True
+            self.io.rename(temporary, layout.join(self.root, layout.MARKER))
+        except FileNotFoundError:
+            if self.read_marker() is None:
+                raise
+            return  # Another process has written the marker meanwhile, and removed what looked like a leftover.
+        self.io.fsync_dir(self.root)
 
     def _make_locks(self) -> None:
         """Make what a store has beside its threads."""
         if not self.io.is_dir(self.root):
             self._make_root()
         self.io.mkdir(layout.join(self.root, layout.LOCKS))
-        if not self._read_marker():
-            marker = f'{{"format": {log.MAJOR}, "store": "{new_id()}"}}\n'
-            beside = layout.join(self.root, f"{layout.TEMPORARY}{new_id()}")
-            write_file(self.io, beside, [marker.encode()])
-            self.io.rename(beside, layout.join(self.root, layout.MARKER))
-            self.io.fsync_dir(self.root)
+        marker = self.read_marker()
+        if marker is None:
+            self.write_marker(new_id())
+        elif not marker.problem and marker.format < log.MAJOR:
+            self.write_marker(marker.store)
 
     def directory(self, thread_id: str, namespace: str = "") -> str:
         """The directory of a thread, or of one of its namespaces."""
@@ -226,7 +244,12 @@ class Store:
         one just now is not disturbed.
         """
         self.swept = True
-        names = [name for name in self.io.listdir(self.root) if layout.is_leftover(name)]
+        in_root = self.io.listdir(self.root)
+        if layout.MARKER in in_root:
+            for name in filter(layout.is_marker_leftover, in_root):
+                with suppress(FileNotFoundError):
+                    self.io.unlink(layout.join(self.root, name))
+        names = [name for name in in_root if layout.is_leftover(name)]
         return [name for name in names if self._remove_leftover(name)]
 
     def _remove_leftover(self, name: str) -> bool:

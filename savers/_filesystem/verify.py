@@ -86,16 +86,19 @@ class StoreReport:
     """Threads that were being deleted; removed by the next process that makes or deletes one, and by `repair`."""
     size: int = 0
     """Bytes of the logs."""
+    marker: FileReport | None = None
+    """The store's marker file, if it is damaged; `repair` of the whole store rewrites it, and nothing is lost."""
 
     @property
     def ok(self) -> bool:
-        """Whether all of it can be read."""
-        return all(thread.ok for thread in self.threads)
+        """Whether all of it can be read, and the marker is as it was written."""
+        return self.marker is None and all(thread.ok for thread in self.threads)
 
     @property
     def problems(self) -> tuple[FileReport, ...]:
         """The files that are not well."""
-        return tuple(file for thread in self.threads for file in thread.files if file.state != "ok")
+        logs = tuple(file for thread in self.threads for file in thread.files if file.state != "ok")
+        return logs if self.marker is None else (self.marker, *logs)
 
 
 class Examined(LiveHistory):
@@ -205,7 +208,19 @@ def verify(store: Store, thread_id: str | None, progress: Progress | None = None
         threads=tuple(report for report in reports if report.files or report.leftovers or report.set_aside),
         leftovers=tuple(leftovers),
         size=sum(file.size for report in reports for file in report.files),
+        marker=check_marker(store) if thread_id is None else None,
     )
+
+
+def check_marker(store: Store) -> FileReport | None:
+    """Look at the marker file; None if it is well, or missing, which costs nothing."""
+    try:
+        marker = store.read_marker()
+    except (OSError, CheckpointFormatError) as error:
+        return FileReport(path=layout.MARKER, state="damaged", reason=f"it cannot be read: {error}")
+    if marker is None or not marker.problem:
+        return None
+    return FileReport(path=layout.MARKER, state="damaged", reason=marker.problem)
 
 
 class Meter:

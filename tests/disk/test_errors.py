@@ -13,7 +13,6 @@ from contextlib import contextmanager
 import pytest
 
 from graphkit import CheckpointSerializationError, CheckpointStorageError
-from savers._filesystem import log
 from savers._filesystem.io import FileIO
 
 if os.name == "nt":

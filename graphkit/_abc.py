@@ -29,7 +29,7 @@ from graphkit._config import THREAD_ID_DEFAULT, ConfigLike, RunnableConfig
 from graphkit._frozen import FrozenDict, freeze
 from graphkit._names import JavaNames
 from graphkit._output import CheckpointInfo, HistorySummary, InterruptionMetadata, WaitingInterrupt
-from graphkit._visit import HandHold, held_locks
+from graphkit._visit import HandHold, held_by_hand, locks_of_runs
 from graphkit._watch import Change, PollingWatch, Watch
 from graphkit.errors import (
     CheckpointConflictError,
@@ -425,8 +425,8 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         """Hold a thread for a run, across processes where the saver can.
 
         Re-entrant for its holder: inside the `with` block, and in the tasks started there, the thread can be run,
-        updated and locked again; one run at a time. The nodes of a run enter the lock of their run again. Other threads
-        of the process wait.
+        updated and locked again through this saver; one run at a time. The nodes of a run enter the lock of their run
+        again. Other threads of the process wait.
 
         Args:
             config: names the thread; the lock covers all its namespaces.
@@ -437,9 +437,20 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         """
         config = RunnableConfig.of(config)
         key = self.run_lock_key(config)
-        if key in held_locks():
+        hold = held_by_hand(key)
+        if key in locks_of_runs() or (hold is not None and hold.saver is self):
             return _nothing()
-        return _by_hand(key, self._run_lock(config, timeout))
+        return self._by_hand(key, self._run_lock(config, timeout))
+
+    @contextmanager
+    def _by_hand(self, key: object, lock: AbstractContextManager[object]) -> Iterator[None]:
+        with lock:
+            hold = HandHold(key, self)
+            hold.take()
+            try:
+                yield
+            finally:
+                hold.let_go()
 
     def run_lock_key(self, config: ConfigLike = None) -> object:
         """What tells two run locks apart; equal for two savers on one store."""
@@ -778,17 +789,6 @@ async def _in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) ->
 @contextmanager
 def _nothing() -> Iterator[None]:
     yield
-
-
-@contextmanager
-def _by_hand(key: object, lock: AbstractContextManager[object]) -> Iterator[None]:
-    with lock:
-        hold = HandHold(key)
-        hold.take()
-        try:
-            yield
-        finally:
-            hold.let_go()
 
 
 _LOCKS: Final[WeakValueDictionary[object, threading.Lock]] = WeakValueDictionary()

@@ -134,18 +134,22 @@ def progress_of(writes: Mapping[str, Any]) -> list[Progress]:
 
     A fork is seen once one of its nodes has finished, a map once its items are known.
     """
-    tasks = {key.removeprefix(TASK): task for key, task in writes.items() if key.startswith(TASK)}
+    tasks = {
+        key.removeprefix(TASK): task
+        for key, task in writes.items()
+        if key.startswith(TASK) and isinstance(task, Mapping)
+    }
     found: dict[str, Progress] = {}
     for key, items in writes.items():
         if key.startswith(ITEMS):
             place = key.removeprefix(ITEMS)
             mine = [task for name, task in tasks.items() if _is_item_of(name, place)]
-            found[place] = Progress(mine[0]["node"] if mine else None, len(mine), len(items))
+            found[place] = Progress(mine[0].get("node") if mine else None, len(mine), len(items))
     forks: dict[str, tuple[int, int]] = {}
     for name, task in tasks.items():
         if "branches" in task:
             place = name.rpartition(".")[0].rpartition(".")[0]
-            ended = forks.get(place, (0, 0))[0] + bool(task["ends"])
+            ended = forks.get(place, (0, 0))[0] + bool(task.get("ends"))
             forks[place] = ended, task["branches"]
     for place, (ended, total) in forks.items():
         found.setdefault(place, Progress(None, ended, total))

@@ -240,7 +240,7 @@ def grown(old: FrozenList, new: list[Any]) -> tuple[FrozenList, bool]:
     return extended(old, new[size:]), True
 
 
-def checked_size(value: FrozenList | FrozenDict | FrozenSet) -> None:
+def checked_size(value: Any) -> None:
     """Note the length of a container that enters a state, or see that it still has the length that it entered with.
 
     Raises:
@@ -250,7 +250,7 @@ def checked_size(value: FrozenList | FrozenDict | FrozenSet) -> None:
     if size is None:
         value.size = len(value)
     elif size != len(value):
-        kind = type(value).__base__.__name__  # type: ignore[union-attr]
+        kind = next(base.__name__ for base in (list, dict, set) if isinstance(value, base))
         raise ValueError(
             f"a {kind} of the state was changed in place, by code that gets around its being read-only, such as heapq "
             f"or {kind}'s own methods called on the class: change a copy of your own, which {kind}(x) makes, and "

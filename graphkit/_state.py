@@ -88,10 +88,9 @@ def merge(
                 ops[key] = REMOVED
             continue
         frozen, op = _enter(old, merged)
-        if frozen.__class__ in CONTAINERS:
-            checked_size(frozen)
-        if old.__class__ in CONTAINERS and old is not frozen:
-            checked_size(old)
+        for container in (frozen, old):
+            if type(container) in CONTAINERS:
+                checked_size(container)
         if frozen is old and (frozen is not None or key in data):
             continue
         new._put(key, frozen)  # noqa: SLF001 - the one writer of a state

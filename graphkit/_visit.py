@@ -98,11 +98,15 @@ CURRENT: Final[ContextVar[Visit | None]] = ContextVar("graphkit_visit", default=
 
 @final
 class HandHold:
-    """A run lock that the calling code took itself, with `saver.run_lock(...)`: what runs inside enters it again."""
+    """A run lock that the calling code took itself, with `saver.run_lock(...)`: what runs inside enters it again.
 
-    __slots__ = ("_is_open", "_key", "_pid", "_running")
+    It does so through the same saver, or a wrapper of it. Another saver object on the same store is another party.
+    """
 
-    def __init__(self, key: object) -> None:
+    __slots__ = ("_is_open", "_key", "_pid", "_running", "saver")
+
+    def __init__(self, key: object, saver: object) -> None:
+        self.saver = saver
         self._key = key
         self._is_open = True
         self._pid = os.getpid()

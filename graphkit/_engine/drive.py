@@ -6,7 +6,7 @@ import inspect
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import copy_context
 from functools import partial
 from time import perf_counter
@@ -43,7 +43,7 @@ from graphkit._engine.tasks import Loops, Threads, advance, refuse_awaitable, ru
 from graphkit._engine.walk import Walk
 from graphkit._observe import EVENTS, Level, Outbox
 from graphkit._output import NodeOutput
-from graphkit._visit import CURRENT, Visit, held_by_hand, held_locks
+from graphkit._visit import CURRENT, Visit, held_by_hand, locks_of_runs
 from graphkit.errors import CheckpointerError, GraphRunnerError
 
 Steps = Generator[Request, Any, Any]
@@ -75,7 +75,7 @@ class Driver:
         self.config = walk.config
         self.locks: list[AbstractContextManager[object]] = []
         self.first: AbstractContextManager[object] | None = None
-        self.held = held_locks()
+        self.held = locks_of_runs()
         """The run locks that this run holds, and those of the runs around it."""
         self.result: Any = None
         self.was_closed = False
@@ -99,10 +99,10 @@ class Driver:
                     f"use another thread_id",
                     thread_id=self.config.thread,
                 )
+            self.first = saver.run_lock(self.config)
             hold = held_by_hand(key)
-            self.first = (
-                saver.run_lock(self.config) if hold is None else hold.one_run(self.config.thread, _timeout_of(saver))
-            )
+            if hold is not None:
+                self.first = _one_after_the_other(self.first, hold.one_run(self.config.thread, _timeout_of(saver)))
             self.held |= {key, place}
         self.nobody = Visit("", (), self.held, journal=walk.journal)
         """As whom edges and hooks are asked, and releases done: as no node, least of all one that runs this graph."""
@@ -448,6 +448,14 @@ _AANSWERS: Final[Mapping[type, Callable[[Driver, Any], Coroutine[Any, Any, Any]]
     Withdraw: Driver._awithdraw,  # noqa: SLF001
     Close: lambda _, request: _aclosed(request.generator),
 }
+
+
+@contextmanager
+def _one_after_the_other(*locks: AbstractContextManager[object]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for lock in locks:
+            stack.enter_context(lock)
+        yield
 
 
 def _timeout_of(saver: BaseCheckpointSaver) -> float:

@@ -36,7 +36,7 @@ from graphkit.errors import CheckpointerError, GraphRunnerError, NodeExecutionEr
 _GENERATORS: Final = frozenset({GeneratorType, AsyncGeneratorType, Collected})
 
 
-_LET_IT_PASS: Final = "Let GraphInterrupt pass: write `except Exception:`, not a bare `except:`, or raise it again"
+_ADVICE: Final = "Let GraphInterrupt pass: write `except Exception:`, not a bare `except:`, or raise it again"
 
 
 class Halt(BaseException):
@@ -123,18 +123,24 @@ class Strand(Walk):
         except Exception as error:
             if self.post is not None:
                 run.tell_failed(node.id, error)
-            reason = f"{_named(node, item)} failed: {told(error)}"
-            if visit.has_open_question:
-                reason += f"; it was raised while interrupt() was stopping the node. {_LET_IT_PASS}"
-            raise self.failure(NodeExecutionError, reason, node.id) from error
-        if visit.has_open_question:
-            reason = f"{_named(node, item)} caught the GraphInterrupt of its interrupt(), and went on. {_LET_IT_PASS}"
-            raise self.failure(NodeExecutionError, reason, node.id)
+            raise self._failed(node, item, visit, error) from error
+        self._see_no_interrupt_swallowed(node, item, visit)
         if visit.attempt > 1:
             run.spoil()
         if visit.outputs:
             self.dispatched += self._outputs(node, visit)
         return result
+
+    def _failed(self, node: Node, item: int | None, visit: Visit, error: Exception) -> GraphRunnerError:
+        reason = f"{_named(node, item)} failed: {told(error)}"
+        if visit.has_open_question:
+            reason += f"; it was raised while interrupt() was stopping the node. {_ADVICE}"
+        return self.failure(NodeExecutionError, reason, node.id)
+
+    def _see_no_interrupt_swallowed(self, node: Node, item: int | None, visit: Visit) -> None:
+        if visit.has_open_question:
+            reason = f"{_named(node, item)} caught the GraphInterrupt of its interrupt(), and went on. {_ADVICE}"
+            raise self.failure(NodeExecutionError, reason, node.id)
 
     def _anchor(self) -> Steps:
         """Store where the run stands: what another process records must find it."""

@@ -132,7 +132,7 @@ def _progress(saver: BaseCheckpointSaver, change: Change) -> str:
         told = progress_told(saver.get_writes(at))
     except CheckpointerError:  # a type that is not registered here
         told = None
-    return f"{told} done" if told else f"{shown(change.value['node_id'])} done"
+    return told or f"{shown(change.value['node_id'])} done"
 
 
 def _time_of(change: Change) -> datetime | None:

@@ -63,7 +63,6 @@ _THREADS: Final = (
     Column("status", "STATUS", "status"),
     Column("node", "NODE"),
     Column("next", "NEXT"),
-    Column("progress", "DONE"),
     Column("waiting", "WAITING FOR", "asks"),
     Column("checkpoints", "SAVED", "number"),
     Column("size", "SIZE", "bytes"),
@@ -154,7 +153,7 @@ def _fill(row: dict[str, Any], saver: BaseCheckpointSaver, thread_id: str) -> No
         row["waiting"] = _waiting(found)
     elif latest.status == "running":
         at = RunnableConfig(thread_id, latest.id, latest.checkpoint_ns)
-        row["progress"] = progress_told(saver.get_writes(at))
+        row["waiting"] = progress_told(saver.get_writes(at))
 
 
 def _of_a_namespace(saver: BaseCheckpointSaver, thread_id: str) -> HistorySummary | None:

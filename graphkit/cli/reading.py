@@ -35,7 +35,7 @@ _SHOW: Final = (
     Column("created", "created", "time"),
     Column("tags", "tags", "list"),
     Column("metadata", "metadata", "value"),
-    Column("progress", "done so far"),
+    Column("progress", "so far"),
     Column("waiting", "waiting for", "stops"),
     Column("failure", "failed", "failure"),
     Column("recorded", "recorded for the resume", "value"),
@@ -109,7 +109,7 @@ def _facts(saver: BaseCheckpointSaver, at: RunnableConfig, found: Checkpoint) ->
 def progress_told(writes: Mapping[str, Any]) -> str | None:
     """How many items or branches are done of each map and fork that runs; None if none does."""
     told = [
-        f"{one.done} of {one.total} {'branches' if one.node_id is None else 'items of ' + shown(one.node_id)}"
+        f"{one.done} of {one.total} {'branches' if one.node_id is None else 'items of ' + shown(one.node_id)} done"
         for one in progress_of(writes)
     ]
     return ", ".join(told) or None

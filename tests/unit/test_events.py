@@ -219,6 +219,8 @@ def test_a_map_and_a_generator(how):
         "graph.start m",
         "node.start m",
         "parallel.start m",
+        "parallel.branch m",
+        "parallel.branch m",
         "parallel.complete m",
         "node.complete m",
         *node("g"),

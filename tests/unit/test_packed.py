@@ -86,8 +86,8 @@ def test_keys_and_parts(update):
 def test_a_packed_update_can_be_stored(tmp_path_factory, updates):
     saver = FileSystemSaver(tmp_path_factory.mktemp("store"), fsync="never")
     graph = StateGraph(SCHEMA).add_node("n", lambda state: None).add_edge("__START__", "n").add_edge("n", "__END__")
-    graph.compile(checkpoint_saver=saver).invoke({})
-    at = {"configurable": {"checkpoint_id": saver.get().id}}
+    graph.compile(checkpoint_saver=saver).invoke({}, {"configurable": {"thread_id": "t"}})
+    at = {"configurable": {"thread_id": "t"}}
     saver.put_writes(at, {f"task:{n}": pack(update) for n, update in enumerate(updates)})
     stored = FileSystemSaver(saver._store.root).get_writes(at)
     assert merged(unpack(stored[f"task:{n}"]) for n in range(len(updates))) == merged(updates)
@@ -120,4 +120,6 @@ def test_an_identifier_of_the_applications_own_merges_and_is_refused_by_a_store(
         graph.add_node(name, lambda state: {"log": RemoveEven()}).add_edge("__START__", name).add_edge(name, "__END__")
     assert graph.compile().invoke({"log": [1, 2, 3, 4]})["log"] == [1, 3]
     with pytest.raises(CheckpointSerializationError, match="RemoveEven"):
-        graph.compile(checkpoint_saver=FileSystemSaver(tmp_path, fsync="never")).invoke({"log": [1, 2]})
+        graph.compile(checkpoint_saver=FileSystemSaver(tmp_path, fsync="never")).invoke(
+            {"log": [1, 2]}, {"configurable": {"thread_id": "t"}}
+        )

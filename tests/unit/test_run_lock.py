@@ -115,3 +115,12 @@ def test_a_failure_inside_lets_it_go(saver, app):
     with pytest.raises(KeyError), saver.run_lock(CONFIG):
         raise KeyError
     assert app.invoke({"n": 1}, CONFIG)["n"] == 2
+
+
+def test_another_saver_on_the_same_store_is_another_party(tmp_path):
+    one, other = (FileSystemSaver(tmp_path, lock_timeout=0) for _ in range(2))
+    with one.run_lock(CONFIG):
+        with pytest.raises(ThreadBusyError), other.run_lock(CONFIG):
+            pass
+        with SaverWrapper(one).run_lock(CONFIG), one.run_lock(CONFIG):
+            pass

@@ -87,9 +87,8 @@ class LockTests(SaverTests):
         saver = self.open()
         other = self.again(saver)
         with saver.run_lock(at("t")):
-            for again in (saver, other):
-                with again.run_lock(at("t"), 0), again.run_lock(at("t", None, "n"), 0):
-                    pass
+            with saver.run_lock(at("t"), 0), saver.run_lock(at("t", None, "n"), 0):
+                pass
             with self.raises(ThreadBusyError):
                 elsewhere(_hold, other, at("t"), 0)  # what was entered again is not let go
         elsewhere(_hold, other, at("t"), 0)

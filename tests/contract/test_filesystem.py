@@ -89,8 +89,10 @@ class Reopening(BaseCheckpointSaver, HasVersions):
     def register_types(self, *types):
         self.types = types
 
+    run_lock = BaseCheckpointSaver.run_lock
+
     @contextmanager
-    def run_lock(self, config=None, timeout=None):
+    def _run_lock(self, config, timeout):
         with self.opened() as saver, saver.run_lock(config, timeout):
             yield
 

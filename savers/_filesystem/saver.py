@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial, wraps
 from logging import getLogger
@@ -721,6 +721,11 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         if live and (history.suspect or history.version < log.MAJOR):
             rewrite.renew(self._store, history, history.acknowledged_end)
             live = history.refresh_to_write()
+        if history.suspect and history.fd < 0:
+            # Nothing is left of the log but its file, of which no later sync can be believed.
+            with suppress(FileNotFoundError):
+                self._store.io.unlink(history.path)
+            history.suspect = False
         if not live:
             self._finish_what_was_begun(history.thread_id, history)
 

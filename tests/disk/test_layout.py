@@ -77,16 +77,20 @@ def test_the_header_is_as_specified(opener, disk, config):
     magic, major, minor, flags, fid, zero, generation, created, digest, zero2, check = struct.unpack_from(
         "<8sHHIIIQQ16sII", data
     )
-    assert (magic, major, minor, flags, zero, zero2, generation) == (b"\x89GKL\r\n\x1a\n", 1, 0, 0, 0, 0, 1)
+    assert (magic, major, minor, flags, zero, zero2, generation) == (b"\x89GKL\r\n\x1a\n", 2, 0, 0, 0, 0, 1)
     assert digest == blake2b(b"t").digest()[:16]
     assert check == crc32(data[:60])
     assert created > 0
-    first, second = disk.frames_of(disk.log_of(saver.base_directory))
-    assert [(frame.type, frame.seq, frame.fid) for frame in (first, second)] == [(1, 0, fid), (2, 1, fid)]
-    assert data[64:68] == b"\xc1\xf5\x47\x4b"
-    head = data[second.offset : second.offset + 32]
-    assert struct.unpack_from("<I", data, second.offset + 32)[0] == crc32(head + struct.pack("<Q", second.offset))
-    assert struct.unpack_from("<I", data, second.end - 4)[0] == second.end - second.offset
+    first, second, third = disk.frames_of(disk.log_of(saver.base_directory))
+    assert [(frame.type, frame.seq, frame.fid) for frame in (first, second, third)] == [
+        (1, 0, fid), (1, 1, fid), (2, 2, fid),
+    ]  # fmt: skip
+    assert first.payload == second.payload
+    assert data[64:68] == b"\xc1\xf5\x47\x32"
+    head = data[third.offset : third.offset + 35]
+    place = struct.pack("<BQ", third.type, third.offset)
+    assert struct.unpack_from("<IB", data, third.offset + 35) == (crc32(head + place), third.type)
+    assert struct.unpack_from("<IB", data, third.end - 5) == (third.end - third.offset, 0x4B)
 
 
 def test_modes_do_not_depend_on_the_umask(odd_umask, opener, disk, config, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 
 from graphkit import CheckpointCorruptionError, CheckpointerError, CheckpointStorageError
 from savers import FileSystemSaver
-from savers._filesystem import log, rewrite, saver as saver_module, store, sync
+from savers._filesystem import frame, log, rewrite, saver as saver_module, store, sync
 from savers._filesystem.live import LiveHistory
 from tests.disk import crashes
 from tests.disk.crashes import PLACE, Crashes, config_of, fixed, made, view
@@ -119,14 +119,8 @@ def without_checksums():
 
         __hash__ = int.__hash__
 
-    original = log.crc32
-    parse = log.parse_frame
-
-    def parse_frame(*args):
-        with mock.patch.object(log, "crc32", lambda *data: Any(original(*data))):
-            return parse(*args)
-
-    with mock.patch.object(log, "parse_frame", parse_frame):
+    original = frame.crc32
+    with mock.patch.object(frame, "crc32", lambda *data: Any(original(*data))):
         yield
 
 
@@ -180,7 +174,7 @@ def without_going_on_after_a_short_write():
 
 
 def without_telling_what_is_loose():
-    return mock.patch.object(LiveHistory, "_loose", return_value=0)
+    return mock.patch.object(LiveHistory, "is_synced_before_use", new=True)
 
 
 def without_looking_at_what_others_wrote():

@@ -134,6 +134,8 @@ class Frame(NamedTuple):
     """One record that has proved itself."""
 
     offset: int
+    end: int
+    """Where the next record begins."""
     type: int
     flags: int
     back: int
@@ -145,11 +147,6 @@ class Frame(NamedTuple):
     boot: int
     """The start of the system in which it was written; 0: unknown."""
     version: int
-
-    @property
-    def end(self) -> int:
-        """Where the next record begins."""
-        return self.offset + len(self.payload) + (OVERHEAD if self.version == MAJOR else OVERHEAD_V1)
 
     @property
     def payload_end(self) -> int:
@@ -280,16 +277,17 @@ def parse_frame(data: bytes, at: int, offset: int, fid: int) -> Frame | str:  # 
         return "the record header's checksum is wrong"
     if length > MAX_PAYLOAD:
         return "the record is impossibly long"
-    if room < length + OVERHEAD:
+    whole = length + OVERHEAD
+    if room < whole:
         return ""
     end = at + FRAME_SIZE + length
     payload = data[at + FRAME_SIZE : end]
     if crc32(payload) != crc:
         return "the record's checksum is wrong"
-    if _unpack_trailer(data, end) != (length + OVERHEAD, END):
+    if _unpack_trailer(data, end) != (whole, END):
         return "the record's trailer is wrong"
     vouched = offset - unsynced * SECTOR if unsynced < _U16_MAX else 0
-    return Frame(offset, type_, flags, back, key, seq, payload, vouched, boot, MAJOR)
+    return Frame(offset, offset + whole, type_, flags, back, key, seq, payload, vouched, boot, MAJOR)
 
 
 def _parse_frame_v1(data: bytes, at: int, offset: int, fid: int) -> Frame | str:  # noqa: PLR0911 - one check a line
@@ -311,7 +309,8 @@ def _parse_frame_v1(data: bytes, at: int, offset: int, fid: int) -> Frame | str:
         return "the record's trailer is wrong"
     # The first two records of a file of version 1 were one write.
     loose = _LOOSE_LENGTHS_V1[(flags & _LOOSE_V1) >> _LOOSE_SHIFT_V1] if seq > 1 else offset
-    return Frame(offset, type_, flags & ~_LOOSE_V1, back, key, seq, payload, offset - loose, 0, 1)
+    whole = length + OVERHEAD_V1
+    return Frame(offset, offset + whole, type_, flags & ~_LOOSE_V1, back, key, seq, payload, offset - loose, 0, 1)
 
 
 def length_at_end(data: bytes) -> int:

@@ -30,6 +30,8 @@ from savers._filesystem import log, record
 from savers._filesystem.io import boot_number
 from savers._filesystem.record import Entry
 
+_LOOKED_AT: Final = 8 << 10
+
 if TYPE_CHECKING:
     from graphkit._serde import Codec
     from savers._filesystem.io import FileIO
@@ -100,6 +102,8 @@ class History:
 
     def _forget(self) -> None:
         self.header: log.Header | None = None
+        self.version = log.MAJOR
+        """The major version of the file; that of new files if there is none."""
         self.fid = 0
         self.end = 0
         """Where the next record goes."""
@@ -122,11 +126,6 @@ class History:
         self.key_length = 0
         self.key_end = 0
         self.index: Index | None = None
-
-    @property
-    def version(self) -> int:
-        """The major version of the file; that of new files if there is none."""
-        return log.MAJOR if self.header is None else self.header.major
 
     # Opening and closing
 
@@ -224,7 +223,7 @@ class History:
         if len(data) >= log.HEADER_SIZE and log.is_headless(data) and self._vouched(None, 0, size) <= 0:
             raise log.Unborn
         self.header = log.read_header(self.path, data)
-        self.fid = self.header.fid
+        self.fid, self.version = self.header.fid, self.header.major
         meta = log.parse_frame(data, log.HEADER_SIZE, log.HEADER_SIZE, self.fid)
         if meta == "" and len(data) < size:
             data = self.io.read_at(self.fd, 0, min(size, 1 << 20))
@@ -286,11 +285,11 @@ class History:
         """Whether the records are there that a power loss may have taken while it left later ones.
 
         Those are the records that no later one vouches for. Nothing is lost within one boot, so of a log that was
-        written in this one only the last 64 KiB are looked at, which are at hand.
+        written in this one only the last 8 KiB are looked at, in case the file comes from elsewhere.
         """
         last, frame = seen[0], seen[-1]
         is_same_boot = last.boot == self.boot != 0
-        limit = end - log.TAIL_READ if is_same_boot else 0
+        limit = end - _LOOKED_AT if is_same_boot else 0
         while frame.offset > max(self.synced, limit) and frame.type != log.META:
             before = tail.step()
             if before is None:

@@ -103,7 +103,7 @@ class LiveHistory(History):
         if base is None or table is None or not self._fits(table, draft, order):
             return False
         ops, data, flags = self._emit(draft, table.names)
-        if len(data) > _longest_data():
+        if len(data) > _SPILLED and len(data) > _longest_data():
             return False
         if target is not None:
             flags |= log.REPLACE
@@ -533,16 +533,24 @@ def _check_entry(entry: Entry) -> None:
     Raises:
         CheckpointSerializationError: a field of the checkpoint cannot be stored.
     """
-    texts = {"id": entry.id, "node_id": entry.node}
-    if entry.next is not None:
-        texts["next_node_id"] = entry.next
-    if entry.parent is not None:
-        texts["parent_id"] = entry.parent
-    for name, value in texts.items():
-        if value.__class__ is not str and not isinstance(value, str):
-            raise CheckpointSerializationError(name, type(value).__name__, "it must be a string")
+    # One expression for the usual case: this is part of every put.
+    if not (
+        entry.id.__class__ is entry.node.__class__ is str
+        and (entry.next is None or entry.next.__class__ is str)
+        and (entry.parent is None or entry.parent.__class__ is str)
+    ):
+        _check_texts(entry)
     if not record.FIRST_TIME <= entry.created <= record.LAST_TIME:
         raise CheckpointSerializationError("created_at", "datetime", "UTC has no year for it")
+
+
+def _check_texts(entry: Entry) -> None:
+    for name, value in (("id", entry.id), ("node_id", entry.node)):
+        if not isinstance(value, str):
+            raise CheckpointSerializationError(name, type(value).__name__, "it must be a string")
+    for name, maybe in (("next_node_id", entry.next), ("parent_id", entry.parent)):
+        if maybe is not None and not isinstance(maybe, str):
+            raise CheckpointSerializationError(name, type(maybe).__name__, "it must be a string or None")
 
 
 def new_header(digest: bytes, generation: int) -> log.Header:

@@ -47,6 +47,8 @@ CACHED_BYTES: Final = 64 << 20
 """A saver keeps at most this many bytes of states and indexes; the log in use may go beyond."""
 ENTRY_COST: Final = 1 << 10
 """What a checkpoint takes in an index, about, in bytes."""
+_UNACCOUNTED: Final = 4 << 10
+"""Changes by fewer bytes are not worth a lock at each put."""
 WAS_REMOVED: Final = (
     "its directory was removed while it was in use, and its checkpoints with it; nothing was stored. "
     "Put the directory back and resume, or start the thread anew"
@@ -441,6 +443,8 @@ class Store:
         size = 0 if history.state is None else history.key_length + max(0, history.end - history.key_end)
         if history.index is not None:
             size += ENTRY_COST * len(history.index.entries)
+        if -_UNACCOUNTED < size - self._sizes.get(history, 0) < _UNACCOUNTED:
+            return
         with self._guard:
             self._cached += size - self._sizes.get(history, 0)
             self._sizes[history] = size

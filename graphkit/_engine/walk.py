@@ -130,9 +130,11 @@ class Walk:
             self.merge(source, result.update)
             result = result.goto
         target = result if edge.mappings is None else self._mapped(source, edge.mappings, result)
-        if _is_several(target):
+        found = None
+        if isinstance(target, str):
+            found = self.topology.target(target, source)
+        elif _is_several(target):
             raise self._several(f"the edge of {source!r} leads", target, source)
-        found = self.topology.target(target, source) if isinstance(target, str) else None
         if self.post is not None:
             self.tell("edge.evaluate", "verbose", source, result=repr(result), target=found)
         if found is None:

@@ -44,17 +44,18 @@ def records_of(path):
     """Where the records of a log begin and end, by docs/format.md."""
     data, at, found = path.read_bytes(), 64, []
     while at < len(data):
-        length = struct.unpack_from("<I", data, at + 4)[0] + 40
+        assert data[at : at + 4] == b"\xc1\xf5G2"
+        length = struct.unpack_from("<I", data, at + 4)[0] + 45
         found.append((at, at + length))
         at += length
     return found
 
 
 def damage(path, *records):
-    """Flip a byte in the middle of these records."""
+    """Flip all bits of a byte in the middle of these records: a single bit is corrected."""
     data = bytearray(path.read_bytes())
     for begin, end in (records_of(path)[number] for number in records):
-        data[(begin + end) // 2] ^= 1
+        data[(begin + end) // 2] ^= 0xFF
     path.write_bytes(data)
 
 

@@ -17,6 +17,7 @@ from graphkit import (
     interrupt,
 )
 from graphkit.errors import (
+    CheckpointConflictError,
     CheckpointNotFoundError,
     CheckpointSerializationError,
     CheckpointStorageError,
@@ -635,7 +636,7 @@ def test_a_checkpoint_made_by_hand_has_no_run_and_is_resumed_by_its_thread(saver
 
 
 @pytest.mark.parametrize("deleted", ["the store", "the thread", "the log"])
-def test_a_run_whose_files_are_deleted_goes_on_with_its_whole_state(tmp_path, deleted):
+def test_a_run_whose_files_are_deleted_ends_with_an_error_and_a_later_run_starts_anew(tmp_path, deleted):
     root = tmp_path / "store"
     saver = FileSystemSaver(root)
     left = [True]
@@ -654,9 +655,10 @@ def test_a_run_whose_files_are_deleted_goes_on_with_its_whole_state(tmp_path, de
         StateGraph({}).add_node("a", lambda state: {"a": 1}).add_node("b", deletes).add_node("c", lambda s: {"c": 1})
     )
     graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", "c").add_edge("c", END)
-    app = graph.compile(checkpoint_saver=saver, interrupt_before=["c"])
-    app.invoke({"given": 1}, RunnableConfig("t"))
-    saver.close()
-    again = graph.compile(checkpoint_saver=FileSystemSaver(root))
-    assert again.invoke(None, RunnableConfig("t")) == {"given": 1, "a": 1, "b": 1, "c": 1}
+    app = graph.compile(checkpoint_saver=saver)
+    with pytest.raises(CheckpointConflictError, match="its directory was removed"):
+        app.invoke({"given": 1}, RunnableConfig("t"))
+    assert FileSystemSaver(root).list(RunnableConfig("t")) == [], "no history without its beginning"
+    assert app.invoke({"given": 2}, RunnableConfig("t")) == {"given": 2, "a": 1, "b": 1, "c": 1}
+    assert [one.node_id for one in FileSystemSaver(root).list(RunnableConfig("t"))] == ["c", "b", "a", START]
     assert FileSystemSaver(root).verify().ok

@@ -12,7 +12,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Final, NoReturn, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -78,11 +78,17 @@ def application() -> typer.Typer:
 class _Group(TyperGroup):
     """Takes `import langgraph-sqlite` for the command `import-langgraph-sqlite`: what is imported is said second."""
 
-    def main(self, *args: Any, **extra: Any) -> NoReturn:
-        """Run a command line and exit; what was typed wrongly is said in graphkit's words."""
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run a command line and exit; what was typed wrongly is said in graphkit's words.
+
+        With `standalone_mode=False` it returns, and lets every error through, as in Click.
+        """
+        extra["standalone_mode"] = False
+        if not standalone_mode:
+            return super().main(*args, **extra)
         world: World = extra["obj"]
         try:
-            code = super().main(*args, **{**extra, "standalone_mode": False})
+            code = super().main(*args, **extra)
         except KeyboardInterrupt:
             code = 130
         except Exception as error:

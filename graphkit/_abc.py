@@ -13,8 +13,10 @@ from typing import Any, ClassVar, Final, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 from graphkit._beside import (
-    FAILURE,
     Latest,
+    check_tags,
+    check_writes,
+    failure_in,
     inner_namespace,
     inner_stops,
     is_fork,
@@ -23,6 +25,7 @@ from graphkit._beside import (
     told_beside,
     unanswered,
     waiting_interrupts,
+    well_formed,
 )
 from graphkit._checkpoint import Checkpoint, Tag
 from graphkit._config import THREAD_ID_DEFAULT, ConfigLike, RunnableConfig
@@ -129,7 +132,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             for node_id in (checkpoint.node_id, checkpoint.next_node_id):
                 if node_id is not None:
                     yield inner_namespace(config.checkpoint_ns, node_id)
-        yield from inner_stops(self.get_writes(config)).values()
+        yield from inner_stops(well_formed(self.get_writes(config), config.thread)).values()
 
     def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
         """What is known of each checkpoint without decoding states, newest first."""
@@ -165,12 +168,13 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     def _summed(
         self, latest: CheckpointInfo, count: int, tags: tuple[str, ...], writes: Mapping[str, Any]
     ) -> HistorySummary:
+        here = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
         waiting: Sequence[WaitingInterrupt] = ()
         if writes and inner_stops(writes):
             waiting = self.interrupts(latest.thread_id)
         elif writes:
-            waiting = waiting_interrupts(RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns), writes)
-        return HistorySummary(latest, count, tags, tuple(waiting), writes.get(FAILURE))
+            waiting = waiting_interrupts(here, writes)
+        return HistorySummary(latest, count, tags, tuple(waiting), failure_in(here, writes))
 
     def put_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
         """Record values beside the checkpoint that the config names (or the latest), merged over those already there.
@@ -181,7 +185,10 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
         Raises:
             CheckpointNotFoundError: there is no such checkpoint. Nothing was changed.
+            CheckpointSerializationError: a key is not a string, a value cannot be stored, or the value of a key that
+                graphkit reads (`interrupt:<id>`, say) lacks what its readers need. Nothing was changed.
         """
+        check_writes(writes)
         self._rewrite(config, _WRITES, lambda old: {**(old or {}), **writes})
 
     def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
@@ -194,7 +201,9 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
         Raises:
             CheckpointNotFoundError: there is no such checkpoint. Nothing was changed.
+            CheckpointSerializationError: a tag is not a string. Nothing was changed.
         """
+        check_tags(tags)
         self._rewrite(config, _TAGS, lambda old: list(dict.fromkeys((*(old or ()), *tags))))
 
     def remove_tags(self, config: ConfigLike, *tags: str) -> None:
@@ -202,7 +211,9 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
         Raises:
             CheckpointNotFoundError: there is no such checkpoint. Nothing was changed.
+            CheckpointSerializationError: a tag is not a string. Nothing was changed.
         """
+        check_tags(tags)
         self._rewrite(config, _TAGS, lambda old: [tag for tag in old or () if tag not in tags])
 
     def tags_of(self, config: ConfigLike) -> tuple[str, ...]:
@@ -703,7 +714,7 @@ def waiting_ids(saver: BaseCheckpointSaver, config: RunnableConfig) -> set[str]:
 
     What waits in an embedded graph whose own saver keeps its history does so as long as the graph around it says so.
     """
-    writes = saver.get_writes(config)
+    writes = well_formed(saver.get_writes(config), config.thread)
     found = set(unanswered(writes))
     for key, namespace in inner_stops(writes).items():
         inside = config.replace(checkpoint_ns=namespace)
@@ -766,8 +777,10 @@ class _Whole(NamedTuple):
     def put(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
         """Append it to a history."""
         here = saver.put(config, self.checkpoint)
-        if self.writes:
-            saver.put_writes(here, self.writes)
+        # Without what `put_writes` would refuse: `prune` has released the thread and must put all of it back.
+        writes = well_formed(self.writes, config.thread)
+        if writes:
+            saver.put_writes(here, writes)
         if self.tags:
             saver.add_tags(here, *self.tags)
 

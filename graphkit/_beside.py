@@ -5,16 +5,21 @@ Results of `once` have keys of the engine's own (`graphkit._engine.journal`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from logging import getLogger
+from typing import Any, Final, NamedTuple, get_args
 
 from graphkit._config import END, RunnableConfig
-from graphkit._output import CheckpointInfo, WaitingInterrupt
+from graphkit._output import CheckpointInfo, WaitingInterrupt, When
 from graphkit._watch import Change
+from graphkit.errors import CheckpointSerializationError
+
+_LOGGER: Final = getLogger("graphkit")
 
 INTERRUPT: Final = "interrupt:"
-"""Prefix of a write that records a stop: `interrupt:<id>` -> {node_id, when, payload, metadata, created_at}."""
+"""Prefix of a write that records a stop: `interrupt:<id>` -> {node_id, when, payload, created_at, metadata}, the last
+of which may be left out."""
 ANSWER: Final = "answer:"
 """Prefix of a write that records that a stop was answered or passed: `answer:<id>` -> the value."""
 UPDATE: Final = "update:"
@@ -29,6 +34,117 @@ WITHIN: Final = "within"
 """In the metadata of an embedded graph's checkpoints: the visit of the node that it is, in the graph around it."""
 FAILURE: Final = "failure"
 """The write that records why a run ended here: {node_id, type, message, at}; None once it goes on."""
+
+
+# What may stand under which key
+
+
+def check_writes(writes: Mapping[str, Any]) -> None:
+    """Check pending writes before they are stored; each saver's `put_writes` calls this.
+
+    Raises:
+        CheckpointSerializationError: a key is not a string, or a reader could not use the value under a key of this
+            module; `path` names the key. Nothing was changed.
+    """
+    for key, value in writes.items():
+        if not isinstance(key, str):
+            raise CheckpointSerializationError(f"writes[{key!r}]", type(key).__name__, "the keys are strings")
+        problem = _problem_with(key, value)
+        if problem is not None:
+            raise CheckpointSerializationError(key, type(value).__name__, problem)
+
+
+def check_tags(tags: Iterable[Any]) -> None:
+    """Check tags before they are stored; each saver's `add_tags` and `remove_tags` call this.
+
+    Raises:
+        CheckpointSerializationError: a tag is not a string. Nothing was changed.
+    """
+    for tag in tags:
+        if not isinstance(tag, str):
+            raise CheckpointSerializationError("tags", type(tag).__name__, "a tag is a string")
+
+
+def well_formed(writes: Mapping[str, Any], thread_id: str) -> Mapping[str, Any]:
+    """The pending writes that a reader can use; a warning names each of the others.
+
+    Earlier versions stored any value under any key, so a store may hold values that `put_writes` refuses now.
+    """
+    problems = {key: problem for key, value in writes.items() if (problem := _problem_with(key, value)) is not None}
+    if not problems:
+        return writes
+    for key, problem in problems.items():
+        _warn_of(key, thread_id, problem)
+    return {key: value for key, value in writes.items() if key not in problems}
+
+
+def problem_with_stop(stop: Any) -> str | None:
+    """What keeps a reader from using the record of a stop; None if nothing does."""
+    if not isinstance(stop, Mapping):
+        return _STOP_SHAPE
+    for field in _STOP_FIELDS:
+        if field not in stop:
+            return f"{_STOP_SHAPE}; it has no {field!r}"
+    if not isinstance(stop["node_id"], str):
+        problem = "its 'node_id' must be a string"
+    elif stop["when"] not in _WHENS:
+        problem = f"its 'when' must be one of {', '.join(_WHENS)}"
+    elif not isinstance(stop.get("metadata", {}), Mapping):
+        problem = "its 'metadata' must be a mapping"
+    else:
+        return None
+    return f"{_STOP_SHAPE}; {problem}"
+
+
+def _problem_with_task(task: Any) -> str | None:
+    if not isinstance(task, Mapping):
+        return "a finished task is a mapping"
+    if not isinstance(task.get("branches", 0), int):
+        return "the 'branches' of a finished task are a number"
+    return None
+
+
+def _problem_with_inner(namespace: Any) -> str | None:
+    if namespace is None or isinstance(namespace, str):
+        return None
+    return "an interrupt in a nested graph is recorded as its namespace, a string, or as None"
+
+
+def _problem_with_update(update: Any) -> str | None:
+    return None if isinstance(update, Mapping) else "an update is a mapping of keys to values"
+
+
+def _problem_with_items(items: Any) -> str | None:
+    return None if isinstance(items, (list, tuple)) else "the items of a map are a list"
+
+
+_WHENS: Final = get_args(When)
+_STOP_FIELDS: Final = ("node_id", "when", "payload", "created_at")
+_STOP_SHAPE: Final = f"an interrupt is a mapping with {', '.join(_STOP_FIELDS)}"
+_CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
+    INTERRUPT: problem_with_stop,
+    INNER: _problem_with_inner,
+    UPDATE: _problem_with_update,
+    TASK: _problem_with_task,
+    ITEMS: _problem_with_items,
+}
+"""By prefix. What stands under other keys may be anything: answers and results of `once` are the user's values, and a
+failure is only shown to people, so its readers take whatever is there."""
+
+
+def _problem_with(key: str, value: Any) -> str | None:
+    head, colon, _ = key.partition(":")
+    check = _CHECKS.get(head + colon)
+    return None if check is None else check(value)
+
+
+def _warn_of(key: str, thread_id: str, problem: str) -> None:
+    _LOGGER.warning(
+        "thread %.80r: the pending write %.80r is passed over, for it is malformed: %s", thread_id, key, problem
+    )
+
+
+# What it comes to
 
 
 def is_fork(node_id: str | None) -> bool:
@@ -61,20 +177,35 @@ def next_update(writes: Mapping[str, Any]) -> str:
 
 
 def waiting_interrupts(config: RunnableConfig, writes: Mapping[str, Any]) -> list[WaitingInterrupt]:
-    """What waits for a human at the checkpoint that the config names."""
-    return [
-        WaitingInterrupt(
-            thread_id=config.thread,
-            checkpoint_ns=config.checkpoint_ns,
-            checkpoint_id=config.checkpoint_id or "",
-            node_id=stop["node_id"],
-            when=stop["when"],
-            id=key,
-            payload=stop["payload"],
-            created_at=stop["created_at"],
+    """What waits for a human at the checkpoint that the config names; a warning names what is malformed."""
+    found: list[WaitingInterrupt] = []
+    for key, stop in unanswered(writes).items():
+        problem = problem_with_stop(stop)
+        if problem is not None:
+            _warn_of(INTERRUPT + key, config.thread, problem)
+            continue
+        found.append(
+            WaitingInterrupt(
+                thread_id=config.thread,
+                checkpoint_ns=config.checkpoint_ns,
+                checkpoint_id=config.checkpoint_id or "",
+                node_id=stop["node_id"],
+                when=stop["when"],
+                id=key,
+                payload=stop["payload"],
+                created_at=stop["created_at"],
+            )
         )
-        for key, stop in unanswered(writes).items()
-    ]
+    return found
+
+
+def failure_in(config: RunnableConfig, writes: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Why a run ended at the checkpoint that the config names; None if it did not fail, or if that is malformed."""
+    failure = writes.get(FAILURE)
+    if failure is None or isinstance(failure, Mapping):
+        return failure
+    _warn_of(FAILURE, config.thread, "a failure is a mapping with node_id, type, message and at")
+    return None
 
 
 def inner_stops(writes: Mapping[str, Any]) -> dict[str, str]:
@@ -115,8 +246,12 @@ def told_beside(
 
 def _time_in(record: Any, key: str) -> datetime | None:
     """The time that a pending write carries; None if it was written by hand without one."""
-    found = record.get(key) if isinstance(record, Mapping) else None
-    return found if isinstance(found, datetime) and found.tzinfo is not None else None
+    return time_or_none(record.get(key)) if isinstance(record, Mapping) else None
+
+
+def time_or_none(value: Any) -> datetime | None:
+    """A time that can be compared with others; None of whatever else was written by hand in its place."""
+    return value if isinstance(value, datetime) and value.tzinfo is not None else None
 
 
 class Progress(NamedTuple):
@@ -132,13 +267,10 @@ class Progress(NamedTuple):
 def progress_of(writes: Mapping[str, Any]) -> list[Progress]:
     """How far the forks and maps are that run at a checkpoint, the outermost first; from what is recorded beside it.
 
-    A fork is seen once one of its nodes has finished, a map once its items are known.
+    A fork is seen once one of its nodes has finished, a map once its items are known. What is malformed counts nothing.
     """
-    tasks = {
-        key.removeprefix(TASK): task
-        for key, task in writes.items()
-        if key.startswith(TASK) and isinstance(task, Mapping)
-    }
+    writes = {key: value for key, value in writes.items() if _problem_with(key, value) is None}
+    tasks = {key.removeprefix(TASK): task for key, task in writes.items() if key.startswith(TASK)}
     found: dict[str, Progress] = {}
     for key, items in writes.items():
         if key.startswith(ITEMS):

@@ -8,6 +8,7 @@ from graphkit._abc import (
     StateSerializer as StateSerializer,
     copy_thread as copy_thread,
 )
+from graphkit._beside import check_tags as check_tags, check_writes as check_writes
 from graphkit._channels import Channel as Channel, Reducer as Reducer, RemoveIdentifier as RemoveIdentifier
 from graphkit._watch import Change as Change, Watch as Watch
 
@@ -22,5 +23,7 @@ __all__ = [
     "RemoveIdentifier",
     "StateSerializer",
     "Watch",
+    "check_tags",
+    "check_writes",
     "copy_thread",
 ]

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from graphkit._abc import BaseCheckpointSaver, ThreadLike, _in_thread, public_metadata, thread_id_of
+from graphkit._beside import well_formed
 from graphkit._checkpoint import Checkpoint
 from graphkit._compiled import CompiledGraph
 from graphkit._config import RunnableConfig
@@ -80,7 +81,7 @@ def _settle(saver: BaseCheckpointSaver, thread: ThreadLike) -> None:
 
 def _append_again(saver: BaseCheckpointSaver, at: RunnableConfig, good: Checkpoint) -> None:
     """Put a copy, with what is recorded beside it, after what is damaged, of which nothing is taken away."""
-    writes = saver.get_writes(at.with_check_point_id(good.id))
+    writes = well_formed(saver.get_writes(at.with_check_point_id(good.id)), at.thread)
     plain = Checkpoint.builder(Checkpoint.copy_of(good)).metadata(public_metadata(good.metadata))
     with saver.run_lock(at):
         here = saver.put(at, plain.parentId(good.id).createdAt(datetime.now(UTC)).build())

@@ -20,6 +20,7 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple, final
 
 from graphkit._abc import BaseCheckpointSaver, HasVersions, public_metadata
+from graphkit._beside import well_formed
 from graphkit._checkpoint import Checkpoint
 from graphkit._config import RunnableConfig
 from graphkit._portable import Packed, PortableValues, change_between, changed, line_of
@@ -105,7 +106,7 @@ def _all_lines(
 
         def beside(one: str, at: RunnableConfig = at) -> tuple[Mapping[str, Any], Sequence[str]]:
             here = at.with_check_point_id(one)
-            return saver.get_writes(here), saver.tags_of(here)
+            return well_formed(saver.get_writes(here), thread_id), saver.tags_of(here)
 
         yield from _history_lines(values, namespace, saver.list(at), beside)
 

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any
 
 from graphkit._abc import BaseCheckpointSaver, Retention, ThreadLike, info_of, thread_id_of
+from graphkit._beside import check_tags, check_writes
 from graphkit._checkpoint import Checkpoint, Tag
 from graphkit._config import ConfigLike, RunnableConfig
 from graphkit._frozen import PLAIN, PRIVATE, FrozenDict, freeze, kind_of, private_copy
@@ -110,8 +111,9 @@ class MemorySaver(BaseCheckpointSaver):
 
         Raises:
             CheckpointNotFoundError: there is no such checkpoint. Nothing was changed.
-            CheckpointSerializationError: a value cannot be stored. Nothing was changed.
+            CheckpointSerializationError: a key or a value cannot be stored. Nothing was changed.
         """
+        check_writes(writes)
         frozen = FrozenDict({key: private_copy(freeze(value)) for key, value in writes.items()})
         for key, value in frozen.items():
             self._refuse_value(key, value, SET)
@@ -125,11 +127,13 @@ class MemorySaver(BaseCheckpointSaver):
             return _EMPTY if entry is None else private_copy(entry.writes)
 
     def add_tags(self, config: ConfigLike, *tags: str) -> None:
+        check_tags(tags)
         with self._lock:
             entry = self._entry(RunnableConfig.of(config))
             entry.tags = tuple(dict.fromkeys(entry.tags + tags))
 
     def remove_tags(self, config: ConfigLike, *tags: str) -> None:
+        check_tags(tags)
         with self._lock:
             entry = self._entry(RunnableConfig.of(config))
             entry.tags = tuple(tag for tag in entry.tags if tag not in tags)

@@ -36,7 +36,7 @@ from graphkit._engine.journal import failure_of
 from graphkit._engine.packed import unpack
 from graphkit._engine.requests import Discard, Emit, Finish, Record, Release
 from graphkit._engine.strand import Halt
-from graphkit._engine.walk import Steps, told
+from graphkit._engine.walk import EMPTY, Steps, told
 from graphkit._frozen import FrozenDict, freeze
 from graphkit._output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot
 from graphkit._state import Changes
@@ -211,7 +211,12 @@ class Run(Beginning):
         state = self.schema.state_of(self.data)
         stops = [
             InterruptionMetadata(
-                stop["node_id"], state, when=stop["when"], id=key, payload=stop["payload"], metadata=stop["metadata"]
+                stop["node_id"],
+                state,
+                when=stop["when"],
+                id=key,
+                payload=stop["payload"],
+                metadata=stop.get("metadata", EMPTY),
             )
             for key, stop in waiting.items()
         ]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, Final
 
 from graphkit._abc import BaseCheckpointSaver, public_metadata
+from graphkit._beside import well_formed
 from graphkit._checkpoint import Checkpoint
 from graphkit._config import RunnableConfig
 from graphkit._engine.contribution import visible
@@ -258,13 +259,16 @@ class Walk:
             self.changes = None
 
     def loaded_writes(self, base: Checkpoint) -> Generator[Request, Any, dict[str, Any]]:
-        """What is recorded beside a checkpoint; also if the process died before an update had taken it over."""
+        """What is recorded beside a checkpoint; also if the process died before an update had taken it over.
+
+        Without what is malformed, which a run can neither use nor record again.
+        """
         assert self.saver is not None
         recorded = dict((yield LoadWrites(self.saver, self.config.replace(checkpoint_id=base.id))))
         kept = base.metadata.get(KEEPS)
         if not recorded and kept is not None:
             recorded = dict((yield LoadWrites(self.saver, self.config.replace(checkpoint_id=kept))))
-        return recorded
+        return dict(well_formed(recorded, self.config.thread))
 
     def carried(self, base: Checkpoint) -> dict[str, Any]:
         """The metadata that a run's next checkpoints share with this one: its run_id, and the caller's keys."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, Final
@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphkit._abc import BaseCheckpointSaver
+from graphkit._beside import problem_with_stop
 from graphkit._config import RunnableConfig
 from graphkit._output import InterruptionMetadata, NodeOutput, StreamingOutput
 from graphkit._watch import Change, Watch
@@ -132,7 +133,8 @@ def _progress(saver: BaseCheckpointSaver, change: Change) -> str:
         told = progress_told(saver.get_writes(at))
     except CheckpointerError:  # a type that is not registered here
         told = None
-    return told or f"{shown(change.value['node_id'])} done"
+    node_id = change.value["node_id"]
+    return told or ("progress" if node_id is None else f"{shown(node_id)} done")
 
 
 def _time_of(change: Change) -> datetime | None:
@@ -146,19 +148,31 @@ def _told(change: Change) -> str:
     """A change in a few words; a step says where it leads by itself."""
     value: Any = change.value
     if change.kind == "interrupt":
-        return f"waits {value['when']} {shown(value['node_id'])}: {asking(_reason(value), _WIDTH)}"
+        return _question(change.id, value)
     if change.kind == "answer":
         return "goes on" if value is None else f"answered: {brief(value, _WIDTH)}"
     if change.kind == "failure":
-        message = plain_text(str(value["message"]))
-        return f"failed in {shown(str(value['node_id']))}: {value['type']}: {brief(message, _WIDTH)}"
+        return _failure(value)
     if change.kind == "checkpoint":
         return ""
     return {"release": "released", "delete": "deleted", "idle": "its process has died"}[change.kind]
 
 
+def _question(id: str | None, stop: Any) -> str:
+    if problem_with_stop(stop) is not None:  # malformed, or its payload is of a type that is not known here
+        return f"waits for the answer to {shown(str(id))}"
+    return f"waits {stop['when']} {shown(stop['node_id'])}: {asking(_reason(stop), _WIDTH)}"
+
+
+def _failure(failure: Any) -> str:
+    if not isinstance(failure, Mapping):
+        return "failed"
+    message = brief(plain_text(str(failure.get("message", ""))), _WIDTH)
+    return f"failed in {shown(str(failure.get('node_id')))}: {failure.get('type')}: {message}"
+
+
 def _reason(stop: Any) -> Any:
-    return stop["metadata"].get("reason") if stop["payload"] is None else stop["payload"]
+    return stop.get("metadata", {}).get("reason") if stop["payload"] is None else stop["payload"]
 
 
 def _line(world: World, row: dict[str, Any]) -> str:

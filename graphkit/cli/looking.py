@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphkit._abc import BaseCheckpointSaver
-from graphkit._beside import FAILURE, INNER, INTERRUPT
+from graphkit._beside import FAILURE, INNER, INTERRUPT, time_or_none
 from graphkit._config import START, RunnableConfig
 from graphkit._engine.walk import RESUMED
 from graphkit._output import CheckpointInfo, HistorySummary
@@ -175,14 +175,13 @@ def _updated(found: HistorySummary) -> datetime:
     times: list[Any] = [found.latest.created_at, *(stop.created_at for stop in found.waiting)]
     if found.failure is not None:
         times.append(found.failure.get("at"))
-    # What was written by hand may hold anything in place of a time.
-    return max(one for one in times if isinstance(one, datetime) and one.tzinfo is not None)
+    return max(time for one in times if (time := time_or_none(one)) is not None)
 
 
 def _waiting(found: HistorySummary) -> Any:
     """What a human is asked, or why it failed."""
     if found.failure is not None and not found.waiting:
-        return f"{found.failure['type']}: {plain_text(str(found.failure['message']))}"
+        return f"{found.failure.get('type')}: {plain_text(str(found.failure.get('message', '')))}"
     told = [f"{stop.when} {stop.node_id}" if stop.payload is None else stop.payload for stop in found.waiting]
     return told[0] if len(told) == 1 else told
 

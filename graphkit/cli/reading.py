@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphkit._abc import BaseCheckpointSaver, public_metadata
-from graphkit._beside import ANSWER, FAILURE, UPDATE, progress_of, status_of, waiting_interrupts
+from graphkit._beside import ANSWER, UPDATE, failure_in, progress_of, status_of, time_or_none, waiting_interrupts
 from graphkit._checkpoint import Checkpoint
 from graphkit._config import END, START, RunnableConfig
 from graphkit._diagram import GraphRepresentation
@@ -102,7 +102,7 @@ def _facts(saver: BaseCheckpointSaver, at: RunnableConfig, found: Checkpoint) ->
         "node": found.node_id, "next": found.next_node_id, "status": status_of(found.next_node_id, writes),
         "created": found.created_at, "tags": list(saver.tags_of(at)),
         "metadata": public_metadata(found.metadata), "waiting": stops, "progress": progress_told(writes),
-        "failure": writes.get(FAILURE), "recorded": recorded,
+        "failure": failure_in(at, writes), "recorded": recorded,
     }  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def asked(stop: WaitingInterrupt) -> dict[str, Any]:
     """A waiting interrupt as plain data."""
     return {
         "thread": stop.thread_id, "ns": stop.checkpoint_ns, "checkpoint": stop.checkpoint_id, "id": stop.id,
-        "node": stop.node_id, "when": stop.when, "payload": stop.payload, "since": stop.created_at,
+        "node": stop.node_id, "when": stop.when, "payload": stop.payload, "since": time_or_none(stop.created_at),
     }  # fmt: skip
 
 

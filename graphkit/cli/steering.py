@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import typer
 
 from graphkit._abc import BaseCheckpointSaver
-from graphkit._beside import ANSWER, INTERRUPT, next_update
+from graphkit._beside import ANSWER, INTERRUPT, next_update, well_formed
 from graphkit._checkpoint import Checkpoint, new_id
 from graphkit._config import RunnableConfig
 from graphkit._engine.walk import KEEPS, RESUMED, VISIT
@@ -37,6 +37,7 @@ _INTERRUPTS: Final = (
     Column("id", "INTERRUPT", "id"),
     Column("since", "SINCE", "age"),
 )
+_UNKNOWN_TIME: Final = datetime.min.replace(tzinfo=UTC)
 
 
 @looks_without_types
@@ -57,7 +58,8 @@ def interrupts(world: World, directory: Directory, thread: MaybeThread = None) -
             damaged.append(error)
     for one in damaged:
         world.warn(f"graphkit: {one}")
-    return Table(_INTERRUPTS, sorted(rows, key=lambda row: row["since"]), "nothing waits")
+    rows.sort(key=lambda row: row["since"] or _UNKNOWN_TIME)
+    return Table(_INTERRUPTS, rows, "nothing waits")
 
 
 def answer(
@@ -270,7 +272,8 @@ def _put_head(
     if not keep_id:
         builder = builder.id(new_id()).parentId(found.id)
     here = saver.put(new, builder.build())
-    waits = {key: stop for key, stop in saver.get_writes(at).items() if key.startswith(INTERRUPT)}
+    writes = well_formed(saver.get_writes(at), at.thread)
+    waits = {key: stop for key, stop in writes.items() if key.startswith(INTERRUPT)}
     if waits:
         saver.put_writes(here, waits)
     return here

@@ -328,11 +328,8 @@ class LiveHistory(History):
         """Record values beside a checkpoint.
 
         Raises:
-            CheckpointSerializationError: a key or a value cannot be stored. Nothing was changed.
+            CheckpointSerializationError: a value cannot be stored. Nothing was changed.
         """
-        for key in values:
-            if not isinstance(key, str):
-                raise CheckpointSerializationError(f"writes[{key!r}]", type(key).__name__, "the keys are strings")
         self.put_packed(entry, {key: self._codec.pack(value, key) for key, value in values.items()})
 
     def put_packed(self, entry: Entry, values: Mapping[str, bytes]) -> None:
@@ -341,14 +338,7 @@ class LiveHistory(History):
         entry.take_writes(values, offset)
 
     def put_tags(self, entry: Entry, add: Sequence[str], remove: Sequence[str]) -> None:
-        """Add tags to a checkpoint and take some off.
-
-        Raises:
-            CheckpointSerializationError: a tag is not a string. Nothing was changed.
-        """
-        for tag in (*add, *remove):
-            if not isinstance(tag, str):
-                raise CheckpointSerializationError("tags", type(tag).__name__, "a tag is a string")
+        """Add tags to a checkpoint and take some off."""
         self._write(log.MARK, record.pack_tags(entry.id, add, remove), self._flags_about(entry))
         entry.tags = record.merge_tags(entry.tags, add, remove)
 

@@ -20,7 +20,7 @@ from graphkit._abc import (
     _in_thread,
     thread_id_of,
 )
-from graphkit._beside import Latest, status_of, still_waiting
+from graphkit._beside import Latest, check_tags, check_writes, status_of, still_waiting
 from graphkit._checkpoint import Checkpoint, Tag
 from graphkit._config import ConfigLike, RunnableConfig
 from graphkit._frozen import FrozenDict, private_copy
@@ -283,6 +283,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             keep: of these keys, a value that is recorded already stays.
             or_put: a checkpoint with the id that the config names, to be put first if there is none.
         """
+        check_writes(writes)
 
         def append(history: LiveHistory, entry: Entry) -> None:
             new = {key: value for key, value in writes.items() if key not in keep or key not in entry.writes}
@@ -302,10 +303,12 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     @_at_the_edge("write to")
     def add_tags(self, config: ConfigLike, *tags: str) -> None:
+        check_tags(tags)
         self._append_beside(config, lambda history, entry: history.put_tags(entry, tags, ()))
 
     @_at_the_edge("write to")
     def remove_tags(self, config: ConfigLike, *tags: str) -> None:
+        check_tags(tags)
         self._append_beside(config, lambda history, entry: history.put_tags(entry, (), tags))
 
     @_at_the_edge("read")

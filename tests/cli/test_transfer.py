@@ -81,7 +81,8 @@ def everything(saver):
     saver.put(at, checkpoint(1, START, "a", {"log": ["one"], "gone": 1, "n": 1}))
     saver.put(inner, checkpoint(5, "x", "y", {"inside": (1,)}))
     here = saver.put(at, checkpoint(2, "a", "b", {"log": ["one", "two"], "n": True}, 1, when=NOW))
-    saver.put_writes(here, {"interrupt:q": {"created_at": NOW}, "answer:q": (1, 2)})
+    stop = {"node_id": "b", "when": "inside", "payload": (1,), "metadata": {}, "created_at": NOW}
+    saver.put_writes(here, {"interrupt:q": stop, "answer:q": (1, 2)})
     saver.add_tags(here, "golden", "kept")
     saver.put(at, checkpoint(3, "b", None, {"n": 1.0, "log": ["two"]}, 2))
     saver.put(at, checkpoint(4, "c", END, EVERYTHING, 3))

@@ -149,6 +149,19 @@ class ForgetsEarlierWrites(MemorySaver):
         super().put_writes(config, writes)
 
 
+@breaks("test_malformed_writes_are_refused")
+class StoresMalformedWrites(MemorySaver):
+    def put_writes(self, config, writes):
+        entry = self._entry(RunnableConfig.of(config))
+        entry.writes = FrozenDict({**entry.writes, **writes})
+
+
+@breaks("test_tags_that_are_no_strings_are_refused")
+class StoresAnyTag(MemorySaver):
+    def add_tags(self, config, *tags):
+        self._entry(RunnableConfig.of(config)).tags += tags
+
+
 @breaks("test_copy_copies_all_of_the_active_history")
 class CopiesByReference(MemorySaver):
     def copy(self, source, target):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 from graphkit._abc import BaseCheckpointSaver
-from graphkit._beside import ANSWER, FAILURE, INNER, INTERRUPT, WITHIN
+from graphkit._beside import ANSWER, FAILURE, INNER, INTERRUPT, ITEMS, TASK, UPDATE, WITHIN
 from graphkit._config import END, RunnableConfig
 from graphkit._output import HistorySummary, WaitingInterrupt
-from graphkit.errors import CheckpointNotFoundError
+from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
 from graphkit.testing._contract.base import SaverTests
 from graphkit.testing._values import at, made, same, stop
 
@@ -79,6 +81,31 @@ class BesideTests(SaverTests):
         saver.put(at(), made({"n": 1}, id=checkpoint.id))
         assert dict(saver.get_writes(at())) == {}
         assert dict(self.again(saver).get_writes(at("t", checkpoint.id))) == {}
+
+    def test_malformed_writes_are_refused(self) -> None:
+        saver = self.open()
+        checkpoint = made({"n": 1})
+        saver.put(at(), checkpoint)
+        saver.put_writes(at(), {INTERRUPT + "i": stop("x", "why?"), "w": 1})
+        for key, value in malformed_writes():
+            with self.unchanged(saver, at()), self.raises(CheckpointSerializationError) as caught:
+                saver.put_writes(at(), {"fine": 1, key: value})
+            assert str(key) in caught.error.path, f"the error does not name {key!r}"
+        for reader in (saver, self.again(saver)):
+            assert [one.id for one in reader.interrupts("t")] == ["i"]
+            summary = reader.summary(at())
+            assert summary is not None
+            assert [one.payload for one in summary.waiting] == ["why?"]
+
+    def test_other_writes_may_be_anything(self) -> None:
+        saver = self.open()
+        saver.put(at(), made({"n": 1}))
+        plain = {ANSWER + "i": "yes", "once:x": 1, "interrupt": 5, "failures:": [1], "task": None, "": 0, ":": {}}
+        saver.put_writes(at(), plain)
+        for reader in (saver, self.again(saver)):
+            same(reader.get_writes(at()), plain)
+            assert [*reader.interrupts("t")] == []
+            assert [info.status for info in reader.history(at())] == ["running"]
 
     # Interrupts
 
@@ -156,6 +183,19 @@ class BesideTests(SaverTests):
                 saver.remove_tags(config, "tag")
         assert saver.get(at()) is None
 
+    def test_tags_that_are_no_strings_are_refused(self) -> None:
+        saver = self.open()
+        saver.put(at(), made({"n": 1}))
+        saver.add_tags(at(), "kept")
+        tags: list[Any] = [5, None, b"tag", ("tag",)]
+        for tag in tags:
+            with self.unchanged(saver, at()), self.raises(CheckpointSerializationError) as caught:
+                saver.add_tags(at(), "fine", tag)
+            assert "tags" in caught.error.path
+            with self.unchanged(saver, at()), self.raises(CheckpointSerializationError):
+                saver.remove_tags(at(), "kept", tag)
+        assert self.again(saver).tags_of(at()) == ("kept",)
+
     # In sum
 
     def test_a_summary_says_what_history_and_interrupts_say(self) -> None:
@@ -217,3 +257,20 @@ class BesideTests(SaverTests):
             saver.recent(config, limit=0)
         assert found is not None
         return found
+
+
+def malformed_writes() -> Iterator[tuple[Any, Any]]:
+    """Keys and values that no reader could use."""
+    yield from ((5, 1), (None, 1), (b"key", 1))
+    good = stop("x", "why?")
+    for field in ("node_id", "when", "payload", "created_at"):
+        yield INTERRUPT + "bad", {name: value for name, value in good.items() if name != field}
+    for field, value in (("node_id", None), ("when", "never"), ("metadata", [])):
+        yield INTERRUPT + "bad", {**good, field: value}
+    yield INTERRUPT + "bad", {**good, "when": ["inside"]}
+    for key in (INTERRUPT + "bad", INTERRUPT, UPDATE + "0", TASK + "t"):
+        yield from ((key, "text"), (key, 5), (key, [1]), (key, True))
+    yield from ((INTERRUPT + "bad", None), (UPDATE + "0", None), (TASK + "t", None))
+    yield TASK + "t", {"node": "a", "branches": "two"}
+    yield from ((ITEMS + "m", "text"), (ITEMS + "m", 5), (ITEMS + "m", {"a": 1}), (ITEMS + "m", None))
+    yield from ((INNER + "q", 5), (INNER + "q", ["sub"]), (INNER + "q", {}))

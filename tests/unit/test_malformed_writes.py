@@ -1,0 +1,154 @@
+"""Stores of earlier versions may hold pending writes that no reader can use: they cost a warning and nothing else."""
+
+import logging
+from datetime import UTC, datetime
+
+import pytest
+
+import graphkit._abc
+import savers._filesystem.saver
+import savers._memory
+from graphkit import END, START, Checkpoint, GraphResume, RunnableConfig, StateGraph, interrupt
+from graphkit._beside import Progress, progress_of
+from graphkit.errors import CheckpointSerializationError
+from graphkit.recovery import recover
+from graphkit.transfer import export_threads, import_threads
+from savers import FileSystemSaver, MemorySaver
+from tests.cli.terminal import graphkit as command
+
+T = RunnableConfig("t")
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+GOOD = {"node_id": "a", "when": "inside", "payload": "why?", "metadata": {}, "created_at": NOW}
+MALFORMED = {
+    "interrupt:text": "why?",
+    "interrupt:empty": {},
+    "interrupt:when": {**GOOD, "when": "never"},
+    "inner:number": 5,
+    "update:0": "text",
+    "items:m": 7,
+    "task:m": "text",
+    "failure": "text",
+}
+
+
+@pytest.fixture
+def open_door(monkeypatch):
+    """Lets `put_writes` store anything, as earlier versions did."""
+    with monkeypatch.context() as patch:
+        for module in (graphkit._abc, savers._memory, savers._filesystem.saver):
+            patch.setattr(module, "check_writes", lambda writes: None)
+        yield patch
+
+
+@pytest.fixture
+def old(saver, open_door):
+    """A store with malformed writes beside the latest checkpoint of a thread."""
+    saver.put(T, Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+    saver.put_writes(T, {"interrupt:good": GOOD, **MALFORMED, "once:x": 1})
+    open_door.undo()
+    return saver
+
+
+def warned_of(caplog):
+    return {key for key in MALFORMED if any(f"'{key}'" in record.getMessage() for record in caplog.records)}
+
+
+def test_what_waits_is_read_and_the_rest_is_named(old, caplog):
+    with caplog.at_level(logging.WARNING, "graphkit"):
+        assert [one.id for one in old.interrupts("t")] == ["good"]
+    assert {"interrupt:text", "interrupt:empty", "interrupt:when"} <= warned_of(caplog)
+
+
+def test_a_summary_can_be_made(old, caplog):
+    with caplog.at_level(logging.WARNING, "graphkit"):
+        found = old.summary(T)
+    assert found.latest.status == "interrupted"
+    assert found.failure is None
+    assert "failure" in warned_of(caplog)
+
+
+def test_namespaces_watch_and_history_can_be_read(old):
+    assert list(old.namespaces("t")) == [""]
+    assert [info.status for info in old.history(T)] == ["interrupted"]
+    with old.watch("t", latest=True) as changes:
+        assert changes.get(0).kind == "checkpoint"
+    assert old.wait_for_resume("t", timeout=0) is False, "the good one still waits"
+
+
+def test_progress_counts_what_it_can(old):
+    assert progress_of(old.get_writes(T)) == []
+    assert progress_of({"items:m": [1, 2], "task:m.0": {"node": "n"}, "task:m.1": "text"}) == [Progress("n", 1, 2)]
+
+
+def test_it_can_be_pruned_and_copied(old):
+    old.put(T, Checkpoint(node_id="b", next_node_id="c", state={"n": 2}))
+    old.put(T, Checkpoint(node_id="c", next_node_id="d", state={"n": 3}))
+    assert old.prune("t", keep_last=1, keep_interrupted=True) == 1
+    assert [one.state["n"] for one in old.list(T)] == [3, 1]
+    assert old.get_writes(T.with_check_point_id(old.list(T)[1].id))["interrupt:good"]["payload"] == "why?"
+    old.copy("t", "u")
+    assert [one.state["n"] for one in old.list(RunnableConfig("u"))] == [3, 1]
+
+
+def test_it_can_be_exported_and_imported(open_door):
+    source, target = MemorySaver(), MemorySaver()
+    source.put(T, Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+    source.put_writes(T, {"interrupt:good": GOOD, **MALFORMED})
+    open_door.undo()
+    import_threads(target, [*export_threads(source)])
+    assert set(target.get_writes(T)) == {"interrupt:good", "failure"}
+
+
+def asking():
+    graph = StateGraph({}).add_node("a", lambda state: {"answer": interrupt("why?")}).add_node("b", lambda state: None)
+    return graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
+
+
+def test_a_run_goes_on(saver, open_door):
+    app = asking().compile(checkpoint_saver=saver)
+    app.invoke({}, T)
+    saver.put_writes(T, MALFORMED)
+    open_door.undo()
+    assert app.invoke(GraphResume("because"), T)["answer"] == "because"
+
+
+def test_an_update_and_a_recovery_go_on(saver, open_door):
+    app = asking().compile(checkpoint_saver=saver)
+    app.invoke({}, T)
+    saver.put_writes(T, MALFORMED)
+    open_door.undo()
+    app.update_state(T, {"n": 1})
+    assert [one.payload for one in saver.interrupts("t")] == ["why?"]
+    recover(app, "t")
+    assert app.invoke(GraphResume("because"), T) == {"n": 1, "answer": "because"}
+
+
+@pytest.mark.parametrize("words", [("threads",), ("show", "t"), ("interrupts",), ("history", "t"), ("stats",)])
+def test_the_command_line_shows_the_thread(words, open_door, tmp_path):
+    saver = FileSystemSaver(tmp_path / "store", fsync="never")
+    saver.put(T, Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+    saver.put_writes(T, MALFORMED)
+    open_door.undo()
+    done = command(words[0], tmp_path / "store", *words[1:])
+    assert (done.code, "Traceback" in done.err) == (0, False), done.err
+
+
+def test_the_error_at_the_door_says_what_is_expected(saver):
+    saver.put(T, Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+    with pytest.raises(CheckpointSerializationError) as caught:
+        saver.put_writes(T, {"interrupt:i": {"node_id": "a"}})
+    assert str(caught.value) == (
+        "interrupt:i (dict): an interrupt is a mapping with node_id, when, payload, created_at; it has no 'when'"
+    )
+
+
+@pytest.mark.parametrize("words", [("threads",), ("show", "t"), ("interrupts",)])
+def test_the_command_line_shows_what_has_no_time_and_no_reason(words, tmp_path):
+    with FileSystemSaver(tmp_path / "store", fsync="never") as saver:
+        for thread in ("t", "u"):
+            saver.put(RunnableConfig(thread), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+        saver.put_writes(T, {"interrupt:i": GOOD, "interrupt:j": {**GOOD, "created_at": 1}})
+        saver.put_writes(RunnableConfig("u"), {"failure": {}})
+    done = command(words[0], tmp_path / "store", *words[1:])
+    assert (done.code, done.err) == (0, "")
+    assert "why?" in done.out

@@ -169,6 +169,12 @@ def _logs_of_thread(store: Store, directory: str, *, released: bool) -> list[str
     return logs
 
 
+def _has_set_aside(store: Store, directory: str) -> bool:
+    """Whether a thread's directory, or that of one of its namespaces, holds bytes that were set aside."""
+    inside = [layout.join(directory, name) for name in store.directories_in(directory, layout.is_namespace)]
+    return any(name.startswith(layout.ASIDE) for place in (directory, *inside) for name in store.io.listdir(place))
+
+
 def size(store: Store, thread_id: str | None) -> int:
     """The bytes of all files below a thread's directory, or below the root."""
     return _size_below(store, store.root if thread_id is None else store.directory(thread_id))
@@ -265,7 +271,7 @@ def _end_log(store: Store, thread_id: str, namespace: str, version: int) -> bool
 
 
 def delete(store: Store, thread_id: str, *, keep_lock: bool) -> bool:
-    """Remove a thread; whether it held anything.
+    """Remove a thread; whether it held anything: a history, a version, or bytes that were set aside.
 
     `keep_lock`: a run that goes on holds the thread's run lock (or may), so its file is brought back: whoever waits for
     the lock keeps waiting, and whoever comes finds it.
@@ -275,7 +281,7 @@ def delete(store: Store, thread_id: str, *, keep_lock: bool) -> bool:
     one rename, so that a thread is there or not; what it held is removed afterwards.
     """
     directory = store.directory(thread_id)
-    found = bool(_logs_of_thread(store, directory, released=True))
+    found = bool(_logs_of_thread(store, directory, released=True)) or _has_set_aside(store, directory)
     names = namespaces(store, thread_id)
     unended = set(names)
     for namespace in names if "" in names else names[: len(names) == 1]:

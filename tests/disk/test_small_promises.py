@@ -115,3 +115,25 @@ def test_h33_p85_what_a_put_writes_and_a_cold_reader_reads_does_not_grow_with_th
     assert old_read < young_read + 100_000
     at = config.replace(checkpoint_id=reader.list(config)[1500].id)
     assert reader.get(at).state["n"] == 500
+
+
+@pytest.mark.parametrize("namespace", ["", "sub"])
+def test_a_deletion_of_what_was_set_aside_is_one(namespace, opener, config, disk, tmp_path):
+    saver = opener()
+    saver.put(config.replace(checkpoint_ns=namespace), disk.step(0))
+    saver.close()
+    path = disk.log_of(tmp_path / "store", namespace=namespace)
+    path.rename(path.with_name("damaged-00000000000000000000000000000001.bin"))
+    again = opener()
+    assert again.threads() == []
+    assert again.delete("t") is True
+    assert not path.parent.exists()
+    assert again.delete("t") is False
+
+
+def test_a_deletion_of_a_directory_that_holds_no_data_is_none(opener, config, tmp_path):
+    saver = opener()
+    with saver.run_lock(config):
+        pass
+    assert list((tmp_path / "store").glob("t-t-*"))
+    assert saver.delete("t") is False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from logging import getLogger
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -75,19 +76,25 @@ class Flusher:
 
     def __init__(self, seconds: float | None, settle: Callable[[Ticket], None]) -> None:
         self._seconds, self._settle = seconds, settle
+        self._forget()
+        _FLUSHERS.add(self)
+
+    def _forget(self) -> None:
+        """Begin with nothing to sync, no thread, and a mutex that is free."""
         self._tickets: dict[tuple[int, int], Ticket] = {}
         self._mutex = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._pid = os.getpid()
+
+    def after_fork(self) -> None:
+        """In the child: the thread did not come along, and what the parent has put is the parent's to sync."""
+        self._forget()
 
     def add(self, ticket: Ticket) -> None:
         """Take over a ticket."""
         assert self._seconds is not None
         key = (id(ticket.history), ticket.fd)
         with self._mutex:
-            if self._pid != os.getpid():
-                self._pid, self._thread, self._tickets = os.getpid(), None, {}
             earlier = self._tickets.get(key)
             self._tickets[key] = ticket if earlier is None else ticket._replace(start=earlier.start)
             if self._thread is None:
@@ -136,3 +143,15 @@ class Flusher:
                     if self._thread is threading.current_thread():
                         self._thread = None
                     return
+
+
+_FLUSHERS: Final[weakref.WeakSet[Flusher]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for flusher in list(_FLUSHERS):
+        flusher.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

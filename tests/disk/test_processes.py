@@ -173,6 +173,31 @@ def test_locks_that_others_held_at_the_fork_do_not_hang_the_child(opener, disk, 
     holder.join()
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_flusher_that_was_in_use_at_the_fork_does_not_hang_the_child(opener, disk, config):
+    saver = opener(fsync=3600.0)
+    saver.put(config, disk.step(0))
+    flusher = saver._flusher
+    with flusher._mutex:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                signal.alarm(20)  # where it hangs, it is ended
+                assert flusher._tickets == {}, "what the parent has put is the parent's to sync"
+                saver.flush()
+                saver.put(config, disk.step(1))
+                assert [thread.name for thread in threading.enumerate()].count("graphkit-flush") == 1
+                saver.flush()
+                saver.close()
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    saver.flush()
+    assert [one.state["n"] for one in opener().list(config)] == [1, 0]
+
+
 def test_the_run_lock_keeps_other_processes_out_and_names_its_holder(opener, config, tmp_path):
     code = "with saver.run_lock(config):\n    print('held', flush=True)\n    sys.stdin.readline()\n"
     holder = start(tmp_path / "store", code)

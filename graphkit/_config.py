@@ -73,6 +73,14 @@ class RunnableConfig(JavaNames):
             raise CheckpointerConfigurationError(
                 f"thread_id must be a str or None, not {type(self.thread_id).__name__}"
             )
+        if not isinstance(self.checkpoint_ns, str):
+            raise CheckpointerConfigurationError(
+                f"checkpoint_ns must be a str, not {type(self.checkpoint_ns).__name__}"
+            )
+        if self.checkpoint_id is not None and not isinstance(self.checkpoint_id, str):
+            raise CheckpointerConfigurationError(
+                f"checkpoint_id must be a str or None, not {type(self.checkpoint_id).__name__}"
+            )
         if self.max_iterations is not None and self.max_iterations <= 0:
             raise ValueError(f"max_iterations must be at least 1, not {self.max_iterations}")
         if self.stream_mode.__class__ is not StreamMode:

@@ -20,6 +20,7 @@ from savers._filesystem.record import Entry
 
 if TYPE_CHECKING:
     from graphkit._checkpoint import Checkpoint
+    from graphkit._serde import Codec
     from graphkit._state import Changes
     from savers._compression import Compression
     from savers._filesystem.io import FileIO
@@ -31,6 +32,8 @@ RECORD_COST: Final = 1 << 10
 _MAX_DEPTH: Final = 60_000
 _OPAQUE_KEY: Final = ""
 META_RECORDS: Final = log.META_RECORDS[log.MAJOR]
+_LONGEST_CHARACTER: Final = 4
+"""Bytes of one character in UTF-8."""
 _SPILLED: Final = 1 << 12
 """Values longer than this go to DATA records if a keyframe would be too long."""
 _TO_COMPARE: Final = 1 << 12
@@ -324,16 +327,8 @@ class LiveHistory(History):
 
     # Other records
 
-    def put_values(self, entry: Entry, values: Mapping[str, Any]) -> None:
-        """Record values beside a checkpoint.
-
-        Raises:
-            CheckpointSerializationError: a value cannot be stored. Nothing was changed.
-        """
-        self.put_packed(entry, {key: self._codec.pack(value, key) for key, value in values.items()})
-
     def put_packed(self, entry: Entry, values: Mapping[str, bytes]) -> None:
-        """As `put_values`, of values that are packed already."""
+        """Record values, packed by `pack_writes`, beside a checkpoint."""
         offset = self._write(log.WRITE, record.pack_writes(entry.id, values), self._flags_about(entry))
         entry.take_writes(values, offset)
 
@@ -510,6 +505,25 @@ class LiveHistory(History):
         _LOGGER.warning(
             "%s: the last write never finished; its %d bytes are set aside in %s", self.path, size - self.end, name
         )
+
+
+def pack_writes(codec: Codec, values: Mapping[str, Any]) -> dict[str, bytes]:
+    """Pack values that are to be recorded beside a checkpoint.
+
+    Raises:
+        CheckpointSerializationError: a key or a value cannot be stored, or they do not fit into one record.
+    """
+    if not isinstance(values, Mapping):
+        raise CheckpointSerializationError("writes", type(values).__name__, "they are a mapping")
+    for key in values:
+        if not isinstance(key, str):
+            raise CheckpointSerializationError(f"writes[{key!r}]", type(key).__name__, "the keys are strings")
+    packed = {key: codec.pack(value, key) for key, value in values.items()}
+    length = sum(len(key) * _LONGEST_CHARACTER + len(value) for key, value in packed.items())
+    if length > _longest_data():
+        reason = f"they take {length} bytes, and one record has at most {_longest_data()}; record them in parts"
+        raise CheckpointSerializationError("writes", "dict", reason)
+    return packed
 
 
 def _longest_data() -> int:

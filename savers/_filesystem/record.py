@@ -219,7 +219,8 @@ def _metadata_change(old: FrozenDict, new: FrozenDict, pack: Pack) -> Any:
 
 def _packed(changed: dict[str, Any], pack: Pack) -> bytes:
     # What a run notes at each step is a number: not worth the codec's look at what kind of values these are.
-    if all(value.__class__ is int and -_INT64 <= value < _INT64 for value in changed.values()):
+    # The codec writes a key with a lone surrogate in its own way, and reads only that.
+    if all(value.__class__ is int and -_INT64 <= value < _INT64 and key.isascii() for key, value in changed.items()):
         return packb(changed)
     return pack(FrozenDict(changed), "metadata")
 

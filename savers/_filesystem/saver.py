@@ -40,7 +40,7 @@ from savers._compression import Compression, checked
 from savers._filesystem import log, rewrite
 from savers._filesystem.history import History
 from savers._filesystem.io import FileIO
-from savers._filesystem.live import LiveHistory
+from savers._filesystem.live import LiveHistory, pack_writes
 from savers._filesystem.record import Entry
 from savers._filesystem.store import WAS_REMOVED, Store
 from savers._filesystem.sync import Flusher, Ticket, give_back, sync, take_ticket
@@ -284,13 +284,15 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             or_put: a checkpoint with the id that the config names, to be put first if there is none.
         """
         check_writes(writes)
+        # Before anything is appended: if a value is refused, `or_put` must not have been put.
+        packed = pack_writes(self._codec, writes)
 
         def append(history: LiveHistory, entry: Entry) -> None:
-            new = {key: value for key, value in writes.items() if key not in keep or key not in entry.writes}
+            new = {key: value for key, value in packed.items() if key not in keep or key not in entry.writes}
             if new:
-                history.put_values(entry, new)
+                history.put_packed(entry, new)
 
-        if writes:
+        if packed:
             self._append_beside(config, append, or_put)
 
     @_at_the_edge("read")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from msgpack import unpackb
+from msgpack import ExtType, unpackb
 
 from graphkit._frozen import FrozenDict
 from graphkit.errors import CheckpointCorruptionError
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from savers._filesystem.record import Decoded, Entry
 
 _PAIR: Final = 2
+_ODD_KEYS: Final = ExtType(0, b"\0")
+"""The mark in front of a mapping of which msgpack cannot hold every key: one of them may have a lone surrogate."""
 
 
 class Walk:
@@ -111,6 +113,7 @@ def frames_of(history: History, start: int, end: int) -> Iterator[Frame]:
 
 def _unseen(packed: bytes) -> FrozenDict:
     """Stands for metadata that are only looked at for whether they can be read."""
-    if not isinstance(unpackb(packed, strict_map_key=False, unicode_errors="surrogatepass"), dict):
+    found = unpackb(packed, strict_map_key=False, unicode_errors="surrogatepass")
+    if not isinstance(found, dict) and not (isinstance(found, list) and found[:1] == [_ODD_KEYS]):
         raise TypeError("metadata are no mapping")
     return FrozenDict()

@@ -1,0 +1,187 @@
+"""What a saver acknowledges, every reader accepts; what it refuses, it refuses before it writes (finding A1)."""
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from graphkit import Checkpoint, CheckpointSerializationError, RunnableConfig
+from graphkit.errors import CheckpointerConfigurationError, CheckpointerError
+from savers import FileSystemSaver
+from tests.odd import ODD
+
+CONFIG = RunnableConfig("t")
+
+
+class Text(str):
+    """A str of the application's own, whose type a log would lose."""
+
+    __slots__ = ()
+
+
+FAR = datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))
+MANY = (
+    *ODD,
+    (),
+    1 << 70,
+    float("nan"),
+    datetime.max,  # noqa: DTZ901 - naive on purpose
+    datetime.min,  # noqa: DTZ901
+    FAR,
+    Text("text"),
+    object(),
+    "\ud800key",
+    "ü" * 9000,
+)
+HASHABLE = tuple(value for value in MANY if not isinstance(value, (list, dict)))
+
+
+def made(**fields):
+    return Checkpoint(**{"id": "x", "node_id": "a", "next_node_id": "b", "state": {"n": 1}, **fields})
+
+
+def field(name):
+    return lambda saver, value: saver.put(CONFIG, made(**{name: value}))
+
+
+CALLS = {
+    "id": (field("id"), MANY),
+    "node_id": (field("node_id"), MANY),
+    "next_node_id": (field("next_node_id"), MANY),
+    "parent_id": (field("parent_id"), MANY),
+    "created_at": (field("created_at"), MANY),
+    "metadata": (lambda saver, value: saver.put(CONFIG, made(metadata={"step": value})), MANY),
+    "metadata key": (lambda saver, value: saver.put(CONFIG, made(metadata={value: 1})), HASHABLE),
+    "metadata key of a text": (lambda saver, value: saver.put(CONFIG, made(metadata={"a": 1, value: "b"})), HASHABLE),
+    "state": (lambda saver, value: saver.put(CONFIG, made(state={"key": value})), MANY),
+    "state key": (lambda saver, value: saver.put(CONFIG, made(state={value: 1})), HASHABLE),
+    "tag": (lambda saver, value: saver.add_tags(CONFIG, "fine", value), MANY),
+    "tag removed": (lambda saver, value: saver.remove_tags(CONFIG, value), MANY),
+    "write key": (lambda saver, value: saver.put_writes(CONFIG, {"fine": 1, value: 1}), HASHABLE),
+    "write": (lambda saver, value: saver.put_writes(CONFIG, {"fine": 1, "key": value}), MANY),
+    "writes": (lambda saver, value: saver.put_writes(CONFIG, value), MANY),
+    "write beside a new one": (
+        lambda saver, value: saver.put_writes(CONFIG.with_check_point_id("new"), {"key": value}, or_put=made(id="new")),
+        MANY,
+    ),
+    "write key beside a new one": (
+        lambda saver, value: saver.put_writes(CONFIG.with_check_point_id("new"), {value: 1}, or_put=made(id="new")),
+        HASHABLE,
+    ),
+}
+
+
+def bytes_below(root):
+    """All that a store holds but the texts of its locks."""
+    return {path: path.read_bytes() for path in Path(root).rglob("*") if path.is_file() and path.name != "run.lock"}
+
+
+def read_all(saver):
+    """Read everything in every way."""
+    for thread in saver.threads():
+        for namespace in saver.namespaces(thread):
+            config = RunnableConfig(thread, checkpoint_ns=namespace)
+            for one in saver.list(config):
+                at = config.with_check_point_id(one.id)
+                repr((dict(one.state), one.metadata, one.created_at, dict(saver.get_writes(at)), saver.tags_of(at)))
+            assert saver.get(config) is not None
+            assert len(saver.history(config)) == len(saver.list(config)) == saver.summary(config).checkpoints
+    saver.interrupts()
+
+
+def refusal(call, saver, value, kind=CheckpointSerializationError):
+    """The error with which a call refuses a value."""
+    try:
+        call(saver, value)
+    except kind as error:
+        return error
+    return None
+
+
+def expect_readable(root):
+    with FileSystemSaver(root, fsync="never") as fresh:
+        read_all(fresh)
+        report = fresh.verify()
+        assert report.ok, report.problems
+
+
+def began(root):
+    saver = FileSystemSaver(root, fsync="never")
+    saver.put(CONFIG, made(id="c0", metadata={"step": 0}))
+    saver.put(CONFIG, made(id="c1", metadata={"step": 1}))
+    return saver
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_acknowledged_can_be_read_and_what_is_refused_changes_nothing(tmp_path, name):
+    call, values = CALLS[name]
+    for number, value in enumerate(values):
+        root = tmp_path / str(number)
+        with began(root) as saver:
+            before = bytes_below(root)
+            refused = refusal(call, saver, value)
+            if refused is not None:
+                assert refused.path, (value, refused)
+                assert bytes_below(root) == before, (value, refused)
+            expect_readable(root)
+            saver.put(CONFIG, made(id="after"))
+        expect_readable(root)
+
+
+@pytest.mark.parametrize("name", ["tag", "write key", "metadata key", "id", "created_at"])
+def test_a_value_of_another_kind_is_refused_with_its_path(tmp_path, name):
+    call, _ = CALLS[name]
+    with began(tmp_path) as saver, pytest.raises(CheckpointSerializationError) as refused:
+        call(saver, 5)
+    assert refused.value.path
+    assert refused.value.type_name == "int"
+
+
+@pytest.mark.parametrize("field", ["thread_id", "checkpoint_ns", "checkpoint_id"])
+@pytest.mark.parametrize("value", [5, True, b"t", 1.5, object()])
+def test_a_place_that_is_no_text_is_refused_before_any_file_is_touched(field, value):
+    with pytest.raises(CheckpointerConfigurationError, match=field):
+        RunnableConfig(**{field: value})
+
+
+def test_metadata_keys_with_lone_surrogates_are_kept_over_keyframes_and_rewrites(tmp_path):
+    stored = [
+        {"\ud800": 1},
+        {"\ud800": 2},
+        {"\ud800": 2, "n": 1},
+        {"n": 2, "\udfff": "x"},
+        {"n": 3},
+        {"\ud800": {"\ud800": 1}},
+    ]
+    with FileSystemSaver(tmp_path, fsync="never") as saver:
+        for number, metadata in enumerate(stored):
+            saver.put(CONFIG, made(id=f"c{number}", metadata=metadata, state={f"text{number}": "x" * 9000}))
+        for change in (
+            lambda: None,
+            lambda: saver.compact("t"),
+            lambda: saver.remove(CONFIG, ["c4"]),
+            lambda: saver.copy("t", "u"),
+        ):
+            change()
+            with FileSystemSaver(tmp_path, fsync="never") as fresh:
+                found = [dict(one.metadata) for one in reversed(fresh.list(CONFIG))]
+                assert found == [one for one in stored if one != {"n": 3} or len(found) == len(stored)]
+                assert fresh.verify().ok
+                assert all(len(fresh.search({key: value})) for one in found for key, value in one.items())
+
+
+CALL = st.sampled_from([(name, value) for name, (_, values) in CALLS.items() for value in range(len(values))])
+
+
+@settings(max_examples=60)
+@given(calls=st.lists(CALL, min_size=2, max_size=8))
+def test_any_sequence_of_odd_calls_leaves_a_store_that_a_fresh_saver_reads(tmp_path_factory, calls):
+    root = tmp_path_factory.mktemp("odd")
+    with began(root) as saver:
+        for name, number in calls:
+            call, values = CALLS[name]
+            before = bytes_below(root)
+            if refusal(call, saver, values[number], CheckpointerError) is not None:
+                assert bytes_below(root) == before, (name, values[number])
+            expect_readable(root)

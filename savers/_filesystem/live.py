@@ -131,23 +131,27 @@ class LiveHistory(History):
         try:
             listed = self._keyframe(draft, order, packed, {})
             ops, data, flags = self._emit(draft, order)
-            if len(data) > _longest_data():
+            payload = record.pack_keyframe(entry, ops, listed, target, data, self._codec.pack)
+            if len(payload) > log.MAX_PAYLOAD:
                 spilled = self._spill(draft, packed)
                 listed = self._keyframe(draft, order, packed, spilled)
                 ops, data, flags = self._emit(draft, order)
+                payload = record.pack_keyframe(entry, ops, listed, target, data, self._codec.pack)
             if any(one is not None and one[0] & delta.BLOCK for one in listed[1::2]):
                 flags |= log.COMPRESSED
             if target is not None:
                 flags |= log.REPLACE
-            payload = record.pack_keyframe(entry, ops, listed, target, data, self._codec.pack)
             entry.offset = entry.key = self._write(log.CHECKPOINT, payload, flags | log.KEY)
             data_start = self.end - log.TRAILER_SIZE - len(data)
             table = self._table_of(record.Decoded(entry, ops, listed, target, data, data_start))
         except BaseException:
             # What it needed to read could not be read, or not all of it could be written: none of it may stand.
-            if self.fd >= 0 and self.end > start > 0:
-                self._undo(start)
-                self.close()
+            if self.fd >= 0 and self.end > start:
+                if start:
+                    self._undo(start)
+                    self.close()
+                else:
+                    self._abandon()
             raise
         self.table, self.depth = table, 0
         self.key_length, self.key_end = table.length, self.end

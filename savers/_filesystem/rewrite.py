@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _LOGGER: Final = getLogger("graphkit")
 _BATCH: Final = 1 << 20
+_BASE: Final = 4
+"""Which number of a keyframe's entry is the distance to its base."""
 _HEAD: Final = 1 << 10
 _LONG_HEAD: Final = 1 << 20
 """Where the description of a log ends at the latest; nearly all end within the first KiB."""
@@ -597,18 +599,40 @@ def compact(store: Store, history: LiveHistory) -> bool:
     reached = {offset for entry in entries for offset in entry.writes.values()}
     reached.update(entry.offset for entry in entries)
     tagged = sum(bool(entry.tags) for entry in entries)
-    last_type = log.META
+    data: list[log.Frame] = []
     for frame in history.scan(log.HEADER_SIZE, history.end, 0):
         if frame.type in {log.CHECKPOINT, log.WRITE} and frame.offset not in reached:
             break
-        if last_type == log.DATA and frame.type != log.DATA and not frame.flags & log.KEY:
-            break  # A keyframe that never came was to name these bytes.
-        last_type = frame.type
+        if frame.type == log.DATA:
+            data.append(frame._replace(payload=b""))
+        elif data and not _names_all(history, frame, data):
+            break
+        else:
+            data.clear()
         tagged -= frame.type == log.MARK
         if tagged < 0:
             break
     else:
-        if last_type != log.DATA:
+        if not data:
             return False
     keep(store, history, entries)
     return True
+
+
+def _names_all(history: LiveHistory, frame: log.Frame, data: Sequence[log.Frame]) -> bool:
+    """Whether a record is a keyframe that names bytes of each of the DATA records before it.
+
+    One that it does not name is left of a put that never finished.
+    """
+    if frame.type != log.CHECKPOINT or not frame.flags & log.KEY:
+        return False
+    decoded = record.decode_checkpoint(history.path, frame, None, history._codec.unpack)  # noqa: SLF001 - of the same package
+    starts: set[int] = set()
+    for entry in (decoded.table or ())[1::2]:
+        if entry is not None and not entry[_BASE]:
+            starts.update(delta.value_of(entry, frame.offset, _no_base).pieces[::2])
+    return all(one.offset + log.FRAME_SIZE in starts for one in data)
+
+
+def _no_base(position: int) -> delta.Value:
+    raise ValueError(f"the value has no base, and none at byte {position}")

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
 from savers import _delta as delta
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int, str], object]
 """Is called with the bytes done, all bytes, and what was looked at last (a path below the store)."""
 
+_PAIR: Final = 2
 FileState = Literal["ok", "torn", "damaged", "newer", "foreign"]
 
 
@@ -134,6 +135,8 @@ class _Checker:
         self.ids: set[str] = set()
         self.closed_by: log.Frame | None = None
         self._walk = Walk(history, blind=True)
+        self._data_from: int | None = None
+        """Where the DATA records begin that stand between the last checkpoint and the next, if there are any."""
 
     def check(self, size: int) -> None:
         """Read all of it.
@@ -159,6 +162,9 @@ class _Checker:
         path = self.history.path
         if frame.type == log.CHECKPOINT:
             self._checkpoint(frame)
+            self._data_from = None
+        elif frame.type == log.DATA:
+            self._data_from = frame.offset if self._data_from is None else self._data_from
         elif frame.type in {log.RELEASE, log.TOMBSTONE}:
             record.decode_ending(path, frame)
             self.closed_by = frame
@@ -191,10 +197,25 @@ class _Checker:
                 same = old is not None and [old.kind, old.count, old.length, old.crc] == [
                     entry[0] & ~delta.BLOCK, *entry[1:4],
                 ]  # fmt: skip
-                if not same:
+                if not same and not self._is_new_data(name):
                     raise CheckpointCorruptionError(
                         self.history.path, decoded.entry.offset, "the keyframe contradicts the records before it"
                     )
+
+    def _is_new_data(self, name: str) -> bool:
+        """Whether a keyframe names a new value, whose bytes stand in the DATA records before it.
+
+        Raises:
+            CheckpointCorruptionError: they are not what it says.
+        """
+        table, entry = self._walk.table, self._walk.entry
+        if self._data_from is None or table is None or entry is None:
+            return False
+        value = table.values[name]
+        if min(value.pieces[::_PAIR], default=0) < self._data_from:
+            return False
+        self.history.bodies_of([value], entry)
+        return True
 
 
 def verify(store: Store, thread_id: str | None, progress: Progress | None = None) -> StoreReport:

@@ -1,0 +1,317 @@
+"""States longer than a record: values go to DATA records, and nothing that no reader accepts is written (finding A2).
+
+The real limit is 1 GiB; here it is 64 KiB.
+"""
+
+import os
+import random
+import shutil
+
+import pytest
+
+from graphkit import Checkpoint, CheckpointSerializationError, RunnableConfig
+from graphkit.abc import StateSerializer
+from savers import Compression, FileSystemSaver
+from savers._filesystem import damage, frame, live, log
+from savers._filesystem.io import FileIO
+from tests.disk.conftest import frames_of, log_of
+
+LIMIT = 1 << 16
+CONFIG = RunnableConfig("t")
+
+
+@pytest.fixture(autouse=True)
+def _short_records(monkeypatch):
+    for module in (frame, damage, log):
+        monkeypatch.setattr(module, "MAX_PAYLOAD", LIMIT)
+    monkeypatch.setattr(live, "_SPILLED", 64)
+
+
+class Bytes(StateSerializer):
+    """States are bytes that the saver does not look into."""
+
+    def dumps(self, state):
+        return state["data"]
+
+    def loads(self, data):
+        return {"data": data}
+
+
+def noise(seed, length):
+    return random.Random(seed).randbytes(length)
+
+
+def made(number, state, **fields):
+    fields = {"id": f"c{number}", "metadata": {"step": number}, **fields}
+    return Checkpoint(node_id="a", next_node_id="b", state=state, **fields)
+
+
+def open_saver(root, **options):
+    return FileSystemSaver(root, **{"fsync": "never", "compression": None, **options})
+
+
+def grown(count):
+    """States that outgrow a record: by a value that is longer, by many, by a list, by a change in the middle."""
+    items, text = [], noise("text", 90_000).hex()
+    for number in range(count):
+        items = [*items, noise(number, 9000)]
+        text = text[: number * 7000] + f"<{number}>" + text[number * 7000 :]
+        blob = {f"blob{n}": noise(n, 40_000) for n in range(number % 4)}
+        yield {"items": items, "text": text, "long": noise(f"long {number // 3}", 150_000), "n": number, **blob}
+
+
+def written(root, **options):
+    states = list(grown(8))
+    with open_saver(root, **options) as saver:
+        for number, state in enumerate(states):
+            saver.put(CONFIG, made(number, state))
+        saver.put_writes(CONFIG, {"branch": noise("write", 30_000)})
+        saver.add_tags(CONFIG, "good")
+    return states
+
+
+def expect(root, states, config=CONFIG, **options):
+    """A fresh saver reads these states, by id and as a list, and verify is content."""
+    with open_saver(root, **options) as saver:
+        assert saver.verify().ok, saver.verify().problems
+        found = saver.list(config)
+        assert [dict(one.state) for one in reversed(found)] == list(states.values())
+        assert [one.id for one in reversed(found)] == list(states)
+        for id, state in states.items():
+            assert dict(saver.get(config.with_check_point_id(id)).state) == state
+        latest = saver.get(config)
+        assert (latest.id, dict(latest.state)) == list(states.items())[-1]
+    for one in frames_of(log_of(root, config.thread)):
+        assert len(one.payload) <= LIMIT
+
+
+def by_id(states):
+    return {f"c{number}": state for number, state in enumerate(states)}
+
+
+def counted(root, type=log.DATA):
+    return sum(one.type == type for one in frames_of(log_of(root)))
+
+
+@pytest.mark.parametrize("compression", [None, Compression(threshold=1000)], ids=["plain", "compressed"])
+def test_states_longer_than_a_record_are_read_back(tmp_path, compression):
+    states = written(tmp_path, compression=compression)
+    assert counted(tmp_path) > 10
+    expect(tmp_path, by_id(states), compression=compression)
+
+
+@pytest.mark.parametrize("length", [LIMIT - 200, LIMIT - LIMIT // 16, LIMIT - 10, LIMIT, LIMIT + 1, 3 * LIMIT])
+def test_a_value_about_as_long_as_a_record_is_stored(tmp_path, length):
+    states = [{"blob": noise(length, length)}, {"blob": noise(0, length), "n": 1}]
+    with open_saver(tmp_path) as saver:
+        for number, state in enumerate(states):
+            saver.put(CONFIG, made(number, state))
+    expect(tmp_path, by_id(states))
+
+
+def test_many_values_that_are_short_each_are_stored(tmp_path):
+    state = {f"key{n}": noise(n, 300) for n in range(700)}
+    with open_saver(tmp_path) as saver:
+        saver.put(CONFIG, made(0, state))
+        saver.put(CONFIG, made(1, {**state, "key3": b"other"}))
+    expect(tmp_path, by_id([state, {**state, "key3": b"other"}]))
+
+
+def test_opaque_states_longer_than_a_record_are_stored(tmp_path):
+    states = [{"data": noise(n, 100_000 * (n + 1))} for n in range(3)]
+    with open_saver(tmp_path, state_serializer=Bytes()) as saver:
+        for number, state in enumerate(states):
+            saver.put(CONFIG, made(number, state))
+    expect(tmp_path, by_id(states), state_serializer=Bytes())
+
+
+def test_a_state_that_outgrew_a_record_goes_on_at_the_cost_of_what_is_new(tmp_path):
+    states = written(tmp_path)
+    size = log_of(tmp_path).stat().st_size
+    with open_saver(tmp_path) as saver:
+        for number in range(8, 12):
+            states.append({**states[-1], "n": number})
+            saver.put(CONFIG, made(number, states[-1]))
+    assert log_of(tmp_path).stat().st_size - size < 2000
+    expect(tmp_path, by_id(states))
+
+
+@pytest.mark.parametrize("compression", [None, Compression(threshold=1000)], ids=["plain", "compressed"])
+@pytest.mark.parametrize("kept", [["c7"], ["c0", "c7"], ["c1", "c2", "c5"]], ids=",".join)
+def test_removing_keeps_the_others_whole(tmp_path, kept, compression):
+    states = by_id(written(tmp_path, compression=compression))
+    with open_saver(tmp_path, compression=compression) as saver:
+        saver.remove(CONFIG, set(states) - set(kept))
+    expect(tmp_path, {id: states[id] for id in kept}, compression=compression)
+
+
+def test_prune_keeps_the_last_ones_whole(tmp_path):
+    states = by_id(written(tmp_path))
+    with open_saver(tmp_path) as saver:
+        assert saver.prune("t", keep_last=2) == 6
+        assert saver.get_writes(CONFIG) == {"branch": noise("write", 30_000)}
+        assert saver.tags_of(CONFIG) == ("good",)
+    expect(tmp_path, {id: states[id] for id in ("c6", "c7")})
+
+
+def test_compact_after_a_replacement_keeps_all(tmp_path):
+    states = by_id(written(tmp_path))
+    states["c8"] = {**states["c7"], "long": noise("instead", 200_000)}
+    with open_saver(tmp_path) as saver:
+        saver.put(CONFIG, made(8, {**states["c7"], "long": noise("replaced", 300_000)}))
+        saver.put(CONFIG.with_check_point_id("c8"), made(8, states["c8"]))
+    expect(tmp_path, states)
+    with open_saver(tmp_path) as saver:
+        assert saver.compact("t") > 0
+        assert saver.compact("t") == 0
+    expect(tmp_path, states)
+
+
+def test_copy_and_release_keep_all(tmp_path):
+    states = written(tmp_path)
+    with open_saver(tmp_path) as saver:
+        saver.copy("t", "u")
+        released = saver.release(CONFIG)
+        assert [dict(one.state) for one in reversed(released.checkpoints)] == states
+    expect(tmp_path, by_id(states), RunnableConfig("u"))
+    with open_saver(tmp_path) as saver:
+        assert [dict(one.state) for one in reversed(saver.tag(CONFIG, 1).checkpoints)] == states
+
+
+def test_repair_corrects_a_flipped_bit_in_each_record(tmp_path):
+    states = by_id(written(tmp_path / "whole"))
+    dice = random.Random(1)
+    whole = log_of(tmp_path / "whole").read_bytes()
+    flipped = 0
+    for number, one in enumerate(frames_of(log_of(tmp_path / "whole"))):
+        root = tmp_path / str(number)
+        shutil.copytree(tmp_path / "whole", root)
+        data = bytearray(whole)
+        data[dice.randrange(one.offset, one.end)] ^= 1 << dice.randrange(8)
+        log_of(root).write_bytes(data)
+        with open_saver(root) as saver:
+            assert not saver.verify().ok
+            report = saver.repair("t")
+            assert (report.files[0].kept, report.lost) == (8, ())
+        expect(root, states)
+        flipped += one.type == log.DATA
+        shutil.rmtree(root)
+    assert flipped > 10
+
+
+def test_repair_without_a_record_of_data_loses_only_what_needs_it(tmp_path):
+    states = by_id(written(tmp_path))
+    path = log_of(tmp_path)
+    lost = next(one for one in frames_of(path) if one.type == log.DATA)
+    data = bytearray(path.read_bytes())
+    data[lost.offset + 1000 : lost.offset + 1200] = os.urandom(200)
+    path.write_bytes(data)
+    with open_saver(tmp_path) as saver:
+        assert not saver.verify().ok
+        kept = saver.repair("t").files[0].kept
+        assert kept == len(saver.list(CONFIG)) >= 1
+        for one in saver.list(CONFIG):
+            assert dict(one.state) == states[one.id]
+        assert saver.verify().ok
+
+
+def cuts(path):
+    """Where a death or a power loss may end the log: between DATA records, and in the middle of one."""
+    frames = frames_of(path)
+    for before, one in zip(frames, frames[1:], strict=False):
+        if log.DATA in {before.type, one.type}:
+            yield one.offset
+            yield (one.offset + one.end) // 2
+
+
+def test_a_crash_between_data_and_its_keyframe_leaves_a_history_that_goes_on(tmp_path):
+    states = by_id(written(tmp_path / "whole"))
+    path = log_of(tmp_path / "whole")
+    whole, frames = path.read_bytes(), frames_of(path)
+    orphaned = 0
+    for cut in cuts(path):
+        root = tmp_path / str(cut)
+        shutil.copytree(tmp_path / "whole", root)
+        log_of(root).write_bytes(whole[:cut])
+        there = [one for one in frames if one.end <= cut]
+        count = sum(one.type == log.CHECKPOINT for one in there)
+        kept = dict(list(states.items())[:count])
+        with open_saver(root) as saver:
+            assert [one.id for one in reversed(saver.list(CONFIG))] == list(kept)
+            assert (saver.get(CONFIG) is None) is not kept
+            assert saver.verify().ok is (cut in {one.end for one in frames})
+            state = {"after": noise("after", 100_000)}
+            saver.put(CONFIG, made(99, state))
+        expect(root, {**kept, "c99": state})
+        orphans = counted(root)
+        with open_saver(root) as saver:
+            is_orphaned = there[-1].type == log.DATA
+            assert (saver.compact("t") > 0) is is_orphaned, cut
+            orphaned += is_orphaned
+        assert (counted(root) < orphans) is is_orphaned
+        expect(root, {**kept, "c99": state})
+        shutil.rmtree(root)
+    assert orphaned > 10
+
+
+def test_a_write_that_fails_between_data_and_its_keyframe_is_taken_back(tmp_path):
+    states = by_id(written(tmp_path / "whole"))
+
+    class Full(FileIO):
+        left = 1 << 30
+
+        def append(self, fd, data):
+            if self.left <= 0:
+                raise OSError(28, "No space left on device")
+            self.left -= len(data)
+            return super().append(fd, data)
+
+    refused = 0
+    for room in range(0, 200_000, 30_000):
+        io = Full()
+        with open_saver(tmp_path / "whole", io=io) as saver:
+            before = log_of(tmp_path / "whole").read_bytes()
+            io.left = room
+            for _ in range(2):
+                if room < 150_000:
+                    with pytest.raises(OSError, match="space"):
+                        saver.put(CONFIG, made(8, {"long": noise("new", 180_000)}))
+                    refused += 1
+                    assert log_of(tmp_path / "whole").read_bytes() == before
+                io.left = 0
+            expect(tmp_path / "whole", states)
+            # The first put of a thread: nothing of it may stay either.
+            io.left = room
+            with pytest.raises(OSError, match="space"):
+                saver.put(RunnableConfig("new"), made(0, {"long": noise("new", 300_000)}))
+            assert not log_of(tmp_path / "whole", "new").exists()
+            assert saver.threads() == ["t"]
+    assert refused > 5
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda saver: saver.put_writes(CONFIG, {"long": bytes(LIMIT)}),
+        lambda saver: saver.put_writes(CONFIG, {f"k{n}": noise(n, 1000) for n in range(70)}),
+        lambda saver: saver.add_tags(CONFIG, "x" * LIMIT),
+        lambda saver: saver.put(CONFIG, made(9, {}, metadata={"long": "x" * LIMIT})),
+        lambda saver: saver.put(CONFIG, made(9, {"x": noise(1, 3 * LIMIT)}, metadata={"long": "x" * LIMIT})),
+        lambda saver: saver.put(CONFIG, made(9, {}, id="x" * LIMIT)),
+        lambda saver: saver.put_writes(
+            CONFIG.with_check_point_id("new"), {"long": bytes(LIMIT)}, or_put=made(9, {}, id="new")
+        ),
+    ],
+    ids=["write", "writes", "tag", "metadata", "metadata of a long state", "id", "write beside a new checkpoint"],
+)
+def test_what_fits_into_no_record_is_refused_and_changes_nothing(tmp_path, call):
+    states = by_id(written(tmp_path))
+    before = log_of(tmp_path).read_bytes()
+    with open_saver(tmp_path) as saver:
+        with pytest.raises(CheckpointSerializationError, match="at most"):
+            call(saver)
+        assert log_of(tmp_path).read_bytes() == before
+        expect(tmp_path, states)
+        states["c10"] = {"n": 10}
+        saver.put(CONFIG, made(10, {"n": 10}))
+    expect(tmp_path, states)

@@ -158,6 +158,11 @@ class _Checker:
             for value in table.values.values():
                 history.bodies_of([value], entry)
 
+    def is_followed_by_zeros(self, size: int) -> bool:
+        """Whether only zeros stand behind the good records, which a writer has put there ahead."""
+        history = self.history
+        return history.version == log.MAJOR and log.is_zero(history.io, history.fd, self.good, size)
+
     def _take(self, frame: log.Frame) -> None:
         path = self.history.path
         if frame.type == log.CHECKPOINT:
@@ -398,9 +403,10 @@ def check_file(store: Store, path: str, owner: str | None) -> tuple[FileReport |
         history.examine()
         size = history.end
         checker.check(size)
-        if is_released and (checker.good < size or checker.closed_by is None):
+        is_whole = checker.good == size or checker.is_followed_by_zeros(size)
+        if is_released and (not is_whole or checker.closed_by is None):
             state, offset, reason = "damaged", checker.good, "the end of a released history is missing"
-        elif checker.good < size:
+        elif not is_whole:
             state, offset, reason = "torn", checker.good, "the last write never finished"
     except FileNotFoundError:
         return None, ""

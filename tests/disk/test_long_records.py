@@ -3,6 +3,7 @@
 The real limit is 1 GiB; here it is 64 KiB.
 """
 
+import itertools
 import os
 import random
 import shutil
@@ -77,8 +78,8 @@ def expect(root, states, config=CONFIG, **options):
         found = saver.list(config)
         assert [dict(one.state) for one in reversed(found)] == list(states.values())
         assert [one.id for one in reversed(found)] == list(states)
-        for id, state in states.items():
-            assert dict(saver.get(config.with_check_point_id(id)).state) == state
+        for name, state in states.items():
+            assert dict(saver.get(config.with_check_point_id(name)).state) == state
         latest = saver.get(config)
         assert (latest.id, dict(latest.state)) == list(states.items())[-1]
     for one in frames_of(log_of(root, config.thread)):
@@ -142,7 +143,7 @@ def test_removing_keeps_the_others_whole(tmp_path, kept, compression):
     states = by_id(written(tmp_path, compression=compression))
     with open_saver(tmp_path, compression=compression) as saver:
         saver.remove(CONFIG, set(states) - set(kept))
-    expect(tmp_path, {id: states[id] for id in kept}, compression=compression)
+    expect(tmp_path, {name: states[name] for name in kept}, compression=compression)
 
 
 def test_prune_keeps_the_last_ones_whole(tmp_path):
@@ -151,7 +152,7 @@ def test_prune_keeps_the_last_ones_whole(tmp_path):
         assert saver.prune("t", keep_last=2) == 6
         assert saver.get_writes(CONFIG) == {"branch": noise("write", 30_000)}
         assert saver.tags_of(CONFIG) == ("good",)
-    expect(tmp_path, {id: states[id] for id in ("c6", "c7")})
+    expect(tmp_path, {name: states[name] for name in ("c6", "c7")})
 
 
 def test_compact_after_a_replacement_keeps_all(tmp_path):
@@ -218,7 +219,7 @@ def test_repair_without_a_record_of_data_loses_only_what_needs_it(tmp_path):
 def cuts(path):
     """Where a death or a power loss may end the log: between DATA records, and in the middle of one."""
     frames = frames_of(path)
-    for before, one in zip(frames, frames[1:], strict=False):
+    for before, one in itertools.pairwise(frames):
         if log.DATA in {before.type, one.type}:
             yield one.offset
             yield (one.offset + one.end) // 2

@@ -1,0 +1,322 @@
+"""Runs of zeros in a state, and behind a log: a flipped bit is damage, a lost sector is not, zeros are nothing (A3)."""
+
+import itertools
+import random
+import shutil
+
+import pytest
+
+from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
+from savers import FileSystemSaver
+from savers._filesystem import log
+from tests.disk.conftest import frames_of, log_of
+
+SECTOR, BLOCK = 512, 4096
+CONFIG = RunnableConfig("t")
+
+
+def made(number, **state):
+    return Checkpoint(id=f"c{number}", node_id="a", next_node_id="b", state={"n": number, **state})
+
+
+def open_saver(root, **options):
+    return FileSystemSaver(root, **{"fsync": "never", "compression": None, **options})
+
+
+def written(root, alignment, zeros):
+    """A log whose last record begins at an alignment and holds zeros; its path, and where that record begins."""
+    with open_saver(root) as saver:
+        saver.put(CONFIG, made(0, text="x"))
+        start = log_of(root).stat().st_size
+        # A record with 100 bytes of text shows how many others bring the next one to its alignment.
+        saver.put(CONFIG, made(1, text="x" * 200))
+        length = log_of(root).stat().st_size - start
+        saver.delete("t")
+        saver.put(CONFIG, made(0, text="x"))
+        assert log_of(root).stat().st_size == start
+        # From 200 to 711 characters the record grows by one byte for each, but for the header of the text at 256.
+        for more in range(SECTOR + 4):
+            if (start + length + more + (more > 55)) % SECTOR == alignment:
+                saver.put(CONFIG, made(1, text="x" * (200 + more)))
+                break
+        begin = log_of(root).stat().st_size
+        saver.put(CONFIG, made(2, text="y" * 40, zeros=bytes(zeros), end="e" * 20))
+    return log_of(root), begin
+
+
+def ids(root, **options):
+    with open_saver(root, **options) as saver:
+        found = [one.id for one in reversed(saver.list(CONFIG))]
+        latest = saver.get(CONFIG)
+        assert (latest and latest.id) == (found[-1] if found else None)
+        for one in saver.list(CONFIG):
+            assert one.state["n"] == int(one.id[1:])
+        return found
+
+
+ALIGNMENTS = [*range(0, SECTOR, 37), *range(SECTOR - 48, SECTOR)]
+COUNTED = {"alignments": set(), "bits": 0, "sectors": 0}
+
+
+@pytest.mark.parametrize("zeros", [600, 1023, 1536, 5000])
+def test_every_flipped_bit_of_a_record_with_zeros_is_noticed(tmp_path, zeros):
+    dice = random.Random(zeros)
+    for alignment in dice.sample(ALIGNMENTS, 3):
+        root = tmp_path / str(alignment)
+        path, begin = written(root, alignment, zeros)
+        whole = path.read_bytes()
+        COUNTED["alignments"].add(begin % SECTOR)
+        payload = range(begin + log.FRAME_SIZE, len(whole) - log.TRAILER_SIZE)
+        ends = [*range(begin, begin + log.FRAME_SIZE), *range(len(whole) - log.TRAILER_SIZE, len(whole))]
+        places = [(place, bit) for place in ends for bit in range(8)]
+        places += [(place, dice.randrange(8)) for place in dice.sample(payload, 40)]
+        for place, bit in places:
+            data = bytearray(whole)
+            data[place] ^= 1 << bit
+            path.write_bytes(data)
+            with open_saver(root) as saver:
+                with pytest.raises(CheckpointCorruptionError):
+                    saver.get(CONFIG)
+                COUNTED["bits"] += 1
+                if place % 29 == 0:
+                    assert not saver.verify().ok
+                    report = saver.repair("t")
+                    assert (report.files[0].kept, report.files[0].corrected) == (3, (place,))
+                    assert ids(root) == ["c0", "c1", "c2"]
+        shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("zeros", [0, 600, 1023, 1536, 5000])
+def test_a_write_of_which_sectors_are_lost_reads_as_the_history_without_it(tmp_path, zeros):
+    dice = random.Random(zeros)
+    for alignment in dice.sample(ALIGNMENTS, 6):
+        root = tmp_path / str(alignment)
+        path, begin = written(root, alignment, zeros)
+        whole = path.read_bytes()
+        COUNTED["alignments"].add(begin % SECTOR)
+        sectors = range(begin // SECTOR, -(-len(whole) // SECTOR))
+        subsets = [lost for count in range(1, 3) for lost in itertools.combinations(sectors, count)]
+        subsets += [dice.sample(sectors, dice.randint(1, len(sectors))) for _ in range(12)]
+        for lost in dice.sample(subsets, min(24, len(subsets))):
+            data = bytearray(whole)
+            for sector in lost:
+                first = max(begin, sector * SECTOR)
+                last = min(len(whole), (sector + 1) * SECTOR)
+                data[first:last] = bytes(last - first)
+            path.write_bytes(data)
+            expected = ["c0", "c1"] + ["c2"] * (bytes(data) == whole)
+            assert ids(root) == expected, (begin % SECTOR, lost)
+            COUNTED["sectors"] += 1
+            if dice.random() < 0.2:
+                with open_saver(root) as saver:
+                    saver.put(CONFIG, made(9))
+                    assert saver.verify().ok
+                assert ids(root) == ["c0", "c1", "c9"] if bytes(data) != whole else [*expected, "c9"]
+                for file in path.parent.glob("torn-*"):
+                    file.unlink()
+        shutil.rmtree(root)
+
+
+def test_a_tear_inside_a_record_of_zeros_reads_as_the_history_without_it(tmp_path):
+    """The file's size reached the disk, and of the record the first bytes, to a sector."""
+    for alignment in (0, 1, 100, 480, 511):
+        root = tmp_path / str(alignment)
+        path, begin = written(root, alignment, 1536)
+        whole = path.read_bytes()
+        for cut in range(begin + 1, len(whole)):
+            if cut % SECTOR == 0:
+                path.write_bytes(whole[:cut] + bytes(len(whole) - cut))
+                assert ids(root) == ["c0", "c1"]
+        for cut in range(begin + 1, len(whole), 7):
+            path.write_bytes(whole[:cut])
+            assert ids(root) == ["c0", "c1"]
+
+
+def test_these_were_enough():
+    if not COUNTED["sectors"] or not COUNTED["bits"]:
+        pytest.skip("not all sweeps ran in this process")
+    assert len(COUNTED["alignments"]) > 20
+    assert COUNTED["bits"] > 4000
+    assert COUNTED["sectors"] > 400
+
+
+# Zeros behind the last record
+
+
+def extended(root, to=BLOCK, **options):
+    """A log that a writer has extended with zeros, as docs/format.md allows."""
+    with open_saver(root, **options) as saver:
+        for number in range(3):
+            saver.put(CONFIG, made(number, text="x" * number * 400))
+        saver.put_writes(CONFIG, {"k": 1})
+    path = log_of(root)
+    extend(path, to)
+    return path
+
+
+def extend(path, to=BLOCK):
+    with path.open("ab") as file:
+        file.truncate(-(-path.stat().st_size // to) * to)
+
+
+@pytest.mark.parametrize("to", [512, BLOCK, 1 << 18])
+def test_a_log_with_zeros_behind_it_is_well_and_whole(tmp_path, to):
+    path = extended(tmp_path, to)
+    size = path.stat().st_size
+    with open_saver(tmp_path) as saver:
+        report = saver.verify()
+        assert report.ok, report.problems
+        assert not saver.repair().changed
+        assert saver.summary(CONFIG).checkpoints == 3
+        assert len(saver.history(CONFIG)) == 3
+        assert saver.info(CONFIG).id == "c2"
+        assert dict(saver.get_writes(CONFIG)) == {"k": 1}
+        assert saver.threads() == ["t"]
+    assert ids(tmp_path) == ["c0", "c1", "c2"]
+    assert path.stat().st_size == size, "readers change nothing"
+
+
+@pytest.mark.parametrize("fsync", ["always", "never", 60.0])
+def test_a_log_with_zeros_behind_it_is_appended_to(tmp_path, fsync):
+    path = extended(tmp_path)
+    with open_saver(tmp_path, fsync=fsync) as reader, open_saver(tmp_path, fsync=fsync) as saver:
+        assert reader.get(CONFIG).id == "c2"
+        for number in range(3, 6):
+            saver.put(CONFIG, made(number))
+            extend(path)
+            assert reader.get(CONFIG).id == f"c{number}"
+        assert saver.get(CONFIG).id == "c5"
+        assert not list(path.parent.glob("torn-*")), "zeros are nothing to keep"
+        assert saver.verify().ok
+    assert ids(tmp_path) == [f"c{number}" for number in range(6)]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda saver: saver.copy("t", "u"),
+        lambda saver: saver.prune("t", keep_last=3),
+        lambda saver: saver.compact("t"),
+        lambda saver: saver.add_tags(CONFIG, "good"),
+        lambda saver: saver.put_writes(CONFIG, {"k": 2}),
+        lambda saver: saver.put(CONFIG.with_check_point_id("c1"), made(1)),
+        lambda saver: saver.repair("t"),
+    ],
+    ids=["copy", "prune", "compact", "tags", "writes", "replace", "repair"],
+)
+def test_a_log_with_zeros_behind_it_is_used_as_any_other(tmp_path, call):
+    extended(tmp_path)
+    with open_saver(tmp_path) as saver:
+        call(saver)
+        assert saver.verify().ok
+        if "u" in saver.threads():
+            assert [one.id for one in saver.list(RunnableConfig("u"))] == ["c2", "c1", "c0"]
+    assert ids(tmp_path) == ["c0", "c1", "c2"]
+
+
+def test_a_log_with_zeros_behind_it_is_released_and_deleted(tmp_path):
+    extended(tmp_path)
+    with open_saver(tmp_path) as saver:
+        assert [one.id for one in saver.release(CONFIG).checkpoints] == ["c2", "c1", "c0"]
+        assert saver.verify().ok
+        extend(next(tmp_path.glob("t-*/v000001.log")))
+    with open_saver(tmp_path) as saver:
+        assert [one.id for one in saver.tag(CONFIG).checkpoints] == ["c2", "c1", "c0"]
+        report = saver.verify()
+        assert report.ok, report.problems
+        assert not saver.repair().changed
+        assert saver.delete("t")
+        assert saver.threads(released=True) == []
+
+
+def test_a_deleted_and_a_released_log_with_zeros_behind_their_end_are_finished(tmp_path):
+    """A writer extended the log, appended RELEASE, and died before it renamed the log."""
+    path = extended(tmp_path)
+    last = frames_of_records(path)[-1]
+    data = path.read_bytes()
+    ending = log.pack_frame(last.end, last.fid, last.seq + 1, log.RELEASE, b"\x92\x01\x00")
+    path.write_bytes(data[: last.end] + ending + bytes(len(data) - last.end - len(ending)))
+    with open_saver(tmp_path) as saver:
+        assert saver.get(CONFIG) is None
+        assert saver.verify().threads[0].unfinished == "release"
+        assert saver.repair().finished == ("t",)
+        assert saver.verify().ok
+        assert [one.id for one in saver.tag(CONFIG).checkpoints] == ["c2", "c1", "c0"]
+
+
+def frames_of_records(path):
+    """The records, without the zeros behind them."""
+    data = path.read_bytes()
+    end = len(data.rstrip(b"\0"))
+    short = path.with_name("short.bin")
+    short.write_bytes(data[:end])
+    frames = frames_of(short)
+    short.unlink()
+    return frames
+
+
+def test_a_byte_among_the_zeros_is_noticed_and_costs_nothing(tmp_path):
+    path = extended(tmp_path)
+    whole = path.read_bytes()
+    end = len(whole.rstrip(b"\0"))
+    dice = random.Random(1)
+    near = range(end, end + 3 * SECTOR)
+    for place in [
+        *dice.sample(near, 60),
+        *dice.sample(range(end, len(whole)), 20),
+        end,
+        end + 39,
+        end + 40,
+        len(whole) - 1,
+    ]:
+        data = bytearray(whole)
+        data[place] ^= 1 << dice.randrange(8)
+        path.write_bytes(data)
+        with open_saver(tmp_path) as saver:
+            assert not saver.verify().ok, place
+            report = saver.repair("t")
+            assert (report.files[0].kept, report.ok) == (3, True)
+            assert saver.verify().ok
+        assert ids(tmp_path) == ["c0", "c1", "c2"]
+        for file in path.parent.glob("*.bin"):
+            file.unlink()
+
+
+def test_a_flipped_bit_of_the_last_record_before_zeros_is_noticed_and_corrected(tmp_path):
+    path = extended(tmp_path)
+    whole = path.read_bytes()
+    last = frames_of_records(path)[-1]
+    for place in range(last.offset, last.end):
+        data = bytearray(whole)
+        data[place] ^= 1 << place % 8
+        path.write_bytes(data)
+        with open_saver(tmp_path) as saver:
+            assert not saver.verify().ok, place
+            with pytest.raises(CheckpointCorruptionError):
+                saver.get_writes(CONFIG)
+            assert saver.repair("t").files[0].corrected == (place,)
+            assert dict(saver.get_writes(CONFIG)) == {"k": 1}
+        assert ids(tmp_path) == ["c0", "c1", "c2"]
+
+
+def test_a_torn_record_in_a_log_that_was_extended_ahead_is_torn(tmp_path):
+    """The next record was written inside the zeros, and some of its sectors did not arrive."""
+    path = extended(tmp_path)
+    end = len(path.read_bytes().rstrip(b"\0"))
+    with open_saver(tmp_path) as saver:
+        saver.put(CONFIG, made(3, text="z" * 2500, zeros=bytes(700)))
+    whole = path.read_bytes()
+    extend(path)
+    whole = path.read_bytes()
+    sectors = range(end // SECTOR, -(-len(whole.rstrip(b"\0")) // SECTOR))
+    torn = 0
+    for lost in (lost for count in range(1, len(sectors) + 1) for lost in itertools.combinations(sectors, count)):
+        data = bytearray(whole)
+        for sector in lost:
+            first, last = max(end, sector * SECTOR), (sector + 1) * SECTOR
+            data[first:last] = bytes(last - first)
+        path.write_bytes(data)
+        if bytes(data) != whole:
+            torn += 1
+            assert ids(tmp_path) == ["c0", "c1", "c2"], lost
+    assert torn > 20

@@ -296,7 +296,7 @@ class History:
                 return False
             frame = before
             self.synced = max(self.synced, frame.vouched)
-        if last.boot and not is_same_boot:
+        if last.boot and self.boot and not is_same_boot:
             self.synced = end  # What could be read in a later boot than it was written in is on the disk.
         return True
 

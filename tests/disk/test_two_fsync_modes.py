@@ -1,0 +1,305 @@
+"""Savers of several fsync modes on one log: what "always" acknowledges stays; the others lose an end, never more (A4, A6)."""
+
+import random
+import threading
+
+import pytest
+
+from graphkit import CheckpointCorruptionError, RunnableConfig
+from savers import FileSystemSaver
+from savers._filesystem import history
+from savers._filesystem.io import FileIO
+from tests.disk import crashes
+from tests.disk.conftest import frames_of, log_of
+from tests.disk.crashes import PLACE, Crashes, config_of, expect_each, grown, made, view
+from tests.disk.simfs import SimFS
+
+SECTOR = 512
+CONFIG = RunnableConfig("t")
+
+
+@pytest.fixture(autouse=True)
+def boot(monkeypatch):
+    """The start of the system, which a test may change."""
+    now = [1]
+    monkeypatch.setattr(history, "boot_number", lambda: now[0])
+    return now
+
+
+class Rebooting(Crashes):
+    """As Crashes; after a power loss the system has started once more."""
+
+    def __init__(self, boot, fsync="always"):
+        super().__init__(fsync=fsync)
+        self.boot = boot
+        self.looked = 0
+
+    def check(self, tree, views, rng, *, deep):
+        # Without waiting, what is checked here is what the death of a process leaves: that is no new start.
+        self.boot[0] = 2 if self.fsync == "always" else 1
+        super().check(tree, views, rng, deep=deep)
+        self.boot[0] = 1
+
+    def _second_crash(self, tree, fs, steps, rng, *, deep):
+        self.boot[0] += 1
+        super()._second_crash(tree, fs, steps, rng, deep=deep)
+
+    def _look(self, tree, views, what):
+        """A power loss under "never" or seconds: each history is as it was at one moment, in every way to read it."""
+        self.boot[0] = 2
+        self.looked += 1
+        fs = SimFS(tree, record=False)
+        saver = FileSystemSaver(PLACE, fsync=self.fsync, lock_timeout=0, io=fs)
+        for number, (thread, namespace) in enumerate(
+            [(thread, namespace) for thread in self.threads for namespace in self.namespaces], 900
+        ):
+            here = self._allowed(views, thread, namespace)
+            config = config_of(thread, namespace)
+            for one in (saver, FileSystemSaver(PLACE, fsync=self.fsync, lock_timeout=0, io=fs)):
+                expect_each(view(one, [thread], [namespace]), here)
+                self._expect_alike(one, config)
+            saver.put(config, made(number))
+            expect_each(view(saver, [thread], [namespace]), [grown(one, thread, namespace, number) for one in here])
+            self._expect_alike(saver, config)
+        assert not [file for file in saver.verify().problems if file.state == "damaged"], what
+        self.boot[0] = 1
+
+    @staticmethod
+    def _allowed(views, thread, namespace):
+        return [
+            {thread: {key: found for key, found in one.get(thread, {}).items() if key[0] == namespace}} for one in views
+        ]
+
+    @staticmethod
+    def _expect_alike(saver, config):
+        ids = [one.id for one in saver.list(config)]
+        assert [one.id for one in saver.history(config)] == ids
+        summary, latest = saver.summary(config), saver.get(config)
+        assert (summary.checkpoints if summary else 0) == len(ids)
+        assert (latest.id if latest else None) == (ids[0] if ids else None)
+
+
+# "always" beside another mode, on the simulated disk
+
+
+def lazily(run, saver, number, **state):
+    """A put that nobody has promised to keep: it is acknowledged, and no sync follows."""
+    checkpoint = made(number, **state)
+    run.oracle.put(config_of(), checkpoint)
+    run.views.append(view(run.oracle))
+    run.fs.note("begin", len(run.views) - 1)
+    saver.put(config_of(), checkpoint)
+
+
+def other_saver(run, fsync):
+    return FileSystemSaver(PLACE, fsync=fsync, lock_timeout=0, io=run.fs)
+
+
+def in_turn(run, fsync="never"):
+    """Puts of two savers, one after the other."""
+    lazy = other_saver(run, fsync)
+    run.put(0, text="a" * 700)
+    lazily(run, lazy, 1, text="b" * 900)
+    lazily(run, lazy, 2, text="c" * 1300)
+    run.put(3, text="d" * 600)
+    lazily(run, lazy, 4, text="e" * 2000)
+    run.put(5)
+    lazily(run, lazy, 6)
+
+
+def begun_lazily(run, fsync="never"):
+    """The log is made by the saver that does not wait."""
+    lazy = other_saver(run, fsync)
+    lazily(run, lazy, 0, text="a" * 700)
+    lazily(run, lazy, 1, text="b" * 700)
+    run.put(2, text="c" * 900)
+    lazily(run, lazy, 3)
+    run.put(4)
+
+
+def during_a_sync(run, fsync="never"):
+    """The other saver appends while the first one waits for the disk, before and after a worker's append."""
+    lazy = other_saver(run, fsync)
+    run.put(0)
+    for number in (1, 4, 7):
+        worker = threading.Thread(target=run.put, args=(number + 1,), kwargs={"text": "w" * 900})
+        appended = threading.Event()
+
+        def meanwhile(kind, _, place, worker=worker, appended=appended, number=number):
+            if kind == "fdatasync" and not worker.ident:
+                worker.start()
+                appended.wait()
+                run.fs.hook = None
+                lazily(run, lazy, number + 2, text="l" * 700)
+                run.fs.hook = meanwhile
+                # The first saver sees, meanwhile, what the lazy one has appended.
+                run.saver.get(config_of())
+            elif kind == "unlock" and threading.current_thread() is worker:
+                appended.set()
+
+        run.fs.hook = meanwhile
+        run.put(number, text="a" * 500)
+        worker.join()
+        run.fs.hook = None
+    run.put(10)
+
+
+def by_seconds(run):
+    """The same as in_turn, with a saver that syncs later."""
+    in_turn(run, 3600)
+
+
+@pytest.mark.parametrize("workload", [in_turn, begun_lazily, during_a_sync, by_seconds], ids=lambda one: one.__name__)
+def test_nothing_that_always_has_acknowledged_is_lost(boot, workload):
+    found = Rebooting(boot)
+    found.explore(workload, 350)
+    assert found.states > 60
+    assert found.nested >= found.states
+
+
+def test_always_syncs_what_it_acknowledges_though_another_saver_has_appended_behind_it(tmp_path):
+    events = []
+
+    class Noted(FileIO):
+        def append(self, fd, data):
+            done = super().append(fd, data)
+            events.append("append")
+            return done
+
+        def fdatasync(self, fd):
+            events.append("sync")
+            super().fdatasync(fd)
+
+    careful = FileSystemSaver(tmp_path, io=Noted())
+    lazy = FileSystemSaver(tmp_path, fsync="never")
+    for number in range(0, 8, 2):
+        careful.put(CONFIG, made(number))
+        assert events[-2:] == ["append", "sync"]
+        lazy.put(CONFIG, made(number + 1))
+        careful.get(CONFIG)
+    path = log_of(tmp_path)
+    lazy_ones = frames_of(path)[3::2]
+    assert all(one.unsynced for one in lazy_ones[1:]), "a lazy saver vouches for nothing that it has not seen synced"
+    careful.close()
+    lazy.close()
+
+
+# Without "always": shorter, never wrong
+
+
+@pytest.mark.parametrize("fsync", ["never", 3600])
+@pytest.mark.parametrize(
+    "workload",
+    [crashes.puts, crashes.growing_lists, crashes.beside, crashes.replaces, crashes.several_threads, crashes.prune],
+    ids=lambda one: one.__name__,
+)
+def test_a_power_loss_without_waiting_leaves_a_beginning_and_no_error(boot, workload, fsync):
+    found = Rebooting(boot, fsync)
+    found.explore_without_waiting(workload, fsync, 90)
+    assert found.looked > 20
+
+
+def test_a_power_loss_after_a_flush_keeps_what_was_flushed(boot):
+    found = Rebooting(boot, 3600)
+    found.explore_without_waiting(crashes.flushes, 3600, 120)
+    assert found.looked > 20
+
+
+COUNT = 40
+
+
+def long_log(root, fsync, flushed=None):
+    """A log of some 240 KB, none of it known to be on the disk but what was flushed."""
+    with FileSystemSaver(root, fsync=fsync, compression=None) as saver:
+        for number in range(COUNT):
+            saver.put(CONFIG, made(number, **{f"text{number % 5}": random.Random(number).randbytes(3000).hex()}))
+            if number == flushed:
+                saver.flush()
+    return log_of(root)
+
+
+def expect_beginning(root, fsync, count):
+    """Every way to read gives the first checkpoints and nothing else; so after the next put."""
+    for is_changed in (False, True):
+        with FileSystemSaver(root, fsync=fsync) as saver:
+            expected = [*range(count), *([900] if is_changed else [])]
+            assert [one.state["n"] for one in reversed(saver.list(CONFIG))] == expected
+            latest = saver.get(CONFIG)
+            assert (latest.state["n"] if latest else None) == (expected[-1] if expected else None)
+            assert len(saver.history(CONFIG)) == len(expected)
+            assert len(saver.recent(CONFIG, limit=3)) == min(3, len(expected))
+            summary = saver.summary(CONFIG)
+            assert (summary.checkpoints if summary else 0) == len(expected)
+            assert "damaged" not in {file.state for file in saver.verify().problems}
+            if not is_changed:
+                saver.put(CONFIG, made(900))
+            assert saver.get(CONFIG).state["n"] == 900
+    with FileSystemSaver(root, fsync=fsync) as saver:
+        assert saver.verify().ok
+
+
+@pytest.mark.parametrize("fsync", ["never", 60.0, "always"])
+@pytest.mark.parametrize("lost", [0, 1, 7, 20, 35, 39])
+def test_a_loss_further_back_than_is_looked_at_otherwise_is_found_after_a_new_start(tmp_path, boot, fsync, lost):
+    path = long_log(tmp_path, "never")
+    data = bytearray(path.read_bytes())
+    one = frames_of(path)[2 + lost]
+    sector = (one.offset // SECTOR + 2) * SECTOR
+    assert sector + SECTOR < one.end
+    data[sector : sector + SECTOR] = bytes(SECTOR)
+    path.write_bytes(data)
+    boot[0] = 2
+    expect_beginning(tmp_path, fsync, lost)
+
+
+def test_many_losses_leave_what_is_before_the_first(tmp_path, boot):
+    path = long_log(tmp_path / "whole", 60.0, flushed=9)
+    whole, frames = path.read_bytes(), frames_of(path)
+    dice = random.Random(3)
+    flushed = frames[2 + 9].end
+    sectors = range(-(-flushed // SECTOR), len(whole) // SECTOR)
+    for number in range(12):
+        boot[0] = 1
+        root = tmp_path / str(number)
+        copy = long_log(root, 60.0, flushed=9)
+        frames, data = frames_of(copy), bytearray(copy.read_bytes())
+        for sector in dice.sample(sectors, dice.choice([1, 2, 30, 300])):
+            data[sector * SECTOR : (sector + 1) * SECTOR] = bytes(SECTOR)
+        whole = copy.read_bytes()
+        copy.write_bytes(data)
+        boot[0] = 2
+        kept = next(n for n, one in enumerate(frames) if data[one.offset : one.end] != whole[one.offset : one.end]) - 2
+        assert kept >= 10
+        expect_beginning(root, "never", kept)
+
+
+def test_damage_in_what_was_flushed_is_damage_after_a_new_start_too(tmp_path, boot):
+    path = long_log(tmp_path, 60.0, flushed=30)
+    data = bytearray(path.read_bytes())
+    one = frames_of(path)[12]
+    sector = (one.offset // SECTOR + 2) * SECTOR
+    data[sector : sector + SECTOR] = bytes(SECTOR)
+    path.write_bytes(data)
+    boot[0] = 2
+    with FileSystemSaver(tmp_path, fsync=60.0) as saver:
+        with pytest.raises(CheckpointCorruptionError):
+            saver.list(CONFIG)
+        assert [file.state for file in saver.verify().problems] == ["damaged"]
+
+
+@pytest.mark.parametrize("known", [0, 1], ids=["boot not told", "same boot"])
+def test_a_saver_that_knows_of_no_new_start_takes_nothing_for_synced(tmp_path, boot, known):
+    long_log(tmp_path, "never")
+    boot[0] = known
+    with FileSystemSaver(tmp_path, fsync="never") as saver:
+        saver.put(CONFIG, made(COUNT))
+    last = frames_of(log_of(tmp_path))[-1]
+    assert last.unsynced * SECTOR >= last.offset - SECTOR
+
+
+def test_a_saver_in_a_new_start_takes_what_it_read_for_synced(tmp_path, boot):
+    long_log(tmp_path, "never")
+    boot[0] = 2
+    with FileSystemSaver(tmp_path, fsync="never") as saver:
+        saver.put(CONFIG, made(COUNT))
+    assert frames_of(log_of(tmp_path))[-1].unsynced == 0

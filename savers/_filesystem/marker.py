@@ -43,7 +43,8 @@ def read_marker(path: str, data: bytes) -> Marker:
         return Marker(0, "", "its checksum is wrong")
     named = _FORMAT.search(line)
     major = int(named[1]) if named is not None else 0
-    if major > MAJOR and _FIRST_VERSION.match(line) is None:
+    is_flipped = checksum is None and _FIRST_VERSION.match(line) is not None
+    if major > MAJOR and not is_flipped:
         raise CheckpointFormatError(path, f"written in format {major}; this graphkit reads up to {MAJOR}: update it")
     found = _LINE.match(line)
     if found is None:

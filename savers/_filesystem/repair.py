@@ -200,7 +200,9 @@ def repair(
 def _repair_marker(store: Store, *, dry_run: bool) -> FileReport | None:
     """Rewrite a damaged marker; what was wrong with it. The store gets another id, which nothing refers to."""
     report = check_marker(store)
-    if report is not None and not dry_run:
+    if report is None or report.state != "damaged":
+        return None
+    if not dry_run:
         store.write_marker(new_id())
     return report
 

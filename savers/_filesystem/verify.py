@@ -239,10 +239,15 @@ def verify(store: Store, thread_id: str | None, progress: Progress | None = None
 
 
 def check_marker(store: Store) -> FileReport | None:
-    """Look at the marker file; None if it is well, or missing, which costs nothing."""
+    """Look at the marker file; None if it is well, or missing, which costs nothing.
+
+    It may be newer than this saver if another process has updated the store since the saver opened it.
+    """
     try:
         marker = store.read_marker()
-    except (OSError, CheckpointFormatError) as error:
+    except CheckpointFormatError as error:
+        return FileReport(path=layout.MARKER, state="newer", reason=error.reason)
+    except OSError as error:
         return FileReport(path=layout.MARKER, state="damaged", reason=f"it cannot be read: {error}")
     if marker is None or not marker.problem:
         return None

@@ -1,0 +1,167 @@
+"""The marker of a store, damaged in every way: it closes nothing, and repair rewrites it (C2)."""
+
+import random
+import shutil
+from zlib import crc32
+
+import pytest
+
+from graphkit import Checkpoint, CheckpointFormatError, RunnableConfig
+from savers import FileSystemSaver
+from savers._filesystem.marker import pack_marker
+
+THREADS = ["plain", "Not Plain!"]
+
+
+def marker_v1(store_id):
+    return f'{{"format": 1, "store": "{store_id}"}}\n'.encode()
+
+
+@pytest.fixture(params=[1, 2], ids=["version 1", "version 2"])
+def store(request, tmp_path):
+    root = tmp_path / "store"
+    with FileSystemSaver(root, fsync="never") as saver:
+        for thread in THREADS:
+            saver.put(RunnableConfig(thread), Checkpoint(node_id="a", next_node_id="b", state={"of": thread}))
+    marker = root / "graphkit.store"
+    if request.param == 1:
+        store_id = marker.read_bytes().split(b'"store": "')[1][:36].decode()
+        marker.write_bytes(marker_v1(store_id))
+    return marker
+
+
+def expect_open(root):
+    with FileSystemSaver(root, fsync="never") as saver:
+        assert saver.threads() == sorted(THREADS)
+        for thread in THREADS:
+            assert saver.get(RunnableConfig(thread)).state["of"] == thread
+        return saver.verify()
+
+
+def expect_noticed_and_repaired(root):
+    report = expect_open(root)
+    assert not report.ok
+    assert report.marker is not None
+    assert report.problems == (report.marker,)
+    assert all(thread.ok for thread in report.threads)
+    marker = root / "graphkit.store"
+    before = marker.read_bytes()
+    with FileSystemSaver(root, fsync="never") as saver:
+        assert saver.repair(dry_run=True).marker is not None
+        assert marker.read_bytes() == before
+        repaired = saver.repair()
+        assert repaired.changed
+        assert repaired.marker is not None
+        assert not saver.repair().changed
+    assert expect_open(root).ok
+    assert b'"format": 2' in marker.read_bytes()
+
+
+def is_in_store_id(data, place):
+    start = data.index(b'"store": "') + len(b'"store": "')
+    return start <= place < start + 36
+
+
+def test_every_flipped_bit_is_noticed_and_closes_nothing(store):
+    sound = store.read_bytes()
+    noticed = unnoticed = 0
+    for place in range(len(sound)):
+        for bit in range(8):
+            data = bytearray(sound)
+            data[place] ^= 1 << bit
+            store.write_bytes(data)
+            report = expect_open(store.parent)
+            # Version 1 has no checksum, so its id may be any other.
+            if report.ok:
+                assert b"crc32" not in sound, (place, bit)
+                assert is_in_store_id(sound, place), (place, bit)
+                unnoticed += 1
+                continue
+            noticed += 1
+            if place % 9 == bit:
+                expect_noticed_and_repaired(store.parent)
+    assert noticed + unnoticed == len(sound) * 8
+    assert unnoticed <= 36 * 8 * (b"crc32" not in sound)
+    assert noticed >= (len(sound) - 36) * 8
+
+
+def test_every_truncation_is_noticed_and_closes_nothing(store):
+    sound = store.read_bytes()
+    for length in range(len(sound)):
+        store.write_bytes(sound[:length])
+        assert not expect_open(store.parent).ok, length
+        if length % 8 == 0:
+            expect_noticed_and_repaired(store.parent)
+
+
+def test_garbage_is_noticed_and_closes_nothing(store):
+    sound = store.read_bytes()
+    dice = random.Random(1)
+    for data in (
+        b"", bytes(len(sound)), bytes(512), b"\xff" * 63, b"{}\n", b"[]\n", b"\n", b"null", sound + b"\n", sound * 2, b" " + sound,
+        sound[:30] + bytes(33), b'{"format": true}\n', b'{"format": -2, "store": "x"}\n', b'{"format": 0, "store": "x"}\n',
+        b'{"format": 1}\n', b'{"store": "x"}\n', sound.replace(b"format", b"FORMAT"), dice.randbytes(63), dice.randbytes(5000),
+        b'{"format": ' + b"9" * 60 + b"}", b"\xef\xbb\xbf" + sound,
+    ):  # fmt: skip
+        store.write_bytes(data)
+        expect_noticed_and_repaired(store.parent)
+
+
+def test_a_marker_that_is_missing_costs_nothing(store):
+    store.unlink()
+    assert expect_open(store.parent).ok
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"format": 3, "store": "%s", "more": 1}\n',
+        b'{"format": 12, "store": "%s"}\n',
+        b'{"format": 3, "store": "%s"}\n',
+    ],
+    ids=["more fields", "two digits", "as version 2"],
+)
+def test_a_newer_store_is_refused_by_all_and_its_marker_stays(tmp_path, line):
+    root = tmp_path / "store"
+    old = FileSystemSaver(root, fsync="never")
+    old.put(RunnableConfig("t"), Checkpoint(node_id="a", next_node_id="b", state={}))
+    line %= b"0" * 36
+    marker = root / "graphkit.store"
+    newer = line.replace(b"}", b', "crc32": "%08x"}' % crc32(line))
+    marker.write_bytes(newer)
+    with pytest.raises(CheckpointFormatError, match="update it"):
+        FileSystemSaver(root)
+    # A saver that was open before another process updated the store must not take the newer marker for damage.
+    report = old.verify()
+    assert report.marker is not None
+    assert report.marker.state == "newer"
+    repaired = old.repair()
+    assert marker.read_bytes() == newer
+    assert repaired.marker is None
+    old.close()
+
+
+def test_a_directory_that_is_no_store_is_refused(tmp_path):
+    (tmp_path / "graphkit.store").write_bytes(b"something else")
+    with pytest.raises(CheckpointFormatError, match="not a graphkit store"):
+        FileSystemSaver(tmp_path)
+
+
+def test_the_first_write_makes_the_marker_one_of_version_2_and_keeps_the_id(store):
+    before = store.read_bytes()
+    expect_open(store.parent)
+    assert store.read_bytes() == before
+    with FileSystemSaver(store.parent, fsync="never") as saver:
+        saver.put(RunnableConfig("new"), Checkpoint(node_id="a", next_node_id="b", state={}))
+    store_id = before.split(b'"store": "')[1][:36].decode()
+    assert store.read_bytes() == pack_marker(store_id)
+
+
+def test_repair_of_one_thread_leaves_the_marker_alone(store, tmp_path):
+    data = store.read_bytes()[:20]
+    store.write_bytes(data)
+    with FileSystemSaver(store.parent, fsync="never") as saver:
+        assert saver.verify("plain").ok
+        assert not saver.repair("plain").changed
+    assert store.read_bytes() == data
+    shutil.rmtree(tmp_path / "store")

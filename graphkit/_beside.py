@@ -43,9 +43,12 @@ def check_writes(writes: Mapping[str, Any]) -> None:
     """Check pending writes before they are stored; each saver's `put_writes` calls this.
 
     Raises:
-        CheckpointSerializationError: a key is not a string, or a reader could not use the value under a key of this
-            module; `path` names the key. Nothing was changed.
+        CheckpointSerializationError: they are not a mapping, a key is not a string, or a reader could not use the value
+            under a key of this module; `path` names the key. Nothing was changed.
     """
+    given: Any = writes
+    if not isinstance(given, Mapping):
+        raise CheckpointSerializationError("writes", type(given).__name__, "they are a mapping")
     for key, value in writes.items():
         if not isinstance(key, str):
             raise CheckpointSerializationError(f"writes[{key!r}]", type(key).__name__, "the keys are strings")

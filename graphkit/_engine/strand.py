@@ -124,24 +124,24 @@ class Strand(Walk):
             if self.post is not None:
                 run.tell_failed(node.id, error)
             raise self._failed(node, item, visit, error) from error
-        if visit.asked:  # interrupt() was called, which few nodes do
-            self._see_no_interrupt_swallowed(node, item, visit)
+        self._finish(node, item, visit)
+        return result
+
+    def _finish(self, node: Node, item: int | None, visit: Visit) -> None:
+        """Take in what a visit has left, once its action has returned."""
+        if visit.has_open_question:
+            reason = f"{_named(node, item)} caught the GraphInterrupt of its interrupt(), and went on. {_ADVICE}"
+            raise self.failure(NodeExecutionError, reason, node.id)
         if visit.attempt > 1:
-            run.spoil()
+            self.run.spoil()
         if visit.outputs:
             self.dispatched += self._outputs(node, visit)
-        return result
 
     def _failed(self, node: Node, item: int | None, visit: Visit, error: Exception) -> GraphRunnerError:
         reason = f"{_named(node, item)} failed: {told(error)}"
         if visit.has_open_question:
             reason += f"; it was raised while interrupt() was stopping the node. {_ADVICE}"
         return self.failure(NodeExecutionError, reason, node.id)
-
-    def _see_no_interrupt_swallowed(self, node: Node, item: int | None, visit: Visit) -> None:
-        if visit.has_open_question:
-            reason = f"{_named(node, item)} caught the GraphInterrupt of its interrupt(), and went on. {_ADVICE}"
-            raise self.failure(NodeExecutionError, reason, node.id)
 
     def _anchor(self) -> Steps:
         """Store where the run stands: what another process records must find it."""

@@ -515,13 +515,8 @@ def pack_writes(codec: Codec, values: Mapping[str, Any]) -> dict[str, bytes]:
     """Pack values that are to be recorded beside a checkpoint.
 
     Raises:
-        CheckpointSerializationError: a key or a value cannot be stored, or they do not fit into one record.
+        CheckpointSerializationError: a value cannot be stored, or they do not fit into one record.
     """
-    if not isinstance(values, Mapping):
-        raise CheckpointSerializationError("writes", type(values).__name__, "they are a mapping")
-    for key in values:
-        if not isinstance(key, str):
-            raise CheckpointSerializationError(f"writes[{key!r}]", type(key).__name__, "the keys are strings")
     packed = {key: codec.pack(value, key) for key, value in values.items()}
     length = sum(len(key) * _LONGEST_CHARACTER + len(value) for key, value in packed.items())
     if length > _longest_data():

@@ -142,9 +142,7 @@ def _problem_with(key: str, value: Any) -> str | None:
 
 
 def _warn_of(key: str, thread_id: str, problem: str) -> None:
-    _LOGGER.warning(
-        "thread %.80r: the pending write %.80r is passed over, for it is malformed: %s", thread_id, key, problem
-    )
+    _LOGGER.warning("thread %.80r: skipped the pending write %.80r, which is malformed: %s", thread_id, key, problem)
 
 
 # What it comes to

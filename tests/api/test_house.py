@@ -63,6 +63,13 @@ def test_the_architecture_shows_the_layers_that_are_checked():
     assert [sorted(line) for line in shown] == [sorted(layer) for layer in layers()]
 
 
+def test_the_architecture_names_every_module():
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    modules = {path.name for package in ("graphkit", "savers") for path in (ROOT / package).rglob("*.py")}
+    unnamed = {name for name in modules if re.search(rf"(?<!\w){re.escape(name)}", page) is None}
+    assert unnamed == {"__init__.py", "__main__.py"}
+
+
 def test_every_module_of_graphkit_has_a_layer():
     entries = [
         path for path in (ROOT / "graphkit").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()

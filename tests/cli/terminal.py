@@ -88,10 +88,10 @@ STOP = {"node_id": "approve", "when": "inside", "payload": {"question": "Ship la
 
 
 def damage(store, thread, offset=-10):
-    """Flip a bit of a thread's log."""
+    """Flip all bits of a byte of a thread's log: a single bit is corrected."""
     (path,) = store.glob(f"t-{thread}-*/log")
     data = bytearray(path.read_bytes())
-    data[offset] ^= 1
+    data[offset] ^= 0xFF
     path.write_bytes(data)
 
 

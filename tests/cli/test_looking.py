@@ -17,9 +17,9 @@ def test_threads_in_a_pipe(store):
     done = graphkit("threads", store)
     assert done.out == (
         "THREAD    STATUS       NODE       NEXT     WAITING FOR  SAVED  SIZE   UPDATED\n"
-        "import-a  running      __START__  read                  1      271 B  2026-11-20T11:21:00Z\n"
-        "order-17  interrupted  reserve    approve  Ship lamp?   2      568 B  2026-11-20T11:02:00Z\n"
-        "order-18  finished     pack       __END__               2      471 B  2026-11-20T11:13:00Z\n"
+        "import-a  running      __START__  read                  1      355 B  2026-11-20T11:21:00Z\n"
+        "order-17  interrupted  reserve    approve  Ship lamp?   2      662 B  2026-11-20T11:02:00Z\n"
+        "order-18  finished     pack       __END__               2      565 B  2026-11-20T11:13:00Z\n"
     )
     assert (done.code, done.err) == (0, "")
 
@@ -28,9 +28,9 @@ def test_threads_at_a_terminal_of_80_columns(store):
     done = graphkit("threads", store, terminal=True, width=80)
     assert [line.rstrip() for line in done.lines] == [
         "THREAD    STATUS       NODE       NEXT     WAITING FOR  SAVED   SIZE  UPDATED",
-        "import-a  running      __START__  read                      1  271 B  39 min ago",
-        "order-17  interrupted  reserve    approve  Ship lamp?       2  568 B  58 min ago",
-        "order-18  finished     pack       __END__                   2  471 B  47 min ago",
+        "import-a  running      __START__  read                      1  355 B  39 min ago",
+        "order-17  interrupted  reserve    approve  Ship lamp?       2  662 B  58 min ago",
+        "order-18  finished     pack       __END__                   2  565 B  47 min ago",
     ]
 
 
@@ -38,7 +38,7 @@ def test_threads_as_json(store):
     row = graphkit("threads", store, "--json").json[1]
     assert row == {
         "thread": "order-17", "status": "interrupted", "node": "reserve", "next": "approve",
-        "waiting": {"question": "Ship lamp?"}, "checkpoints": 2, "size": 568,
+        "waiting": {"question": "Ship lamp?"}, "checkpoints": 2, "size": 662,
         "updated": "2026-11-20T11:02:00+00:00", "id": "00000000-0000-7000-8000-000000000002", "tags": [],
         "metadata": {"run_id": "run-1", "source": "loop", "user": "anna", "step": 1},
     }  # fmt: skip
@@ -119,14 +119,14 @@ def test_ids_that_a_terminal_would_obey_are_escaped(tmp_path):
 def test_history_in_a_pipe(store):  # H44, G36: several checkpoints per run, with their times
     assert graphkit("history", store, "order-18").out == (
         "CHECKPOINT                            NODE       NEXT     STATUS    SOURCE  STEP  CREATED               TOOK       SIZE   TAGS\n"
-        "00000000-0000-7000-8000-000000000013  pack       __END__  finished  loop    1     2026-11-20T11:13:00Z  2 min 0 s  117 B  golden\n"
-        "00000000-0000-7000-8000-000000000011  __START__  pack     running   input   0     2026-11-20T11:11:00Z             153 B\n"
+        "00000000-0000-7000-8000-000000000013  pack       __END__  finished  loop    1     2026-11-20T11:13:00Z  2 min 0 s  122 B  golden\n"
+        "00000000-0000-7000-8000-000000000011  __START__  pack     running   input   0     2026-11-20T11:11:00Z             158 B\n"
     )
 
 
 def test_history_as_rows(store):  # P90: a timing and a size per checkpoint, exported as rows
     first, second = graphkit("history", store, "order-18", "--json").json
-    assert (first["seconds"], first["size"], first["tags"]) == (120.0, 117, ["golden"])
+    assert (first["seconds"], first["size"], first["tags"]) == (120.0, 122, ["golden"])
     assert (second["seconds"], second["parent"], second["metadata"]["user"]) == (None, None, "bert")
 
 
@@ -190,8 +190,8 @@ def test_stats_of_a_store(store):  # P60, P90, G38
         'of these                 {"running": 1, "interrupted": 1, "finished": 1}\n'
         "wait for a human         1\n"
         "checkpoints              5\n"
-        "size                     1.4 kB\n"
-        "per checkpoint           134 B\n"
+        "size                     1.7 kB\n"
+        "per checkpoint           139 B\n"
         "oldest                   2026-11-20 11:01:00 (59 min ago)\n"
         "newest                   2026-11-20 11:21:00 (39 min ago)\n"
         "checkpoints per hour     15.0\n"

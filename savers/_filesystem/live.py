@@ -465,17 +465,31 @@ class LiveHistory(History):
     def cut_off_refused(self) -> None:
         """Cut off the records that no put has acknowledged, after rewriting the log has failed too.
 
-        The disk may still hold them, so the log stays suspect.
+        The disk may still hold them, so the log stays suspect; but not one that is empty now.
         """
         if self.refused is None or self.fd < 0 or self.refused[1] != self.end:
             return
+        start, end = self.refused
         try:
-            self.io.truncate(self.fd, self.refused[0])
+            try:
+                self.io.truncate(self.fd, start)
+                self.suspect = start > 0
+            except OSError:
+                self._write_zeros(start, end)
         except OSError:
             _LOGGER.exception("%s: a put that failed could not be undone; the next writer will", self.path)
         else:
             self.refused = None
         self.close()
+
+    def _write_zeros(self, start: int, end: int) -> None:
+        """Write zeros over the last records, which mean "nothing yet" to every reader."""
+        fd = self.io.open(self.path, write=True)
+        try:
+            while start < end:
+                start += self.io.write_at(fd, start, bytes(min(_PART, end - start)))
+        finally:
+            self.io.close(fd)
 
     def refresh_to_write(self) -> bool:
         """As `refresh`, and cut off a torn tail; the caller holds the short lock."""

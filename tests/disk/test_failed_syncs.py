@@ -1,0 +1,254 @@
+"""Several syncs fail in a row, as on a dying disk: what was refused is not there, and tried again it is there once (C8)."""
+
+import errno
+import itertools
+import logging
+from contextlib import suppress
+
+import pytest
+
+from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
+from savers import FileSystemSaver
+from savers._filesystem.io import FileIO
+from tests.disk import crashes
+from tests.disk.crashes import PLACE, config_of, made, view
+from tests.disk.simfs import Disk, SimFS
+
+CONFIG = RunnableConfig("t")
+SYNCS = ("fdatasync", "fsync", "fsync_dir")
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    with crashes.quiet():
+        yield
+
+
+class Dying(FileIO):
+    """Refuses calls of some kinds, so many of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.kinds = 0, SYNCS
+
+    def fail(self, count, kinds=SYNCS):
+        self.left, self.kinds = count, kinds
+
+    def _meet(self, kind):
+        if self.left and kind in self.kinds:
+            self.left -= 1
+            raise OSError(errno.EIO, "Input/output error")
+
+    def fdatasync(self, fd):
+        self._meet("fdatasync")
+        super().fdatasync(fd)
+
+    def fsync(self, fd):
+        self._meet("fsync")
+        super().fsync(fd)
+
+    def fsync_dir(self, path):
+        self._meet("fsync_dir")
+        super().fsync_dir(path)
+
+    def truncate(self, fd, size):
+        self._meet("truncate")
+        super().truncate(fd, size)
+
+    def rename(self, source, target):
+        self._meet("rename")
+        super().rename(source, target)
+
+
+def cp(number, **state):
+    return Checkpoint(id=f"c{number}", node_id="a", next_node_id="b", state={"n": number, **state})
+
+
+def ids(saver):
+    return [one.id for one in reversed(saver.list(CONFIG))]
+
+
+def begun(root, **options):
+    io = Dying()
+    saver = FileSystemSaver(root, io=io, **options)
+    saver.put(CONFIG, cp(0))
+    saver.put(CONFIG, cp(1))
+    return io, saver
+
+
+def expect_everywhere(root, saver, expected):
+    assert ids(saver) == expected
+    assert saver.get(CONFIG).id == expected[-1]
+    with FileSystemSaver(root) as fresh:
+        assert ids(fresh) == expected
+        assert fresh.get(CONFIG).id == expected[-1]
+        assert fresh.summary(CONFIG).checkpoints == len(expected)
+        assert fresh.verify().ok
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_a_put_whose_syncs_fail_is_not_in_the_history_and_tried_again_it_is_there_once(tmp_path, count):
+    io, saver = begun(tmp_path)
+    io.fail(count)
+    attempts = 0
+    while io.left:
+        with pytest.raises(CheckpointStorageError):
+            saver.put(CONFIG, cp(2))
+        attempts += 1
+        expect_everywhere(tmp_path, saver, ["c0", "c1"])
+    saver.put(CONFIG, cp(2))
+    expect_everywhere(tmp_path, saver, ["c0", "c1", "c2"])
+    assert attempts >= 1 + (count > 2)
+    saver.close()
+
+
+@pytest.mark.parametrize(
+    "kinds", [(*SYNCS, "truncate"), (*SYNCS, "rename"), (*SYNCS, "truncate", "rename")], ids="+".join
+)
+@pytest.mark.parametrize("count", [2, 3, 4, 6])
+def test_the_same_if_cutting_back_and_renaming_fail_too(tmp_path, kinds, count):
+    io, saver = begun(tmp_path)
+    io.fail(count, kinds)
+    while io.left:
+        with pytest.raises(CheckpointStorageError):
+            saver.put(CONFIG, cp(2))
+        # Until it can be cut back the saver itself must not show it.
+        assert ids(saver) == ["c0", "c1"]
+        assert saver.get(CONFIG).id == "c1"
+    saver.put(CONFIG, cp(2))
+    expect_everywhere(tmp_path, saver, ["c0", "c1", "c2"])
+    saver.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda saver: saver.put(CONFIG.with_check_point_id("c0"), cp(0, text="instead")),
+        lambda saver: saver.put_writes(CONFIG, {"key": 1}),
+        lambda saver: saver.add_tags(CONFIG, "tag"),
+        lambda saver: saver.put(RunnableConfig("t", checkpoint_ns="inner"), cp(5)),
+        lambda saver: saver.put(RunnableConfig("new"), cp(5)),
+    ],
+    ids=["replace", "writes", "tags", "namespace", "thread"],
+)
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_every_kind_of_change_is_refused_as_a_whole(tmp_path, change, count):
+    io, saver = begun(tmp_path)
+
+    def seen(saver):
+        places = [(thread, namespace) for thread in saver.threads() for namespace in saver.namespaces(thread)]
+        configs = [RunnableConfig(thread, checkpoint_ns=namespace) for thread, namespace in places]
+        return [
+            (
+                config.thread,
+                config.checkpoint_ns,
+                one.id,
+                dict(one.state),
+                dict(saver.get_writes(config)),
+                saver.tags_of(config),
+            )
+            for config in configs
+            for one in saver.list(config)
+        ]
+
+    before = seen(saver)
+    io.fail(count)
+    while io.left:
+        with pytest.raises(CheckpointStorageError):
+            change(saver)
+        with FileSystemSaver(tmp_path) as fresh:
+            assert seen(saver) == seen(fresh) == before
+    change(saver)
+    with FileSystemSaver(tmp_path) as fresh:
+        assert seen(saver) == seen(fresh) != before
+        assert len(seen(fresh)) - len(before) in {0, 1}
+        assert fresh.verify().ok
+    saver.close()
+
+
+def test_a_first_put_whose_syncs_fail_leaves_no_thread_with_it(tmp_path):
+    for count in range(1, 6):
+        io = Dying()
+        with FileSystemSaver(tmp_path / str(count), io=io) as saver:
+            saver.put(RunnableConfig("other"), cp(0))
+            io.fail(count, ("fdatasync", "fsync"))
+            while io.left:
+                with pytest.raises(CheckpointStorageError):
+                    saver.put(CONFIG, cp(0))
+                assert ids(saver) == []
+                assert saver.get(CONFIG) is None
+            saver.put(CONFIG, cp(0))
+            expect_everywhere(tmp_path / str(count), saver, ["c0"])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_with_seconds_a_flush_that_fails_says_so_and_loses_nothing(tmp_path, count):
+    """What was acknowledged before stays in the history, and the next flush brings it to the disk."""
+    io, saver = begun(tmp_path, fsync=3600)
+    saver.flush()
+    saver.put(CONFIG, cp(2))
+    saver.put(CONFIG, cp(3))
+    io.fail(count)
+    with pytest.raises(CheckpointStorageError):
+        saver.flush()
+    assert ids(saver) == ["c0", "c1", "c2", "c3"]
+    io.fail(0)
+    saver.put(CONFIG, cp(4))
+    saver.flush()
+    expect_everywhere(tmp_path, saver, ["c0", "c1", "c2", "c3", "c4"])
+    saver.close()
+
+
+# On the simulated disk: what the disk has, not what the page cache shows
+
+
+FAILURES = [count for count in itertools.product((0, 1), repeat=4) if any(count)]
+
+
+@pytest.mark.parametrize("pattern", FAILURES, ids=lambda one: "".join(map(str, one)))
+@pytest.mark.parametrize("fsync", ["always", 3600])
+def test_what_was_acknowledged_after_failed_syncs_is_on_the_disk(pattern, fsync):
+    """Some of the next syncs of the log and of its rewrites fail; then all goes on, and the power is lost."""
+    plan = []
+
+    def fail(kind, _, place):
+        if kind in {"fdatasync", "fsync"} and ("/log" in place or "/tmp-" in place) and plan and plan.pop(0):
+            raise OSError(errno.EIO, "injected", place)
+
+    fs = SimFS(hook=fail)
+    with crashes.fixed(1):
+        saver = FileSystemSaver(PLACE, fsync=fsync, lock_timeout=0, io=fs)
+        saver.put(config_of(), made(0, text="a" * 700))
+        saver.flush()
+        plan += pattern
+        kept = [0]
+        for number in range(1, 5):
+            try:
+                saver.put(config_of(), made(number, text=f"{number}" * 900))
+            except CheckpointStorageError:
+                pass
+            else:
+                kept.append(number)
+            with suppress(CheckpointStorageError):
+                saver.flush()
+            assert [one.state["n"] for one in reversed(saver.list(config_of()))] == kept
+        plan.clear()
+        saver.put(config_of(), made(9))
+        saver.flush()
+        assert [one.state["n"] for one in reversed(saver.list(config_of()))] == [*kept, 9]
+        disk = Disk()
+        for op in fs.ops:
+            if op[0] != "note":
+                disk.apply(op)
+        after = FileSystemSaver(PLACE, fsync="always", lock_timeout=0, io=SimFS(disk.durable(), record=False))
+        assert view(after) == view(saver)
+
+
+def test_the_log_record_says_what_to_know(tmp_path, caplog):
+    io, saver = begun(tmp_path)
+    io.fail(2)
+    logging.getLogger("graphkit").setLevel(logging.WARNING)
+    with caplog.at_level(logging.ERROR, logger="graphkit"), pytest.raises(CheckpointStorageError):
+        saver.put(CONFIG, cp(2))
+    assert "nothing is stored in it until it can be" in caplog.text
+    saver.close()

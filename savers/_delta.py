@@ -539,11 +539,34 @@ def part(value: Value, pieces: list[int], read: Callable[[int, int], bytes]) -> 
 
 
 def _bytes_of(values: list[Value], read: Callable[[int, int], bytes]) -> list[bytes]:
+    _check_blocks(values)
     chunks = [(start, read(start, end - start)) for start, end in _spans(values)]
     return [
         _join(value.pieces, chunks if value.block is None else [_expanded(value.block, read), *chunks])
         for value in values
     ]
+
+
+def check_pieces(values: Iterable[Value]) -> None:
+    """See that the values of one state are no longer than the bytes that their pieces lie in.
+
+    No bytes belong to a state twice. A forged table of some KB could else name a few bytes a million times.
+
+    Raises:
+        Mismatch: they are longer.
+    """
+    values = list(values)
+    _check_blocks(values)
+    _spans(values)
+
+
+def _check_blocks(values: Iterable[Value]) -> None:
+    for value in values:
+        if value.block is not None:
+            _, _, size, _ = value.block
+            pieces = value.pieces
+            if sum(pieces[i + 1] for i in range(0, len(pieces), _PAIR) if pieces[i] < 0) > size:
+                raise Mismatch
 
 
 def _expanded(block: tuple[int, int, int, int], read: Callable[[int, int], bytes]) -> tuple[int, bytes]:
@@ -577,6 +600,8 @@ def _spans(values: Sequence[Value]) -> list[tuple[int, int]]:
     if not starts:
         return []
     first, last = min(starts), max(map(add, starts, lengths))
+    if sum(lengths) > last - first:
+        raise Mismatch  # See check_pieces.
     if last - first <= _PAIR * sum(lengths) + _GAP:
         return [(first, last)]
     spans: list[tuple[int, int]] = []

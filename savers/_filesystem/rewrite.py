@@ -552,6 +552,8 @@ class _Mover:
                     draft[name] = op if len(op) > 1 else (delta.SET, packed(name))
         except delta.Mismatch:
             raise CheckpointCorruptionError(history.path, entry.offset, "the state's checksum is wrong") from None
+        except delta.NONSENSE as error:
+            raise CheckpointCorruptionError(history.path, entry.offset, f"the state makes no sense: {error}") from error
         fields = (entry.id, entry.node, entry.next, entry.created, entry.parent, entry.metadata)
         moved = Entry(0, 0, 0, *fields, replaces=False)
         changed = list(draft)

@@ -155,6 +155,11 @@ class _Checker:
             self.records, self.good = self.records + 1, frame.end
         table, entry = self._walk.table, self._walk.entry
         if table is not None and entry is not None:
+            try:
+                delta.check_pieces(table.values.values())
+            except delta.Mismatch as error:
+                reason = "its values name the same bytes twice"
+                raise CheckpointCorruptionError(history.path, entry.offset, reason) from error
             for value in table.values.values():
                 history.bodies_of([value], entry)
 

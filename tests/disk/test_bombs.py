@@ -1,0 +1,218 @@
+"""Forged records that expand without end, or claim more than any value can have: a typed error, quickly (C11)."""
+
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from graphkit import Checkpoint, RunnableConfig
+from graphkit.errors import CheckpointCorruptionError, CheckpointerError
+from savers import FileSystemSaver
+from savers._compression import ZLIB, ZSTD
+from savers._filesystem import log
+from tests.disk.conftest import frames_of, log_of
+
+CONFIG = RunnableConfig("t")
+MORE = 1 << 20
+GIB = 1 << 30
+STR = 3
+BIN = 4
+KIND_WITH_BLOCK = 8
+
+
+@pytest.fixture
+def forge(tmp_path):
+    """Appends keyframes of any content to a good log."""
+    with FileSystemSaver(tmp_path, fsync="never", compression=None) as saver:
+        saver.put(CONFIG, Checkpoint(id="good", node_id="a", next_node_id="b", state={"k": "v" * 3000}))
+    path = log_of(tmp_path)
+
+    def append(ops, table, data, flags=log.KEY | log.COMPRESSED):
+        last = frames_of(path)[-1]
+        payload = msgpack.packb(["bad", "a", "b", 1, ops, table, data])
+        with path.open("ab") as file:
+            file.write(log.pack_frame(last.end, last.fid, last.seq + 1, log.CHECKPOINT, payload, flags))
+        return last.end
+
+    return append
+
+
+def readings(saver):
+    """Every way to read the state of the last checkpoint, and to move it."""
+    yield lambda: dict(saver.get(CONFIG).state)
+    yield lambda: [dict(one.state) for one in saver.list(CONFIG)]
+    yield lambda: saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={"k": "w" * 5000}))
+    yield lambda: saver.remove(CONFIG, ["good"])
+    yield lambda: saver.copy("t", "u") or dict(saver.get(RunnableConfig("u")).state)
+
+
+def expect_refused(root, error=CheckpointCorruptionError):
+    began = time.monotonic()
+    for number in range(5):
+        with FileSystemSaver(root, fsync="never") as saver:
+            before = log_of(root).read_bytes()
+            reading = [*readings(saver)][number]
+            try:
+                reading()
+            except CheckpointerError as refused:
+                assert isinstance(refused, error), refused  # noqa: PT017
+                assert log_of(root).read_bytes() == before
+            else:
+                # A put that needs nothing of the forged value may go on from it.
+                assert number == 2
+                log_of(root).write_bytes(before)
+    with FileSystemSaver(root, fsync="never") as saver:
+        assert not saver.verify("t").ok
+        report = saver.repair("t")
+        assert report.ok
+        assert report.files[0].kept == 1
+        assert saver.get(CONFIG).id == "good"
+        assert saver.verify("t").ok
+    assert time.monotonic() - began < 20, "seconds of work for each of them would show"
+
+
+def packed(size, block, *, kind=STR, count=None, crc=0, method=ZLIB):
+    """The op that sets a compressed value."""
+    return [4, 0, kind, size if count is None else count, size, crc, method, len(block)]
+
+
+SMALL_BLOCK = zlib.compress(bytes(1000))
+
+
+@pytest.mark.parametrize("size", [1 << 32, (1 << 32) + 1, 10 << 30, 1 << 63, (1 << 64) - 1, -1, -(1 << 40)])
+@pytest.mark.parametrize("method", [ZLIB, ZSTD], ids=["zlib", "zstd"])
+def test_an_op_that_claims_more_than_any_value_has(tmp_path, forge, size, method):
+    forge(packed(size, SMALL_BLOCK, method=method), ["k", None], SMALL_BLOCK)
+    expect_refused(tmp_path)
+
+
+@pytest.mark.parametrize("size", [1 << 32, 10 << 30, 1 << 63, -1])
+def test_a_table_that_claims_more_than_any_value_has(tmp_path, forge, size):
+    entry = [STR | KIND_WITH_BLOCK, 5, size, 0, 0, 1000, 100, size, ZLIB, 1 << 60, size]
+    forge([], ["k", entry], b"")
+    expect_refused(tmp_path)
+
+
+@pytest.mark.parametrize("claimed", [1, 999, 1001, 1 << 20, (1 << 32) - 1])
+@pytest.mark.parametrize("method", [ZLIB, ZSTD], ids=["zlib", "zstd"])
+def test_a_block_of_another_size_than_it_claims(tmp_path, forge, claimed, method):
+    block = SMALL_BLOCK
+    if method == ZSTD:
+        block = pytest.importorskip("zstandard").ZstdCompressor().compress(bytes(1000))
+    forge(packed(claimed, block, method=method), ["k", None], block)
+    expect_refused(tmp_path)
+
+
+def test_a_zstd_frame_that_claims_more_than_it_has(tmp_path, forge):
+    zstandard = pytest.importorskip("zstandard")
+    block = bytearray(zstandard.ZstdCompressor().compress(bytes(1 << 20)))
+    assert zstandard.frame_content_size(bytes(block)) == 1 << 20
+    at = block.index((1 << 20).to_bytes(4, "little"))
+    block[at : at + 4] = ((1 << 32) - 1).to_bytes(4, "little")
+    forge(packed((1 << 32) - 1, block, method=ZSTD), ["k", None], bytes(block))
+    expect_refused(tmp_path)
+
+
+@pytest.mark.parametrize("times", [2, 1000, 60_000])
+def test_a_value_that_names_the_same_bytes_again_and_again(tmp_path, forge, times):
+    """A few hundred KB of table would else become as many GB."""
+    length = 3000
+    distance = length + log.TRAILER_SIZE
+    pieces = [distance, length] + [-length, length] * (times - 1)
+    forge([], ["k", [STR, times * length, times * length, 0, 0, *pieces]], b"")
+    expect_refused(tmp_path)
+
+
+def test_many_keys_that_name_the_same_bytes(tmp_path, forge):
+    value = b"v" * 3000
+    entry = [STR, 3000, 3000, zlib.crc32(value), 0, 3000 + log.TRAILER_SIZE, 3000]
+    forge([], [part for n in range(20_000) for part in (f"k{n}", entry)], b"")
+    with FileSystemSaver(tmp_path, fsync="never") as saver:
+        for reading in (lambda: saver.get(CONFIG), lambda: dict(saver.list(CONFIG)[0].state)):
+            with pytest.raises(CheckpointCorruptionError):
+                reading()
+        assert not saver.verify().ok
+
+
+def test_a_block_whose_bytes_a_value_names_again_and_again(tmp_path, forge):
+    plain = bytes(1000)
+    block = zlib.compress(plain)
+    first = forge(packed(1000, block, crc=zlib.crc32(plain)), ["k", None], block)
+    second = frames_of(log_of(tmp_path))[-1].end
+    start = second - log.TRAILER_SIZE - len(block)
+    assert first < start
+    back = second - start
+    times = 50_000
+    entry = [
+        STR | KIND_WITH_BLOCK, times * 1000, times * 1000, 0, 0, back, len(block), 1000, ZLIB, back + (1 << 60), 1000,
+        *([-1000, 1000] * (times - 1)),
+    ]  # fmt: skip
+    forge([], ["k", entry], b"")
+    with FileSystemSaver(tmp_path, fsync="never") as saver, pytest.raises(CheckpointCorruptionError):
+        saver.get(CONFIG)
+
+
+@pytest.mark.parametrize("distance", [-500, -1, 10, 1 << 40])
+def test_a_base_that_is_no_earlier_keyframe(tmp_path, forge, distance):
+    forge([], ["k", [STR, 3000, 3000, 0, distance]], b"")
+    expect_refused(tmp_path)
+
+
+def test_keyframes_that_are_each_others_base(tmp_path, forge):
+    second = forge([], ["k", [STR, 1, 1, 0, -200]], b"")
+    third = frames_of(log_of(tmp_path))[-1].end
+    data = log_of(tmp_path).read_bytes()[:second]
+    log_of(tmp_path).write_bytes(data)
+    gap = third - second
+    forge([], ["k", [STR, 1, 1, 0, -gap]], b"")
+    third = frames_of(log_of(tmp_path))[-1].end
+    forge([], ["k", [STR, 1, 1, 0, third - second]], b"")
+    with FileSystemSaver(tmp_path, fsync="never") as saver, pytest.raises(CheckpointCorruptionError):
+        saver.get(CONFIG)
+
+
+@pytest.mark.parametrize("count", [1 << 32, 1 << 63, -1, 1.5, "n", None])
+@pytest.mark.parametrize("kind", [1, 2, STR, BIN, 7])
+def test_a_value_of_an_impossible_count_or_kind(tmp_path, forge, count, kind):
+    forge(
+        packed(1000, SMALL_BLOCK, kind=kind, count=count if count is not None else [], crc=zlib.crc32(bytes(1000))),
+        ["k", None],
+        SMALL_BLOCK,
+    )
+    with FileSystemSaver(tmp_path, fsync="never") as saver, pytest.raises(CheckpointCorruptionError):
+        saver.get(CONFIG)
+
+
+REAL = """
+import resource, sys, time, zlib
+resource.setrlimit(resource.RLIMIT_AS, (900 << 20, 900 << 20))
+from graphkit import RunnableConfig
+from graphkit.errors import CheckpointerError
+from savers import FileSystemSaver
+saver = FileSystemSaver(sys.argv[1], fsync="never")
+for call in (lambda: saver.get(RunnableConfig("t")), lambda: [dict(one.state) for one in saver.list(RunnableConfig("t"))]):
+    try:
+        call()
+    except CheckpointerError as error:
+        print(type(error).__name__)
+print(saver.verify().ok)
+print(saver.get(RunnableConfig("t").with_check_point_id("good")).id)
+"""
+
+
+def test_a_block_that_expands_to_more_than_the_machine_has(tmp_path, forge):
+    """It claims 3 GiB and begins with 700 MB, in 3 MB; the process may have less than 1 GiB."""
+    size = 3 * GIB
+    bomb = zlib.compress(bytes(MORE) * 700, 1)
+    assert len(bomb) < 8 * MORE
+    forge(packed(size, bomb), ["k", None], bomb)
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", REAL, str(tmp_path)], capture_output=True, text=True, timeout=60, cwd=root, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == ["CheckpointStorageError", "CheckpointStorageError", "False", "good"]

@@ -338,6 +338,7 @@ class _NewLog:
 
     def __init__(self, store: Store, directory: str, header: log.Header, beginning: bytes) -> None:
         self._store, self._directory, self.header = store, directory, header
+        store.update_marker()
         store.remove_leftovers(directory)
         self.path = layout.join(directory, f"{layout.TEMPORARY}{header.fid:08x}")
         self._fd = store.io.open(self.path, write=True, create=True, append=True)
@@ -480,6 +481,7 @@ def keep(
     new = store.fresh(history.thread_id, history.namespace, path)
     new.is_synced_before_use = True
     new._serializer = history._serializer  # noqa: SLF001 - of the same package; repair goes by the log
+    store.update_marker()
     store.remove_leftovers(directory)
     try:
         new.begin(header, beginning)

@@ -110,6 +110,8 @@ class Store:
         self._cached = 0
         self._guard = Lock()
         self._shorts = self._new_locks()
+        self._is_marked = False
+        """Whether the marker is known not to be one of an earlier version."""
         self.swept = False
         """Whether this process has looked for what others left half removed."""
         self.begun_releases: dict[str, int] = {}
@@ -201,11 +203,17 @@ class Store:
         if not self.io.is_dir(self.root):
             self._make_root()
         self.io.mkdir(layout.join(self.root, layout.LOCKS))
-        marker = self.read_marker()
-        if marker is None:
+        if self.read_marker() is None:
             self.write_marker(new_id())
-        elif not marker.problem and marker.format < log.MAJOR:
+
+    def update_marker(self) -> None:
+        """Let the marker say the current version, before a log of it takes its place."""
+        if self._is_marked:
+            return
+        marker = self.read_marker()
+        if marker is not None and not marker.problem and marker.format < log.MAJOR:
             self.write_marker(marker.store)
+        self._is_marked = True
 
     def directory(self, thread_id: str, namespace: str = "") -> str:
         """The directory of a thread, or of one of its namespaces."""
@@ -220,6 +228,7 @@ class Store:
         if not self.swept:
             self.sweep()
         self._remove_leftover(layout.TEMPORARY + layout.place_of(thread_id).name)
+        self.update_marker()
         self.io.mkdir(directory)
         if namespace:
             self.io.mkdir(self.directory(thread_id, namespace))

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from graphkit import RunnableConfig
+from savers._filesystem import log
+from tests.disk.conftest import frames_of, log_of
 
 GOLDEN = Path(__file__).with_name("golden")
 SPEC = importlib.util.spec_from_file_location("golden_make", GOLDEN / "make.py")
@@ -23,6 +25,12 @@ def saver(request, tmp_path):
     saver.close()
 
 
+@pytest.fixture
+def expected(request, saver):
+    """What is in it."""
+    return make.expected(request.node.callspec.params["saver"])
+
+
 def fields(checkpoint):
     return [
         checkpoint.id, checkpoint.node_id, checkpoint.next_node_id, checkpoint.parent_id, checkpoint.created_at,
@@ -30,12 +38,12 @@ def fields(checkpoint):
     ]  # fmt: skip
 
 
-def test_every_field_of_every_checkpoint_is_as_it_was(saver):
-    for (thread, namespace, version), history in make.expected().items():
+def test_every_field_of_every_checkpoint_is_as_it_was(saver, expected):
+    for (thread, namespace, version), history in expected.items():
         config = RunnableConfig(thread, checkpoint_ns=namespace)
         found = saver.list(config) if version is None else saver.tag(config, version).checkpoints
         assert list(map(fields, reversed(found))) == list(map(fields, history)), (thread, namespace, version)
-    assert set(saver.threads(released=True)) == {thread for thread, _, _ in make.expected()}
+    assert set(saver.threads(released=True)) == {thread for thread, _, _ in expected}
     assert list(saver.namespaces("plain")) == ["", "sub/Graph"]
     assert list(saver.versions_by_thread_id("released")) == [1, 2]
     at = RunnableConfig("replaced", checkpoint_id=make.checkpoint(2, {}).id)
@@ -44,11 +52,13 @@ def test_every_field_of_every_checkpoint_is_as_it_was(saver):
     assert [waiting.id for waiting in saver.interrupts()] == ["i1"]
 
 
-def test_verify_finds_it_well(saver):
+def test_verify_finds_it_well(saver, expected):
     report = saver.verify()
     assert report.ok
-    assert {thread.thread_id for thread in report.threads} == {thread for thread, _, _ in make.expected()}
-    assert sum(file.checkpoints for thread in report.threads for file in thread.files) == 49
+    assert {thread.thread_id for thread in report.threads} == {thread for thread, _, _ in expected}
+    assert sum(file.checkpoints for thread in report.threads for file in thread.files) == sum(
+        len(history) for history in expected.values()
+    )
 
 
 def test_it_can_be_written_to(saver):
@@ -60,3 +70,37 @@ def test_it_can_be_written_to(saver):
     assert fields(history[1]) == before
     assert history[0].state["items"][-1] == "more"
     assert saver.verify().ok
+
+
+@pytest.fixture
+def version_2(tmp_path):
+    shutil.copytree(GOLDEN / "v2", tmp_path / "v2")
+    return tmp_path / "v2"
+
+
+def test_version_2_has_every_kind_of_record_and_flag(version_2):
+    frames = [frame for path in version_2.rglob("log") if "extended" not in str(path) for frame in frames_of(path)]
+    assert {frame.type for frame in frames} >= {log.META, log.CHECKPOINT, log.WRITE, log.MARK, log.DATA}
+    released = [frame for path in version_2.rglob("v*.log") for frame in frames_of(path)]
+    assert {frame.type for frame in released} >= {log.RELEASE}
+    flags = 0
+    for frame in frames:
+        flags |= frame.flags
+    assert flags & (log.KEY | log.REPLACE | log.COMPRESSED | log.SCATTERED) == (
+        log.KEY | log.REPLACE | log.COMPRESSED | log.SCATTERED
+    )
+    assert log_of(version_2, "extended").read_bytes().endswith(bytes(100))
+    assert log_of(version_2, "extended").stat().st_size % 4096 == 0
+
+
+def test_version_2_stores_a_window_by_what_enters_it(version_2):
+    changes = [frame for frame in frames_of(log_of(version_2, "window")) if frame.type == log.CHECKPOINT]
+    assert all(len(frame.payload) < 400 for frame in changes[1:] if not frame.flags & log.KEY)
+
+
+def test_version_2_tells_what_was_recorded_late(version_2):
+    with make.saver_on(version_2) as saver:
+        for n in range(2):
+            at = RunnableConfig("scattered", checkpoint_id=make.checkpoint(n, {}).id)
+            assert saver.get_writes(at) == {"late": n}
+            assert saver.tags_of(at) == (f"tag {n}",)

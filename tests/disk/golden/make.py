@@ -1,10 +1,12 @@
-"""Makes the golden directory of the format that this graphkit writes: python tests/disk/golden/make.py v1.
+"""Makes the golden directory of the format that this graphkit writes: python tests/disk/golden/make.py v2.
 
 Run once per version of the format, and never again for one that was released: what is committed is what was written
 then, and every later graphkit must read it exactly. `expected` says what is in it; test_golden.py compares.
 """
 
+import random
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -61,8 +63,41 @@ def growing(start, count):
         yield checkpoint(n, {"items": LONG + [f"item {m} " * 20 for m in range(n)], "text": text, "n": n})
 
 
-def expected():
-    """Per thread, namespace and version (None: live) the checkpoints, oldest first."""
+def long_ones():
+    """States that are longer than a record, whose limit is lowered while they are written."""
+    for n in range(3):
+        noise = random.Random(n).randbytes(20_000)
+        yield checkpoint(n, {"blob": noise, "list": [noise[at : at + 500] for at in range(0, 15_000, 500)], "n": n})
+
+
+def windows():
+    """Lists that drop their first elements, one behind a first element that stays."""
+    lines = [f"message {n} " * 6 for n in range(60)]
+    for n in range(20):
+        yield checkpoint(n, {"window": lines[n : n + 30], "kept": ["system", *lines[n * 2 : n * 2 + 20]]})
+
+
+def expected(version="v2"):
+    """Per thread, namespace and version (None: live) the checkpoints, oldest first.
+
+    Args:
+        version: of the format.
+    """
+    return expected_v1() if version == "v1" else {**expected_v1(), **expected_v2()}
+
+
+def expected_v2():
+    """What version 2 has in addition."""
+    return {
+        ("long", "", None): list(long_ones()),
+        ("window", "", None): list(windows()),
+        ("scattered", "", None): [checkpoint(n, {"n": n}) for n in range(4)],
+        ("extended", "", None): list(growing(0, 5)),
+    }
+
+
+def expected_v1():
+    """What version 1 has."""
     replaced = [checkpoint(0, {"a": 1}), checkpoint(11, {"a": 99}), checkpoint(2, {"b": [1]})]
     return {
         ("plain", "", None): list(growing(0, 40)),
@@ -90,14 +125,27 @@ def saver_on(path):
     return saver
 
 
+@contextmanager
+def short_records(limit):
+    """Records are as short as this, so that values need DATA records."""
+    from savers._filesystem import log
+
+    real, log.MAX_PAYLOAD = log.MAX_PAYLOAD, limit
+    try:
+        yield
+    finally:
+        log.MAX_PAYLOAD = real
+
+
 def main(version):
     from graphkit import RunnableConfig
 
     saver = saver_on(Path(__file__).with_name(version))
-    for (thread, namespace, number), history in expected().items():
+    for (thread, namespace, number), history in expected(version).items():
         config = RunnableConfig(thread, checkpoint_ns=namespace)
-        for one in history if thread != "replaced" else [history[0], checkpoint(1, {"a": 2}), history[2]]:
-            saver.put(config, one)
+        with short_records(8 << 10 if thread == "long" else 1 << 30):
+            for one in history if thread != "replaced" else [history[0], checkpoint(1, {"a": 2}), history[2]]:
+                saver.put(config, one)
         if number is not None:
             saver.release(config)
     saver.put(RunnableConfig("replaced", checkpoint_id=checkpoint(1, {}).id), expected()["replaced", "", None][1])
@@ -105,7 +153,14 @@ def main(version):
     saver.put_writes(at, WRITES)
     saver.add_tags(at, "one", "two")
     saver.remove_tags(at, "one")
+    for n in range(2):
+        scattered = RunnableConfig("scattered", checkpoint_id=checkpoint(n, {}).id)
+        saver.put_writes(scattered, {"late": n})
+        saver.add_tags(scattered, f"tag {n}")
     saver.close()
+    (extended,) = Path(saver.base_directory).glob("t-extended-*/log")
+    with extended.open("ab") as file:
+        file.truncate(-(-extended.stat().st_size // 4096) * 4096)
     for lock in Path(saver.base_directory, "locks").iterdir():
         lock.unlink()
     Path(saver.base_directory, "locks").rmdir()

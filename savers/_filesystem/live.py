@@ -131,8 +131,12 @@ class LiveHistory(History):
         try:
             listed = self._keyframe(draft, order, packed, {})
             ops, data, flags = self._emit(draft, order)
-            payload = record.pack_keyframe(entry, ops, listed, target, data, self._codec.pack)
-            if len(payload) > log.MAX_PAYLOAD:
+            payload = b""
+            is_too_long = len(data) > _longest_data()
+            if not is_too_long:
+                payload = record.pack_keyframe(entry, ops, listed, target, data, self._codec.pack)
+                is_too_long = len(payload) > log.MAX_PAYLOAD
+            if is_too_long:
                 spilled = self._spill(draft, packed)
                 listed = self._keyframe(draft, order, packed, spilled)
                 ops, data, flags = self._emit(draft, order)

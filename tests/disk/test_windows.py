@@ -1,0 +1,213 @@
+"""Lists that drop their first elements and grow at the end cost what is new, and are read back exactly (DROP)."""
+
+import random
+
+import msgpack
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from graphkit import Checkpoint, RunnableConfig
+from savers import Compression, FileSystemSaver, _delta as delta
+from savers._filesystem import log
+from tests.disk.conftest import frames_of, log_of
+
+CONFIG = RunnableConfig("t")
+PLAIN = {"compression": None}
+PACKED = {"compression": Compression(threshold=400)}
+
+
+def made(number, **state):
+    return Checkpoint(id=f"c{number}", node_id="a", next_node_id="b", state=state, metadata={"step": number})
+
+
+def open_saver(root, **options):
+    return FileSystemSaver(root, **{"fsync": "never", **PLAIN, **options})
+
+
+def message(number):
+    return {"role": "user", "content": random.Random(number).randbytes(150).hex()}
+
+
+NEW = 350
+"""Bytes of a message, packed."""
+OVER = 160
+"""Bytes of a record and its op beside them, at most."""
+
+
+def growths(root, states, fresh):
+    """What each put adds to the log, by type of record; with a fresh saver for each put, or one for all."""
+    found = []
+    saver = open_saver(root)
+    for number, state in enumerate(states):
+        saver.put(CONFIG, made(number, **state))
+        if fresh:
+            saver.close()
+            saver = open_saver(root)
+    saver.close()
+    for frame in frames_of(log_of(root)):
+        if frame.type == log.CHECKPOINT:
+            found.append((frame.end - frame.offset, bool(frame.flags & log.KEY)))
+    return found
+
+
+@pytest.mark.parametrize("fresh", [False, True], ids=["one saver", "fresh savers"])
+@pytest.mark.parametrize("kept", [0, 1], ids=["all move on", "a first one stays"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_window_costs_what_enters_it(tmp_path, fresh, kept, steps):
+    first = [{"role": "system", "content": "s" * 300}][:kept]
+    states = [{"window": [*first, *map(message, range(n * steps, n * steps + 40))]} for n in range(25)]
+    sizes = growths(tmp_path, states, fresh)
+    changes = [size for size, is_key in sizes[1:] if not is_key]
+    assert len(changes) > 15
+    assert max(changes) < steps * NEW + OVER
+    # A keyframe names the pieces, and costs what it names.
+    keyframes = [size for size, is_key in sizes[1:] if is_key]
+    assert all(size < steps * NEW + 1200 for size in keyframes)
+    with open_saver(tmp_path) as saver:
+        assert [dict(one.state) for one in reversed(saver.list(CONFIG))] == states
+        assert saver.verify().ok
+
+
+def test_a_text_and_bytes_that_move_on_cost_what_enters_them(tmp_path):
+    whole = random.Random(1).randbytes(40_000)
+    states = [
+        {"text": whole[n * 100 : n * 100 + 9000].hex(), "bytes": whole[n * 80 : n * 80 + 9000]} for n in range(20)
+    ]
+    sizes = growths(tmp_path, states, fresh=False)
+    assert max(size for size, is_key in sizes[1:] if not is_key) < 200 + 80 + 2 * OVER
+    with open_saver(tmp_path) as saver:
+        assert [dict(one.state) for one in reversed(saver.list(CONFIG))] == states
+
+
+def test_a_pruned_window_costs_what_its_checkpoints_brought(tmp_path):
+    states = [{"window": [*map(message, range(n, n + 40))]} for n in range(40)]
+    growths(tmp_path, states, fresh=False)
+    with open_saver(tmp_path) as saver:
+        saver.prune("t", keep_last=20)
+        assert [dict(one.state) for one in reversed(saver.list(CONFIG))] == states[-20:]
+    assert log_of(tmp_path).stat().st_size < 41 * NEW + 20 * (NEW + OVER) + 4000
+
+
+def test_a_window_that_shrinks_and_one_that_only_drops(tmp_path):
+    base = [*map(message, range(40))]
+    states = [
+        {"window": one}
+        for one in (base, base[5:], base[20:], base[39:], [], base, base[:20], base[1:20], base[1:20] * 2)
+    ]
+    sizes = growths(tmp_path, states, fresh=False)
+    assert sizes[1][0] < OVER
+    assert sizes[2][0] < OVER
+    with open_saver(tmp_path) as saver:
+        assert [dict(one.state) for one in reversed(saver.list(CONFIG))] == states
+        assert saver.verify().ok
+
+
+# Any edit, against a model
+
+
+ELEMENTS = st.one_of(
+    st.integers(-5, 300),
+    st.text("ab", max_size=3),
+    st.just("x" * 90),
+    st.just(["y" * 40, 1]),
+    st.binary(min_size=70, max_size=90),
+)
+EDITS = st.one_of(
+    st.tuples(st.just("slide"), st.integers(0, 12), st.lists(ELEMENTS, max_size=6)),
+    st.tuples(st.just("slide behind the first"), st.integers(0, 12), st.lists(ELEMENTS, max_size=6)),
+    st.tuples(st.just("insert"), st.integers(0, 12), st.lists(ELEMENTS, max_size=3)),
+    st.tuples(st.just("remove"), st.integers(0, 12), st.just([])),
+    st.tuples(st.just("repeat"), st.integers(0, 2), st.just([])),
+    st.tuples(st.just("set"), st.just(0), st.lists(ELEMENTS, max_size=30)),
+)
+
+
+def edited(items, edit):
+    kind, at, new = edit
+    if kind == "slide":
+        return [*items[at:], *new]
+    if kind == "slide behind the first":
+        return [*items[:1], *items[1 + at :], *new]
+    if kind == "insert":
+        return [*items[:at], *new, *items[at:]]
+    if kind == "remove":
+        return items[:at] + items[at + 1 :]
+    if kind == "repeat":
+        return items * at
+    return new
+
+
+CARE = st.sampled_from(["none", "prune", "remove", "copy", "compact", "repair", "reopen"])
+
+
+@settings(max_examples=100)
+@given(
+    start=st.lists(ELEMENTS, max_size=40),
+    edits=st.lists(st.tuples(EDITS, EDITS, CARE), min_size=1, max_size=12),
+    options=st.sampled_from([PLAIN, PACKED]),
+)
+def test_random_edits_are_read_back_through_puts_and_rewrites(tmp_path_factory, start, edits, options):
+    root = tmp_path_factory.mktemp("window")
+    saver = open_saver(root, **options)
+    items, others, model = start, ["first", *start], {}
+
+    def expect(one, thread="t"):
+        found = {each.id: dict(each.state) for each in reversed(one.list(RunnableConfig(thread)))}
+        assert found == model
+        assert list(found) == list(model)
+        assert one.verify(thread).ok, one.verify(thread).problems
+
+    for number, (edit, other, care) in enumerate(edits):
+        items, others = edited(items, edit)[:400], edited(others, other)[:400]
+        state = {"window": items, "other": others, "n": number}
+        saver.put(CONFIG, made(number, **state))
+        model[f"c{number}"] = state
+        if care == "prune" and len(model) > 3:
+            saver.prune("t", keep_last=3)
+            model = dict(list(model.items())[-3:])
+        elif care == "remove" and len(model) > 2:
+            gone = list(model)[len(model) // 2]
+            saver.remove(CONFIG, [gone])
+            del model[gone]
+        elif care == "copy":
+            saver.copy("t", f"u{number}")
+            expect(saver, f"u{number}")
+        elif care == "compact":
+            saver.compact("t")
+        elif care == "repair":
+            path = log_of(root)
+            last = frames_of(path)[-1]
+            data = bytearray(path.read_bytes())
+            data[(last.offset + last.end) // 2] ^= 1
+            path.write_bytes(data)
+            saver.close()
+            saver = open_saver(root, **options)
+            assert saver.repair("t").lost == ()
+        elif care == "reopen":
+            saver.close()
+            saver = open_saver(root, **options)
+        expect(saver)
+    with open_saver(root, **options) as fresh:
+        expect(fresh)
+    saver.close()
+
+
+@settings(max_examples=300)
+@given(old=st.lists(ELEMENTS, max_size=40), edits=st.lists(EDITS, min_size=1, max_size=3))
+def test_the_op_between_two_values_makes_one_of_the_other(old, edits):
+    new = old
+    for edit in edits:
+        new = edited(new, edit)
+    before, after = msgpack.packb(old), msgpack.packb(new)
+    table = delta.Table(opaque=False)
+    data = b"?" * 1000
+    table.apply([delta.SET, "k", len(before)], before, len(data))
+    data += before
+    op = delta.difference(table.values["k"], before[delta.split(before, 0)[2] :], after, opaque=False)
+    if op is not None:
+        ops, brought = delta.emit({"k": op}, ["k"])
+        table.apply(ops, brought, len(data))
+        data += brought
+        assert len(brought) <= len(after)
+    (body,) = delta.bodies([table.values["k"]], lambda start, length: data[start : start + length])
+    assert delta.header(table.values["k"].kind, table.values["k"].count) + body == after

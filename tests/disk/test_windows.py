@@ -36,7 +36,6 @@ OVER = 160
 
 def growths(root, states, fresh):
     """What each put adds to the log, by type of record; with a fresh saver for each put, or one for all."""
-    found = []
     saver = open_saver(root)
     for number, state in enumerate(states):
         saver.put(CONFIG, made(number, **state))
@@ -44,10 +43,11 @@ def growths(root, states, fresh):
             saver.close()
             saver = open_saver(root)
     saver.close()
-    for frame in frames_of(log_of(root)):
-        if frame.type == log.CHECKPOINT:
-            found.append((frame.end - frame.offset, bool(frame.flags & log.KEY)))
-    return found
+    return [
+        (frame.end - frame.offset, bool(frame.flags & log.KEY))
+        for frame in frames_of(log_of(root))
+        if frame.type == log.CHECKPOINT
+    ]
 
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["one saver", "fresh savers"])

@@ -1,0 +1,264 @@
+"""Every bit of every file of a store, flipped one at a time: noticed, of no cost to other threads, and corrected."""
+
+import itertools
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
+from savers import Compression, FileSystemSaver
+from savers._filesystem import log
+from tests.disk.conftest import frames_of, log_of
+from tests.disk.crashes import quiet
+from tests.disk.simfs import SimFS
+
+ODD = "Not Plain!"
+PLACES = [("plain", ""), ("plain", "inner"), (ODD, ""), (ODD, "Sub graph!"), ("released", "")]
+
+
+def made(number, **state):
+    return Checkpoint(
+        id=f"00000000-0000-7000-8000-{number:012x}",
+        node_id=f"n{number}",
+        next_node_id=f"n{number + 1}",
+        state={"n": number, **state},
+        metadata={"step": number},
+    )
+
+
+def open_saver(root, **options):
+    return FileSystemSaver(root, fsync="never", compression=Compression(threshold=300), lock_timeout=0, **options)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    root = tmp_path_factory.mktemp("bits") / "store"
+    with open_saver(root) as saver:
+        for thread, namespace in PLACES:
+            config = RunnableConfig(thread, checkpoint_ns=namespace)
+            for number in range(3):
+                items = [f"item {n}" for n in range(number, number + 12)]
+                saver.put(config, made(number, items=items, text="lorem ipsum " * 30, zeros=bytes(600)))
+            saver.put_writes(config, {"branch": [1, "x"]})
+            saver.add_tags(config, "good")
+            saver.put(config.with_check_point_id(made(1).id), made(1, items=["instead"]))
+        saver.release(RunnableConfig("released"))
+        saver.put(RunnableConfig("released"), made(7))
+    shutil.rmtree(root / "locks")
+    for lock in root.rglob("run.lock"):
+        lock.unlink()
+    return root
+
+
+def seen(saver):
+    """Everything in a store, by thread."""
+    found = {}
+    for thread in ("plain", ODD, "released"):
+        listed = {}
+        for namespace in saver.namespaces(thread):
+            config = RunnableConfig(thread, checkpoint_ns=namespace)
+            ids = [one.id for one in saver.list(config)]
+            listed[namespace] = [
+                (one.id, repr(list(one.state.items())), repr(dict(one.metadata)), one.created_at,
+                 repr(saver.get_writes(config.with_check_point_id(one.id))), saver.tags_of(config.with_check_point_id(one.id)))
+                for one in saver.list(config)
+            ]  # fmt: skip
+            assert len(ids) == len(listed[namespace])
+        versions = [
+            [(one.id, repr(list(one.state.items()))) for one in saver.tag(RunnableConfig(thread), version).checkpoints]
+            for version in saver.versions_by_thread_id(thread)
+        ]
+        found[thread] = listed, versions
+    return found
+
+
+def files_of(root):
+    return sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file())
+
+
+def bits_of(path):
+    return [(place, bit) for place in range(path.stat().st_size) for bit in range(8)]
+
+
+def flipped(tree, parts, place, bit):
+    """A tree of bytes with one bit of one file flipped."""
+    name, *below = parts
+    if below:
+        return {**tree, name: flipped(tree[name], below, place, bit)}
+    data = bytearray(tree[name])
+    data[place] ^= 1 << bit
+    return {**tree, name: bytes(data)}
+
+
+def tree_of(path):
+    """A directory as the simulated disk takes it."""
+    return {one.name: tree_of(one) if one.is_dir() else one.read_bytes() for one in path.iterdir()}
+
+
+def expect_noticed_and_corrected(tree, file, place, bit, whole):
+    """Flip a bit of a store, look at it, repair it, and compare everything."""
+    saver = open_saver("/", io=SimFS(flipped(tree, file.parts, place, bit), record=False))
+    report = saver.verify()
+    assert not report.ok
+    assert [problem.path for problem in report.problems] == [str(file)]
+    for thread in {"plain", ODD, "released"} - {owner_of(file)}:
+        assert saver.get(RunnableConfig(thread)).state["n"] == (7 if thread == "released" else 2)
+    repaired = saver.repair()
+    assert repaired.ok, repaired
+    assert repaired.lost == ()
+    assert saver.verify().ok
+    assert not saver.repair().changed
+    assert seen(saver) == whole
+
+
+def owner_of(file):
+    return next((thread for thread in ("plain", ODD, "released") if file.parts[0] == log_of("", thread).parts[0]), None)
+
+
+def sweep(store, choose):
+    tree, count = tree_of(store), 0
+    with quiet():
+        whole = seen(open_saver("/", io=SimFS(tree, record=False)))
+        for file in files_of(store):
+            for place, bit in choose(store / file):
+                expect_noticed_and_corrected(tree, file, place, bit, whole)
+                count += 1
+    return count
+
+
+def sampled(path):
+    """Some bits of each part of each record, and of the file's header."""
+    dice = random.Random(path.name)
+    bits = bits_of(path)
+    if path.name == "graphkit.store":
+        return dice.sample(bits, 30)
+    chosen = dice.sample(bits[: 64 * 8], 12)
+    for frame in frames_of(path):
+        parts = (frame.offset, frame.offset + log.FRAME_SIZE, frame.end - log.TRAILER_SIZE, frame.end)
+        for start, end in itertools.pairwise(parts):
+            chosen += dice.sample(bits[start * 8 : end * 8], 2)
+    return chosen
+
+
+def test_a_sample_of_all_bits_is_noticed_and_corrected(store):
+    assert len(files_of(store)) == 7
+    assert sweep(store, sampled) > 350
+
+
+@pytest.mark.long
+def test_every_bit_is_noticed_and_corrected(store):
+    total = sum((store / file).stat().st_size * 8 for file in files_of(store))
+    assert sweep(store, bits_of) == total > 50_000
+
+
+def test_no_reader_is_told_a_wrong_state_by_a_flipped_bit(store, tmp_path):
+    """A read gives what was stored, or an error: never less, and never anything else."""
+    with open_saver(store) as saver:
+        whole = seen(saver)["plain"]
+    root = tmp_path / "copy"
+    shutil.copytree(store, root)
+    file = log_of("", "plain")
+    data = (store / file).read_bytes()
+    dice = random.Random(5)
+    refused = 0
+    for place, bit in dice.sample(bits_of(store / file), 600):
+        changed = bytearray(data)
+        changed[place] ^= 1 << bit
+        (root / file).write_bytes(changed)
+        with open_saver(root) as saver:
+            try:
+                found = saver.get(RunnableConfig("plain"))
+                listed = [(one.id, repr(list(one.state.items()))) for one in saver.list(RunnableConfig("plain"))]
+            except CheckpointCorruptionError:
+                refused += 1
+                continue
+            expected = [one[:2] for one in whole[0][""]]
+            assert found.id == made(2).id, (place, bit)
+            assert listed == expected, (place, bit)
+    assert refused > 100
+
+
+# The flag SCATTERED
+
+
+def flags_of(root, thread="t"):
+    return [
+        (frame.type, bool(frame.flags & log.SCATTERED))
+        for frame in frames_of(log_of(root, thread))
+        if frame.type != log.META
+    ]
+
+
+CONFIG = RunnableConfig("t")
+OLD = CONFIG.with_check_point_id(made(0).id)
+NEW = CONFIG.with_check_point_id(made(1).id)
+LATE = {
+    "writes to an older one": lambda saver: saver.put_writes(OLD, {"k": 1}),
+    "a tag of an older one": lambda saver: saver.add_tags(OLD, "tag"),
+    "a tag taken off an older one": lambda saver: saver.remove_tags(OLD, "tag"),
+    "replacing an older one": lambda saver: saver.put(OLD, made(0, text="instead")),
+    "replacing the last one": lambda saver: saver.put(NEW, made(1, text="instead")),
+}
+NEAR = {
+    "writes to the last one": lambda saver: saver.put_writes(NEW, {"k": 1}),
+    "writes to the latest": lambda saver: saver.put_writes(CONFIG, {"k": 1}),
+    "a tag of the last one": lambda saver: saver.add_tags(CONFIG, "tag"),
+    "another checkpoint": lambda saver: saver.put(CONFIG, made(2)),
+}
+
+
+@pytest.mark.parametrize("fresh", [False, True], ids=["one saver", "fresh savers"])
+@pytest.mark.parametrize("name", [*LATE, *NEAR])
+def test_scattered_is_set_from_the_first_record_on_that_is_about_an_older_checkpoint(tmp_path, name, fresh):
+    saver = open_saver(tmp_path)
+    steps = [
+        lambda saver: saver.put(CONFIG, made(0)),
+        lambda saver: saver.put(CONFIG, made(1)),
+        lambda saver: saver.put_writes(CONFIG, {"near": 1}),
+        {**LATE, **NEAR}[name],
+        lambda saver: saver.put(CONFIG, made(8)),
+        lambda saver: saver.add_tags(CONFIG, "near"),
+    ]
+    for step in steps:
+        step(saver)
+        if fresh:
+            saver.close()
+            saver = open_saver(tmp_path)
+    saver.close()
+    assert [is_set for _, is_set in flags_of(tmp_path)] == [False] * 3 + [name in LATE] * 3
+
+
+def test_scattered_ends_with_a_rewrite_that_puts_all_in_order(tmp_path):
+    with open_saver(tmp_path) as saver:
+        for number in range(4):
+            saver.put(CONFIG, made(number))
+        saver.put_writes(OLD, {"k": 1})
+        saver.add_tags(NEW, "tag")
+        assert [is_set for _, is_set in flags_of(tmp_path)] == [False] * 4 + [True] * 2
+        saver.remove(CONFIG, [made(3).id])
+        assert not any(is_set for _, is_set in flags_of(tmp_path))
+        saver.put(CONFIG, made(5))
+        assert not any(is_set for _, is_set in flags_of(tmp_path))
+        assert saver.get_writes(OLD) == {"k": 1}
+        saver.copy("t", "u")
+    assert not any(is_set for _, is_set in flags_of(tmp_path, "u"))
+
+
+def test_scattered_is_kept_by_a_copy_and_after_it(tmp_path):
+    with open_saver(tmp_path) as saver:
+        for number in range(3):
+            saver.put(CONFIG, made(number))
+        saver.put_writes(OLD, {"k": 1})
+        saver.copy("t", "u")
+        saver.put(RunnableConfig("u"), made(9))
+    assert [is_set for _, is_set in flags_of(tmp_path, "u")] == [False] * 3 + [True] * 2
+
+
+def test_the_golden_log_of_version_1_is_scattered_when_it_goes_on(tmp_path):
+    """Version 1 does not say, so what comes behind it must."""
+    shutil.copytree(Path(__file__).with_name("golden") / "v1", tmp_path / "v1")
+    with FileSystemSaver(tmp_path / "v1", fsync="never") as saver:
+        saver.put(RunnableConfig("replaced"), made(9))
+    assert flags_of(tmp_path / "v1", "replaced")[-1] == (log.CHECKPOINT, True)

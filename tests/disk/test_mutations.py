@@ -173,7 +173,7 @@ def without_going_on_after_a_short_write():
     return mock.patch.object(LiveHistory, "_append", _append)
 
 
-def without_telling_what_is_loose():
+def without_telling_what_is_not_synced():
     return mock.patch.object(LiveHistory, "is_synced_before_use", new=True)
 
 
@@ -307,7 +307,7 @@ MUTATIONS = [
     (without_undoing, full_disk),
     (without_a_durable_undo, crash_states(crashes.failed_write)),
     (without_going_on_after_a_short_write, full_disk),
-    (without_telling_what_is_loose, crash_states(crashes.two_savers, crashes.two_workers)),
+    (without_telling_what_is_not_synced, crash_states(crashes.two_savers, crashes.two_workers)),
 ]
 
 

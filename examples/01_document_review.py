@@ -1,10 +1,10 @@
-"""Review a folder of text files: read and measure each, ask a human about the doubtful ones, write a report.
+"""Review a folder of text files: read and measure each, ask a human about doubtful ones, write a report.
 
-Shows: a loop whose every step is a checkpoint; `interrupt()` for a human's answer; going on after a kill.
+Shows: a loop with a checkpoint after every step; `interrupt()`, which asks a human; recovery after a kill.
 Run:   python examples/01_document_review.py [--documents DIR] [--runs DIR] [--thread ID] [--answers yes|no|ask]
 Prints a line per stored step (`measure bread.txt`), then the report. Kill it at any moment (kill -9) and start it
-again: it goes on after the last stored step, or asks the open question again. --thread names a review and its folder;
-work.log there gets a line per node, the last thing that a node does before its checkpoint is stored.
+again: it continues after the last stored step, or repeats the pending question. --thread names a review and its
+folder. Each node appends a line to work.log there, just before its checkpoint is stored.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def judge(state):
 def report(state):
     new = state["target"] / "report.new"
     new.write_text("".join(f"{line}\n" for line in state["results"]), encoding="utf-8")
-    new.replace(new.with_suffix(".txt"))  # all at once: nobody ever sees half a report
+    new.replace(new.with_suffix(".txt"))  # atomic: a reader never sees half a report
     return {"document": "report.txt"}
 
 
@@ -73,7 +73,7 @@ while given is not None:
         if isinstance(step, InterruptionMetadata):
             print(f"{step.payload}. Accept it? (y/n)", flush=True)
             answer = sys.stdin.readline() if args.answers == "ask" else args.answers
-            given = GraphResume(answer.startswith("y")) if answer else None  # no answer: the question stays open
+            given = GraphResume(answer.startswith("y")) if answer else None  # end of input: the interrupt stays pending
         elif step.is_end:
             print((target / "report.txt").read_text(encoding="utf-8"), end="")
         elif not step.is_start:

@@ -1,10 +1,10 @@
-"""A conversation that remembers what was said before, also after a restart.
+"""A conversation with an assistant that remembers earlier messages, even after a restart.
 
-Shows: MessagesState; one run per message on one thread; a state that the next process finds again. The assistant is a
-few rules, so that it needs no network; put a model in their place.
+Shows: MessagesState; one run per message on one thread; a state that a later process finds again.
+The assistant follows a few rules and needs no network. Replace it with a model.
 Run:   python examples/02_conversation.py [--runs DIR] [--thread ID]
-Reads a message per line and prints an answer to each, until the input ends. Tell it `my name is Ada`, stop it, start it
-again and ask `what is my name?`: it prints `Your name is Ada.`
+Reads one message per line and prints an answer to each, until the input ends. Type `my name is Ada`, stop
+the program, start it again and ask `what is my name?`: it prints `Your name is Ada.`
 """
 
 import argparse
@@ -22,7 +22,7 @@ class Conversation(MessagesState):
 
 
 def message(sender, text):
-    return {"from": sender, "at": datetime.now(UTC), "text": text}  # the time tells two equal texts apart
+    return {"from": sender, "at": datetime.now(UTC), "text": text}  # the time distinguishes two equal texts
 
 
 def listen(state):

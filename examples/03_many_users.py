@@ -1,8 +1,8 @@
-"""Many users side by side: one graph, one store, a thread for each user.
+"""Many concurrent users: one graph, one store, and a thread for each user.
 
-Shows: isolation by thread id (of any shape), concurrent runs, what the store knows of all threads, one user deleted.
+Shows: isolation by thread id (any string), concurrent runs, queries over all threads, deleting one user.
 Run:   python examples/03_many_users.py [--runs DIR] [--users N]
-Prints the baskets of three users, then what the store holds. Started again, every basket grows further.
+Prints the baskets of three users, then a summary of the store. Each further start adds to every basket.
 """
 
 import argparse
@@ -39,7 +39,7 @@ app = graph.compile(checkpoint_saver=saver)
 
 
 def shop(number):
-    """Three runs, one after the other; those of other users happen in between."""
+    """Start three runs, one after another, while runs of other users are in progress."""
     user = RunnableConfig(thread_id=f"users/{number}@example.org")
     for step in range(3):
         app.invoke({"wish": list(PRICES)[(number + step * step) % len(PRICES)]}, user)

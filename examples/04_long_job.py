@@ -1,9 +1,9 @@
 """A long job in pieces, with progress: count the primes below a limit.
 
-Shows: a step per piece of work, so that a kill costs one piece; progress read from the stored state.
+Shows: one step per piece of work, so that a kill costs one piece; progress read from the stored state.
 Run:   python examples/04_long_job.py [--limit N] [--piece N] [--runs DIR]
-Prints a line per finished piece, `40%  4204 primes below 40000`, and at the end `9592 primes below 100000`. Kill it
-(kill -9) and start it again: it says where it goes on, and no finished piece is counted again.
+Prints a line per finished piece, `40%  4204 primes below 40000`, and finally `9592 primes below 100000`.
+Kill it (kill -9) and start it again: it prints where it continues, and counts no finished piece again.
 """
 
 import argparse

@@ -1,8 +1,9 @@
-"""Time travel: look at every past state, go back to one, take another way, and keep both.
+"""Time travel: list every past state, go back to one, change it, and keep both histories.
 
-Shows: get_state_history, a fork by update_state (as_node, goto), runs from a past checkpoint, parents.
+Shows: get_state_history, a fork with update_state (as_node, goto), runs from a past checkpoint, parents.
 Run:   python examples/05_time_travel.py [--runs DIR]
-Prints the history of a trip, newest first; then the same after a change of mind in the middle; then both lines.
+Prints the history of a trip, newest first, then the history after a change in the middle, then every line
+of the history from its end to its start.
 """
 
 import argparse
@@ -33,7 +34,7 @@ parser = argparse.ArgumentParser(description="Travel back in time.")
 parser.add_argument("--runs", default="runs")
 app = graph.compile(checkpoint_saver=FileSystemSaver(Path(parser.parse_args().runs, "trips")))
 trip = RunnableConfig(thread_id="trip")
-app.compile_config.checkpoint_saver.delete(trip)  # each start of this example tells the same story
+app.compile_config.checkpoint_saver.delete(trip)  # so that each start of this example prints the same
 
 
 def show(title):
@@ -45,19 +46,19 @@ def show(title):
 app.invoke({"money": 120, "by": "plane"}, trip)
 show("The trip, newest first:")
 
-# Back to before the ticket was bought: the state there, with another choice, is a new checkpoint beside the old ones.
+# Go back to the checkpoint before the ticket was bought. The changed state is a new checkpoint; the old ones stay.
 before = next(snapshot for snapshot in app.get_state_history(trip) if snapshot.next == "travel")
 fork = app.update_state(before.config, {"by": "train"})
 app.invoke(GraphResume(), fork)
 show("After going back and taking the train:")
 
-# Any node may be next, or count as done.
+# `goto` makes any node the next one; `as_node` treats a node as done.
 after = app.update_state(before.config, {"money": 10, "log": "robbed"}, goto="stay")
 print("robbed:", app.invoke(GraphResume(), after)["log"])
 lift = app.update_state(before.config, {"log": "a friend's car"}, as_node="travel")
 print("as if travel had returned:", app.invoke(GraphResume(), lift)["log"])
 
-# Nothing was rewritten: every line of the story can still be followed from its end to its start.
+# No checkpoint was rewritten: every line of the history can be followed from its end to its start.
 history = {snapshot.checkpoint_id: snapshot for snapshot in app.get_state_history(trip)}
 for end in reversed([snapshot for snapshot in history.values() if snapshot.next == END]):
     line = [end]

@@ -1,10 +1,11 @@
-"""A data pipeline that fails in stage 3 the first time: ingest, preprocess, analyze, report.
+"""A data pipeline whose third stage fails the first time: ingest, preprocess, analyze, report.
 
-Shows: a run that fails and is resumed by a later process; finished stages are not run again; the status in between;
-an observer; why it failed, read from the store.
+Shows: a failed run that a later process resumes without repeating finished stages; the status of a thread
+between the two runs, read from the store; an observer.
 Run:   python examples/06_data_pipeline.py [--runs DIR]      (twice)
-Prints the stages as they run and, the first time, `failed: node 'analyze' failed: ConnectionError: ...`. The second
-time it prints that it goes on with `analyze`, runs the two stages that are left, and prints the report.
+Prints each stage as it starts. The first time it then prints `failed: node 'analyze' failed:
+ConnectionError: ...`. The second time it says that it continues with `analyze`, runs the remaining two
+stages, and prints the report.
 """
 
 import argparse
@@ -32,7 +33,7 @@ def preprocess(state):
 
 def analyze(state):
     service = runs / "service-is-up"
-    if not service.exists():  # the first time the service is down; it will be up the next time
+    if not service.exists():  # the service is down the first time and up the next time
         service.touch()
         raise ConnectionError("the service does not answer")
     degrees = state["degrees"].values()

@@ -1,9 +1,9 @@
-"""Parallel research: search three libraries at once, read every find at once, and write the answer when all is in.
+"""Parallel research: search three libraries in parallel, read all finds in parallel, then write the answer.
 
-Shows: a fork and its join, a map over items that are decided at run time, reducers in the order of the edges, chunks
-from a generator, the drawing of the graph with the path a run took.
+Shows: a fork and its join; a map over items that are known only at run time; reducers that merge in the order
+of the edges; chunks from a generator; a diagram of the graph with the path that a run took.
 Run:   python examples/07_parallel_research.py [QUESTION] [--draw]
-Prints the finds, the answer word by word, and with --draw the graph in Mermaid.
+Prints the finds, then the answer word by word, and with --draw the graph in Mermaid.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def search(shelf):
 
 
 def read(find):
-    """One find: runs beside the others, and its note stands where its find stands."""
+    """Read one find, in parallel with the others; the notes keep the order of the finds."""
     shelf, title = find.split(": ")
     return {"notes": f"{title} ({shelf})"}
 

@@ -1,10 +1,10 @@
-"""An approval inside a subgraph: orders are checked by a graph of their own, which asks a human about large ones.
+"""An approval inside a subgraph: a nested graph checks orders and asks a human about large ones.
 
-Shows: a compiled graph as a node, with a history of its own; a question inside it, answered through the outer graph by
-a later process; what waits, and where; the subgraph's finished nodes are not run again.
+Shows: a compiled graph as a node, with its own history; an interrupt inside it that a later process answers
+through the outer graph; where an interrupt is pending. The resume repeats no finished node of the subgraph.
 Run:   python examples/08_subgraph_approval.py [--runs DIR] [--answer yes|no]
-Prints, without an answer, `check`, the question and where it waits. With one it goes on in the subgraph, without
-`check`, and prints the outcome: `250 for a boat: approved`.
+Without an answer, prints `check`, the question, and where the run waits for the answer. With an answer, it
+continues inside the subgraph, does not run `check` again, and prints the outcome: `250 for a boat: approved`.
 """
 
 import argparse

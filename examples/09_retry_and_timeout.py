@@ -1,9 +1,9 @@
-"""Retry and timeout: a service that is slow the first time and busy the second, and a payment that must happen once.
+"""Retry and timeout: a service hangs once and is busy once, and a payment must happen only once.
 
-Shows: RetryPolicy and timeout on a node, what an observer hears of them, and `config.once`, whose recorded result is
-found again when the node is repeated.
+Shows: RetryPolicy and timeout on a node; the retry events that an observer receives; `config.once`, which
+records its result and returns the record when the node runs again.
 Run:   python examples/09_retry_and_timeout.py
-Prints one payment, the two attempts that failed and why, and the receipt.
+Prints one payment, the two failed attempts with their reasons, and the receipt.
 """
 
 import asyncio
@@ -41,4 +41,4 @@ app = graph.compile(checkpoint_saver=MemorySaver(), observers=[watch])
 
 final = asyncio.run(app.ainvoke({}, RunnableConfig(thread_id="order")))
 print(final["receipt"])
-assert len({key.rpartition("/")[0] for key in attempts}) == 1, "one visit of the node, three attempts"
+assert len({key.rpartition("/")[0] for key in attempts}) == 1, "one execution of the node, three attempts"

@@ -1,6 +1,6 @@
 """langgraph4j's documentation page on checkpoints, usage by usage, in Java's spelling.
 
-Shows: that code written for langgraph4j reads the same here; docs/porting-from-java.md has the table.
+Shows: code written for langgraph4j reads the same here; docs/porting-from-java.md lists the names.
 Run:   python examples/java_style.py
 Prints a line per usage, such as `time travel: 4 checkpoints before, 6 after`.
 """
@@ -29,7 +29,7 @@ class State(AgentState):
 
 
 class ValidatingCheckpointSaver(SaverWrapper):
-    """A saver around a saver: override what should differ, the rest goes to the delegate."""
+    """A saver that wraps another: it overrides one method and forwards the others to the delegate."""
 
     def put(self, config, checkpoint):
         if not checkpoint.getNodeId() or not checkpoint.getState():
@@ -53,7 +53,7 @@ def compiled(saver, **options):
     return graph.compile(builder.build())
 
 
-# Memory: run, look at the last state, at the history
+# Memory: run the graph, then read the latest state and the history
 app, config = compiled(MemorySaver()), thread("1")
 state = app.invoke({"messages": "hello"}, config)
 print("invoke:", state.data["messages"])
@@ -64,7 +64,7 @@ for snapshot in app.getStateHistory(config)[:2]:
     assert app.stateOf(config.withCheckPointId(snapshot.getCheckpointId())).getState() == snapshot.getState()
     print("getStateHistory:", snapshot.getNodeId(), snapshot.config.checkPointId() == snapshot.getCheckpointId())
 
-# releaseThread(true): the history ends with the run; release by hand gives it as a Tag
+# releaseThread(true): the run's end releases the history; an explicit release returns it as a Tag
 saver = MemorySaver()
 compiled(saver, releaseThread=True).invoke({"messages": "hello"}, config)
 print("releaseThread:", len(saver.list(config)), "checkpoints left")
@@ -72,7 +72,7 @@ compiled(saver).invoke({"messages": "hello"}, config)
 tag = saver.release(config)
 print("release:", tag.threadId(), len(tag.checkpoints), "checkpoints, left:", saver.get(config))
 
-# Versions: one per release
+# Versions: each release makes one
 saver = VersionedMemorySaver()
 app = compiled(saver, releaseThread=True)
 for text in ("first", "second"):
@@ -80,7 +80,7 @@ for text in ("first", "second"):
 print("versions:", *saver.versionsByThreadId(config), "last:", saver.getVersion(config))
 print("tag:", saver.tag(config, 1).checkpoints[0].getState()["messages"])
 
-# A human in the loop: InterruptionMetadata is the last output; update, then resume with GraphResume
+# Human in the loop: the last output is an InterruptionMetadata; update the state, then resume with GraphResume
 app, config = compiled(ValidatingCheckpointSaver(MemorySaver()), interruptBefore="tool"), thread("human")
 last = list(app.stream({"messages": "delete it"}, config))[-1]
 assert isinstance(last, InterruptionMetadata)
@@ -89,11 +89,11 @@ updated = app.updateState(config, {"approved": "yes"})
 print("updateState:", updated.checkPointId() == app.lastStateOf(config).getCheckpointId(), updated.nextNode())
 print("GraphResume:", app.invoke(GraphResume(), config).value("messages")[-1])
 
-# updateState with a node: as if that node had returned the values
+# updateState with a node: acts as if that node had returned the values
 forced = app.updateState(config, {"messages": "said by hand"}, "agent")
 print("updateState as agent:", app.getState(forced).getNextNodeId())
 
-# Time travel: go back to a checkpoint, change it, run on from there; what was stays
+# Time travel: go back to a checkpoint, change it and continue from there; the old checkpoints stay
 history = app.getStateHistory(config)
 past = next(snapshot for snapshot in history if snapshot.getNextNodeId() == "tool")
 fork = app.updateState(RunnableConfig.builder(config).checkPointId(past.getCheckpointId()).build(), {"approved": "no"})
@@ -104,14 +104,14 @@ try:
 except CheckpointNotFoundError as error:
     print("unknown checkpoint:", type(error).__name__)
 
-# Many sessions at once, each on its own thread
+# Concurrent sessions, each on its own thread
 with ThreadPoolExecutor() as pool:
     app = compiled(MemorySaver())
     futures = [pool.submit(app.invoke, {"messages": f"session {n}"}, thread(f"session-{n}")) for n in range(20)]
     assert all(future.result().value("messages")[0] == f"session {n}" for n, future in enumerate(futures))
 print("sessions:", len(futures))
 
-# Files: another saver object, as after a restart, finds it all
+# Files: another saver object, as after a restart, reads the same threads
 with TemporaryDirectory() as folder:
     compiled(FileSystemSaver(Path(folder)), interruptBefore="tool").invoke({"messages": "hello"}, thread("disk"))
     app = compiled(FileSystemSaver(Path(folder)))

@@ -1,11 +1,12 @@
-"""A LangGraph application on graphkit's files: a report is written section by section, and a human approves it.
+"""A LangGraph application on graphkit's files: it writes a report section by section and asks for approval.
 
-Shows: FileSystemCheckpointSaver in place of LangGraph's own; a run that is killed goes on with the next section; one
-that waits for a human is answered by a later process; graphkit reads its history.
+Shows: FileSystemCheckpointSaver in place of LangGraph's own savers; a killed run that continues with the next
+section; an interrupt that a later process answers; the history as the graphkit command reads it.
 Run:   python examples/langgraph_review.py [--runs DIR] [--answer yes|no] [--kill-after N]
 Needs: pip install 'graphkit-durable[langgraph]'
-Prints each section as it is written, then the question; with an answer, the outcome. With --kill-after 2 it is killed
-after two sections; run again, it prints the others only. `graphkit history runs report` then lists every step.
+Prints each section as it is written, then the question; with an answer, the outcome. With --kill-after 2 it kills
+itself after two sections; started again, it prints only the others. Then `graphkit history runs report` lists
+every step.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""One thread that cannot be read costs no other thread anything (DESIGN 7.3)."""
+"""One thread that cannot be read costs no other thread anything (promise 3)."""
 
 import os
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""langgraph4j's constants, options, serializer and its list of defects (behaviour, sections 1, 4, 15, 16 and 19), re-stated.
+"""langgraph4j's constants, options, serializer and its list of defects (behaviours 1, 4, 15, 16 and 19), re-stated.
 
 What was reproduced there must not happen here. Most of it is proved at length elsewhere; here each has its number.
 """

@@ -1,4 +1,4 @@
-"""langgraph4j's drawings (behaviour, section 17), re-stated: the layout of both syntaxes."""
+"""langgraph4j's drawings (behaviour 17), re-stated: the layout of both syntaxes."""
 
 from graphkit import END, START, StateGraph
 from graphkit._diagram import GraphRepresentation

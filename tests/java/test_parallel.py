@@ -1,4 +1,4 @@
-"""langgraph4j's parallel branches (behaviour, section 13), re-stated; and its defects there, which are not copied."""
+"""langgraph4j's parallel branches (behaviour 13), re-stated; and its defects there, which are not copied."""
 
 import operator
 import threading

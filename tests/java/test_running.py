@@ -1,4 +1,4 @@
-"""langgraph4j's runs, interrupts, resumes and histories (behaviour, sections 5 to 11), re-stated."""
+"""langgraph4j's runs, interrupts, resumes and histories (behaviours 5 to 11), re-stated."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""langgraph4j's state, channels and reducers (behaviour, section 2), re-stated. Deviations are the design's."""
+"""langgraph4j's state, channels and reducers (behaviour 2), re-stated. Deviations are the design's."""
 
 from graphkit import (
     END,

@@ -1,4 +1,4 @@
-"""langgraph4j's outputs and streaming nodes (behaviour, sections 10, 13 and 14), re-stated."""
+"""langgraph4j's outputs and streaming nodes (behaviours 10, 13 and 14), re-stated."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""langgraph4j's subgraphs (behaviour, section 12): merged, compiled, and called by hand, re-stated."""
+"""langgraph4j's subgraphs (behaviour 12): merged, compiled, and called by hand, re-stated."""
 
 import pytest
 

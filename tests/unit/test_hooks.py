@@ -1,4 +1,4 @@
-"""Hooks: who is called around what, in which order; and which hooks are problems. Reference, section 18."""
+"""Hooks: who is called around what, in which order; and which hooks are problems. Behaviour 18."""
 
 import asyncio
 import inspect

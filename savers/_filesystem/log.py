@@ -15,6 +15,7 @@ from savers._filesystem.frame import (
     CHECKPOINT,
     COMPRESSED,
     DATA,
+    END,
     FRAME_SIZE,
     HEADER_SIZE,
     KEY,
@@ -190,13 +191,16 @@ class Tail:
         return self._at
 
     def skip_zeros(self) -> None:
-        """Step back over the zeros at the end of a log."""
+        """Step back over the zeros at the end of a log, but not over those at the end of a record of version 1."""
+        end = self._at
         while self._at > HEADER_SIZE:
             start = max(HEADER_SIZE, self._at - TAIL_READ)
             data = self._read(start, self._at)[start - self._base : self._at - self._base]
             kept = data.rstrip(b"\0")
             self._at = start + len(kept)
             if kept:
+                if kept[-1] != END:
+                    self._at = end
                 return
 
     def step(self) -> Frame | None:

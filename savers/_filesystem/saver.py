@@ -588,7 +588,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
                 self._ready(history)
                 before = history.end
                 if history.fd >= 0 and rewrite.compact(self._store, history) and history.refresh():
-                    freed += before - history.end
+                    freed += max(0, before - history.end)
         return freed
 
     async def averify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> StoreReport:

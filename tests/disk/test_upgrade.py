@@ -190,6 +190,14 @@ def test_copying_writes_version_2_and_keeps_all(root, before):
     assert versions_of(root)[str(log_of(root, "copy").relative_to(root))] == 2
 
 
+def test_a_copy_that_ends_in_a_record_of_version_1_is_opened_from_its_end(root):
+    open_saver(root).copy("plain", "copied")
+    assert frames_of(log_of(root, "copied"))[-1].boot is None, "its last record is of version 1"
+    reader = open_saver(root)
+    assert reader.info(RunnableConfig("copied")) is not None
+    assert reader._store.live("copied", "").index is None, "the log was not read from its beginning"
+
+
 def test_releasing_keeps_the_log_as_it_is(root, before):
     whole = log_of(root, "plain").read_bytes()
     with open_saver(root) as saver:

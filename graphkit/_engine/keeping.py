@@ -138,7 +138,8 @@ class Keeping(Strand):
         Raises:
             MaxIterationsError: it would be one too many.
         """
-        self.check_limit(node_id)
+        if self.step >= self.limit:
+            self.check_limit(node_id)
         self.step += 1
 
     def answers(self, key: str) -> tuple[Any, ...]:

@@ -124,7 +124,8 @@ class Strand(Walk):
             if self.post is not None:
                 run.tell_failed(node.id, error)
             raise self._failed(node, item, visit, error) from error
-        self._finish(node, item, visit)
+        if visit.asked or visit.attempt > 1 or visit.outputs:
+            self._finish(node, item, visit)
         return result
 
     def _finish(self, node: Node, item: int | None, visit: Visit) -> None:

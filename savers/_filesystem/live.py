@@ -375,9 +375,15 @@ class LiveHistory(History):
                 self.close()
                 raise
         offset = self.end or len(birth)
-        if flags & (log.SCATTERED | log.REPLACE):
-            self.is_scattered = True
-        frame = self._packed_frame(offset, type, payload, flags, back, key)
+        if self.version < log.MAJOR:
+            # Only the record that ends a log is appended to one of version 1; all others come after the upgrade.
+            frame = log.pack_frame_v1(offset, self.fid, self.seq, type, payload, flags, back, key)
+        else:
+            if self.is_scattered or flags & (log.SCATTERED | log.REPLACE):
+                self.is_scattered = True
+                flags |= log.SCATTERED
+            unsynced = 0 if self.is_synced_before_use else offset - self.synced
+            frame = log.pack_frame(offset, self.fid, self.seq, type, payload, flags, back, key, unsynced, self.boot)
         try:
             self._append(birth + frame if birth else frame)
         except BaseException:
@@ -393,15 +399,6 @@ class LiveHistory(History):
         self.close()
         with suppress(OSError):
             self.io.unlink(self.path)
-
-    def _packed_frame(self, offset: int, type: int, payload: bytes, flags: int, back: int, key: int) -> bytes:
-        if self.version < log.MAJOR:
-            # Only the record that ends a log is appended to one of version 1; all others come after the upgrade.
-            return log.pack_frame_v1(offset, self.fid, self.seq, type, payload, flags, back, key)
-        if self.is_scattered:
-            flags |= log.SCATTERED
-        unsynced = 0 if self.is_synced_before_use else offset - self.synced
-        return log.pack_frame(offset, self.fid, self.seq, type, payload, flags, back, key, unsynced, self.boot)
 
     def _append(self, data: bytes) -> None:
         start = self.end

@@ -2,6 +2,7 @@
 
 import os
 import struct
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -97,6 +98,18 @@ class CountingIO(FileIO):
 def open_files():
     """How many descriptors this process has."""
     return len([*Path("/proc/self/fd").iterdir()])
+
+
+@pytest.fixture(autouse=True)
+def ended_flushers():
+    """Ends the threads that sync every so many seconds, of savers whose process is said to have died."""
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        if thread.name == "graphkit-flush" and thread._args:
+            stop, _ = thread._args
+            stop.set()
+            thread.join()
 
 
 @pytest.fixture

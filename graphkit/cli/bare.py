@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from graphkit.errors import DISTRIBUTION
+from graphkit import __version__
 
 SUMMARY: Final = "See and steer the runs of a checkpoint directory."
 COMMANDS: Final = (
@@ -42,9 +42,7 @@ COMMANDS: Final = (
 
 def version_line() -> str:
     """What `graphkit --version` prints."""
-    from importlib.metadata import version
-
-    return f"graphkit {version(DISTRIBUTION)}"
+    return f"graphkit {__version__}"
 
 
 def answer_to(args: Sequence[str], advice: str) -> str | None:

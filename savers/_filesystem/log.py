@@ -200,7 +200,7 @@ class Tail:
             self._at = start + len(kept)
             if kept:
                 if kept[-1] != END:
-                    self._at = end
+                    self._at, self._data, self._base = end, b"", end
                 return
 
     def step(self) -> Frame | None:

@@ -200,7 +200,9 @@ class Tail:
             self._at = start + len(kept)
             if kept:
                 if kept[-1] != END:
-                    self._at, self._data, self._base = end, b"", end
+                    self._at = end
+                    self._base = end
+                    self._data = b""
                 return
 
     def step(self) -> Frame | None:

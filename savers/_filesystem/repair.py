@@ -428,7 +428,9 @@ def _identify(store: Store, history: Examined, size: int) -> int:
             fids[extent.fid] += 1
         fid = fids.most_common(1)[0][0] if fids else 0
         header = log.Header(fid, 0, 0, layout.place_of(history.thread_id).digest)
-    history.header, history.fid, history.version = header, header.fid, header.major
+    history.header = header
+    history.fid = header.fid
+    history.version = header.major
     meta = description(store, history.path)
     if meta:
         history.take_meta(meta)

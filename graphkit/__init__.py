@@ -10,17 +10,6 @@ from graphkit._abc import (
     InterruptableAction as InterruptableAction,
     StateSerializer as StateSerializer,
 )
-from graphkit._channels import (
-    REMOVE as REMOVE,
-    RESET as RESET,
-    AppenderChannel as AppenderChannel,
-    Channel as Channel,
-    Channels as Channels,
-    Reducer as Reducer,
-    RemoveByHash as RemoveByHash,
-    RemoveIdentifier as RemoveIdentifier,
-    ReplaceAllWith as ReplaceAllWith,
-)
 from graphkit._checkpoint import Checkpoint as Checkpoint, Tag as Tag
 from graphkit._compile_config import CompileConfig as CompileConfig
 from graphkit._compiled import CompiledGraph as CompiledGraph
@@ -40,7 +29,18 @@ from graphkit._output import (
     WaitingInterrupt as WaitingInterrupt,
 )
 from graphkit._retry import RetryPolicy as RetryPolicy
-from graphkit._state import AgentState as AgentState, MessagesState as MessagesState
+from graphkit._values.channels import (
+    REMOVE as REMOVE,
+    RESET as RESET,
+    AppenderChannel as AppenderChannel,
+    Channel as Channel,
+    Channels as Channels,
+    Reducer as Reducer,
+    RemoveByHash as RemoveByHash,
+    RemoveIdentifier as RemoveIdentifier,
+    ReplaceAllWith as ReplaceAllWith,
+)
+from graphkit._values.state import AgentState as AgentState, MessagesState as MessagesState
 from graphkit._visit import GraphInterrupt as GraphInterrupt, interrupt as interrupt
 from graphkit.errors import (
     AccessDeniedError as AccessDeniedError,

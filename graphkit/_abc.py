@@ -29,9 +29,9 @@ from graphkit._beside import (
 )
 from graphkit._checkpoint import Checkpoint, Tag
 from graphkit._config import THREAD_ID_DEFAULT, ConfigLike, RunnableConfig
-from graphkit._frozen import FrozenDict, freeze
 from graphkit._names import JavaNames
 from graphkit._output import CheckpointInfo, HistorySummary, InterruptionMetadata, WaitingInterrupt
+from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._visit import HandHold, held_by_hand, locks_of_runs
 from graphkit._watch import Change, PollingWatch, Watch
 from graphkit.errors import (

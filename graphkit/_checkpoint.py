@@ -9,13 +9,13 @@ from os import urandom
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
-from graphkit._frozen import FrozenDict, freeze
 from graphkit._names import JavaNames
-from graphkit._state import AgentState, Changes, merge
+from graphkit._values.frozen import FrozenDict, freeze
+from graphkit._values.state import AgentState, Changes, merge
 from graphkit.errors import CheckpointSerializationError
 
 if TYPE_CHECKING:
-    from graphkit._channels import Channel
+    from graphkit._values.channels import Channel
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)

@@ -21,8 +21,8 @@ from graphkit._engine.update import Update
 from graphkit._engine.walk import Walk, is_update, no_checkpoint
 from graphkit._names import JavaNames
 from graphkit._output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, WaitingInterrupt
-from graphkit._state import AgentState
 from graphkit._topology import Topology
+from graphkit._values.state import AgentState
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError
 
 Input = Mapping[str, Any] | GraphResume | None

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from graphkit._abc import StateSerializer
 from graphkit._assembly import assembled, checked_child
-from graphkit._channels import Channel
 from graphkit._compile_config import CompileConfig
 from graphkit._compiled import CompiledGraph
 from graphkit._config import END, START
@@ -19,8 +18,9 @@ from graphkit._hooks import Hooks
 from graphkit._merging import Sketch
 from graphkit._retry import RetryPolicy
 from graphkit._schema_forms import schema_of
-from graphkit._state import AgentState, MessagesState
 from graphkit._topology import Call, Condition, Node, plain_id
+from graphkit._values.channels import Channel
+from graphkit._values.state import AgentState, MessagesState
 from graphkit.errors import GraphStateError
 
 if TYPE_CHECKING:

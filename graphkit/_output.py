@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, final
 
 from graphkit._checkpoint import Checkpoint, new_id
 from graphkit._config import END, START, RunnableConfig
-from graphkit._frozen import freeze
 from graphkit._names import JavaNames
+from graphkit._values.frozen import freeze
 
 if TYPE_CHECKING:
-    from graphkit._state import AgentState
+    from graphkit._values.state import AgentState
 
 When = Literal["before", "after", "inside", "action"]
 """Where a run stopped: before or after a node, inside one (`interrupt()`), or at an InterruptableAction's wish."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeGuard
 
 from graphkit._abc import StateSerializer
-from graphkit._channels import Channel
-from graphkit._frozen import FrozenDict, freeze
-from graphkit._state import AgentState, merge
+from graphkit._values.channels import Channel
+from graphkit._values.frozen import FrozenDict, freeze
+from graphkit._values.state import AgentState, merge
 from graphkit.errors import GraphStateError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class StateSchema:
         return self.merge(data, update)
 
     def merge(self, data: FrozenDict, update: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
-        """Merge a node's update; see `graphkit._state.merge`."""
+        """Merge a node's update; see `graphkit._values.state.merge`."""
         return merge(data, update, self.channels)
 
     def plain(self, update: Mapping[str, Any]) -> Mapping[str, Any]:

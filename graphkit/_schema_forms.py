@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from graphkit._abc import StateSerializer
-from graphkit._channels import Channel
-from graphkit._frozen import private_copy
 from graphkit._schema import StateSchema, application_types, channels_of, is_pydantic_model
-from graphkit._state import AgentState
+from graphkit._values.channels import Channel
+from graphkit._values.frozen import private_copy
+from graphkit._values.state import AgentState
 from graphkit.errors import GraphStateError
 
 

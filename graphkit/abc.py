@@ -9,7 +9,7 @@ from graphkit._abc import (
     copy_thread as copy_thread,
 )
 from graphkit._beside import check_tags as check_tags, check_writes as check_writes
-from graphkit._channels import Channel as Channel, Reducer as Reducer, RemoveIdentifier as RemoveIdentifier
+from graphkit._values.channels import Channel as Channel, Reducer as Reducer, RemoveIdentifier as RemoveIdentifier
 from graphkit._watch import Change as Change, Watch as Watch
 
 __all__ = [

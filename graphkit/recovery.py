@@ -20,7 +20,7 @@ from graphkit._config import RunnableConfig
 from graphkit._manager import CheckpointManager, CheckpointPolicy, Comparison, compare
 from graphkit._output import GraphResume
 from graphkit._readable import last_good
-from graphkit._state import AgentState
+from graphkit._values.state import AgentState
 from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError
 
 __all__ = ["CheckpointManager", "CheckpointPolicy", "Comparison", "arecover", "compare", "last_good", "recover"]

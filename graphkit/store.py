@@ -20,8 +20,8 @@ from uuid import uuid4
 from graphkit._abc import BaseCheckpointSaver, _in_thread
 from graphkit._checkpoint import Checkpoint
 from graphkit._config import START, RunnableConfig
-from graphkit._frozen import FrozenDict, freeze, private_copy
 from graphkit._observe import EVENTS, Event, Observer, called
+from graphkit._values.frozen import FrozenDict, freeze, private_copy
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,

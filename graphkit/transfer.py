@@ -23,7 +23,7 @@ from graphkit._abc import BaseCheckpointSaver, HasVersions, public_metadata
 from graphkit._beside import well_formed
 from graphkit._checkpoint import Checkpoint
 from graphkit._config import RunnableConfig
-from graphkit._portable import Packed, PortableValues, change_between, changed, line_of
+from graphkit._values.json_values import Packed, PortableValues, change_between, changed, line_of
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,

@@ -1,8 +1,8 @@
 """MemorySaver: histories in the memory of this process, as fast as a saver can be. Ports langgraph4j's class.
 
 Values in a state are immutable, so checkpoints are kept as they are and share all that did not change. Only application
-objects that are mutable themselves (`PRIVATE`, see `graphkit._frozen`) are copied: as they come from a caller's hand,
-and as they are handed out.
+objects that are mutable themselves (`PRIVATE`, see `graphkit._values.frozen`) are copied: as they come from a caller's
+hand, and as they are handed out.
 """
 
 # ruff: noqa: SLF001 - savers make checkpoints from parts, which is not for users
@@ -18,10 +18,10 @@ from graphkit._abc import BaseCheckpointSaver, Retention, ThreadLike, info_of, t
 from graphkit._beside import check_tags, check_writes
 from graphkit._checkpoint import Checkpoint, Tag
 from graphkit._config import ConfigLike, RunnableConfig
-from graphkit._frozen import PLAIN, PRIVATE, FrozenDict, freeze, kind_of, private_copy
 from graphkit._output import CheckpointInfo, HistorySummary, WaitingInterrupt
-from graphkit._serde import Codec
-from graphkit._state import REMOVED, SET
+from graphkit._values.codec import Codec
+from graphkit._values.frozen import PLAIN, PRIVATE, FrozenDict, freeze, kind_of, private_copy
+from graphkit._values.state import REMOVED, SET
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
 
 _EMPTY = FrozenDict()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from graphkit._abc import HasVersions, ThreadLike, thread_id_of
 from graphkit._checkpoint import Tag
 from graphkit._config import ConfigLike, RunnableConfig
-from graphkit._frozen import FrozenDict
+from graphkit._values.frozen import FrozenDict
 from graphkit.errors import CheckpointNotFoundError
 from savers._memory import MemorySaver, _History
 

@@ -26,8 +26,8 @@ from graphkit._engine.keeping import Keeping
 from graphkit._engine.packed import pack_marked, unpack_marked
 from graphkit._engine.requests import Load, Request
 from graphkit._engine.walk import KEEPS, VISIT, Steps, no_checkpoint
-from graphkit._frozen import freeze
 from graphkit._output import GraphResume, When
+from graphkit._values.frozen import freeze
 from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointNotFoundError,

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final, final
 
-from graphkit._channels import REMOVE
 from graphkit._engine.packed import keys_of, only, pack, unpack
-from graphkit._frozen import FrozenDict, FrozenList, extended, freeze
-from graphkit._state import SET, Changes
+from graphkit._values.channels import REMOVE
+from graphkit._values.frozen import FrozenDict, FrozenList, extended, freeze
+from graphkit._values.state import SET, Changes
 
 EXTRA: Final = "graphkit:updates"
 """The key, in the stored state of an embedded graph."""

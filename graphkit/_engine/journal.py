@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol, final
 
 from graphkit._beside import ANSWER, stops_of
-from graphkit._frozen import freeze
 from graphkit._output import ABSENT
+from graphkit._values.frozen import freeze
 from graphkit._visit import Visit
 from graphkit.errors import GraphRunnerError
 

@@ -10,8 +10,8 @@ from graphkit._checkpoint import Checkpoint
 from graphkit._config import RunnableConfig
 from graphkit._engine.journal import RunJournal
 from graphkit._engine.requests import Request
-from graphkit._frozen import FrozenDict
 from graphkit._output import GraphResume, InterruptionMetadata, When
+from graphkit._values.frozen import FrozenDict
 
 Steps = Generator[Request, Any, None]
 

@@ -20,10 +20,10 @@ from graphkit._engine.program import Program
 from graphkit._engine.requests import Load, Record, Request, Save
 from graphkit._engine.strand import Strand
 from graphkit._engine.walk import EMPTY, RESUMED, VISIT, Steps
-from graphkit._frozen import FrozenDict, FrozenList, freeze
 from graphkit._output import GraphResume, InterruptionMetadata, When
-from graphkit._state import Changes
 from graphkit._topology import Node
+from graphkit._values.frozen import FrozenDict, FrozenList, freeze
+from graphkit._values.state import Changes
 from graphkit.errors import MaxIterationsError, NodeExecutionError
 
 _PATH_LENGTH: Final = 100

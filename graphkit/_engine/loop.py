@@ -37,9 +37,9 @@ from graphkit._engine.packed import unpack
 from graphkit._engine.requests import Discard, Emit, Finish, Record, Release
 from graphkit._engine.strand import Halt
 from graphkit._engine.walk import EMPTY, Steps, told
-from graphkit._frozen import FrozenDict, freeze
 from graphkit._output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot
-from graphkit._state import Changes
+from graphkit._values.frozen import FrozenDict, freeze
+from graphkit._values.state import Changes
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
 from graphkit.when import Step
 

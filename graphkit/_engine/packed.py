@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from graphkit._channels import REMOVE, RESET, RemoveByHash, ReplaceAllWith
-from graphkit._frozen import FrozenDict, freeze
+from graphkit._values.channels import REMOVE, RESET, RemoveByHash, ReplaceAllWith
+from graphkit._values.frozen import FrozenDict, freeze
 
 _SET: Final = "set"
 _DO: Final = "do"

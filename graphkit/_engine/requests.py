@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, final
 from graphkit._abc import BaseCheckpointSaver
 from graphkit._checkpoint import Checkpoint
 from graphkit._config import RunnableConfig
-from graphkit._frozen import FrozenDict
 from graphkit._output import NodeOutput
-from graphkit._state import Changes
 from graphkit._topology import Call
+from graphkit._values.frozen import FrozenDict
+from graphkit._values.state import Changes
 from graphkit._visit import Visit
 
 if TYPE_CHECKING:

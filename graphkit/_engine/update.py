@@ -13,7 +13,7 @@ from graphkit._engine.contribution import EXTRA, Contribution
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Load, Record, Request, Save
 from graphkit._engine.walk import KEEPS, VISIT, Walk, no_checkpoint
-from graphkit._frozen import freeze
+from graphkit._values.frozen import freeze
 from graphkit.errors import GraphRunnerError
 
 

@@ -13,10 +13,10 @@ from graphkit._engine.contribution import visible
 from graphkit._engine.packed import pack
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Ask, LoadWrites, Request
-from graphkit._frozen import FrozenDict, freeze, private_copy
 from graphkit._output import Command
-from graphkit._state import AgentState, Changes
 from graphkit._topology import Call, Condition, Node
+from graphkit._values.frozen import FrozenDict, freeze, private_copy
+from graphkit._values.state import AgentState, Changes
 from graphkit._visit import GraphInterrupt, Journal
 from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecutionError
 

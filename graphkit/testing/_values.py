@@ -14,11 +14,11 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from graphkit._abc import BaseCheckpointSaver
-from graphkit._channels import Channel
 from graphkit._checkpoint import Checkpoint
 from graphkit._config import RunnableConfig
-from graphkit._frozen import FrozenDict, FrozenList, FrozenSet
-from graphkit._state import Changes, merge
+from graphkit._values.channels import Channel
+from graphkit._values.frozen import FrozenDict, FrozenList, FrozenSet
+from graphkit._values.state import Changes, merge
 
 HOSTILE_IDS: Final = (
     "",

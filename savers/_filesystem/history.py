@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from graphkit._abc import StateSerializer
 from graphkit._checkpoint import Checkpoint
-from graphkit._frozen import PRIVATE, FrozenDict, freeze, private_copy
-from graphkit._serde import MalformedDataError
+from graphkit._values.codec import MalformedDataError
+from graphkit._values.frozen import PRIVATE, FrozenDict, freeze, private_copy
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerError,
@@ -33,7 +33,7 @@ from savers._filesystem.record import Entry
 _LOOKED_AT: Final = 8 << 10
 
 if TYPE_CHECKING:
-    from graphkit._serde import Codec
+    from graphkit._values.codec import Codec
     from savers._filesystem.io import FileIO
 
 

@@ -11,7 +11,7 @@ from operator import is_
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from graphkit._frozen import PRIVATE, FrozenDict, FrozenList, kind_of, private_copy
+from graphkit._values.frozen import PRIVATE, FrozenDict, FrozenList, kind_of, private_copy
 from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
 from savers import _delta as delta
 from savers._filesystem import layout, log, record
@@ -20,8 +20,8 @@ from savers._filesystem.record import Entry
 
 if TYPE_CHECKING:
     from graphkit._checkpoint import Checkpoint
-    from graphkit._serde import Codec
-    from graphkit._state import Changes
+    from graphkit._values.codec import Codec
+    from graphkit._values.state import Changes
     from savers._compression import Compression
     from savers._filesystem.io import FileIO
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from msgpack import Packer, unpackb
 
-from graphkit._frozen import FrozenDict
+from graphkit._values.frozen import FrozenDict
 from graphkit.errors import CheckpointCorruptionError
 from savers._filesystem.frame import KEY, Frame
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from graphkit._abc import StateSerializer
-    from graphkit._serde import Codec
+    from graphkit._values.codec import Codec
     from savers._compression import Compression
     from savers._filesystem.io import FileIO
 

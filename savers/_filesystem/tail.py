@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from graphkit._beside import told_beside
-from graphkit._serde import MalformedDataError
+from graphkit._values.codec import MalformedDataError
 from graphkit._watch import Change, Kind
 from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
 from savers._filesystem import log, record

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgpack import ExtType, unpackb
 
-from graphkit._frozen import FrozenDict
+from graphkit._values.frozen import FrozenDict
 from graphkit.errors import CheckpointCorruptionError
 from savers import _delta as delta
 from savers._filesystem import log, record

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from graphkit._checkpoint import Checkpoint
-from graphkit._frozen import PLAIN, FrozenDict, FrozenList, freeze
-from graphkit._state import REMOVED, SET, Changes
+from graphkit._values.frozen import PLAIN, FrozenDict, FrozenList, freeze
+from graphkit._values.state import REMOVED, SET, Changes
 from graphkit.errors import CheckpointSerializationError
 from savers import _delta as delta
 

@@ -21,8 +21,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from graphkit._checkpoint import Checkpoint
 from graphkit._config import RunnableConfig
-from graphkit._frozen import freeze
 from graphkit._output import CheckpointInfo
+from graphkit._values.frozen import freeze
 from graphkit.errors import CheckpointConflictError
 from savers._filesystem import FileSystemSaver
 from savers.langgraph.channels import (

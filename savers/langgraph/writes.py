@@ -15,7 +15,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
 
 from graphkit._checkpoint import Checkpoint
 from graphkit._config import RunnableConfig
-from graphkit._frozen import FrozenList
+from graphkit._values.frozen import FrozenList
 from graphkit.errors import CheckpointNotFoundError
 from savers.langgraph.channels import WRITES, Encoder
 

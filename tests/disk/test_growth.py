@@ -9,8 +9,8 @@ import pytest
 
 from graphkit import Checkpoint
 from graphkit._checkpoint import new_id
-from graphkit._frozen import FrozenDict, extended, freeze
-from graphkit._state import Changes
+from graphkit._values.frozen import FrozenDict, extended, freeze
+from graphkit._values.state import Changes
 from savers import FileSystemSaver
 from savers._filesystem import log as frames
 

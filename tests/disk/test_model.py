@@ -5,8 +5,8 @@ import random
 import pytest
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit._frozen import FrozenDict, freeze
-from graphkit._state import Changes, merge
+from graphkit._values.frozen import FrozenDict, freeze
+from graphkit._values.state import Changes, merge
 from graphkit.testing import same
 from savers._filesystem import live
 

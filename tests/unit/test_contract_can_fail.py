@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, settings
 
 from graphkit import Checkpoint, RunnableConfig, Tag
-from graphkit._frozen import FrozenDict
+from graphkit._values.frozen import FrozenDict
 from graphkit.testing import SaverContract, made
 from graphkit.testing.stateful import SaverMachine
 from savers import MemorySaver, VersionedMemorySaver

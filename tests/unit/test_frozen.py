@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 from pydantic import BaseModel
 
-from graphkit._frozen import (
+from graphkit._values.frozen import (
     PLAIN,
     PRIVATE,
     VALUE,

@@ -14,7 +14,7 @@ from graphkit import (
     Tag,
     interrupt,
 )
-from graphkit._serde import Codec
+from graphkit._values.codec import Codec
 from graphkit.abc import copy_thread
 from savers import FileSystemSaver
 

@@ -15,7 +15,7 @@ from graphkit import (
     StateGraph,
 )
 from graphkit._engine.packed import keys_of, only, pack, unpack
-from graphkit._frozen import freeze
+from graphkit._values.frozen import freeze
 from graphkit.errors import CheckpointSerializationError
 from savers import FileSystemSaver
 

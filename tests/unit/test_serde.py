@@ -22,8 +22,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
-from graphkit._frozen import PLAIN, PRIVATE, VALUE, FrozenDict, FrozenList, FrozenSet, freeze
-from graphkit._serde import Codec, MalformedDataError, array_header
+from graphkit._values.codec import Codec, MalformedDataError, array_header
+from graphkit._values.frozen import PLAIN, PRIVATE, VALUE, FrozenDict, FrozenList, FrozenSet, freeze
 from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError
 
 
@@ -538,7 +538,7 @@ def test_no_memory_is_no_damage(monkeypatch):
     def full(*_args, **_kwargs):
         raise MemoryError
 
-    monkeypatch.setattr("graphkit._serde.codec.unpackb", full)
+    monkeypatch.setattr("graphkit._values.codec.codec.unpackb", full)
     with pytest.raises(MemoryError):
         CODEC.unpack(b"\1")
 

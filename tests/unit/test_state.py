@@ -23,8 +23,8 @@ from graphkit import (
     RunnableConfig,
     StateGraph,
 )
-from graphkit._frozen import FrozenDict, FrozenList, freeze
-from graphkit._state import REMOVED, SET, Changes, merge
+from graphkit._values.frozen import FrozenDict, FrozenList, freeze
+from graphkit._values.state import REMOVED, SET, Changes, merge
 from savers import FileSystemSaver
 
 CHANNELS = {

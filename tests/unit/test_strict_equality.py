@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from graphkit._frozen import freeze
+from graphkit._values.frozen import freeze
 from graphkit.testing import same
 from graphkit.testing._values import Level, Money, Note, Point, answer_model, difference, zoo
 

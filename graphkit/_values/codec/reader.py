@@ -5,11 +5,11 @@ from __future__ import annotations
 from enum import Flag
 from typing import Any, Final, final
 
-from graphkit._frozen import FrozenDict, FrozenList, FrozenSet, kind_of
-from graphkit._serde.codes import DATACLASS, ENUM, FROZENSET, MAP, MARK, MARKS, NAMEDTUPLE, PYDANTIC, SET, TUPLE
-from graphkit._serde.leaves import READERS
-from graphkit._serde.refusal import HOW_TO_REGISTER
-from graphkit._serde.registry import Entry
+from graphkit._values.codec.codes import DATACLASS, ENUM, FROZENSET, MAP, MARK, MARKS, NAMEDTUPLE, PYDANTIC, SET, TUPLE
+from graphkit._values.codec.leaves import READERS
+from graphkit._values.codec.refusal import HOW_TO_REGISTER
+from graphkit._values.codec.registry import Entry
+from graphkit._values.frozen import FrozenDict, FrozenList, FrozenSet, kind_of
 from graphkit.errors import CheckpointSerializationError
 
 

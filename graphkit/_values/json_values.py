@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from datetime import date, time, timedelta
 from typing import Any, Final, NamedTuple, final
 
-from graphkit._frozen import extended, freeze
-from graphkit._serde import Codec
+from graphkit._values.codec import Codec
+from graphkit._values.frozen import extended, freeze
 
 _PACKED: Final = "$packed"
 _INT_BITS: Final = 10_000

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final
 
-from graphkit._channels import REMOVE, RESET, Channel, MessagesChannel
-from graphkit._frozen import (
+from graphkit._names import JavaNames
+from graphkit._values.channels import REMOVE, RESET, Channel, MessagesChannel
+from graphkit._values.frozen import (
     CONTAINERS,
     PRIVATE,
     FrozenDict,
@@ -21,7 +22,6 @@ from graphkit._frozen import (
     kind_of,
     private_copy,
 )
-from graphkit._names import JavaNames
 
 SET: Final = -1
 """In `Changes.ops`: the key has a new value."""

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Protocol, final
 
-from graphkit._frozen import FrozenDict, FrozenList, FrozenSet, extended, freeze
 from graphkit._names import JavaNames
+from graphkit._values.frozen import FrozenDict, FrozenList, FrozenSet, extended, freeze
 
 _THAWED: Final[Mapping[type, type]] = {FrozenList: list, FrozenDict: dict, FrozenSet: set}
 _FEW: Final = 50

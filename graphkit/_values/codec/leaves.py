@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from msgpack import ExtType
 
-from graphkit._serde.codes import COMPLEX, DATE, DATETIME, DECIMAL, INT, PATH, STR, TIME, TIMEDELTA, UUID, ZONE
-from graphkit._serde.refusal import Refused
+from graphkit._values.codec.codes import COMPLEX, DATE, DATETIME, DECIMAL, INT, PATH, STR, TIME, TIMEDELTA, UUID, ZONE
+from graphkit._values.codec.refusal import Refused
 from graphkit.errors import CheckpointSerializationError
 
 # --- numbers and text -------------------------------------------------------------------------------------------------

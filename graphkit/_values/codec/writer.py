@@ -8,11 +8,11 @@ from typing import Any, Final, final
 
 from msgpack import packb
 
-from graphkit._frozen import LEAVES, PLAIN, FrozenDict, FrozenList, FrozenSet
-from graphkit._serde.codes import DATACLASS, ENUM, FROZENSET, MAP, MARKS, NAMEDTUPLE, PYDANTIC, SET, TUPLE
-from graphkit._serde.leaves import encoder, is_native, leaf
-from graphkit._serde.refusal import Refused, advice
-from graphkit._serde.registry import Entry
+from graphkit._values.codec.codes import DATACLASS, ENUM, FROZENSET, MAP, MARKS, NAMEDTUPLE, PYDANTIC, SET, TUPLE
+from graphkit._values.codec.leaves import encoder, is_native, leaf
+from graphkit._values.codec.refusal import Refused, advice
+from graphkit._values.codec.registry import Entry
+from graphkit._values.frozen import LEAVES, PLAIN, FrozenDict, FrozenList, FrozenSet
 
 MAX_DEPTH: Final = 500
 """How deeply containers may be nested; msgpack reads 1024 levels, the rest is for records, which are several."""

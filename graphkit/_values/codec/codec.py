@@ -10,11 +10,11 @@ from typing import Any, Final, NoReturn, final
 
 from msgpack import packb, unpackb
 
-from graphkit._frozen import LEAVES, PLAIN, FrozenDict, FrozenList
-from graphkit._serde.reader import Reader, frozen_dict
-from graphkit._serde.refusal import Refused
-from graphkit._serde.registry import Entry, annotated_types, flavour_of, shown, type_name
-from graphkit._serde.writer import KEYED, MAX_DEPTH, Writer
+from graphkit._values.codec.reader import Reader, frozen_dict
+from graphkit._values.codec.refusal import Refused
+from graphkit._values.codec.registry import Entry, annotated_types, flavour_of, shown, type_name
+from graphkit._values.codec.writer import KEYED, MAX_DEPTH, Writer
+from graphkit._values.frozen import LEAVES, PLAIN, FrozenDict, FrozenList
 from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError
 
 

@@ -1,0 +1,11 @@
+"""Values to msgpack and back: exact, or refused; nothing in data is ever imported or called by name."""
+
+from graphkit._values.codec.codec import (
+    Codec as Codec,
+    MalformedDataError as MalformedDataError,
+    array_header as array_header,
+)
+from graphkit._values.codec.registry import type_name as type_name
+from graphkit._values.codec.writer import MAX_DEPTH as MAX_DEPTH
+
+__all__ = ["MAX_DEPTH", "Codec", "MalformedDataError", "array_header", "type_name"]

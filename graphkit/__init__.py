@@ -10,14 +10,20 @@ from graphkit._abc import (
     InterruptableAction as InterruptableAction,
     StateSerializer as StateSerializer,
 )
-from graphkit._checkpoint import Checkpoint as Checkpoint, Tag as Tag
 from graphkit._compile_config import CompileConfig as CompileConfig
 from graphkit._compiled import CompiledGraph as CompiledGraph
-from graphkit._config import END as END, START as START, RunnableConfig as RunnableConfig, StreamMode as StreamMode
 from graphkit._diagram import GraphRepresentation as GraphRepresentation
 from graphkit._graph import MessagesStateGraph as MessagesStateGraph, StateGraph as StateGraph
 from graphkit._observe import Event as Event, Observer as Observer
-from graphkit._output import (
+from graphkit._records.checkpoint import Checkpoint as Checkpoint, Tag as Tag
+from graphkit._records.config import (
+    END as END,
+    START as START,
+    RunnableConfig as RunnableConfig,
+    StreamMode as StreamMode,
+)
+from graphkit._records.context import GraphInterrupt as GraphInterrupt, interrupt as interrupt
+from graphkit._records.output import (
     CheckpointInfo as CheckpointInfo,
     Command as Command,
     GraphResume as GraphResume,
@@ -41,7 +47,6 @@ from graphkit._values.channels import (
     ReplaceAllWith as ReplaceAllWith,
 )
 from graphkit._values.state import AgentState as AgentState, MessagesState as MessagesState
-from graphkit._visit import GraphInterrupt as GraphInterrupt, interrupt as interrupt
 from graphkit.errors import (
     AccessDeniedError as AccessDeniedError,
     CheckpointConflictError as CheckpointConflictError,

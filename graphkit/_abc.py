@@ -27,12 +27,12 @@ from graphkit._beside import (
     waiting_interrupts,
     well_formed,
 )
-from graphkit._checkpoint import Checkpoint, Tag
-from graphkit._config import THREAD_ID_DEFAULT, ConfigLike, RunnableConfig
 from graphkit._names import JavaNames
-from graphkit._output import CheckpointInfo, HistorySummary, InterruptionMetadata, WaitingInterrupt
+from graphkit._records.checkpoint import Checkpoint, Tag
+from graphkit._records.config import THREAD_ID_DEFAULT, ConfigLike, RunnableConfig
+from graphkit._records.context import HandHold, held_by_hand, locks_of_runs
+from graphkit._records.output import CheckpointInfo, HistorySummary, InterruptionMetadata, WaitingInterrupt
 from graphkit._values.frozen import FrozenDict, freeze
-from graphkit._visit import HandHold, held_by_hand, locks_of_runs
 from graphkit._watch import Change, PollingWatch, Watch
 from graphkit.errors import (
     CheckpointConflictError,

@@ -10,8 +10,8 @@ from datetime import datetime
 from logging import getLogger
 from typing import Any, Final, NamedTuple, get_args
 
-from graphkit._config import END, RunnableConfig
-from graphkit._output import CheckpointInfo, WaitingInterrupt, When
+from graphkit._records.config import END, RunnableConfig
+from graphkit._records.output import CheckpointInfo, WaitingInterrupt, When
 from graphkit._watch import Change
 from graphkit.errors import CheckpointSerializationError
 

@@ -8,9 +8,7 @@ from typing import Any, cast, final
 
 from graphkit._abc import BaseCheckpointSaver
 from graphkit._beside import waiting_interrupts
-from graphkit._checkpoint import Checkpoint
 from graphkit._compile_config import CompileConfig
-from graphkit._config import ConfigLike, RunnableConfig, StreamMode
 from graphkit._default_thread import warn_of_default_thread
 from graphkit._diagram import GraphRepresentation, draw
 from graphkit._engine import embedded
@@ -20,7 +18,9 @@ from graphkit._engine.program import Program
 from graphkit._engine.update import Update
 from graphkit._engine.walk import Walk, is_update, no_checkpoint
 from graphkit._names import JavaNames
-from graphkit._output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, WaitingInterrupt
+from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import ConfigLike, RunnableConfig, StreamMode
+from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, WaitingInterrupt
 from graphkit._topology import Topology
 from graphkit._values.state import AgentState
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError

@@ -8,7 +8,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from graphkit._abc import BaseCheckpointSaver
-from graphkit._config import RunnableConfig
+from graphkit._records.config import RunnableConfig
 from graphkit.errors import DefaultThreadWarning
 
 _WARNED: Final[WeakValueDictionary[int, BaseCheckpointSaver]] = WeakValueDictionary()

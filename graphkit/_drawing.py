@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, final
 
-from graphkit._config import END, START
 from graphkit._merging import Sketch
+from graphkit._records.config import END, START
 from graphkit._scene import Arrow, Names, Scene, Shape
 from graphkit._topology import Topology
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from graphkit._observe import EVENTS
+from graphkit._records.context import CURRENT
 from graphkit._topology import Call
-from graphkit._visit import CURRENT
 from graphkit.errors import GraphRunnerError
 
 

@@ -12,10 +12,10 @@ from graphkit._abc import StateSerializer
 from graphkit._assembly import assembled, checked_child
 from graphkit._compile_config import CompileConfig
 from graphkit._compiled import CompiledGraph
-from graphkit._config import END, START
 from graphkit._diagram import GraphRepresentation, draw
 from graphkit._hooks import Hooks
 from graphkit._merging import Sketch
+from graphkit._records.config import END, START
 from graphkit._retry import RetryPolicy
 from graphkit._schema_forms import schema_of
 from graphkit._topology import Call, Condition, Node, plain_id

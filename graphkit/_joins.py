@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, final
 
-from graphkit._config import END
+from graphkit._records.config import END
 from graphkit._topology import Condition, Fork, Node, Targets, fork_id
 
 Leads = Mapping[str, Sequence[str]]

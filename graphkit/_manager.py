@@ -10,10 +10,10 @@ from logging import getLogger
 from typing import Any, Final, Literal, NamedTuple, ParamSpec, TypeVar, final
 
 from graphkit._abc import BaseCheckpointSaver
-from graphkit._checkpoint import Checkpoint
-from graphkit._config import RunnableConfig
-from graphkit._output import CheckpointInfo
 from graphkit._readable import last_good
+from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import RunnableConfig
+from graphkit._records.output import CheckpointInfo
 from graphkit.errors import CheckpointerError, CheckpointNotFoundError
 
 P = ParamSpec("P")

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple, TypeVar, final
 
-from graphkit._config import END, START
+from graphkit._records.config import END, START
 from graphkit._topology import Call, Condition, Node, Targets
 
 HookKind = Literal["before", "after", "wrap"]

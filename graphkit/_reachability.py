@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from graphkit._config import END, START
+from graphkit._records.config import END, START
 from graphkit._topology import Condition, Fork, Node, Targets
 
 

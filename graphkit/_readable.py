@@ -7,8 +7,8 @@ from logging import getLogger
 from typing import Any, Final
 
 from graphkit._abc import BaseCheckpointSaver, ThreadLike, thread_id_of
-from graphkit._checkpoint import Checkpoint
-from graphkit._config import RunnableConfig
+from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError
 
 _LOGGER: Final = getLogger("graphkit.recovery")

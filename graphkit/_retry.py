@@ -12,7 +12,7 @@ from time import sleep
 from typing import Any, Self, final
 
 from graphkit._names import JavaNames
-from graphkit._visit import CURRENT
+from graphkit._records.context import CURRENT
 
 Retryable = type[Exception] | Callable[[Exception], bool]
 """Which errors: a class of them, or a predicate."""

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple, final
 
-from graphkit._config import END, START
 from graphkit._merging import Sketch
+from graphkit._records.config import END, START
 from graphkit._topology import Condition, Fork, Node, Targets, Topology
 
 _RESERVED: Final = re.compile(

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, final
 
-from graphkit._config import END, START
+from graphkit._records.config import END, START
 from graphkit._schema import StateSchema
 from graphkit.errors import GraphStateError
 

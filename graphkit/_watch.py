@@ -11,9 +11,9 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Protocol, Self, final
 
-from graphkit._checkpoint import Checkpoint
-from graphkit._config import RunnableConfig
-from graphkit._output import CheckpointInfo
+from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import RunnableConfig
+from graphkit._records.output import CheckpointInfo
 from graphkit.errors import CheckpointerConfigurationError
 
 Kind = Literal["checkpoint", "interrupt", "answer", "failure", "progress", "release", "delete", "idle"]

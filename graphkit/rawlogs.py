@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from graphkit._abc import BaseCheckpointSaver
-from graphkit._config import RunnableConfig
+from graphkit._records.config import RunnableConfig
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointCorruptionError,

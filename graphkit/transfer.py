@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple, final
 
 from graphkit._abc import BaseCheckpointSaver, HasVersions, public_metadata
 from graphkit._beside import well_formed
-from graphkit._checkpoint import Checkpoint
-from graphkit._config import RunnableConfig
+from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import RunnableConfig
 from graphkit._values.json_values import Packed, PortableValues, change_between, changed, line_of
 from graphkit.errors import (
     CheckpointConflictError,

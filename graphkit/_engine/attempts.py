@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 from graphkit._engine.kinds import RUN, Chunks, on_thread, on_threads
 from graphkit._engine.timeouts import RUN_IN_TIME, Time
-from graphkit._output import ABSENT
+from graphkit._records.context import CURRENT, Visit
+from graphkit._records.output import ABSENT
 from graphkit._topology import Call
-from graphkit._visit import CURRENT, Visit
 
 if TYPE_CHECKING:
     from graphkit._retry import RetryPolicy

@@ -18,15 +18,15 @@ from graphkit._beside import (
     stops_of,
     unanswered,
 )
-from graphkit._checkpoint import Checkpoint, new_id
-from graphkit._config import START
 from graphkit._engine import embedded
 from graphkit._engine.contribution import EXTRA, visible
 from graphkit._engine.keeping import Keeping
 from graphkit._engine.packed import pack_marked, unpack_marked
 from graphkit._engine.requests import Load, Request
 from graphkit._engine.walk import KEEPS, VISIT, Steps, no_checkpoint
-from graphkit._output import GraphResume, When
+from graphkit._records.checkpoint import Checkpoint, new_id
+from graphkit._records.config import START
+from graphkit._records.output import GraphResume, When
 from graphkit._values.frozen import freeze
 from graphkit.errors import (
     CheckpointerConfigurationError,

@@ -14,7 +14,6 @@ from types import AsyncGeneratorType
 from typing import Any, Final
 
 from graphkit._abc import BaseCheckpointSaver
-from graphkit._checkpoint import Checkpoint
 from graphkit._engine.kinds import outcome_of, settled
 from graphkit._engine.requests import (
     Ask,
@@ -42,8 +41,9 @@ from graphkit._engine.storing import Storing, checkpoint_of, what
 from graphkit._engine.tasks import Loops, Threads, advance, refuse_awaitable, run_node
 from graphkit._engine.walk import Walk
 from graphkit._observe import EVENTS, Level, Outbox
-from graphkit._output import NodeOutput
-from graphkit._visit import CURRENT, Visit, held_by_hand, locks_of_runs
+from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.context import CURRENT, Visit, held_by_hand, locks_of_runs
+from graphkit._records.output import NodeOutput
 from graphkit.errors import CheckpointerError, GraphRunnerError
 
 Steps = Generator[Request, Any, Any]

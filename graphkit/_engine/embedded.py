@@ -16,7 +16,7 @@ from graphkit._engine.contribution import Contribution
 from graphkit._engine.requests import Emit, Finish, Hold, Load, LoadWrites, Record, Request, Save
 from graphkit._engine.strand import Halt
 from graphkit._engine.walk import Steps
-from graphkit._output import ABSENT, GraphResume, InterruptionMetadata
+from graphkit._records.output import ABSENT, GraphResume, InterruptionMetadata
 from graphkit._topology import Node, Topology
 from graphkit._values.frozen import FrozenDict
 from graphkit.errors import GraphRunnerError

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol, final
 
 from graphkit._beside import ANSWER, stops_of
-from graphkit._output import ABSENT
+from graphkit._records.context import Visit
+from graphkit._records.output import ABSENT
 from graphkit._values.frozen import freeze
-from graphkit._visit import Visit
 from graphkit.errors import GraphRunnerError
 
 
@@ -34,7 +34,7 @@ ONCE: Final = "once:"
 
 @final
 class RunJournal:
-    """The journal of a run's visits; see `graphkit._visit.Journal`."""
+    """The journal of a run's visits; see `graphkit._records.context.Journal`."""
 
     __slots__ = ("run",)
 

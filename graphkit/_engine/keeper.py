@@ -6,11 +6,11 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, Protocol
 
 from graphkit._abc import BaseCheckpointSaver
-from graphkit._checkpoint import Checkpoint
-from graphkit._config import RunnableConfig
 from graphkit._engine.journal import RunJournal
 from graphkit._engine.requests import Request
-from graphkit._output import GraphResume, InterruptionMetadata, When
+from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import RunnableConfig
+from graphkit._records.output import GraphResume, InterruptionMetadata, When
 from graphkit._values.frozen import FrozenDict
 
 Steps = Generator[Request, Any, None]

@@ -11,8 +11,6 @@ from typing import Any, Final, Self
 
 from graphkit._abc import BaseCheckpointSaver
 from graphkit._beside import INTERRUPT, unanswered
-from graphkit._checkpoint import Checkpoint, new_id
-from graphkit._config import START, RunnableConfig
 from graphkit._engine import embedded
 from graphkit._engine.contribution import Contribution
 from graphkit._engine.journal import RunJournal, answers_of
@@ -20,7 +18,9 @@ from graphkit._engine.program import Program
 from graphkit._engine.requests import Load, Record, Request, Save
 from graphkit._engine.strand import Strand
 from graphkit._engine.walk import EMPTY, RESUMED, VISIT, Steps
-from graphkit._output import GraphResume, InterruptionMetadata, When
+from graphkit._records.checkpoint import Checkpoint, new_id
+from graphkit._records.config import START, RunnableConfig
+from graphkit._records.output import GraphResume, InterruptionMetadata, When
 from graphkit._topology import Node
 from graphkit._values.frozen import FrozenDict, FrozenList, freeze
 from graphkit._values.state import Changes

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from functools import partial
 from typing import Any, Final, final
 
-from graphkit._output import Command
+from graphkit._records.output import Command
 
 END: Final = object()
 """Comes after the last chunk."""

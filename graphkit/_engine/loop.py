@@ -28,7 +28,6 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from graphkit._beside import FAILURE, unanswered
-from graphkit._config import END, StreamMode
 from graphkit._engine import embedded
 from graphkit._engine.beginning import Beginning
 from graphkit._engine.contribution import visible
@@ -37,7 +36,8 @@ from graphkit._engine.packed import unpack
 from graphkit._engine.requests import Discard, Emit, Finish, Record, Release
 from graphkit._engine.strand import Halt
 from graphkit._engine.walk import EMPTY, Steps, told
-from graphkit._output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot
+from graphkit._records.config import END, StreamMode
+from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._values.state import Changes
 from graphkit.errors import CheckpointerError, CheckpointSerializationError

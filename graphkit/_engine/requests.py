@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, final
 
 from graphkit._abc import BaseCheckpointSaver
-from graphkit._checkpoint import Checkpoint
-from graphkit._config import RunnableConfig
-from graphkit._output import NodeOutput
+from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import RunnableConfig
+from graphkit._records.context import Visit
+from graphkit._records.output import NodeOutput
 from graphkit._topology import Call
 from graphkit._values.frozen import FrozenDict
 from graphkit._values.state import Changes
-from graphkit._visit import Visit
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

@@ -17,7 +17,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple, final
 
 from graphkit._engine.requests import Emit, Record, Request, Start, Stop, Task, Wait, Withdraw
-from graphkit._visit import GraphInterrupt
+from graphkit._records.context import GraphInterrupt
 
 Steps = Generator[Request, Any, Any]
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from queue import Queue
 from typing import Any, Final, final
 
-from graphkit._checkpoint import Checkpoint
 from graphkit._compile_config import CompileConfig
 from graphkit._engine.requests import Record, Save
+from graphkit._records.checkpoint import Checkpoint
 from graphkit.errors import CheckpointerError
 
 _BOUND: Final = 64

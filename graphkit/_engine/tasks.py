@@ -16,7 +16,7 @@ from graphkit._engine.journal import ONCE
 from graphkit._engine.kinds import outcome_of
 from graphkit._engine.remote import Errand, Outcome, RemoteJournal, perform
 from graphkit._engine.requests import Ended, Next, RunNode, Stop, Task
-from graphkit._visit import CURRENT
+from graphkit._records.context import CURRENT
 from graphkit.errors import GraphRunnerError
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import Any
 
 from graphkit._abc import BaseCheckpointSaver
 from graphkit._beside import INNER, INTERRUPT
-from graphkit._checkpoint import Checkpoint
-from graphkit._config import RunnableConfig
 from graphkit._engine.contribution import EXTRA, Contribution
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Load, Record, Request, Save
 from graphkit._engine.walk import KEEPS, VISIT, Walk, no_checkpoint
+from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import RunnableConfig
 from graphkit._values.frozen import freeze
 from graphkit.errors import GraphRunnerError
 

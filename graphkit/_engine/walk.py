@@ -7,17 +7,17 @@ from typing import Any, Final
 
 from graphkit._abc import BaseCheckpointSaver, public_metadata
 from graphkit._beside import well_formed
-from graphkit._checkpoint import Checkpoint
-from graphkit._config import RunnableConfig
 from graphkit._engine.contribution import visible
 from graphkit._engine.packed import pack
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Ask, LoadWrites, Request
-from graphkit._output import Command
+from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import RunnableConfig
+from graphkit._records.context import GraphInterrupt, Journal
+from graphkit._records.output import Command
 from graphkit._topology import Call, Condition, Node
 from graphkit._values.frozen import FrozenDict, freeze, private_copy
 from graphkit._values.state import AgentState, Changes
-from graphkit._visit import GraphInterrupt, Journal
 from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecutionError
 
 Steps = Generator[Request, Any, None]

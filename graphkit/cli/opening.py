@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from graphkit._abc import BaseCheckpointSaver, HasVersions
 from graphkit._compiled import CompiledGraph
-from graphkit._config import RunnableConfig
-from graphkit._output import CheckpointInfo
+from graphkit._records.config import RunnableConfig
+from graphkit._records.output import CheckpointInfo
 from graphkit._wording import plain_text
 from graphkit.cli.values import UsageError, shown
 from graphkit.errors import (

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphkit._compiled import CompiledGraph, Input
-from graphkit._config import RunnableConfig, StreamMode
-from graphkit._output import ABSENT, GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
+from graphkit._records.config import RunnableConfig, StreamMode
+from graphkit._records.output import ABSENT, GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
 from graphkit.cli.opening import checkpoint_of, load_app, saver_of, thread_of
 from graphkit.cli.options import App, Assign, CheckpointId, Directory, Thread
 from graphkit.cli.render import Said, Text, View

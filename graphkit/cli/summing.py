@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from graphkit._abc import BaseCheckpointSaver
-from graphkit._config import RunnableConfig
-from graphkit._output import CheckpointInfo
+from graphkit._records.config import RunnableConfig
+from graphkit._records.output import CheckpointInfo
 from graphkit.cli.looking import history_row, size_of
 from graphkit.cli.opening import open_store, thread_of
 from graphkit.cli.options import Directory, MaybeThread

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from graphkit._abc import BaseCheckpointSaver, HasVersions
-from graphkit._checkpoint import Checkpoint
-from graphkit._config import RunnableConfig
+from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import RunnableConfig
 from graphkit._values.channels import REMOVE
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
 from graphkit.testing._values import GROWING, derived, made, same

@@ -19,7 +19,7 @@ from savers._filesystem.history import History
 from savers._filesystem.record import Entry
 
 if TYPE_CHECKING:
-    from graphkit._checkpoint import Checkpoint
+    from graphkit._records.checkpoint import Checkpoint
     from graphkit._values.codec import Codec
     from graphkit._values.state import Changes
     from savers._compression import Compression

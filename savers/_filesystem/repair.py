@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, cast, final
 
-from graphkit._checkpoint import new_id
+from graphkit._records.checkpoint import new_id
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerError,

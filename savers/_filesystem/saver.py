@@ -21,12 +21,12 @@ from graphkit._abc import (
     thread_id_of,
 )
 from graphkit._beside import Latest, check_tags, check_writes, status_of, still_waiting
-from graphkit._checkpoint import Checkpoint, Tag
-from graphkit._config import ConfigLike, RunnableConfig
-from graphkit._output import CheckpointInfo, HistorySummary, WaitingInterrupt
+from graphkit._records.checkpoint import Checkpoint, Tag
+from graphkit._records.config import ConfigLike, RunnableConfig
+from graphkit._records.context import held_locks
+from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
 from graphkit._values.codec import Codec
 from graphkit._values.frozen import FrozenDict, private_copy
-from graphkit._visit import held_locks
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointCorruptionError,

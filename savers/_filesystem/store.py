@@ -13,7 +13,7 @@ from logging import getLogger
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
-from graphkit._checkpoint import new_id
+from graphkit._records.checkpoint import new_id
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointCorruptionError,

@@ -14,7 +14,7 @@ from savers._filesystem import log, record
 from savers._filesystem.history import History
 
 if TYPE_CHECKING:
-    from graphkit._output import CheckpointInfo
+    from graphkit._records.output import CheckpointInfo
     from savers._filesystem.record import Entry
 
 Info = Callable[[History, "Entry"], "CheckpointInfo"]

@@ -22,7 +22,7 @@ from savers._filesystem.events import Events, is_locked, remote_kind
 from savers._filesystem.tail import Bookmark, GrowingLog, Info
 
 if TYPE_CHECKING:
-    from graphkit._config import RunnableConfig
+    from graphkit._records.config import RunnableConfig
     from savers._filesystem.store import Store
 
 _OPEN: Final = 64

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from graphkit._checkpoint import Checkpoint
+from graphkit._records.checkpoint import Checkpoint
 from graphkit._values.frozen import PLAIN, FrozenDict, FrozenList, freeze
 from graphkit._values.state import REMOVED, SET, Changes
 from graphkit.errors import CheckpointSerializationError

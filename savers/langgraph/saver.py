@@ -19,9 +19,9 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from graphkit._checkpoint import Checkpoint
-from graphkit._config import RunnableConfig
-from graphkit._output import CheckpointInfo
+from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import RunnableConfig
+from graphkit._records.output import CheckpointInfo
 from graphkit._values.frozen import freeze
 from graphkit.errors import CheckpointConflictError
 from savers._filesystem import FileSystemSaver

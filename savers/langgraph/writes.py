@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
 
-from graphkit._checkpoint import Checkpoint
-from graphkit._config import RunnableConfig
+from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import RunnableConfig
 from graphkit._values.frozen import FrozenList
 from graphkit.errors import CheckpointNotFoundError
 from savers.langgraph.channels import WRITES, Encoder

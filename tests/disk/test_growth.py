@@ -8,7 +8,7 @@ from time import time_ns
 import pytest
 
 from graphkit import Checkpoint
-from graphkit._checkpoint import new_id
+from graphkit._records.checkpoint import new_id
 from graphkit._values.frozen import FrozenDict, extended, freeze
 from graphkit._values.state import Changes
 from savers import FileSystemSaver

@@ -10,7 +10,7 @@ import pytest
 
 from graphkit import END, START, GraphInterrupt, GraphResume, NodeExecutionError, RunnableConfig, StateGraph, interrupt
 from graphkit._observe import EVENTS
-from graphkit._visit import CURRENT, Visit
+from graphkit._records.context import CURRENT, Visit
 from graphkit.errors import GraphRunnerError
 from graphkit.flows import (
     always,

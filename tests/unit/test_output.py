@@ -17,7 +17,7 @@ from graphkit import (
     StateSnapshot,
     StreamingOutput,
 )
-from graphkit._output import ABSENT
+from graphkit._records.output import ABSENT
 
 STATE = AgentState({"x": 1})
 

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from graphkit import _retry
+from graphkit._records.context import CURRENT, GraphInterrupt, Visit
 from graphkit._retry import RetryHook, RetryPolicy
-from graphkit._visit import CURRENT, GraphInterrupt, Visit
 
 
 class Journal:

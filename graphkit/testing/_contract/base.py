@@ -9,9 +9,9 @@ from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeVar
 from unittest import SkipTest
 
 from graphkit._abc import BaseCheckpointSaver, HasVersions
-from graphkit._checkpoint import Checkpoint
-from graphkit._config import RunnableConfig
-from graphkit._output import CheckpointInfo
+from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import RunnableConfig
+from graphkit._records.output import CheckpointInfo
 from graphkit.testing._values import application_types, same_checkpoint
 
 E = TypeVar("E", bound=BaseException)

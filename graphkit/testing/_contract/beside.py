@@ -8,8 +8,8 @@ from typing import Any
 
 from graphkit._abc import BaseCheckpointSaver
 from graphkit._beside import ANSWER, FAILURE, INNER, INTERRUPT, ITEMS, TASK, UPDATE, WITHIN
-from graphkit._config import END, RunnableConfig
-from graphkit._output import HistorySummary, WaitingInterrupt
+from graphkit._records.config import END, RunnableConfig
+from graphkit._records.output import HistorySummary, WaitingInterrupt
 from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
 from graphkit.testing._contract.base import SaverTests
 from graphkit.testing._values import at, made, same, stop

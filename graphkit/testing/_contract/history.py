@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta, timezone
 
-from graphkit._config import END, START, ConfigLike, RunnableConfig, StreamMode
+from graphkit._records.config import END, START, ConfigLike, RunnableConfig, StreamMode
 from graphkit.errors import CheckpointNotFoundError
 from graphkit.testing._contract.base import SaverTests
 from graphkit.testing._values import GROWING, at, derived, grow_list, made, same, same_checkpoint

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphkit._abc import ThreadLike
-from graphkit._checkpoint import Tag
+from graphkit._records.checkpoint import Tag
 from graphkit.testing._contract.base import SaverTests
 from graphkit.testing._values import HOSTILE_IDS, at, grow_list, made, same, same_checkpoint
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
 from graphkit._names import JavaNames
-from graphkit._visit import CURRENT, Visit, running
+from graphkit._records.context import CURRENT, Visit, running
 from graphkit.errors import CheckpointerConfigurationError
 
 if TYPE_CHECKING:

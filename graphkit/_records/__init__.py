@@ -1,0 +1,1 @@
+"""What passes between a graph, its engine and a saver: configs, checkpoints, outputs, the node context."""

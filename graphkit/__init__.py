@@ -4,12 +4,6 @@ The public names live here; everything in a module that starts with an underscor
 places where state is kept, `graphkit.abc` what one implements to add another, `graphkit.testing` what tests it.
 """
 
-from graphkit._abc import (
-    BaseCheckpointSaver as BaseCheckpointSaver,
-    HasVersions as HasVersions,
-    InterruptableAction as InterruptableAction,
-    StateSerializer as StateSerializer,
-)
 from graphkit._compile_config import CompileConfig as CompileConfig
 from graphkit._compiled import CompiledGraph as CompiledGraph
 from graphkit._diagram import GraphRepresentation as GraphRepresentation
@@ -35,6 +29,12 @@ from graphkit._records.output import (
     WaitingInterrupt as WaitingInterrupt,
 )
 from graphkit._retry import RetryPolicy as RetryPolicy
+from graphkit._saver.base import (
+    BaseCheckpointSaver as BaseCheckpointSaver,
+    HasVersions as HasVersions,
+    InterruptableAction as InterruptableAction,
+    StateSerializer as StateSerializer,
+)
 from graphkit._values.channels import (
     REMOVE as REMOVE,
     RESET as RESET,

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, final
 
-from graphkit._abc import BaseCheckpointSaver
 from graphkit._observe import Observer
 from graphkit._retry import RetryPolicy
+from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointerConfigurationError
 
 if TYPE_CHECKING:

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast, final
 
-from graphkit._abc import BaseCheckpointSaver
-from graphkit._beside import waiting_interrupts
 from graphkit._compile_config import CompileConfig
 from graphkit._default_thread import warn_of_default_thread
 from graphkit._diagram import GraphRepresentation, draw
@@ -21,6 +19,8 @@ from graphkit._names import JavaNames
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import ConfigLike, RunnableConfig, StreamMode
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, WaitingInterrupt
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.writes import waiting_interrupts
 from graphkit._topology import Topology
 from graphkit._values.state import AgentState
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError

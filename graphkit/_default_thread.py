@@ -7,8 +7,8 @@ import warnings
 from typing import Final
 from weakref import WeakValueDictionary
 
-from graphkit._abc import BaseCheckpointSaver
 from graphkit._records.config import RunnableConfig
+from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import DefaultThreadWarning
 
 _WARNED: Final[WeakValueDictionary[int, BaseCheckpointSaver]] = WeakValueDictionary()

@@ -9,11 +9,11 @@ from functools import wraps
 from logging import getLogger
 from typing import Any, Final, Literal, NamedTuple, ParamSpec, TypeVar, final
 
-from graphkit._abc import BaseCheckpointSaver
-from graphkit._readable import last_good
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.last_readable import last_good
 from graphkit.errors import CheckpointerError, CheckpointNotFoundError
 
 P = ParamSpec("P")

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from graphkit._abc import StateSerializer
+from graphkit._saver.base import StateSerializer
 from graphkit._schema import StateSchema, application_types, channels_of, is_pydantic_model
 from graphkit._values.channels import Channel
 from graphkit._values.frozen import private_copy

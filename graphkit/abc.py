@@ -1,6 +1,6 @@
 """The public door for people who implement something: a saver, a serializer, an action, a channel."""
 
-from graphkit._abc import (
+from graphkit._saver.base import (
     BaseCheckpointSaver as BaseCheckpointSaver,
     HasVersions as HasVersions,
     InterruptableAction as InterruptableAction,
@@ -8,9 +8,9 @@ from graphkit._abc import (
     StateSerializer as StateSerializer,
     copy_thread as copy_thread,
 )
-from graphkit._beside import check_tags as check_tags, check_writes as check_writes
+from graphkit._saver.watch import Change as Change, Watch as Watch
+from graphkit._saver.writes import check_tags as check_tags, check_writes as check_writes
 from graphkit._values.channels import Channel as Channel, Reducer as Reducer, RemoveIdentifier as RemoveIdentifier
-from graphkit._watch import Change as Change, Watch as Watch
 
 __all__ = [
     "BaseCheckpointSaver",

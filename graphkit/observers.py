@@ -15,9 +15,9 @@ from logging import DEBUG, ERROR, INFO, WARNING, Logger, getLogger
 from threading import Lock
 from typing import Final, final
 
-from graphkit._abc import BaseCheckpointSaver, ThreadLike
 from graphkit._named import Named
 from graphkit._observe import EVENTS, Event, EventType, Level, Observer, called, level_of
+from graphkit._saver.base import BaseCheckpointSaver, ThreadLike
 from graphkit.errors import CheckpointerConfigurationError
 
 __all__ = [

@@ -17,8 +17,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, final
 
-from graphkit._abc import BaseCheckpointSaver
 from graphkit._records.config import RunnableConfig
+from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointCorruptionError,

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from graphkit._abc import BaseCheckpointSaver, ThreadLike, _in_thread, public_metadata, thread_id_of
-from graphkit._beside import well_formed
 from graphkit._compiled import CompiledGraph
 from graphkit._manager import CheckpointManager, CheckpointPolicy, Comparison, compare
-from graphkit._readable import last_good
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import GraphResume
+from graphkit._saver.base import BaseCheckpointSaver, ThreadLike, _in_thread, public_metadata, thread_id_of
+from graphkit._saver.last_readable import last_good
+from graphkit._saver.writes import well_formed
 from graphkit._values.state import AgentState
 from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError
 

@@ -16,8 +16,8 @@ from importlib.metadata import EntryPoint, entry_points
 from threading import Lock
 from typing import Any, Final
 
-from graphkit._abc import BaseCheckpointSaver
 from graphkit._named import Named
+from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointerConfigurationError
 
 Factory = Callable[..., BaseCheckpointSaver]

@@ -19,10 +19,10 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, final
 
-from graphkit._abc import BaseCheckpointSaver, HasVersions, public_metadata
-from graphkit._beside import well_formed
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
+from graphkit._saver.base import BaseCheckpointSaver, HasVersions, public_metadata
+from graphkit._saver.writes import well_formed
 from graphkit._values.json_values import Packed, PortableValues, change_between, changed, line_of
 from graphkit.errors import (
     CheckpointConflictError,

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
-from graphkit._abc import BaseCheckpointSaver, Retention, ThreadLike, info_of, thread_id_of
-from graphkit._beside import check_tags, check_writes
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import ConfigLike, RunnableConfig
 from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
+from graphkit._saver.base import BaseCheckpointSaver, Retention, ThreadLike, info_of, thread_id_of
+from graphkit._saver.writes import check_tags, check_writes
 from graphkit._values.codec import Codec
 from graphkit._values.frozen import PLAIN, PRIVATE, FrozenDict, freeze, kind_of, private_copy
 from graphkit._values.state import REMOVED, SET

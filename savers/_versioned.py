@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from graphkit._abc import HasVersions, ThreadLike, thread_id_of
 from graphkit._records.checkpoint import Tag
 from graphkit._records.config import ConfigLike, RunnableConfig
+from graphkit._saver.base import HasVersions, ThreadLike, thread_id_of
 from graphkit._values.frozen import FrozenDict
 from graphkit.errors import CheckpointNotFoundError
 from savers._memory import MemorySaver, _History

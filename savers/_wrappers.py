@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Self
 
-from graphkit._abc import BaseCheckpointSaver, HasVersions, ThreadLike
 from graphkit._names import snake_to_camel
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import ConfigLike, RunnableConfig
 from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
-from graphkit._watch import Change, Watch
+from graphkit._saver.base import BaseCheckpointSaver, HasVersions, ThreadLike
+from graphkit._saver.watch import Change, Watch
 from graphkit.errors import CheckpointerConfigurationError
 
 

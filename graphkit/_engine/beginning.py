@@ -6,7 +6,16 @@ from collections.abc import Generator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from graphkit._beside import (
+from graphkit._engine import embedded
+from graphkit._engine.contribution import EXTRA, visible
+from graphkit._engine.keeping import Keeping
+from graphkit._engine.packed import pack_marked, unpack_marked
+from graphkit._engine.requests import Load, Request
+from graphkit._engine.walk import KEEPS, VISIT, Steps, no_checkpoint
+from graphkit._records.checkpoint import Checkpoint, new_id
+from graphkit._records.config import START
+from graphkit._records.output import GraphResume, When
+from graphkit._saver.writes import (
     ANSWER,
     FAILURE,
     INNER,
@@ -18,15 +27,6 @@ from graphkit._beside import (
     stops_of,
     unanswered,
 )
-from graphkit._engine import embedded
-from graphkit._engine.contribution import EXTRA, visible
-from graphkit._engine.keeping import Keeping
-from graphkit._engine.packed import pack_marked, unpack_marked
-from graphkit._engine.requests import Load, Request
-from graphkit._engine.walk import KEEPS, VISIT, Steps, no_checkpoint
-from graphkit._records.checkpoint import Checkpoint, new_id
-from graphkit._records.config import START
-from graphkit._records.output import GraphResume, When
 from graphkit._values.frozen import freeze
 from graphkit.errors import (
     CheckpointerConfigurationError,

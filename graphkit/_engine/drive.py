@@ -13,7 +13,6 @@ from time import perf_counter
 from types import AsyncGeneratorType
 from typing import Any, Final
 
-from graphkit._abc import BaseCheckpointSaver
 from graphkit._engine.kinds import outcome_of, settled
 from graphkit._engine.requests import (
     Ask,
@@ -44,6 +43,7 @@ from graphkit._observe import EVENTS, Level, Outbox
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.context import CURRENT, Visit, held_by_hand, locks_of_runs
 from graphkit._records.output import NodeOutput
+from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointerError, GraphRunnerError
 
 Steps = Generator[Request, Any, Any]

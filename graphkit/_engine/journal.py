@@ -1,6 +1,6 @@
 """What is recorded beside a checkpoint while a run stands there, under which keys, and what is made of it again.
 
-The keys of stops, answers, updates and finished tasks are in `graphkit._beside`, for savers list them. Here are the
+The keys of stops, answers, updates and finished tasks are in `graphkit._saver.writes`, for savers list them. Here are the
 others: results of `config.once`, and the failure that ended a run.
 """
 
@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, final
 
-from graphkit._beside import ANSWER, stops_of
 from graphkit._records.context import Visit
 from graphkit._records.output import ABSENT
+from graphkit._saver.writes import ANSWER, stops_of
 from graphkit._values.frozen import freeze
 from graphkit.errors import GraphRunnerError
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, Protocol
 
-from graphkit._abc import BaseCheckpointSaver
 from graphkit._engine.journal import RunJournal
 from graphkit._engine.requests import Request
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import GraphResume, InterruptionMetadata, When
+from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._values.frozen import FrozenDict
 
 Steps = Generator[Request, Any, None]

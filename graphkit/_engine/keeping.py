@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Self
 
-from graphkit._abc import BaseCheckpointSaver
-from graphkit._beside import INTERRUPT, unanswered
 from graphkit._engine import embedded
 from graphkit._engine.contribution import Contribution
 from graphkit._engine.journal import RunJournal, answers_of
@@ -21,6 +19,8 @@ from graphkit._engine.walk import EMPTY, RESUMED, VISIT, Steps
 from graphkit._records.checkpoint import Checkpoint, new_id
 from graphkit._records.config import START, RunnableConfig
 from graphkit._records.output import GraphResume, InterruptionMetadata, When
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.writes import INTERRUPT, unanswered
 from graphkit._topology import Node
 from graphkit._values.frozen import FrozenDict, FrozenList, freeze
 from graphkit._values.state import Changes

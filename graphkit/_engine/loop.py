@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, final
 
-from graphkit._beside import FAILURE, unanswered
 from graphkit._engine import embedded
 from graphkit._engine.beginning import Beginning
 from graphkit._engine.contribution import visible
@@ -38,6 +37,7 @@ from graphkit._engine.strand import Halt
 from graphkit._engine.walk import EMPTY, Steps, told
 from graphkit._records.config import END, StreamMode
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot
+from graphkit._saver.writes import FAILURE, unanswered
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._values.state import Changes
 from graphkit.errors import CheckpointerError, CheckpointSerializationError

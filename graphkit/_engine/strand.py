@@ -17,8 +17,6 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, final
 
-from graphkit._abc import BaseCheckpointSaver
-from graphkit._beside import ITEMS, TASK
 from graphkit._engine.keeper import Keeper
 from graphkit._engine.packed import pack, unpack
 from graphkit._engine.program import Program
@@ -28,6 +26,8 @@ from graphkit._engine.walk import Steps, Walk, is_update, told
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import GraphInterrupt, Visit
 from graphkit._records.output import Command, InterruptionMetadata, NodeOutput, StreamingOutput
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.writes import ITEMS, TASK
 from graphkit._topology import Call, Fork, Node
 from graphkit._values.channels import Channel
 from graphkit._values.frozen import FrozenDict, freeze

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Mapping
 from typing import Any
 
-from graphkit._abc import BaseCheckpointSaver
-from graphkit._beside import INNER, INTERRUPT
 from graphkit._engine.contribution import EXTRA, Contribution
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Load, Record, Request, Save
 from graphkit._engine.walk import KEEPS, VISIT, Walk, no_checkpoint
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.writes import INNER, INTERRUPT
 from graphkit._values.frozen import freeze
 from graphkit.errors import GraphRunnerError
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, Final
 
-from graphkit._abc import BaseCheckpointSaver, public_metadata
-from graphkit._beside import well_formed
 from graphkit._engine.contribution import visible
 from graphkit._engine.packed import pack
 from graphkit._engine.program import Program
@@ -15,6 +13,8 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import GraphInterrupt, Journal
 from graphkit._records.output import Command
+from graphkit._saver.base import BaseCheckpointSaver, public_metadata
+from graphkit._saver.writes import well_formed
 from graphkit._topology import Call, Condition, Node
 from graphkit._values.frozen import FrozenDict, freeze, private_copy
 from graphkit._values.state import AgentState, Changes

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from graphkit._abc import BaseCheckpointSaver, Retention
 from graphkit._records.config import RunnableConfig
+from graphkit._saver.base import BaseCheckpointSaver, Retention
 from graphkit.cli.damage import ability, has_files
 from graphkit.cli.looking import age
 from graphkit.cli.opening import open_store, thread_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from graphkit._abc import BaseCheckpointSaver
+from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.cli.opening import open_store, thread_of
 from graphkit.cli.options import Directory, DryRun, MaybeThread
 from graphkit.cli.render import Column, Said, Table, human_bytes

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from graphkit._abc import BaseCheckpointSaver
-from graphkit._beside import problem_with_stop
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import InterruptionMetadata, NodeOutput, StreamingOutput
-from graphkit._watch import Change, Watch
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.watch import Change, Watch
+from graphkit._saver.writes import problem_with_stop
 from graphkit._wording import plain_text
 from graphkit.cli.opening import checkpoint_of, load_app, open_store, thread_of
 from graphkit.cli.options import App, CheckpointId, Directory, Limit, MaybeThread

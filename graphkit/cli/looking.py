@@ -10,11 +10,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from graphkit._abc import BaseCheckpointSaver
-from graphkit._beside import FAILURE, INNER, INTERRUPT, time_or_none
 from graphkit._engine.walk import RESUMED
 from graphkit._records.config import START, RunnableConfig
 from graphkit._records.output import CheckpointInfo, HistorySummary
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.writes import FAILURE, INNER, INTERRUPT, time_or_none
 from graphkit._wording import plain_text
 from graphkit.cli.opening import open_store, thread_of
 from graphkit.cli.options import Directory, Limit, Meta, Namespace, Thread

@@ -12,7 +12,7 @@ from typing import Annotated, Final, TextIO
 
 import typer
 
-from graphkit._abc import BaseCheckpointSaver
+from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.cli.opening import load_app, open_store, some, thread_of
 from graphkit.cli.options import Directory, DryRun, MaybeApp
 from graphkit.cli.render import Said

@@ -11,10 +11,10 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final
 
-from graphkit._abc import BaseCheckpointSaver, HasVersions
 from graphkit._compiled import CompiledGraph
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
+from graphkit._saver.base import BaseCheckpointSaver, HasVersions
 from graphkit._wording import plain_text
 from graphkit.cli.values import UsageError, shown
 from graphkit.errors import (

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from graphkit._abc import BaseCheckpointSaver, public_metadata
-from graphkit._beside import ANSWER, UPDATE, failure_in, progress_of, status_of, time_or_none, waiting_interrupts
 from graphkit._diagram import GraphRepresentation
 from graphkit._engine.contribution import visible
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
+from graphkit._saver.base import BaseCheckpointSaver, public_metadata
+from graphkit._saver.writes import ANSWER, UPDATE, failure_in, progress_of, status_of, time_or_none, waiting_interrupts
 from graphkit.cli.opening import checkpoint_of, line_of, load_app, open_store, saver_of, thread_of
 from graphkit.cli.options import CheckpointId, Directory, MaybeApp, Namespace, Thread
 from graphkit.cli.render import Card, Column, Text, View, tree

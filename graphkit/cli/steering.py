@@ -8,12 +8,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from graphkit._abc import BaseCheckpointSaver
-from graphkit._beside import ANSWER, INTERRUPT, next_update, well_formed
 from graphkit._engine.walk import KEEPS, RESUMED, VISIT
 from graphkit._records.checkpoint import Checkpoint, new_id
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.writes import ANSWER, INTERRUPT, next_update, well_formed
 from graphkit._values.frozen import freeze
 from graphkit.cli.opening import checkpoint_of, line_of, load_app, open_store, saver_of, thread_of
 from graphkit.cli.options import Assign, CheckpointId, Directory, MaybeApp, MaybeThread, Namespace, Thread

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from graphkit._abc import BaseCheckpointSaver
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
+from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.cli.looking import history_row, size_of
 from graphkit.cli.opening import open_store, thread_of
 from graphkit.cli.options import Directory, MaybeThread

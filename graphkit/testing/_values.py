@@ -13,9 +13,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from graphkit._abc import BaseCheckpointSaver
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
+from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._values.channels import Channel
 from graphkit._values.frozen import FrozenDict, FrozenList, FrozenSet
 from graphkit._values.state import Changes, merge

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, NamedTuple, Self
 
-from graphkit._abc import BaseCheckpointSaver, HasVersions
+from graphkit._saver.base import BaseCheckpointSaver, HasVersions
 
 
 class Call(NamedTuple):

@@ -18,9 +18,9 @@ from typing import Any, Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from graphkit._abc import BaseCheckpointSaver, HasVersions
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
+from graphkit._saver.base import BaseCheckpointSaver, HasVersions
 from graphkit._values.channels import REMOVE
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
 from graphkit.testing._values import GROWING, derived, made, same

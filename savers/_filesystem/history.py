@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from graphkit._abc import StateSerializer
 from graphkit._records.checkpoint import Checkpoint
+from graphkit._saver.base import StateSerializer
 from graphkit._values.codec import MalformedDataError
 from graphkit._values.frozen import PRIVATE, FrozenDict, freeze, private_copy
 from graphkit.errors import (

@@ -11,7 +11,11 @@ from functools import partial, wraps
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar, final
 
-from graphkit._abc import (
+from graphkit._records.checkpoint import Checkpoint, Tag
+from graphkit._records.config import ConfigLike, RunnableConfig
+from graphkit._records.context import held_locks
+from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
+from graphkit._saver.base import (
     BaseCheckpointSaver,
     HasVersions,
     Retention,
@@ -20,11 +24,7 @@ from graphkit._abc import (
     _in_thread,
     thread_id_of,
 )
-from graphkit._beside import Latest, check_tags, check_writes, status_of, still_waiting
-from graphkit._records.checkpoint import Checkpoint, Tag
-from graphkit._records.config import ConfigLike, RunnableConfig
-from graphkit._records.context import held_locks
-from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
+from graphkit._saver.writes import Latest, check_tags, check_writes, status_of, still_waiting
 from graphkit._values.codec import Codec
 from graphkit._values.frozen import FrozenDict, private_copy
 from graphkit.errors import (
@@ -46,7 +46,7 @@ from savers._filesystem.store import WAS_REMOVED, Store
 from savers._filesystem.sync import Flusher, Ticket, give_back, sync, take_ticket
 
 if TYPE_CHECKING:
-    from graphkit._watch import Watch
+    from graphkit._saver.watch import Watch
     from savers._filesystem.repair import RepairReport
     from savers._filesystem.verify import Progress, StoreReport
 

@@ -32,7 +32,7 @@ from savers._filesystem.marker import Marker, pack_marker, read_marker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from graphkit._abc import StateSerializer
+    from graphkit._saver.base import StateSerializer
     from graphkit._values.codec import Codec
     from savers._compression import Compression
     from savers._filesystem.io import FileIO

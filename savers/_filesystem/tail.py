@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
-from graphkit._beside import told_beside
+from graphkit._saver.watch import Change, Kind
+from graphkit._saver.writes import told_beside
 from graphkit._values.codec import MalformedDataError
-from graphkit._watch import Change, Kind
 from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
 from savers._filesystem import log, record
 from savers._filesystem.history import History

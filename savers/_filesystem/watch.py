@@ -15,7 +15,7 @@ from logging import getLogger
 from time import monotonic
 from typing import TYPE_CHECKING, Final, final
 
-from graphkit._watch import Change, Watch, is_inside
+from graphkit._saver.watch import Change, Watch, is_inside
 from graphkit.errors import CheckpointerError, CheckpointFormatError, CheckpointStorageError
 from savers._filesystem import layout, rewrite
 from savers._filesystem.events import Events, is_locked, remote_kind

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, DeltaChannelHistory
 
-from graphkit._abc import _in_thread
+from graphkit._saver.base import _in_thread
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig as LangGraphConfig

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from graphkit._abc import BaseCheckpointSaver, HasVersions
+from graphkit._saver.base import BaseCheckpointSaver, HasVersions
 from graphkit.testing.contract import SaverContract
 from graphkit.testing.stateful import SaverMachine
 from savers import FileSystemSaver

@@ -13,7 +13,7 @@ from graphkit import (
     RunnableConfig,
     ThreadBusyError,
 )
-from graphkit._beside import INTERRUPT
+from graphkit._saver.writes import INTERRUPT
 from graphkit.errors import CheckpointerError
 from savers import FileSystemSaver
 from savers._filesystem import layout

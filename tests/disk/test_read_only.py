@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
-from graphkit._beside import INTERRUPT
+from graphkit._saver.writes import INTERRUPT
 from graphkit.rawlogs import export_logs
 from graphkit.transfer import export_threads
 from savers import FileSystemSaver

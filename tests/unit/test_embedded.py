@@ -23,7 +23,7 @@ from graphkit import (
     StateGraph,
     interrupt,
 )
-from graphkit._beside import status_of
+from graphkit._saver.writes import status_of
 from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointNotFoundError,

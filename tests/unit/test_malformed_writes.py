@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-import graphkit._abc
+import graphkit._saver.base
 import savers._filesystem.saver
 import savers._memory
 from graphkit import END, START, Checkpoint, GraphResume, RunnableConfig, StateGraph, interrupt
-from graphkit._beside import Progress, progress_of
+from graphkit._saver.writes import Progress, progress_of
 from graphkit.errors import CheckpointSerializationError
 from graphkit.recovery import recover
 from graphkit.transfer import export_threads, import_threads
@@ -35,7 +35,7 @@ MALFORMED = {
 def open_door(monkeypatch):
     """Lets `put_writes` store anything, as earlier versions did."""
     with monkeypatch.context() as patch:
-        for module in (graphkit._abc, savers._memory, savers._filesystem.saver):
+        for module in (graphkit._saver.base, savers._memory, savers._filesystem.saver):
             patch.setattr(module, "check_writes", lambda writes: None)
         yield patch
 

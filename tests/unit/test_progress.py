@@ -5,7 +5,7 @@ import json
 import pytest
 
 from graphkit import END, START, Channels, RunnableConfig, StateGraph
-from graphkit._beside import Progress, progress_of
+from graphkit._saver.writes import Progress, progress_of
 from savers import FileSystemSaver, MemorySaver
 from tests.cli.terminal import graphkit
 

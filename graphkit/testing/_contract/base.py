@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeVar
 from unittest import SkipTest
 
-from graphkit._abc import BaseCheckpointSaver, HasVersions
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
+from graphkit._saver.base import BaseCheckpointSaver, HasVersions
 from graphkit.testing._values import application_types, same_checkpoint
 
 E = TypeVar("E", bound=BaseException)

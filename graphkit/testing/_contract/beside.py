@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from graphkit._abc import BaseCheckpointSaver
-from graphkit._beside import ANSWER, FAILURE, INNER, INTERRUPT, ITEMS, TASK, UPDATE, WITHIN
 from graphkit._records.config import END, RunnableConfig
 from graphkit._records.output import HistorySummary, WaitingInterrupt
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.writes import ANSWER, FAILURE, INNER, INTERRUPT, ITEMS, TASK, UPDATE, WITHIN
 from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
 from graphkit.testing._contract.base import SaverTests
 from graphkit.testing._values import at, made, same, stop

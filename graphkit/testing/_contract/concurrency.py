@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from graphkit._abc import BaseCheckpointSaver
-from graphkit._beside import INTERRUPT
 from graphkit._records.checkpoint import Checkpoint
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.writes import INTERRUPT
 from graphkit.errors import CheckpointNotFoundError
 from graphkit.testing._contract.base import PATIENCE, SaverTests
 from graphkit.testing._values import GROWING, at, derived, grow_list, made, same, same_checkpoint, stop

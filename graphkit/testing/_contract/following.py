@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from graphkit._abc import BaseCheckpointSaver, HasVersions
-from graphkit._watch import Change, Watch
+from graphkit._saver.base import BaseCheckpointSaver, HasVersions
+from graphkit._saver.watch import Change, Watch
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
 from graphkit.testing._contract.base import PATIENCE, SaverTests
 from graphkit.testing._values import at, made, same, stop

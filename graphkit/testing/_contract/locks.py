@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from graphkit._abc import BaseCheckpointSaver, HasVersions
 from graphkit._compiled import CompiledGraph
 from graphkit._graph import StateGraph
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.context import CURRENT, Visit
+from graphkit._saver.base import BaseCheckpointSaver, HasVersions
 from graphkit.errors import GraphRunnerError, ThreadBusyError
 from graphkit.testing._contract.base import PATIENCE, SaverTests, elsewhere
 from graphkit.testing._values import at, made

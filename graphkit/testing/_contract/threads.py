@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from graphkit._abc import ThreadLike
 from graphkit._records.checkpoint import Tag
+from graphkit._saver.base import ThreadLike
 from graphkit.testing._contract.base import SaverTests
 from graphkit.testing._values import HOSTILE_IDS, at, grow_list, made, same, same_checkpoint
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from graphkit._abc import BaseCheckpointSaver, HasVersions
-from graphkit._beside import ANSWER, INTERRUPT
 from graphkit._records.checkpoint import Checkpoint
+from graphkit._saver.base import BaseCheckpointSaver, HasVersions
+from graphkit._saver.writes import ANSWER, INTERRUPT
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
 from graphkit.testing._contract.base import SaverTests
 from graphkit.testing._values import GROWING, Note, at, derived, grow_list, made, same, stop

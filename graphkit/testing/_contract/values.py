@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphkit._abc import BaseCheckpointSaver
 from graphkit._records.checkpoint import Checkpoint
+from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointSerializationError
 from graphkit.testing._contract.base import SaverTests
 from graphkit.testing._values import GROWING, Note, Stranger, Unregistered, at, derived, grow_list, made, same, zoo

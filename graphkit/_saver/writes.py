@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 from graphkit._records.config import END, RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt, When
-from graphkit._watch import Change
+from graphkit._saver.watch import Change
 from graphkit.errors import CheckpointSerializationError
 
 _LOGGER: Final = getLogger("graphkit")

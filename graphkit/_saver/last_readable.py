@@ -6,9 +6,9 @@ from collections.abc import Callable
 from logging import getLogger
 from typing import Any, Final
 
-from graphkit._abc import BaseCheckpointSaver, ThreadLike, thread_id_of
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
+from graphkit._saver.base import BaseCheckpointSaver, ThreadLike, thread_id_of
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError
 
 _LOGGER: Final = getLogger("graphkit.recovery")

@@ -12,7 +12,13 @@ from time import monotonic
 from typing import Any, ClassVar, Final, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-from graphkit._beside import (
+from graphkit._names import JavaNames
+from graphkit._records.checkpoint import Checkpoint, Tag
+from graphkit._records.config import THREAD_ID_DEFAULT, ConfigLike, RunnableConfig
+from graphkit._records.context import HandHold, held_by_hand, locks_of_runs
+from graphkit._records.output import CheckpointInfo, HistorySummary, InterruptionMetadata, WaitingInterrupt
+from graphkit._saver.watch import Change, PollingWatch, Watch
+from graphkit._saver.writes import (
     Latest,
     check_tags,
     check_writes,
@@ -27,13 +33,7 @@ from graphkit._beside import (
     waiting_interrupts,
     well_formed,
 )
-from graphkit._names import JavaNames
-from graphkit._records.checkpoint import Checkpoint, Tag
-from graphkit._records.config import THREAD_ID_DEFAULT, ConfigLike, RunnableConfig
-from graphkit._records.context import HandHold, held_by_hand, locks_of_runs
-from graphkit._records.output import CheckpointInfo, HistorySummary, InterruptionMetadata, WaitingInterrupt
 from graphkit._values.frozen import FrozenDict, freeze
-from graphkit._watch import Change, PollingWatch, Watch
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,

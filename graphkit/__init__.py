@@ -4,11 +4,12 @@ The public names live here; everything in a module that starts with an underscor
 places where state is kept, `graphkit.abc` what one implements to add another, `graphkit.testing` what tests it.
 """
 
-from graphkit._compile_config import CompileConfig as CompileConfig
 from graphkit._compiled import CompiledGraph as CompiledGraph
 from graphkit._diagram import GraphRepresentation as GraphRepresentation
 from graphkit._graph import MessagesStateGraph as MessagesStateGraph, StateGraph as StateGraph
-from graphkit._observe import Event as Event, Observer as Observer
+from graphkit._plan.compile_config import CompileConfig as CompileConfig
+from graphkit._plan.events import Event as Event, Observer as Observer
+from graphkit._plan.retry import RetryPolicy as RetryPolicy
 from graphkit._records.checkpoint import Checkpoint as Checkpoint, Tag as Tag
 from graphkit._records.config import (
     END as END,
@@ -28,7 +29,6 @@ from graphkit._records.output import (
     StreamingOutput as StreamingOutput,
     WaitingInterrupt as WaitingInterrupt,
 )
-from graphkit._retry import RetryPolicy as RetryPolicy
 from graphkit._saver.base import (
     BaseCheckpointSaver as BaseCheckpointSaver,
     HasVersions as HasVersions,

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast, final
 
-from graphkit._compile_config import CompileConfig
 from graphkit._default_thread import warn_of_default_thread
 from graphkit._diagram import GraphRepresentation, draw
 from graphkit._engine import embedded
@@ -16,12 +15,13 @@ from graphkit._engine.program import Program
 from graphkit._engine.update import Update
 from graphkit._engine.walk import Walk, is_update, no_checkpoint
 from graphkit._names import JavaNames
+from graphkit._plan.compile_config import CompileConfig
+from graphkit._plan.topology import Topology
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import ConfigLike, RunnableConfig, StreamMode
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import waiting_interrupts
-from graphkit._topology import Topology
 from graphkit._values.state import AgentState
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError
 

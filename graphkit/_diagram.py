@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import final
 
 from graphkit._merging import Sketch
-from graphkit._topology import Topology
+from graphkit._plan.topology import Topology
 
 
 @final

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final, final
 
 from graphkit._merging import Sketch
+from graphkit._plan.topology import Topology
 from graphkit._records.config import END, START
 from graphkit._scene import Arrow, Names, Scene, Shape
-from graphkit._topology import Topology
 
 _FILL: Final = "#C8E6C9"
 _LINE: Final = "#2E7D32"

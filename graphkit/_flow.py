@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from graphkit._observe import EVENTS
+from graphkit._plan.events import EVENTS
+from graphkit._plan.topology import Call
 from graphkit._records.context import CURRENT
-from graphkit._topology import Call
 from graphkit.errors import GraphRunnerError
 
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from graphkit._merging import Hook, HookKind, Sketch
 from graphkit._names import JavaNames
-from graphkit._topology import Call, plain_id
+from graphkit._plan.topology import Call, plain_id
 from graphkit.errors import GraphStateError
 
 Function = Callable[..., Any]

@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, final
 
+from graphkit._plan.topology import Condition, Fork, Node, Targets, fork_id
 from graphkit._records.config import END
-from graphkit._topology import Condition, Fork, Node, Targets, fork_id
 
 Leads = Mapping[str, Sequence[str]]
 """Node -> where it may lead."""

@@ -12,8 +12,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple, TypeVar, final
 
+from graphkit._plan.topology import Call, Condition, Node, Targets
 from graphkit._records.config import END, START
-from graphkit._topology import Call, Condition, Node, Targets
 
 HookKind = Literal["before", "after", "wrap"]
 Hooked = TypeVar("Hooked", Node, Condition)

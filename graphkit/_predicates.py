@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final, final
 
 from graphkit._flow import name_of, note, settled
-from graphkit._topology import Call
+from graphkit._plan.topology import Call
 from graphkit.errors import GraphRunnerError
 
 

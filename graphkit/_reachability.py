@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from graphkit._plan.topology import Condition, Fork, Node, Targets
 from graphkit._records.config import END, START
-from graphkit._topology import Condition, Fork, Node, Targets
 
 
 def problems_of_reach(

@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import Final, Literal, NamedTuple, final
 
 from graphkit._merging import Sketch
+from graphkit._plan.topology import Condition, Fork, Node, Targets, Topology
 from graphkit._records.config import END, START
-from graphkit._topology import Condition, Fork, Node, Targets, Topology
 
 _RESERVED: Final = re.compile(
     r"call|class|click|default|direction|end|flowchart|graph|href|interpolate|linkstyle|style|subgraph|"

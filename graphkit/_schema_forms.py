@@ -6,8 +6,8 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from graphkit._plan.schema import StateSchema, application_types, channels_of, is_pydantic_model
 from graphkit._saver.base import StateSerializer
-from graphkit._schema import StateSchema, application_types, channels_of, is_pydantic_model
 from graphkit._values.channels import Channel
 from graphkit._values.frozen import private_copy
 from graphkit._values.state import AgentState
@@ -61,7 +61,7 @@ def _of_class(schema: type) -> StateSchema:
             raise GraphStateError(f"an annotation of {schema.__name__} cannot be read: {error}") from error
         return StateSchema(channels_of(hints), keys=hints, types=application_types(hints.values()))
     if is_pydantic_model(schema):
-        from graphkit._pydantic import PydanticSchema
+        from graphkit._plan.pydantic_schema import PydanticSchema
 
         return PydanticSchema(schema)
     raise GraphStateError(

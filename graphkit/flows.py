@@ -20,9 +20,9 @@ from contextvars import copy_context
 from typing import Any, Final, final
 
 from graphkit._flow import arun, name_of, note, plain_call, run, told
+from graphkit._plan.topology import Call
 from graphkit._predicates import Branch, Predicate, always, and_, branch_on, checked, key_equals, key_exists, not_, or_
 from graphkit._records.context import GraphInterrupt
-from graphkit._topology import Call
 from graphkit.errors import GraphRunnerError
 
 __all__ = [

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from graphkit._observe import Observer
+from graphkit._plan.events import Observer
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._wording import plain_sentence
 from graphkit.errors import CheckpointerConfigurationError

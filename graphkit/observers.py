@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Final, final
 
 from graphkit._named import Named
-from graphkit._observe import EVENTS, Event, EventType, Level, Observer, called, level_of
+from graphkit._plan.events import EVENTS, Event, EventType, Level, Observer, called, level_of
 from graphkit._saver.base import BaseCheckpointSaver, ThreadLike
 from graphkit.errors import CheckpointerConfigurationError
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, final
 from uuid import uuid4
 
-from graphkit._observe import EVENTS, Event, Observer, called
+from graphkit._plan.events import EVENTS, Event, Observer, called
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import START, RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver, _in_thread

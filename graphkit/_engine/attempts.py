@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 from graphkit._engine.kinds import RUN, Chunks, on_thread, on_threads
 from graphkit._engine.timeouts import RUN_IN_TIME, Time
+from graphkit._plan.topology import Call
 from graphkit._records.context import CURRENT, Visit
 from graphkit._records.output import ABSENT
-from graphkit._topology import Call
 
 if TYPE_CHECKING:
-    from graphkit._retry import RetryPolicy
+    from graphkit._plan.retry import RetryPolicy
 
 
 def composed(

@@ -39,7 +39,7 @@ from graphkit._engine.requests import (
 from graphkit._engine.storing import Storing, checkpoint_of, what
 from graphkit._engine.tasks import Loops, Threads, advance, refuse_awaitable, run_node
 from graphkit._engine.walk import Walk
-from graphkit._observe import EVENTS, Level, Outbox
+from graphkit._plan.events import EVENTS, Level, Outbox
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.context import CURRENT, Visit, held_by_hand, locks_of_runs
 from graphkit._records.output import NodeOutput

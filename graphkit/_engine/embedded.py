@@ -14,10 +14,10 @@ from graphkit._engine.contribution import Contribution
 from graphkit._engine.requests import Emit, Finish, Hold, Load, LoadWrites, Record, Request, Save
 from graphkit._engine.strand import Halt
 from graphkit._engine.walk import Steps
+from graphkit._plan.topology import Node, Topology
 from graphkit._records.output import ABSENT, GraphResume, InterruptionMetadata
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import INNER, WITHIN, inner_namespace as namespace_of, inner_stops, unanswered
-from graphkit._topology import Node, Topology
 from graphkit._values.frozen import FrozenDict
 from graphkit.errors import GraphRunnerError
 

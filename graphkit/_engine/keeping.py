@@ -16,12 +16,12 @@ from graphkit._engine.program import Program
 from graphkit._engine.requests import Load, Record, Request, Save
 from graphkit._engine.strand import Strand
 from graphkit._engine.walk import EMPTY, RESUMED, VISIT, Steps
+from graphkit._plan.topology import Node
 from graphkit._records.checkpoint import Checkpoint, new_id
 from graphkit._records.config import START, RunnableConfig
 from graphkit._records.output import GraphResume, InterruptionMetadata, When
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import INTERRUPT, unanswered
-from graphkit._topology import Node
 from graphkit._values.frozen import FrozenDict, FrozenList, freeze
 from graphkit._values.state import Changes
 from graphkit.errors import MaxIterationsError, NodeExecutionError

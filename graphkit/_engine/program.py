@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
-from graphkit._compile_config import CompileConfig
-from graphkit._topology import Topology
+from graphkit._plan.compile_config import CompileConfig
+from graphkit._plan.topology import Topology
 from graphkit.when import takes_step
 
 

@@ -13,10 +13,10 @@ from types import GeneratorType
 from typing import Any, NamedTuple, final
 
 from graphkit._engine.requests import Collected
+from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT, GraphInterrupt, Visit
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._topology import Call
 from graphkit.errors import GraphRunnerError
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, final
 
+from graphkit._plan.topology import Call
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import Visit
 from graphkit._records.output import NodeOutput
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._topology import Call
 from graphkit._values.frozen import FrozenDict
 from graphkit._values.state import Changes
 

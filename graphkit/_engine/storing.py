@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from queue import Queue
 from typing import Any, Final, final
 
-from graphkit._compile_config import CompileConfig
 from graphkit._engine.requests import Record, Save
+from graphkit._plan.compile_config import CompileConfig
 from graphkit._records.checkpoint import Checkpoint
 from graphkit.errors import CheckpointerError
 

@@ -23,12 +23,12 @@ from graphkit._engine.program import Program
 from graphkit._engine.requests import Close, Collected, Emit, Ended, Next, Request, RunNode
 from graphkit._engine.side_by_side import side_by_side
 from graphkit._engine.walk import Steps, Walk, is_update, told
+from graphkit._plan.topology import Call, Fork, Node
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import GraphInterrupt, Visit
 from graphkit._records.output import Command, InterruptionMetadata, NodeOutput, StreamingOutput
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import ITEMS, TASK
-from graphkit._topology import Call, Fork, Node
 from graphkit._values.channels import Channel
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit.errors import CheckpointerError, GraphRunnerError, NodeExecutionError

@@ -9,13 +9,13 @@ from graphkit._engine.contribution import visible
 from graphkit._engine.packed import pack
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Ask, LoadWrites, Request
+from graphkit._plan.topology import Call, Condition, Node
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import GraphInterrupt, Journal
 from graphkit._records.output import Command
 from graphkit._saver.base import BaseCheckpointSaver, public_metadata
 from graphkit._saver.writes import well_formed
-from graphkit._topology import Call, Condition, Node
 from graphkit._values.frozen import FrozenDict, freeze, private_copy
 from graphkit._values.state import AgentState, Changes
 from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecutionError
@@ -37,7 +37,7 @@ OF_ONE_CHECKPOINT: Final = frozenset({"step", "source", "graph", KEEPS, VISIT, R
 """What the metadata of one checkpoint say about it alone; the rest belongs to the whole run."""
 
 Post = Callable[..., None]
-"""Tells the observers; see `graphkit._observe.Outbox.post`."""
+"""Tells the observers; see `graphkit._plan.events.Outbox.post`."""
 
 
 class Walk:

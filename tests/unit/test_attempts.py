@@ -16,9 +16,9 @@ import pytest
 from graphkit import Command, GraphInterrupt, interrupt
 from graphkit._engine import timeouts
 from graphkit._engine.attempts import composed
+from graphkit._plan.retry import RetryPolicy
+from graphkit._plan.topology import Call
 from graphkit._records.context import CURRENT, Visit
-from graphkit._retry import RetryPolicy
-from graphkit._topology import Call
 from graphkit.errors import GraphRunnerError
 
 AT_ONCE = RetryPolicy(initial_delay=0)

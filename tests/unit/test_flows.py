@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from graphkit import END, START, GraphInterrupt, GraphResume, NodeExecutionError, RunnableConfig, StateGraph, interrupt
-from graphkit._observe import EVENTS
+from graphkit._plan.events import EVENTS
 from graphkit._records.context import CURRENT, Visit
 from graphkit.errors import GraphRunnerError
 from graphkit.flows import (

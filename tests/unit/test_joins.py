@@ -6,7 +6,7 @@ import pytest
 
 from graphkit import END, START
 from graphkit._joins import forks_of
-from graphkit._topology import Call, Condition
+from graphkit._plan.topology import Call, Condition
 
 
 def to(**mappings):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from graphkit._observe import EVENTS, Event, Level, Observer, Outbox
+from graphkit._plan.events import EVENTS, Event, Level, Observer, Outbox
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.observers import (
     LoggingObserver,

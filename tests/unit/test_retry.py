@@ -7,9 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from graphkit import _retry
+from graphkit._plan.retry import RetryHook, RetryPolicy
 from graphkit._records.context import CURRENT, GraphInterrupt, Visit
-from graphkit._retry import RetryHook, RetryPolicy
 
 
 class Journal:

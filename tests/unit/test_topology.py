@@ -5,8 +5,8 @@ import functools
 import pytest
 
 from graphkit import END, START, InterruptableAction, StateGraph
-from graphkit._schema import StateSchema
-from graphkit._topology import Call, Condition, Fork, Node, Topology, fork_id
+from graphkit._plan.schema import StateSchema
+from graphkit._plan.topology import Call, Condition, Fork, Node, Topology, fork_id
 from graphkit.errors import GraphStateError
 
 

@@ -7,14 +7,14 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, final
 
+from graphkit._plan.schema import StateSchema
 from graphkit._records.config import END, START
-from graphkit._schema import StateSchema
 from graphkit.errors import GraphStateError
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from graphkit._retry import RetryPolicy
+    from graphkit._plan.retry import RetryPolicy
 
 
 @final

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from graphkit._schema import StateSchema, TypedChannel, application_types, channel_from
+from graphkit._plan.schema import StateSchema, TypedChannel, application_types, channel_from
 from graphkit._values.channels import REMOVE, RESET, AppenderChannel, Channel, Marker
 from graphkit._values.frozen import FrozenDict, private_copy
 from graphkit._values.state import SET, AgentState, merge

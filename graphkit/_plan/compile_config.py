@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, final
 
-from graphkit._observe import Observer
-from graphkit._retry import RetryPolicy
+from graphkit._plan.events import Observer
+from graphkit._plan.retry import RetryPolicy
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointerConfigurationError
 

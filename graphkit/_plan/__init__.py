@@ -1,0 +1,1 @@
+"""A graph that has been checked: its topology, schema and options, as a run uses them."""

@@ -4,9 +4,9 @@ The public names live here; everything in a module that starts with an underscor
 places where state is kept, `graphkit.abc` what one implements to add another, `graphkit.testing` what tests it.
 """
 
+from graphkit._build.state_graph import MessagesStateGraph as MessagesStateGraph, StateGraph as StateGraph
 from graphkit._compiled import CompiledGraph as CompiledGraph
 from graphkit._diagram import GraphRepresentation as GraphRepresentation
-from graphkit._graph import MessagesStateGraph as MessagesStateGraph, StateGraph as StateGraph
 from graphkit._plan.compile_config import CompileConfig as CompileConfig
 from graphkit._plan.events import Event as Event, Observer as Observer
 from graphkit._plan.retry import RetryPolicy as RetryPolicy

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Sequence
 from typing import final
 
-from graphkit._merging import Sketch
+from graphkit._plan.definition import Sketch
 from graphkit._plan.topology import Topology
 
 

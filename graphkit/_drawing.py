@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, final
 
-from graphkit._merging import Sketch
+from graphkit._plan.definition import Sketch
 from graphkit._plan.topology import Topology
 from graphkit._records.config import END, START
 from graphkit._scene import Arrow, Names, Scene, Shape

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple, final
 
-from graphkit._merging import Sketch
+from graphkit._plan.definition import Sketch
 from graphkit._plan.topology import Condition, Fork, Node, Targets, Topology
 from graphkit._records.config import END, START
 

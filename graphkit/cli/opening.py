@@ -229,7 +229,7 @@ def _near_graphs(wanted: str, owner: Any) -> str:
 
 def _graphs_in(owner: Any) -> list[str]:
     """The public names of an object that are graphs, or functions that say they return one."""
-    from graphkit._graph import StateGraph
+    from graphkit._build.state_graph import StateGraph
 
     kinds = (CompiledGraph, StateGraph)
     names = {kind.__name__ for kind in kinds}
@@ -252,7 +252,7 @@ def _cause(error: Exception) -> str:
 
 
 def _compiled(name: str, found: Any) -> CompiledGraph:
-    from graphkit._graph import StateGraph
+    from graphkit._build.state_graph import StateGraph
 
     if callable(found) and not isinstance(found, (CompiledGraph, StateGraph)):
         try:

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from graphkit import END, START
-from graphkit._joins import forks_of
+from graphkit._build.joins import forks_of
 from graphkit._plan.topology import Call, Condition
 
 
@@ -268,9 +268,9 @@ def test_a_hundred_branches_of_ten_nodes_cost_what_is_there():
 
     edges = {"A": [f"b{n}.0" for n in range(100)], "J": [END]}
     edges |= {f"b{n}.{m}": [f"b{n}.{m + 1}" if m < 9 else "J"] for n in range(100) for m in range(10)}
-    from graphkit import _joins
+    from graphkit._build import joins
 
     leads = Counting({source: tuple(targets) for source, targets in edges.items()})
-    fork = _joins._Search("A", edges, leads).fork()
+    fork = joins._Search("A", edges, leads).fork()
     assert (fork.join, len(fork.inside["b42.0"])) == ("J", 10)
     assert Counting.looks < 5 * len(edges)

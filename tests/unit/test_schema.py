@@ -19,7 +19,7 @@ from graphkit import (
     StateGraph,
     StateSerializer,
 )
-from graphkit._schema_forms import schema_of
+from graphkit._build.schema_forms import schema_of
 from graphkit.errors import GraphStateError
 from savers import MemorySaver
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+from graphkit._build.state_graph import StateGraph
 from graphkit._compiled import CompiledGraph
-from graphkit._graph import StateGraph
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.context import CURRENT, Visit
 from graphkit._saver.base import BaseCheckpointSaver, HasVersions

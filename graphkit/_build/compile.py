@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Collection, Mapping
 
 from graphkit._engine.attempts import composed
-from graphkit._joins import forks_of
-from graphkit._merging import Merged, Sketch
+from graphkit._build.joins import forks_of
+from graphkit._plan.definition import Merged, Sketch
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._plan.schema import StateSchema
 from graphkit._plan.topology import Condition, Edge, Fork, Node, Targets, Topology, fork_id, problems_of
-from graphkit._reachability import problems_of_reach
+from graphkit._build.reachability import problems_of_reach
 from graphkit._records.config import END
 from graphkit.errors import GraphStateError
 from graphkit.when import node_ids_of

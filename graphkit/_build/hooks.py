@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
-from graphkit._merging import Hook, HookKind, Sketch
+from graphkit._plan.definition import Hook, HookKind, Sketch
 from graphkit._names import JavaNames
 from graphkit._plan.topology import Call, plain_id
 from graphkit.errors import GraphStateError

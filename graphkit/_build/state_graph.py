@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
-from graphkit._assembly import assembled, checked_child
+from graphkit._build.compile import assembled, checked_child
 from graphkit._compiled import CompiledGraph
 from graphkit._diagram import GraphRepresentation, draw
-from graphkit._hooks import Hooks
-from graphkit._merging import Sketch
+from graphkit._build.hooks import Hooks
+from graphkit._plan.definition import Sketch
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._plan.retry import RetryPolicy
 from graphkit._plan.topology import Call, Condition, Node, plain_id
 from graphkit._records.config import END, START
 from graphkit._saver.base import StateSerializer
-from graphkit._schema_forms import schema_of
+from graphkit._build.schema_forms import schema_of
 from graphkit._values.channels import Channel
 from graphkit._values.state import AgentState, MessagesState
 from graphkit.errors import GraphStateError

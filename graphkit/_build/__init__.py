@@ -1,0 +1,1 @@
+"""From what a user writes to a plan: the builder, hooks, flattening, joins, the checks."""

@@ -1,7 +1,7 @@
 """What is recorded beside a checkpoint while a run stands there, under which keys, and what is made of it again.
 
-The keys of stops, answers, updates and finished tasks are in `graphkit._saver.writes`, for savers list them. Here are the
-others: results of `config.once`, and the failure that ended a run.
+The keys of stops, answers, updates and finished tasks are in `graphkit._saver.writes`, for savers list them. Here are
+the others: results of `config.once`, and the failure that ended a run.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def slept(monkeypatch):
     async def later(delay):
         seconds.append(delay)
 
-    monkeypatch.setattr(_retry, "sleep", seconds.append)
+    monkeypatch.setattr(retry, "sleep", seconds.append)
     monkeypatch.setattr(asyncio, "sleep", later)
     return seconds
 

@@ -6,7 +6,7 @@ places where state is kept, `graphkit.abc` what one implements to add another, `
 
 from graphkit._build.state_graph import MessagesStateGraph as MessagesStateGraph, StateGraph as StateGraph
 from graphkit._compiled import CompiledGraph as CompiledGraph
-from graphkit._diagram import GraphRepresentation as GraphRepresentation
+from graphkit._diagram.render import GraphRepresentation as GraphRepresentation
 from graphkit._plan.compile_config import CompileConfig as CompileConfig
 from graphkit._plan.events import Event as Event, Observer as Observer
 from graphkit._plan.retry import RetryPolicy as RetryPolicy

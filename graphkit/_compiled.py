@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, cast, final
 
 from graphkit._default_thread import warn_of_default_thread
-from graphkit._diagram import GraphRepresentation, draw
+from graphkit._diagram.render import GraphRepresentation, draw
 from graphkit._engine import embedded
 from graphkit._engine.drive import Driver
 from graphkit._engine.loop import Run

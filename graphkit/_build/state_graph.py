@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from graphkit._build.compile import assembled, checked_child
 from graphkit._compiled import CompiledGraph
-from graphkit._diagram import GraphRepresentation, draw
+from graphkit._diagram.render import GraphRepresentation, draw
 from graphkit._build.hooks import Hooks
 from graphkit._plan.definition import Sketch
 from graphkit._plan.compile_config import CompileConfig

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from graphkit._plan import retry
 from graphkit._plan.retry import RetryHook, RetryPolicy
 from graphkit._records.context import CURRENT, GraphInterrupt, Visit
 

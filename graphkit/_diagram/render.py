@@ -52,7 +52,13 @@ def draw(
     Raises:
         ValueError: there is no such type.
     """
-    from graphkit._drawing import drawn  # few runs draw, and every import of graphkit would pay for it
+    # Few runs draw, and every import of graphkit would pay for these.
+    from graphkit._diagram.mermaid import Mermaid
+    from graphkit._diagram.model import Names, Scene
+    from graphkit._diagram.plantuml import PlantUml
 
     kind = GraphRepresentation.Type(type)
-    return GraphRepresentation(kind, drawn(graph, kind, title, conditions=print_conditional_edges, path=path))
+    writer = Mermaid() if kind is GraphRepresentation.Type.MERMAID else PlantUml()
+    scene = Scene(Names(), "", graph, path)
+    text = "\n".join(writer.lines(scene, title, conditions=print_conditional_edges)) + "\n"
+    return GraphRepresentation(kind, text)

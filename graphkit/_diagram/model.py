@@ -14,6 +14,9 @@ from graphkit._plan.definition import Sketch
 from graphkit._plan.topology import Condition, Fork, Node, Targets, Topology
 from graphkit._records.config import END, START
 
+PASSED_FILL: Final = "#C8E6C9"
+PASSED_LINE: Final = "#2E7D32"
+"""The colours of what a run passed."""
 _RESERVED: Final = re.compile(
     r"call|class|click|default|direction|end|flowchart|graph|href|interpolate|linkstyle|style|subgraph|"
     r"_blank|_parent|_self|_top",

@@ -1,0 +1,1 @@
+"""Diagrams of a graph as Mermaid or PlantUML text."""

@@ -14,7 +14,7 @@ from graphkit._engine.loop import Run
 from graphkit._engine.program import Program
 from graphkit._engine.update import Update
 from graphkit._engine.walk import Walk, is_update, no_checkpoint
-from graphkit._names import JavaNames
+from graphkit._java_names import JavaNames
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._plan.topology import Topology
 from graphkit._records.checkpoint import Checkpoint

@@ -15,7 +15,7 @@ from logging import DEBUG, ERROR, INFO, WARNING, Logger, getLogger
 from threading import Lock
 from typing import Final, final
 
-from graphkit._named import Named
+from graphkit._named_registry import Named
 from graphkit._plan.events import EVENTS, Event, EventType, Level, Observer, called, level_of
 from graphkit._saver.base import BaseCheckpointSaver, ThreadLike
 from graphkit.errors import CheckpointerConfigurationError

@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from threading import Lock
 from typing import Any, Final
 
-from graphkit._named import Named
+from graphkit._named_registry import Named
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointerConfigurationError
 

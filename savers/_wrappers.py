@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Self
 
-from graphkit._names import snake_to_camel
+from graphkit._java_names import snake_to_camel
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import ConfigLike, RunnableConfig
 from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt

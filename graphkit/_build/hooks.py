@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from graphkit._plan.definition import Hook, HookKind, Sketch
-from graphkit._names import JavaNames
+from graphkit._java_names import JavaNames
 from graphkit._plan.topology import Call, plain_id
 from graphkit.errors import GraphStateError
 

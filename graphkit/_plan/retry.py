@@ -11,7 +11,7 @@ from datetime import timedelta
 from time import sleep
 from typing import Any, Self, final
 
-from graphkit._names import JavaNames
+from graphkit._java_names import JavaNames
 from graphkit._records.context import CURRENT
 
 Retryable = type[Exception] | Callable[[Exception], bool]

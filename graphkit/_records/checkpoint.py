@@ -9,7 +9,7 @@ from os import urandom
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
-from graphkit._names import JavaNames
+from graphkit._java_names import JavaNames
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._values.state import AgentState, Changes, merge
 from graphkit.errors import CheckpointSerializationError

@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
-from graphkit._names import JavaNames
+from graphkit._java_names import JavaNames
 from graphkit._records.context import CURRENT, Visit, running
 from graphkit.errors import CheckpointerConfigurationError
 

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any, ClassVar, Final, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-from graphkit._names import JavaNames
+from graphkit._java_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import THREAD_ID_DEFAULT, ConfigLike, RunnableConfig
 from graphkit._records.context import HandHold, held_by_hand, locks_of_runs

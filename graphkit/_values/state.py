@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final
 
-from graphkit._names import JavaNames
+from graphkit._java_names import JavaNames
 from graphkit._values.channels import REMOVE, RESET, Channel, MessagesChannel
 from graphkit._values.frozen import (
     CONTAINERS,

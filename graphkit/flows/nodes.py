@@ -1,9 +1,4 @@
-"""Nodes and edges made of functions: predicates, chains, parallel items and choices; go-agents-orchestration's, ported.
-
-    graph.add_node("clean", process_chain(strip, parse, tidy))
-    graph.add_node("fetch", process_parallel(fetch, "urls", "pages"))
-    ready = branch_on((key_exists("pages"), "report"), otherwise="fetch")
-    graph.add_conditional_edges("clean", ready, ready.mappings)
+"""Nodes made of functions: chains, parallel items and choices.
 
 What stands here is one node, so a crash inside runs the whole of it again; nodes of their own, or `add_map_node`, keep
 each finished part. Actions are asynchronous if a function in them is, and pickle if their functions do.
@@ -19,26 +14,14 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
 from typing import Any, Final, final
 
-from graphkit._flow import arun, name_of, note, plain_call, run, told
 from graphkit._plan.topology import Call
-from graphkit._predicates import Branch, Predicate, always, and_, branch_on, checked, key_equals, key_exists, not_, or_
 from graphkit._records.context import GraphInterrupt
 from graphkit.errors import GraphRunnerError
-
-__all__ = [
-    "Branch",
-    "Predicate",
-    "always",
-    "and_",
-    "branch_on",
-    "key_equals",
-    "key_exists",
-    "not_",
-    "or_",
-    "process_chain",
-    "process_conditional",
-    "process_parallel",
-]
+from graphkit.flows.calls import arun, name_of, note, plain_call, run, told
+from graphkit.flows.predicates import (
+    Predicate,
+    checked,
+)
 
 _MOST_WORKERS: Final = 16
 

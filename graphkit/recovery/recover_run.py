@@ -1,10 +1,4 @@
-"""Going on after a failure, even where the end of a history is damaged; hive's recovery, ported.
-
-    state = recover(app, "thread-1")
-
-A graph's own checkpoints need nothing else: the next node is stored with each, so what had finished is not run again.
-`CheckpointManager` is for loops that are no graph: it saves, restores, lists, compares and prunes on any saver.
-"""
+"""Going on with a run after a failure."""
 
 from __future__ import annotations
 
@@ -13,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from graphkit._compiled import CompiledGraph
-from graphkit._manager import CheckpointManager, CheckpointPolicy, Comparison, compare
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import GraphResume
@@ -22,8 +15,6 @@ from graphkit._saver.last_readable import last_good
 from graphkit._saver.writes import well_formed
 from graphkit._values.state import AgentState
 from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError
-
-__all__ = ["CheckpointManager", "CheckpointPolicy", "Comparison", "arecover", "compare", "last_good", "recover"]
 
 
 def recover(

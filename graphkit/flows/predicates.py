@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, final
 
-from graphkit._flow import name_of, note, settled
 from graphkit._plan.topology import Call
 from graphkit.errors import GraphRunnerError
+from graphkit.flows.calls import name_of, note, settled
 
 
 @final

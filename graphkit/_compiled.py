@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast, final
 
-from graphkit._default_thread import warn_of_default_thread
 from graphkit._diagram.render import GraphRepresentation, draw
-from graphkit._engine import embedded
-from graphkit._engine.drive import Driver
+from graphkit._engine import subgraph
+from graphkit._engine.cursor import Walk, is_update, no_checkpoint
+from graphkit._engine.default_thread import warn_of_default_thread
+from graphkit._engine.driver import Driver
 from graphkit._engine.loop import Run
 from graphkit._engine.program import Program
 from graphkit._engine.update import Update
-from graphkit._engine.walk import Walk, is_update, no_checkpoint
 from graphkit._java_names import JavaNames
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._plan.topology import Topology
@@ -283,7 +283,7 @@ class CompiledGraph(JavaNames):
         saver = self.compile_config.saver
         if saver is None:
             raise CheckpointerConfigurationError("no saver is configured: compile the graph with checkpoint_saver=...")
-        programs = embedded.programs_at(self.program, config.checkpoint_ns)
+        programs = subgraph.programs_at(self.program, config.checkpoint_ns)
         if programs is None:
             raise GraphRunnerError(f"the graph has no subgraph at checkpoint_ns={config.checkpoint_ns!r}")
         for program in programs[1:]:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, final
 
-from graphkit._engine.kinds import RUN, Chunks, on_thread, on_threads
+from graphkit._engine.call_kinds import RUN, Chunks, on_thread, on_threads
 from graphkit._engine.timeouts import RUN_IN_TIME, Time
 from graphkit._plan.topology import Call
 from graphkit._records.context import CURRENT, Visit

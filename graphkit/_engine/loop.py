@@ -27,14 +27,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, final
 
-from graphkit._engine import embedded
-from graphkit._engine.beginning import Beginning
-from graphkit._engine.contribution import visible
+from graphkit._engine import subgraph
+from graphkit._engine.cursor import EMPTY, Steps, told
 from graphkit._engine.journal import failure_of
-from graphkit._engine.packed import unpack
+from graphkit._engine.node_runner import Halt
 from graphkit._engine.requests import Discard, Emit, Finish, Record, Release
-from graphkit._engine.strand import Halt
-from graphkit._engine.walk import EMPTY, Steps, told
+from graphkit._engine.start import Beginning
+from graphkit._engine.subgraph_updates import visible
+from graphkit._engine.update_codec import unpack
 from graphkit._records.config import END, StreamMode
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot
 from graphkit._saver.writes import FAILURE, unanswered
@@ -195,7 +195,7 @@ class Run(Beginning):
         """Release or delete what a finished run leaves, if it is to be."""
         if self.saver is None:
             return
-        for saver in embedded.savers_of(self.topology, self.saver):
+        for saver in subgraph.savers_of(self.topology, self.saver):
             if self.options.release_thread:
                 yield Release(saver, self.config)
             elif not self.options.preserve:

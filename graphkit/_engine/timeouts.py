@@ -17,7 +17,17 @@ from threading import Lock, Thread
 from time import monotonic
 from typing import Any, Final, Self, final
 
-from graphkit._engine.kinds import END, Outcome, Start, awaited, chunks_of, later_chunks, next_of, outcome_of, settled
+from graphkit._engine.call_kinds import (
+    END,
+    Outcome,
+    Start,
+    awaited,
+    chunks_of,
+    later_chunks,
+    next_of,
+    outcome_of,
+    settled,
+)
 from graphkit._records.context import CURRENT, Journal, Visit
 from graphkit.errors import GraphRunnerError
 

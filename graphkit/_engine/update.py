@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Mapping
 from typing import Any
 
-from graphkit._engine.contribution import EXTRA, Contribution
+from graphkit._engine.cursor import KEEPS, VISIT, Walk, no_checkpoint
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Load, Record, Request, Save
-from graphkit._engine.walk import KEEPS, VISIT, Walk, no_checkpoint
+from graphkit._engine.subgraph_updates import EXTRA, Contribution
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from graphkit._engine.walk import RESUMED
+from graphkit._engine.cursor import RESUMED
 from graphkit._records.config import START, RunnableConfig
 from graphkit._records.output import CheckpointInfo, HistorySummary
 from graphkit._saver.base import BaseCheckpointSaver

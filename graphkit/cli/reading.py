@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphkit._diagram.render import GraphRepresentation
-from graphkit._engine.contribution import visible
+from graphkit._engine.subgraph_updates import visible
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt

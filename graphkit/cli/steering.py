@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from graphkit._engine.walk import KEEPS, RESUMED, VISIT
+from graphkit._engine.cursor import KEEPS, RESUMED, VISIT
 from graphkit._records.checkpoint import Checkpoint, new_id
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt

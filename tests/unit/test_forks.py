@@ -26,7 +26,7 @@ from graphkit import (
     StreamMode,
     interrupt,
 )
-from graphkit._engine.tasks import Threads
+from graphkit._engine.task_pool import Threads
 from graphkit.errors import (
     CheckpointSerializationError,
     CheckpointStorageError,

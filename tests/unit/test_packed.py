@@ -14,7 +14,7 @@ from graphkit import (
     ReplaceAllWith,
     StateGraph,
 )
-from graphkit._engine.packed import keys_of, only, pack, unpack
+from graphkit._engine.update_codec import keys_of, only, pack, unpack
 from graphkit._values.frozen import freeze
 from graphkit.errors import CheckpointSerializationError
 from savers import FileSystemSaver

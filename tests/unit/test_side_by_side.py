@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from graphkit import END, START, Channels, GraphResume, InterruptionMetadata, RunnableConfig, StateGraph, interrupt
+from graphkit._engine.concurrent import side_by_side
 from graphkit._engine.requests import Emit, Load, Record, Save, Start, Stop, Task, Wait, Withdraw
-from graphkit._engine.side_by_side import side_by_side
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
 from tests.unit.conftest import ListSaver

@@ -13,7 +13,9 @@ from time import perf_counter
 from types import AsyncGeneratorType
 from typing import Any, Final
 
-from graphkit._engine.kinds import outcome_of, settled
+from graphkit._engine.call_kinds import outcome_of, settled
+from graphkit._engine.checkpoint_writer import Storing, checkpoint_of, what
+from graphkit._engine.cursor import Walk
 from graphkit._engine.requests import (
     Ask,
     Close,
@@ -36,9 +38,7 @@ from graphkit._engine.requests import (
     Wait,
     Withdraw,
 )
-from graphkit._engine.storing import Storing, checkpoint_of, what
-from graphkit._engine.tasks import Loops, Threads, advance, refuse_awaitable, run_node
-from graphkit._engine.walk import Walk
+from graphkit._engine.task_pool import Loops, Threads, advance, refuse_awaitable, run_node
 from graphkit._plan.events import EVENTS, Level, Outbox
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.context import CURRENT, Visit, held_by_hand, locks_of_runs

@@ -12,8 +12,8 @@ from itertools import count
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, final
 
+from graphkit._engine.call_kinds import outcome_of
 from graphkit._engine.journal import ONCE
-from graphkit._engine.kinds import outcome_of
 from graphkit._engine.remote import Errand, Outcome, RemoteJournal, perform
 from graphkit._engine.requests import Ended, Next, RunNode, Stop, Task
 from graphkit._records.context import CURRENT

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, Final
 
-from graphkit._engine.contribution import visible
-from graphkit._engine.packed import pack
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Ask, LoadWrites, Request
+from graphkit._engine.subgraph_updates import visible
+from graphkit._engine.update_codec import pack
 from graphkit._plan.topology import Call, Condition, Node
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig

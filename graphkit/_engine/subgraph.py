@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from typing import Any, Final
 
-from graphkit._engine.contribution import Contribution
+from graphkit._engine.cursor import Steps
+from graphkit._engine.node_runner import Halt
 from graphkit._engine.requests import Emit, Finish, Hold, Load, LoadWrites, Record, Request, Save
-from graphkit._engine.strand import Halt
-from graphkit._engine.walk import Steps
+from graphkit._engine.subgraph_updates import Contribution
 from graphkit._plan.topology import Node, Topology
 from graphkit._records.output import ABSENT, GraphResume, InterruptionMetadata
 from graphkit._saver.base import BaseCheckpointSaver

@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Self
 
-from graphkit._engine import embedded
-from graphkit._engine.contribution import Contribution
+from graphkit._engine import subgraph
+from graphkit._engine.cursor import EMPTY, RESUMED, VISIT, Steps
 from graphkit._engine.journal import RunJournal, answers_of
+from graphkit._engine.node_runner import Strand
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Load, Record, Request, Save
-from graphkit._engine.strand import Strand
-from graphkit._engine.walk import EMPTY, RESUMED, VISIT, Steps
+from graphkit._engine.subgraph_updates import Contribution
 from graphkit._plan.topology import Node
 from graphkit._records.checkpoint import Checkpoint, new_id
 from graphkit._records.config import START, RunnableConfig
@@ -282,7 +282,7 @@ class Keeping(Strand):
 
     def embedded(self, strand: Strand, node: Node, key: str) -> Steps:
         """Visit a node that is a graph."""
-        yield from embedded.visit(strand, node, key, partial(self._another, strand.executor))
+        yield from subgraph.visit(strand, node, key, partial(self._another, strand.executor))
 
     def _another(self, executor: Executor | None, *given: Any, saver: BaseCheckpointSaver | None) -> Self:
         """A run of the same kind, whose nodes run where those of its branch do."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final, final
 
-from graphkit._engine.packed import keys_of, only, pack, unpack
+from graphkit._engine.update_codec import keys_of, only, pack, unpack
 from graphkit._values.channels import REMOVE
 from graphkit._values.frozen import FrozenDict, FrozenList, extended, freeze
 from graphkit._values.state import SET, Changes

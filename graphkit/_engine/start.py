@@ -6,12 +6,12 @@ from collections.abc import Generator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from graphkit._engine import embedded
-from graphkit._engine.contribution import EXTRA, visible
-from graphkit._engine.keeping import Keeping
-from graphkit._engine.packed import pack_marked, unpack_marked
+from graphkit._engine import subgraph
+from graphkit._engine.cursor import KEEPS, VISIT, Steps, no_checkpoint
 from graphkit._engine.requests import Load, Request
-from graphkit._engine.walk import KEEPS, VISIT, Steps, no_checkpoint
+from graphkit._engine.run_state import Keeping
+from graphkit._engine.subgraph_updates import EXTRA, visible
+from graphkit._engine.update_codec import pack_marked, unpack_marked
 from graphkit._records.checkpoint import Checkpoint, new_id
 from graphkit._records.config import START
 from graphkit._records.output import GraphResume, When
@@ -138,7 +138,7 @@ class Beginning(Keeping):
         self._merge_recorded()
         if self.updates is not None:
             self.updates.clear()  # those are no node's
-        yield from embedded.accept(self, type(self))
+        yield from subgraph.accept(self, type(self))
         return given
 
     def _load_base(self) -> Generator[Request, Any, Checkpoint]:
@@ -202,7 +202,7 @@ class Beginning(Keeping):
     def _split(self, resume: GraphResume, waiting: Mapping[str, Any], inner: Mapping[str, str]) -> GraphResume:
         """What of a resume is for this graph; the rest is for the embedded graphs that wait."""
         try:
-            mine, self.for_children = embedded.split(resume, waiting, inner)
+            mine, self.for_children = subgraph.split(resume, waiting, inner)
         except ValueError as error:
             raise self.failure(GraphRunnerError, str(error)) from error
         return mine

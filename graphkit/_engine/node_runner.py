@@ -17,12 +17,12 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, final
 
-from graphkit._engine.keeper import Keeper
-from graphkit._engine.packed import pack, unpack
+from graphkit._engine.concurrent import side_by_side
+from graphkit._engine.cursor import Steps, Walk, is_update, told
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Close, Collected, Emit, Ended, Next, Request, RunNode
-from graphkit._engine.side_by_side import side_by_side
-from graphkit._engine.walk import Steps, Walk, is_update, told
+from graphkit._engine.run_context import Keeper
+from graphkit._engine.update_codec import pack, unpack
 from graphkit._plan.topology import Call, Fork, Node
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import GraphInterrupt, Visit

@@ -18,12 +18,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from graphkit._wording import plain_text
-from graphkit.cli.bare import SUMMARY, version_line
-from graphkit.cli.opening import LIKE_A_WORD, near
+from graphkit.cli.context import World
 from graphkit.cli.render import Said, show
-from graphkit.cli.usage import is_usage_error, sentence_of
+from graphkit.cli.resolve import LIKE_A_WORD, near
+from graphkit.cli.startup import SUMMARY, version_line
+from graphkit.cli.usage_errors import is_usage_error, sentence_of
 from graphkit.cli.values import UsageError, shown
-from graphkit.cli.world import World
 from graphkit.errors import CheckpointSerializationError, GraphKitError
 
 SUBJECTS: Final = (

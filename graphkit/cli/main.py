@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from graphkit.cli.bare import answer_to
-from graphkit.cli.world import World
+from graphkit.cli.context import World
+from graphkit.cli.startup import answer_to
 from graphkit.errors import MissingDependencyError
 
 _CALLS: Final = 10_000

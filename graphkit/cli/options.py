@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from graphkit._records.config import RunnableConfig
-from graphkit.cli.opening import open_store
+from graphkit.cli.resolve import open_store
 from graphkit.errors import GraphKitError
 
 

@@ -11,7 +11,7 @@ from graphkit._wording import plain_text
 from graphkit.cli.values import asking, brief, plain, shown, to_json
 
 if TYPE_CHECKING:
-    from graphkit.cli.world import World
+    from graphkit.cli.context import World
 
 _GAP: Final = "  "
 _MINUTE: Final = 60

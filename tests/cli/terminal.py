@@ -9,7 +9,7 @@ from functools import cache
 
 from graphkit import Checkpoint
 from graphkit.cli.app import application
-from graphkit.cli.world import World
+from graphkit.cli.context import World
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 

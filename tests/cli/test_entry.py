@@ -12,9 +12,9 @@ import pytest
 from typer.main import get_command
 
 from graphkit import START, BaseCheckpointSaver, RunnableConfig, registry
-from graphkit.cli import bare
+from graphkit.cli import startup
 from graphkit.cli.app import application
-from graphkit.cli.usage import sentence_of
+from graphkit.cli.usage_errors import sentence_of
 from graphkit.errors import MissingDependencyError
 from savers import FileSystemSaver
 from tests.cli.terminal import SHOP, checkpoint, damage, graphkit
@@ -109,7 +109,7 @@ def test_help_and_version_work_without_the_extra(package):
 
 def test_the_commands_of_the_help_without_the_extra_are_those_there_are():
     commands = get_command(application()).commands
-    assert list(bare.COMMANDS) == [(name, command.short_help) for name, command in commands.items()]
+    assert list(startup.COMMANDS) == [(name, command.short_help) for name, command in commands.items()]
 
 
 def test_a_terminal_has_colours_and_no_color_has_none(store):

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from graphkit import START, BaseCheckpointSaver, Checkpoint, GraphResume, RunnableConfig
-from graphkit.cli.looking import age
-from graphkit.cli.opening import load_app
+from graphkit.cli.commands.threads import age
+from graphkit.cli.resolve import load_app
 from graphkit.cli.values import UsageError
 from savers import FileSystemSaver
 from tests.cli.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago

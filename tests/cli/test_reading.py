@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from graphkit import END, START, RunnableConfig
-from graphkit.cli.standins import looks_without_types
+from graphkit.cli.placeholder_types import looks_without_types
 from graphkit.errors import CheckpointSerializationError
 from savers import FileSystemSaver
 from tests.cli.terminal import NOW, STOP, checkpoint, graphkit

@@ -8,7 +8,7 @@ from io import StringIO
 from pathlib import Path
 
 from graphkit.cli.app import application
-from graphkit.cli.world import World
+from graphkit.cli.context import World
 from savers import FileSystemSaver
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "langgraph_review.py"

@@ -23,7 +23,7 @@ from langgraph.types import Command, Send
 
 from graphkit import CheckpointConflictError, CheckpointStorageError, StateGraph
 from graphkit.cli import app
-from graphkit.cli.world import World
+from graphkit.cli.context import World
 from savers import FileSystemSaver
 from savers.langgraph import FileSystemCheckpointSaver, import_langgraph_postgres, import_langgraph_sqlite
 from tests.integrations import langgraph_graphs as graphs

@@ -8,13 +8,13 @@ import typer
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver, Retention
-from graphkit.cli.damage import ability, has_files
-from graphkit.cli.looking import age
-from graphkit.cli.opening import open_store, thread_of
+from graphkit.cli.commands.threads import age
+from graphkit.cli.commands.verify import ability, has_files
+from graphkit.cli.context import World
 from graphkit.cli.options import Directory, DryRun, MaybeThread, Thread
 from graphkit.cli.render import Said, human_bytes
+from graphkit.cli.resolve import open_store, thread_of
 from graphkit.cli.values import UsageError, counted, shown
-from graphkit.cli.world import World
 from graphkit.errors import CheckpointNotFoundError
 
 

@@ -17,12 +17,12 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.watch import Change, Watch
 from graphkit._saver.writes import problem_with_stop
 from graphkit._wording import plain_text
-from graphkit.cli.opening import checkpoint_of, load_app, open_store, thread_of
+from graphkit.cli.commands.inspect import progress_told
+from graphkit.cli.context import World
 from graphkit.cli.options import App, CheckpointId, Directory, Limit, MaybeThread
-from graphkit.cli.reading import progress_told
 from graphkit.cli.render import Column, Said, Table, Text, View, show
+from graphkit.cli.resolve import checkpoint_of, load_app, open_store, thread_of
 from graphkit.cli.values import UsageError, asking, brief, counted, shown
-from graphkit.cli.world import World
 from graphkit.errors import CheckpointerError
 
 _SHOWN: Final = 20

@@ -34,7 +34,7 @@ _FEWEST: Final = 4
 """Characters of an id that are enough to mean it, if they are unique."""
 _ELLIPSIS: Final = "…"
 STAND_INS: Final[ContextVar[tuple[type, ...]]] = ContextVar("STAND_INS", default=())
-"""Types that stand in for those that nobody here knows; see `graphkit.cli.standins`."""
+"""Types that stand in for those that nobody here knows; see `graphkit.cli.placeholder_types`."""
 
 
 # Stores

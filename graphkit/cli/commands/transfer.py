@@ -13,11 +13,11 @@ from typing import Annotated, Final, TextIO
 import typer
 
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit.cli.opening import load_app, open_store, some, thread_of
+from graphkit.cli.context import World
 from graphkit.cli.options import Directory, DryRun, MaybeApp
 from graphkit.cli.render import Said
+from graphkit.cli.resolve import load_app, open_store, some, thread_of
 from graphkit.cli.values import UsageError, counted, shown
-from graphkit.cli.world import World
 from graphkit.errors import CheckpointFormatError, CheckpointStorageError
 
 OutputFile = Annotated[

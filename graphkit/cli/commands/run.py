@@ -11,11 +11,11 @@ import typer
 from graphkit._compiled import CompiledGraph, Input
 from graphkit._records.config import RunnableConfig, StreamMode
 from graphkit._records.output import ABSENT, GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
-from graphkit.cli.opening import checkpoint_of, load_app, saver_of, thread_of
+from graphkit.cli.context import World
 from graphkit.cli.options import App, Assign, CheckpointId, Directory, Thread
 from graphkit.cli.render import Said, Text, View
+from graphkit.cli.resolve import checkpoint_of, load_app, saver_of, thread_of
 from graphkit.cli.values import UsageError, asking, assignments, brief, counted, from_json, object_from_json, shown
-from graphkit.cli.world import World
 
 _NAME: Final = 24
 """Characters of a node's name in the live output."""

@@ -13,7 +13,7 @@ from dataclasses import field, make_dataclass
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeVar, final
 
-from graphkit.cli.opening import STAND_INS
+from graphkit.cli.resolve import STAND_INS
 from graphkit.errors import CheckpointSerializationError
 
 P = ParamSpec("P")

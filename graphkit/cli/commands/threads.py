@@ -16,13 +16,13 @@ from graphkit._records.output import CheckpointInfo, HistorySummary
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import FAILURE, INNER, INTERRUPT, time_or_none
 from graphkit._wording import plain_text
-from graphkit.cli.opening import open_store, thread_of
+from graphkit.cli.commands.inspect import progress_told
+from graphkit.cli.context import World
 from graphkit.cli.options import Directory, Limit, Meta, Namespace, Thread
-from graphkit.cli.reading import progress_told
+from graphkit.cli.placeholder_types import looks_without_types
 from graphkit.cli.render import Column, Table
-from graphkit.cli.standins import looks_without_types
+from graphkit.cli.resolve import open_store, thread_of
 from graphkit.cli.values import UsageError, assignments
-from graphkit.cli.world import World
 from graphkit.errors import CheckpointerConfigurationError, CheckpointerError, CheckpointSerializationError
 
 _PAGE: Final = 100

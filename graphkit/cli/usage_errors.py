@@ -6,7 +6,7 @@ import re
 from typing import Any, Final
 
 from graphkit._wording import plain_sentence
-from graphkit.cli.opening import near
+from graphkit.cli.resolve import near
 from graphkit.cli.values import shown
 
 _LIKE_AN_OPTION: Final = 0.75

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from graphkit.cli.context import World
 from graphkit.cli.render import Said
 from graphkit.cli.values import counted, shown
-from graphkit.cli.world import World
 
 _SOME: Final = 5
 """So many problems are told one by one."""

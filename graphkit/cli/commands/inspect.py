@@ -16,12 +16,12 @@ from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver, public_metadata
 from graphkit._saver.writes import ANSWER, UPDATE, failure_in, progress_of, status_of, time_or_none, waiting_interrupts
-from graphkit.cli.opening import checkpoint_of, line_of, load_app, open_store, saver_of, thread_of
+from graphkit.cli.context import World
 from graphkit.cli.options import CheckpointId, Directory, MaybeApp, Namespace, Thread
+from graphkit.cli.placeholder_types import looks_without_types
 from graphkit.cli.render import Card, Column, Text, View, tree
-from graphkit.cli.standins import looks_without_types
+from graphkit.cli.resolve import checkpoint_of, line_of, load_app, open_store, saver_of, thread_of
 from graphkit.cli.values import LONGEST, UsageError, at_path, brief, differences, plain, shown
-from graphkit.cli.world import World
 from graphkit.errors import CheckpointNotFoundError
 
 _SHOW: Final = (

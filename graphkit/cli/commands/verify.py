@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit.cli.opening import open_store, thread_of
+from graphkit.cli.context import World
 from graphkit.cli.options import Directory, DryRun, MaybeThread
 from graphkit.cli.render import Column, Said, Table, human_bytes
+from graphkit.cli.resolve import open_store, thread_of
 from graphkit.cli.values import counted, shown
-from graphkit.cli.world import World
 from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointNotFoundError
 
 _PROBLEMS: Final = (

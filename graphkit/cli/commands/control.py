@@ -15,13 +15,13 @@ from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import ANSWER, INTERRUPT, next_update, well_formed
 from graphkit._values.frozen import freeze
-from graphkit.cli.opening import checkpoint_of, line_of, load_app, open_store, saver_of, thread_of
+from graphkit.cli.commands.inspect import asked
+from graphkit.cli.context import World
 from graphkit.cli.options import Assign, CheckpointId, Directory, MaybeApp, MaybeThread, Namespace, Thread
-from graphkit.cli.reading import asked
+from graphkit.cli.placeholder_types import looks_without_types
 from graphkit.cli.render import Column, Said, Table
-from graphkit.cli.standins import looks_without_types
+from graphkit.cli.resolve import checkpoint_of, line_of, load_app, open_store, saver_of, thread_of
 from graphkit.cli.values import UsageError, asking, assignments, brief, counted, from_json, shown
-from graphkit.cli.world import World
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerError,

@@ -9,11 +9,11 @@ from typing import Any, Final
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit.cli.looking import history_row, size_of
-from graphkit.cli.opening import open_store, thread_of
+from graphkit.cli.commands.threads import history_row, size_of
+from graphkit.cli.context import World
 from graphkit.cli.options import Directory, MaybeThread
 from graphkit.cli.render import Card, Column, duration
-from graphkit.cli.world import World
+from graphkit.cli.resolve import open_store, thread_of
 from graphkit.errors import CheckpointerError
 
 _STATS: Final = (

@@ -27,10 +27,11 @@ from graphkit.errors import (
     ThreadBusyError,
 )
 from savers import _delta as delta
-from savers._filesystem import layout, log, record, rewrite
+from savers._filesystem import layout, log, payloads, rewrite
 from savers._filesystem.correction import CorrectedIO, find_corrections
-from savers._filesystem.history import Index
-from savers._filesystem.live import aside_name, put_aside
+from savers._filesystem.log_reader import Index
+from savers._filesystem.log_writer import aside_name, put_aside
+from savers._filesystem.replay import Walk
 from savers._filesystem.verify import (
     Examined,
     FileReport,
@@ -45,14 +46,13 @@ from savers._filesystem.verify import (
     owner_of,
     threads_of,
 )
-from savers._filesystem.walk import Walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from savers._filesystem.io import FileIO
-    from savers._filesystem.record import Entry
+    from savers._filesystem.payloads import Entry
     from savers._filesystem.store import Store
 
 _REFUSALS: Final = (
@@ -480,15 +480,15 @@ class _Salvage:
             if frame.type == log.CHECKPOINT:
                 self._checkpoint(walk, frame)
             elif frame.type in {log.RELEASE, log.TOMBSTONE}:
-                self.ending = (frame.type, record.decode_ending(path, frame))
+                self.ending = (frame.type, payloads.decode_ending(path, frame))
             elif frame.type == log.WRITE:
-                owner, values = record.decode_writes(path, frame)
+                owner, values = payloads.decode_writes(path, frame)
                 if (entry := self._kept(frame, owner)) is not None:
                     entry.take_writes(values, frame.offset)
             elif frame.type == log.MARK:
-                owner, add, remove = record.decode_tags(path, frame)
+                owner, add, remove = payloads.decode_tags(path, frame)
                 if (entry := self._kept(frame, owner)) is not None:
-                    entry.tags = record.merge_tags(entry.tags, add, remove)
+                    entry.tags = payloads.merge_tags(entry.tags, add, remove)
         except CheckpointCorruptionError as error:
             self._lose(frame.offset, None, error.reason)
 
@@ -517,7 +517,7 @@ class _Salvage:
 
     def _id_in(self, frame: log.Frame) -> str | None:
         try:
-            return record.id_text(record.unpack_payload(self.history.path, frame)[0])
+            return payloads.id_text(payloads.unpack_payload(self.history.path, frame)[0])
         except (CheckpointCorruptionError, TypeError, IndexError, KeyError):
             return None
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers import _delta as delta
-from savers._filesystem import layout, log, record
-from savers._filesystem.live import META_RECORDS, LiveHistory, new_header
-from savers._filesystem.record import Entry
-from savers._filesystem.walk import Walk, frames_of
+from savers._filesystem import layout, log, payloads
+from savers._filesystem.log_writer import META_RECORDS, LiveHistory, new_header
+from savers._filesystem.payloads import Entry
+from savers._filesystem.replay import Walk, frames_of
 
 if TYPE_CHECKING:
     from savers._filesystem.store import Store
@@ -107,7 +107,7 @@ def _description(store: Store, path: str) -> Any:
         if frame == "":
             data = store.io.read_at(fd, 0, _LONG_HEAD)
             frame = log.parse_frame(data, log.HEADER_SIZE, log.HEADER_SIZE, header.fid)
-        return None if isinstance(frame, str) else record.unpack_payload(path, frame)
+        return None if isinstance(frame, str) else payloads.unpack_payload(path, frame)
     except (log.Unborn, CheckpointerError):
         _LOGGER.warning("%s cannot be read, so its thread is not listed", path)
         return None
@@ -630,7 +630,7 @@ def _names_all(history: LiveHistory, frame: log.Frame, data: Sequence[log.Frame]
     """
     if frame.type != log.CHECKPOINT or not frame.flags & log.KEY:
         return False
-    decoded = record.decode_checkpoint(history.path, frame, None, history._codec.unpack)  # noqa: SLF001 - of the same package
+    decoded = payloads.decode_checkpoint(history.path, frame, None, history._codec.unpack)  # noqa: SLF001 - of the same package
     starts: set[int] = set()
     for entry in (decoded.table or ())[1::2]:
         if entry is not None and not entry[_BASE]:

@@ -38,10 +38,10 @@ from graphkit.errors import (
 )
 from savers._compression import Compression, checked
 from savers._filesystem import log, rewrite
-from savers._filesystem.history import History
 from savers._filesystem.io import FileIO
-from savers._filesystem.live import LiveHistory, pack_writes
-from savers._filesystem.record import Entry
+from savers._filesystem.log_reader import History
+from savers._filesystem.log_writer import LiveHistory, pack_writes
+from savers._filesystem.payloads import Entry
 from savers._filesystem.store import WAS_REMOVED, Store
 from savers._filesystem.sync import Flusher, Ticket, give_back, sync, take_ticket
 

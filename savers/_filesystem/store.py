@@ -21,12 +21,12 @@ from graphkit.errors import (
     CheckpointFormatError,
 )
 from savers._filesystem import layout, log
-from savers._filesystem.glance import Glance
-from savers._filesystem.history import History
-from savers._filesystem.inside import Inside
+from savers._filesystem.containment import Inside
 from savers._filesystem.io import kind_of
-from savers._filesystem.live import LiveHistory, write_file
 from savers._filesystem.lock import RunLock, ShortLock
+from savers._filesystem.log_reader import History
+from savers._filesystem.log_summary import Glance
+from savers._filesystem.log_writer import LiveHistory, write_file
 from savers._filesystem.marker import Marker, pack_marker, read_marker
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from savers._filesystem.live import LiveHistory
+    from savers._filesystem.log_writer import LiveHistory
     from savers._filesystem.store import Store
 
 _LOGGER: Final = getLogger("graphkit")

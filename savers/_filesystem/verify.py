@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
 from savers import _delta as delta
-from savers._filesystem import layout, log, record
-from savers._filesystem.live import LiveHistory
-from savers._filesystem.walk import Walk
+from savers._filesystem import layout, log, payloads
+from savers._filesystem.log_writer import LiveHistory
+from savers._filesystem.replay import Walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -176,12 +176,12 @@ class _Checker:
         elif frame.type == log.DATA:
             self._data_from = frame.offset if self._data_from is None else self._data_from
         elif frame.type in {log.RELEASE, log.TOMBSTONE}:
-            record.decode_ending(path, frame)
+            payloads.decode_ending(path, frame)
             self.closed_by = frame
         elif frame.type == log.WRITE:
-            record.decode_writes(path, frame)
+            payloads.decode_writes(path, frame)
         elif frame.type == log.MARK:
-            record.decode_tags(path, frame)
+            payloads.decode_tags(path, frame)
 
     def _checkpoint(self, frame: log.Frame) -> None:
         before = self._walk.table
@@ -198,7 +198,7 @@ class _Checker:
             self.ids.remove(decoded.target)
         self.ids.add(decoded.entry.id)
 
-    def _compare(self, before: delta.Table, decoded: record.Decoded) -> None:
+    def _compare(self, before: delta.Table, decoded: payloads.Decoded) -> None:
         """See that what a keyframe names is what the records before it led to."""
         listed = decoded.table or ()
         for name, entry in zip(listed[::2], listed[1::2], strict=True):
@@ -386,7 +386,7 @@ def description(store: Store, path: str) -> dict[str, Any]:
         frame = next(log.good_frames(store.io, fd, None, log.HEADER_SIZE, 1 << 20), None)
         if frame is None or frame.type != log.META:
             return {}
-        meta = record.unpack_payload(path, frame)
+        meta = payloads.unpack_payload(path, frame)
     except (OSError, CheckpointCorruptionError):
         return {}
     finally:

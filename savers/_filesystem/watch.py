@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, final
 from graphkit._saver.watch import Change, Watch, is_inside
 from graphkit.errors import CheckpointerError, CheckpointFormatError, CheckpointStorageError
 from savers._filesystem import layout, rewrite
-from savers._filesystem.events import Events, is_locked, remote_kind
-from savers._filesystem.tail import Bookmark, GrowingLog, Info
+from savers._filesystem.file_events import Events, is_locked, remote_kind
+from savers._filesystem.log_follower import Bookmark, GrowingLog, Info
 
 if TYPE_CHECKING:
     from graphkit._records.config import RunnableConfig

@@ -100,12 +100,12 @@ def test_a_release_that_died_is_finished_by_the_next_writer(stage, opener, disk,
         saver.put(config, disk.step(n))
         saver.put(inner, disk.step(n))
     saver.close()
-    from savers._filesystem import layout, record
+    from savers._filesystem import layout, payloads
 
     def end(path):
         last = disk.frames_of(path)[-1]
         with path.open("ab") as file:
-            file.write(frames.pack_frame(last.end, last.fid, last.seq + 1, frames.RELEASE, record.packb([1, 0])))
+            file.write(frames.pack_frame(last.end, last.fid, last.seq + 1, frames.RELEASE, payloads.packb([1, 0])))
 
     watching = opener()
     assert numbers(watching, config) == [1, 0]
@@ -262,7 +262,7 @@ def test_interrupts_and_listings_decode_no_state(opener, disk, config, monkeypat
     stop = {"node_id": "n0", "when": "inside", "payload": {"ask": 1}, "metadata": {}, "created_at": None}
     saver.put_writes(placed, {"interrupt:a": stop})
     from savers._filesystem import log
-    from savers._filesystem.history import History
+    from savers._filesystem.log_reader import History
 
     monkeypatch.setattr(History, "state_of", None)
     reader = opener()

@@ -13,7 +13,7 @@ import pytest
 from graphkit import Checkpoint, CheckpointSerializationError, RunnableConfig
 from graphkit.abc import StateSerializer
 from savers import Compression, FileSystemSaver
-from savers._filesystem import damage, frame, live, log
+from savers._filesystem import damage, frame, log, log_writer
 from savers._filesystem.io import FileIO
 from tests.disk.conftest import frames_of, log_of
 
@@ -25,7 +25,7 @@ CONFIG = RunnableConfig("t")
 def _short_records(monkeypatch):
     for module in (frame, damage, log):
         monkeypatch.setattr(module, "MAX_PAYLOAD", LIMIT)
-    monkeypatch.setattr(live, "_SPILLED", 64)
+    monkeypatch.setattr(log_writer, "_SPILLED", 64)
 
 
 class Bytes(StateSerializer):

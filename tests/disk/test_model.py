@@ -8,7 +8,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._values.state import Changes, merge
 from graphkit.testing import same
-from savers._filesystem import live
+from savers._filesystem import log_writer
 
 CONFIG = RunnableConfig("t")
 
@@ -125,9 +125,9 @@ class Life:
 
 
 # Keyframes from very often to as the saver has it.
-@pytest.mark.parametrize("floor", [64, 400, 3000, live.FLOOR])
+@pytest.mark.parametrize("floor", [64, 400, 3000, log_writer.FLOOR])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_life_goes_as_the_model_says(seed, floor, opener, monkeypatch):
-    monkeypatch.setattr(live, "FLOOR", floor)
-    monkeypatch.setattr(live, "RECORD_COST", floor // 16)
+    monkeypatch.setattr(log_writer, "FLOOR", floor)
+    monkeypatch.setattr(log_writer, "RECORD_COST", floor // 16)
     Life(random.Random(seed * 10_000 + floor), opener).live(120)

@@ -13,7 +13,7 @@ import pytest
 from graphkit import CheckpointCorruptionError, CheckpointerError, CheckpointStorageError
 from savers import FileSystemSaver
 from savers._filesystem import frame, log, rewrite, saver as saver_module, store, sync
-from savers._filesystem.live import LiveHistory
+from savers._filesystem.log_writer import LiveHistory
 from tests.disk import crashes
 from tests.disk.crashes import PLACE, Crashes, config_of, fixed, made, view
 from tests.disk.simfs import SimFS

@@ -26,9 +26,9 @@ from graphkit.errors import (
     CheckpointStorageError,
 )
 from savers import _delta as delta
-from savers._filesystem import log, record
+from savers._filesystem import log, payloads
 from savers._filesystem.io import boot_number
-from savers._filesystem.record import Entry
+from savers._filesystem.payloads import Entry
 
 _LOOKED_AT: Final = 8 << 10
 
@@ -237,7 +237,7 @@ class History:
             if not self._vouched(*here) and log.is_torn(self.io, self.fd, *here, self.version):
                 raise log.Unborn
             raise CheckpointCorruptionError(self.path, log.HEADER_SIZE, reason)
-        self._check_owner(record.unpack_payload(self.path, meta))
+        self._check_owner(payloads.unpack_payload(self.path, meta))
         self.seq, self.end = 1, meta.end
         return meta.end
 
@@ -308,7 +308,7 @@ class History:
         if self.tail.offset != last.offset:
             raise CheckpointCorruptionError(self.path, last.offset, "its keyframe does not lead to it")
 
-    def _advance(self, decoded: record.Decoded, depth: int, end: int) -> None:
+    def _advance(self, decoded: payloads.Decoded, depth: int, end: int) -> None:
         if decoded.table is not None:
             self.table = self._table_of(decoded)
             self.key_length, self.key_end = self.table.length, end
@@ -342,7 +342,7 @@ class History:
             self._take_beside(frame)
             return
         base = self.tail
-        decoded = record.decode_checkpoint(self.path, frame, base, self._codec.unpack)
+        decoded = payloads.decode_checkpoint(self.path, frame, base, self._codec.unpack)
         is_key = frame.flags & log.KEY
         if decoded.entry.key != (frame.offset if is_key or base is None else base.key):
             raise CheckpointCorruptionError(self.path, frame.offset, "it names another record as its keyframe")
@@ -365,13 +365,13 @@ class History:
 
     def _note_beside(self, frame: log.Frame, known: Callable[[str], Entry | None]) -> None:
         if frame.type == log.WRITE:
-            owner, values = record.decode_writes(self.path, frame)
+            owner, values = payloads.decode_writes(self.path, frame)
             if (entry := known(owner)) is not None:
                 entry.take_writes(values, frame.offset)
         elif frame.type == log.MARK:
-            owner, add, remove = record.decode_tags(self.path, frame)
+            owner, add, remove = payloads.decode_tags(self.path, frame)
             if (entry := known(owner)) is not None:
-                entry.tags = record.merge_tags(entry.tags, add, remove)
+                entry.tags = payloads.merge_tags(entry.tags, add, remove)
 
     def _known(self, id: str) -> Entry | None:
         if self.index is not None:
@@ -393,13 +393,13 @@ class History:
         for offset in entry.writes.values():
             if offset not in frames:
                 frame = log.read_frame(self.io, self.fd, self.path, self.fid, offset, self.end)
-                frames[offset] = record.decode_writes(self.path, frame)[1]
+                frames[offset] = payloads.decode_writes(self.path, frame)[1]
         return {key: frames[offset][key] for key, offset in entry.writes.items()}
 
     def closing_version(self) -> int:
         """The version that the RELEASE record at the end names."""
         assert self.closed_by is not None
-        return record.decode_ending(self.path, self.closed_by)
+        return payloads.decode_ending(self.path, self.closed_by)
 
     def checkpoint(self, entry: Entry, state: FrozenDict | None, load: Callable[[], FrozenDict] | None) -> Checkpoint:
         """An entry as a Checkpoint, with its state or the way to load it."""
@@ -527,19 +527,19 @@ class History:
         first = log.read_frame(self.io, self.fd, self.path, self.fid, start, self.end)
         for frame in self.scan(start, self.end, first.seq):
             if frame.type == log.CHECKPOINT:
-                decoded = record.decode_checkpoint(self.path, frame, base, self._codec.unpack)
+                decoded = payloads.decode_checkpoint(self.path, frame, base, self._codec.unpack)
                 base = decoded.entry
                 index.add(base, decoded.target)  # what takes the place of one further back is not of these
             else:
                 self._note_beside(frame, index.find)
         return index if len(index.entries) >= limit else None
 
-    def _chain(self, key: int, end: int) -> list[tuple[record.Decoded, int]]:
+    def _chain(self, key: int, end: int) -> list[tuple[payloads.Decoded, int]]:
         """The checkpoint records from a keyframe on, each with its end."""
         if not log.HEADER_SIZE <= key < end:
             raise CheckpointCorruptionError(self.path, end, "the record before it names no keyframe")
         data = self.io.read_at(self.fd, key, end - key)
-        chain: list[tuple[record.Decoded, int]] = []
+        chain: list[tuple[payloads.Decoded, int]] = []
         offset = key
         base: Entry | None = None
         while offset < end:
@@ -549,24 +549,24 @@ class History:
             if frame.type == log.CHECKPOINT:
                 if base is None and not frame.flags & log.KEY:
                     raise CheckpointCorruptionError(self.path, offset, "it is not the keyframe that it should be")
-                decoded = record.decode_checkpoint(self.path, frame, base, self._codec.unpack)
+                decoded = payloads.decode_checkpoint(self.path, frame, base, self._codec.unpack)
                 chain.append((decoded, frame.end))
                 base = decoded.entry
             offset = frame.end
         return chain
 
-    def _apply(self, table: delta.Table, decoded: record.Decoded) -> None:
+    def _apply(self, table: delta.Table, decoded: payloads.Decoded) -> None:
         try:
             table.apply(decoded.ops, decoded.data, decoded.start)
         except delta.NONSENSE as error:
             reason = f"the change makes no sense: {error}"
             raise CheckpointCorruptionError(self.path, decoded.entry.offset, reason) from error
 
-    def _table_of(self, decoded: record.Decoded) -> delta.Table:
+    def _table_of(self, decoded: payloads.Decoded) -> delta.Table:
         """The table that a keyframe carries, with the keyframe's own changes."""
         position, listed = decoded.entry.offset, decoded.table or ()
         table = delta.Table(opaque=self._serializer is not None)
-        seen: dict[int, record.Decoded] = {position: decoded}
+        seen: dict[int, payloads.Decoded] = {position: decoded}
         depths: dict[str, int] = {}
         try:
             table.names = list(listed[::2])
@@ -584,11 +584,11 @@ class History:
                 value.named_by(position, depths.get(name, 0))
         return table
 
-    def _earlier(self, position: int, name: str, seen: dict[int, record.Decoded]) -> delta.Value:
+    def _earlier(self, position: int, name: str, seen: dict[int, payloads.Decoded]) -> delta.Value:
         """A value as the keyframe at a position left it."""
         if position not in seen:
             frame = log.read_frame(self.io, self.fd, self.path, self.fid, position, self.end)
-            seen[position] = record.decode_checkpoint(self.path, frame, None, self._codec.unpack)
+            seen[position] = payloads.decode_checkpoint(self.path, frame, None, self._codec.unpack)
         decoded = seen[position]
         listed = decoded.table or ()
         table = delta.Table(opaque=self._serializer is not None)

@@ -9,14 +9,14 @@ from msgpack import ExtType, unpackb
 from graphkit._values.frozen import FrozenDict
 from graphkit.errors import CheckpointCorruptionError
 from savers import _delta as delta
-from savers._filesystem import log, record
+from savers._filesystem import log, payloads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from savers._filesystem.history import History
     from savers._filesystem.log import Frame
-    from savers._filesystem.record import Decoded, Entry
+    from savers._filesystem.log_reader import History
+    from savers._filesystem.payloads import Decoded, Entry
 
 _PAIR: Final = 2
 _ODD_KEYS: Final = ExtType(0, b"\0")
@@ -55,7 +55,7 @@ class Walk:
         self.entry = self.table = None
         if not frame.flags & log.KEY and (base is None or table is None or frame.offset - frame.back != base.offset):
             raise CheckpointCorruptionError(path, frame.offset, "the record that it is relative to is lost")
-        decoded = record.decode_checkpoint(path, frame, base, self._unpack)
+        decoded = payloads.decode_checkpoint(path, frame, base, self._unpack)
         self.key = decoded.entry.key = frame.offset if frame.flags & log.KEY else self.key
         if decoded.table is not None:
             table = self._listed(decoded, decoded.table)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Self, final
 
-from savers._filesystem import log, record
-from savers._filesystem.history import History
+from savers._filesystem import log, payloads
+from savers._filesystem.log_reader import History
 
 if TYPE_CHECKING:
-    from savers._filesystem.record import Entry
+    from savers._filesystem.payloads import Entry
 
 _WHOLE: Final = frozenset({log.MARK, log.RELEASE, log.TOMBSTONE})
 """Records that a glance does not do with."""
@@ -54,7 +54,7 @@ class Glance(History):
             frames.append(frame)
         return bool(self.count) and self._take_apart(frames)
 
-    def _advance(self, decoded: record.Decoded, depth: int, end: int) -> None:  # noqa: ARG002 - as in every log
+    def _advance(self, decoded: payloads.Decoded, depth: int, end: int) -> None:  # noqa: ARG002 - as in every log
         # Without the state, for nothing is appended.
         self.tail = decoded.entry
 
@@ -62,7 +62,7 @@ class Glance(History):
         """The records from the last keyframe on."""
         for frame in frames:
             if frame.type == log.CHECKPOINT:
-                self.tail = record.decode_checkpoint(self.path, frame, self.tail, self._codec.unpack).entry
+                self.tail = payloads.decode_checkpoint(self.path, frame, self.tail, self._codec.unpack).entry
             else:
                 self._take_beside(frame)
         assert self.tail is not None

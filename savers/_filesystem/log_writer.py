@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from graphkit._values.frozen import PRIVATE, FrozenDict, FrozenList, kind_of, private_copy
 from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
 from savers import _delta as delta
-from savers._filesystem import layout, log, record
-from savers._filesystem.history import History
-from savers._filesystem.record import Entry
+from savers._filesystem import layout, log, payloads
+from savers._filesystem.log_reader import History
+from savers._filesystem.payloads import Entry
 
 if TYPE_CHECKING:
     from graphkit._records.checkpoint import Checkpoint
@@ -110,7 +110,7 @@ class LiveHistory(History):
             return False
         if target is not None:
             flags |= log.REPLACE
-        payload = record.pack_change(base, entry, ops, target, data, self._codec.pack)
+        payload = payloads.pack_change(base, entry, ops, target, data, self._codec.pack)
         back, key = self.end - base.offset, self.end - base.key
         entry.offset = self._write(log.CHECKPOINT, payload, flags, back, key)
         entry.key = base.key
@@ -134,20 +134,20 @@ class LiveHistory(History):
             payload = b""
             is_too_long = len(data) > _longest_data()
             if not is_too_long:
-                payload = record.pack_keyframe(entry, ops, listed, target, data, self._codec.pack)
+                payload = payloads.pack_keyframe(entry, ops, listed, target, data, self._codec.pack)
                 is_too_long = len(payload) > log.MAX_PAYLOAD
             if is_too_long:
                 spilled = self._spill(draft, packed)
                 listed = self._keyframe(draft, order, packed, spilled)
                 ops, data, flags = self._emit(draft, order)
-                payload = record.pack_keyframe(entry, ops, listed, target, data, self._codec.pack)
+                payload = payloads.pack_keyframe(entry, ops, listed, target, data, self._codec.pack)
             if any(one is not None and one[0] & delta.BLOCK for one in listed[1::2]):
                 flags |= log.COMPRESSED
             if target is not None:
                 flags |= log.REPLACE
             entry.offset = entry.key = self._write(log.CHECKPOINT, payload, flags | log.KEY)
             data_start = self.end - log.TRAILER_SIZE - len(data)
-            table = self._table_of(record.Decoded(entry, ops, listed, target, data, data_start))
+            table = self._table_of(payloads.Decoded(entry, ops, listed, target, data, data_start))
         except BaseException:
             # What it needed to read could not be read, or not all of it could be written: none of it may stand.
             if self.fd >= 0 and self.end > start:
@@ -337,13 +337,13 @@ class LiveHistory(History):
 
     def put_packed(self, entry: Entry, values: Mapping[str, bytes]) -> None:
         """Record values, packed by `pack_writes`, beside a checkpoint."""
-        offset = self._write(log.WRITE, record.pack_writes(entry.id, values), self._flags_about(entry))
+        offset = self._write(log.WRITE, payloads.pack_writes(entry.id, values), self._flags_about(entry))
         entry.take_writes(values, offset)
 
     def put_tags(self, entry: Entry, add: Sequence[str], remove: Sequence[str]) -> None:
         """Add tags to a checkpoint and take some off."""
-        self._write(log.MARK, record.pack_tags(entry.id, add, remove), self._flags_about(entry))
-        entry.tags = record.merge_tags(entry.tags, add, remove)
+        self._write(log.MARK, payloads.pack_tags(entry.id, add, remove), self._flags_about(entry))
+        entry.tags = payloads.merge_tags(entry.tags, add, remove)
 
     def _flags_about(self, entry: Entry) -> int:
         """The flags of a record about a checkpoint: whether that is another one than the last."""
@@ -352,7 +352,7 @@ class LiveHistory(History):
 
     def finish(self, type: int, version: int) -> None:
         """Append the record that ends this log."""
-        self._write(type, record.packb([version, time_ns() // 1000]))
+        self._write(type, payloads.packb([version, time_ns() // 1000]))
 
     # Writing
 
@@ -441,7 +441,7 @@ class LiveHistory(History):
     def meta_frames(self, fid: int) -> bytes:
         """The first records: whose log this is, twice, so that one damaged copy costs nothing."""
         meta = {"thread": self.thread_id, "ns": self.namespace, "opaque": self._serializer is not None}
-        frames, payload = b"", record.packb(meta)
+        frames, payload = b"", payloads.packb(meta)
         for seq in range(META_RECORDS):
             offset = log.HEADER_SIZE + len(frames)
             frames += log.pack_frame(offset, fid, seq, log.META, payload, unsynced=offset, boot=self.boot)
@@ -558,7 +558,7 @@ def _check_entry(entry: Entry) -> None:
         and (entry.parent is None or entry.parent.__class__ is str)
     ):
         _check_texts(entry)
-    if not record.FIRST_TIME <= entry.created <= record.LAST_TIME:
+    if not payloads.FIRST_TIME <= entry.created <= payloads.LAST_TIME:
         raise CheckpointSerializationError("created_at", "datetime", "UTC has no year for it")
 
 

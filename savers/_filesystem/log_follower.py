@@ -10,12 +10,12 @@ from graphkit._saver.watch import Change, Kind
 from graphkit._saver.writes import told_beside
 from graphkit._values.codec import MalformedDataError
 from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
-from savers._filesystem import log, record
-from savers._filesystem.history import History
+from savers._filesystem import log, payloads
+from savers._filesystem.log_reader import History
 
 if TYPE_CHECKING:
     from graphkit._records.output import CheckpointInfo
-    from savers._filesystem.record import Entry
+    from savers._filesystem.payloads import Entry
 
 Info = Callable[[History, "Entry"], "CheckpointInfo"]
 """Makes what is told of a checkpoint."""
@@ -74,7 +74,7 @@ class GrowingLog(History):
             latest = info(self, self.tail)
             yield Change("checkpoint", *place, latest, at=latest.created_at)
         elif frame.type == log.WRITE:
-            beside, values = record.decode_writes(self.path, frame)
+            beside, values = payloads.decode_writes(self.path, frame)
             entry = self._known(beside)
             about = None if entry is None else info(self, entry)
             writes = {key: self._value(key, packed) for key, packed in values.items()}

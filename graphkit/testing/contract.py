@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from graphkit.testing._contract.beside import BesideTests
 from graphkit.testing._contract.concurrency import ConcurrencyTests
-from graphkit.testing._contract.following import FollowingTests
 from graphkit.testing._contract.history import HistoryTests
+from graphkit.testing._contract.isolation import SharingTests
 from graphkit.testing._contract.locks import LockTests
-from graphkit.testing._contract.sharing import SharingTests
+from graphkit.testing._contract.maintenance import UpkeepTests
 from graphkit.testing._contract.threads import ThreadTests
-from graphkit.testing._contract.upkeep import UpkeepTests
 from graphkit.testing._contract.values import ValueTests
 from graphkit.testing._contract.versions import VersionTests
+from graphkit.testing._contract.watch import FollowingTests
+from graphkit.testing._contract.writes import BesideTests
 
 
 class SaverContract(

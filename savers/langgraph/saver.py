@@ -25,6 +25,7 @@ from graphkit._records.output import CheckpointInfo
 from graphkit._values.frozen import freeze
 from graphkit.errors import CheckpointConflictError
 from savers._filesystem import FileSystemSaver
+from savers.langgraph.async_methods import AsyncTwins
 from savers.langgraph.channels import (
     CHANNEL,
     WRITES,
@@ -35,7 +36,6 @@ from savers.langgraph.channels import (
     value_of,
 )
 from savers.langgraph.steps import next_of, node_of
-from savers.langgraph.twins import AsyncTwins
 from savers.langgraph.writes import EARLY, PendingWrites, Write, packed
 
 if TYPE_CHECKING:

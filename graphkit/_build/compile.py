@@ -14,7 +14,7 @@ from graphkit._plan.topology import Condition, Edge, Fork, Node, Targets, Topolo
 from graphkit._build.reachability import problems_of_reach
 from graphkit._records.config import END
 from graphkit.errors import GraphStateError
-from graphkit.when import node_ids_of
+from graphkit._plan.checkpoint_when import node_ids_of
 
 
 def assembled(sketch: Sketch, schema: StateSchema, config: CompileConfig) -> tuple[Topology, CompileConfig]:

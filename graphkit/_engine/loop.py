@@ -35,13 +35,13 @@ from graphkit._engine.requests import Discard, Emit, Finish, Record, Release
 from graphkit._engine.start import Beginning
 from graphkit._engine.subgraph_updates import visible
 from graphkit._engine.update_codec import unpack
+from graphkit._plan.checkpoint_when import Step
 from graphkit._records.config import END, StreamMode
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot
 from graphkit._saver.writes import FAILURE, unanswered
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._values.state import Changes
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
-from graphkit.when import Step
 
 
 @final

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
+from graphkit._plan.checkpoint_when import takes_step
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._plan.topology import Topology
-from graphkit.when import takes_step
 
 
 @final

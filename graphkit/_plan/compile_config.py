@@ -127,7 +127,7 @@ def _ids(names: Iterable[Any]) -> tuple[Any, ...]:
 def _observers(given: Any) -> tuple[Observer, ...]:
     if isinstance(given, tuple) and not given:
         return ()
-    from graphkit.observers import observers_of  # which imports logging, and few graphs have observers
+    from graphkit._plan.observers import observers_of  # which imports logging, and few graphs have observers
 
     return observers_of(given)
 

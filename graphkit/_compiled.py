@@ -8,7 +8,7 @@ from typing import Any, cast, final
 
 from graphkit._diagram.render import GraphRepresentation, draw
 from graphkit._engine import subgraph
-from graphkit._engine.cursor import Walk, is_update, no_checkpoint
+from graphkit._engine.cursor import GraphCursor, is_update, no_checkpoint
 from graphkit._engine.default_thread import warn_of_default_thread
 from graphkit._engine.driver import Driver
 from graphkit._engine.loop import Run
@@ -301,7 +301,7 @@ class CompiledGraph(JavaNames):
         return StateSnapshot(checkpoint, config, partial(self._shown, config, checkpoint), self._waiting)
 
     def _shown(self, config: RunnableConfig, checkpoint: Checkpoint, _stored: Any) -> AgentState:
-        walk = Walk(self._at(config)[0], config, None)
+        walk = GraphCursor(self._at(config)[0], config, None)
         walk.opened(checkpoint)
         return walk.schema.state_of(walk.data)
 

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 @final
-class Named(Generic[T]):
+class NamedRegistry(Generic[T]):
     """Things by name; may be used from any thread. Registering a name again replaces what it meant."""
 
     def __init__(self, kind: str, more: Callable[[], Mapping[str, T]] = dict) -> None:

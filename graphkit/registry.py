@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from threading import Lock
 from typing import Any, Final
 
-from graphkit._named_registry import Named
+from graphkit._named_registry import NamedRegistry
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointerConfigurationError
 
@@ -132,8 +132,10 @@ def _installed() -> Mapping[str, Factory | EntryPoint]:
     return {point.name: point for point in entry_points(group="graphkit.savers")}
 
 
-_SAVERS: Final[Named[Factory | EntryPoint]] = Named("saver", _installed)
-_STORES: Final[Named[BaseCheckpointSaver | Factory | EntryPoint]] = Named("checkpoint store", _SAVERS.known)
+_SAVERS: Final[NamedRegistry[Factory | EntryPoint]] = NamedRegistry("saver", _installed)
+_STORES: Final[NamedRegistry[BaseCheckpointSaver | Factory | EntryPoint]] = NamedRegistry(
+    "checkpoint store", _SAVERS.known
+)
 _GUARD: Final = Lock()
 
 

@@ -22,8 +22,8 @@ from typing import Any, Final, NamedTuple, final
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver, HasVersions, public_metadata
-from graphkit._saver.writes import well_formed
-from graphkit._values.json_values import Packed, PortableValues, change_between, changed, line_of
+from graphkit._saver.writes import well_formed_writes
+from graphkit._values.json_values import JsonValueCodec, Packed, change_between, changed, line_of
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
@@ -72,12 +72,12 @@ def export_threads(
     yield line_of({"graphkit": "threads", "format": FORMAT})
     for done, thread_id in enumerate(chosen, 1):
         yield line_of({"thread": thread_id})
-        yield from _thread_lines(saver, thread_id, PortableValues(types), versions=versions)
+        yield from _thread_lines(saver, thread_id, JsonValueCodec(types), versions=versions)
         progress(done, len(chosen), thread_id)
 
 
 def _thread_lines(
-    saver: BaseCheckpointSaver, thread_id: str, values: PortableValues, *, versions: bool
+    saver: BaseCheckpointSaver, thread_id: str, values: JsonValueCodec, *, versions: bool
 ) -> Iterator[str]:
     """The lines of one thread, without its id: the same wherever it is."""
     digest, count, spaces = blake2b(digest_size=16), 0, list(saver.namespaces(thread_id))
@@ -92,7 +92,7 @@ def _thread_lines(
 
 
 def _all_lines(
-    saver: BaseCheckpointSaver, thread_id: str, values: PortableValues, spaces: Sequence[str], versions: Sequence[int]
+    saver: BaseCheckpointSaver, thread_id: str, values: JsonValueCodec, spaces: Sequence[str], versions: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
     for version in versions:
         assert isinstance(saver, HasVersions)
@@ -106,13 +106,13 @@ def _all_lines(
 
         def beside(one: str, at: RunnableConfig = at) -> tuple[Mapping[str, Any], Sequence[str]]:
             here = at.with_check_point_id(one)
-            return well_formed(saver.get_writes(here), thread_id), saver.tags_of(here)
+            return well_formed_writes(saver.get_writes(here), thread_id), saver.tags_of(here)
 
         yield from _history_lines(values, namespace, saver.list(at), beside)
 
 
 def _history_lines(
-    values: PortableValues,
+    values: JsonValueCodec,
     namespace: str,
     newest_first: Sequence[Checkpoint],
     beside: Callable[[str], tuple[Mapping[str, Any], Sequence[str]]],
@@ -190,7 +190,7 @@ def import_threads(
         if thread is None:
             if not isinstance(data.get("thread"), str):
                 raise CheckpointFormatError("the file", f"line {number}: a thread is expected here")
-            thread = _Incoming(saver, rename(data["thread"]), PortableValues(types))
+            thread = _Incoming(saver, rename(data["thread"]), JsonValueCodec(types))
         elif "end" in data:
             thread.finish(data["end"], number)
             found.append(thread.thread_id)
@@ -239,7 +239,7 @@ def _refuse(constant: str) -> None:
 class _Incoming:
     """One thread on its way in."""
 
-    def __init__(self, saver: BaseCheckpointSaver, thread_id: str, values: PortableValues) -> None:
+    def __init__(self, saver: BaseCheckpointSaver, thread_id: str, values: JsonValueCodec) -> None:
         self.saver, self.thread_id, self._values = saver, thread_id, values
         self.stored = self.skipped = 0
         self._digest = blake2b(digest_size=16)

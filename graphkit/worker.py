@@ -20,7 +20,7 @@ from typing import Any, Final, final
 from graphkit._compiled import CompiledGraph
 from graphkit._plan.retry import RetryPolicy
 from graphkit._records.config import RunnableConfig
-from graphkit._records.context import CURRENT, Visit, held_locks
+from graphkit._records.context import CURRENT, NodeContext, held_locks
 from graphkit._records.output import CheckpointInfo, InterruptionMetadata, NodeOutput
 from graphkit._saver.base import BaseCheckpointSaver, waiting_ids
 from graphkit._saver.watch import Change, Watch
@@ -252,7 +252,7 @@ class Worker:
     def _go_on(self, at: RunnableConfig) -> None:
         _LOG.info("thread %r goes on", at.thread)
         # As inside a node of whoever holds the lock: the run enters it again.
-        token = CURRENT.set(Visit("", (), held_locks() | {self.saver.run_lock_key(at)}))
+        token = CURRENT.set(NodeContext("", (), held_locks() | {self.saver.run_lock_key(at)}))
         try:
             last = self._run_async(at) if self.app.topology.asynchronous else self._run(at)
         finally:

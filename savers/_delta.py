@@ -66,7 +66,7 @@ _PAIR: Final = 2
 _FEW: Final = 4
 _GAP: Final = 1 << 13
 
-NONSENSE: Final = (IndexError, KeyError, ValueError, TypeError, AttributeError, struct.error)
+MALFORMED: Final = (IndexError, KeyError, ValueError, TypeError, AttributeError, struct.error)
 """What reading ops and entries that make no sense may raise."""
 
 Draft = dict[str, tuple[Any, ...]]

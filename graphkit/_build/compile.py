@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from graphkit._engine.attempts import composed
 from graphkit._build.joins import forks_of
-from graphkit._plan.definition import Merged, Sketch
+from graphkit._plan.definition import FlattenedGraph, GraphDefinition
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._plan.schema import StateSchema
 from graphkit._plan.topology import Condition, Edge, Fork, Node, Targets, Topology, fork_id, problems_of
@@ -17,13 +17,13 @@ from graphkit.errors import GraphStateError
 from graphkit._plan.checkpoint_when import node_ids_of
 
 
-def assembled(sketch: Sketch, schema: StateSchema, config: CompileConfig) -> tuple[Topology, CompileConfig]:
+def build_topology(sketch: GraphDefinition, schema: StateSchema, config: CompileConfig) -> tuple[Topology, CompileConfig]:
     """A graph's picture, and its options with the ids of merged subgraphs rewritten.
 
     Raises:
         GraphStateError: everything that is wrong with the graph.
     """
-    merged = Merged(sketch)
+    merged = FlattenedGraph(sketch)
     before = merged.entered_by(config.interrupt_before)
     forks = _checked(merged, before, config.interrupt_after, _named_by(config))
     nodes = {node.id: _ready(node, config) for node in merged.nodes.values()}
@@ -31,14 +31,14 @@ def assembled(sketch: Sketch, schema: StateSchema, config: CompileConfig) -> tup
     return topology, config.replace(interrupt_before=before)
 
 
-def checked_child(node_id: str, child: Sketch) -> Sketch:
+def checked_child(node_id: str, child: GraphDefinition) -> GraphDefinition:
     """A graph that can be merged into another, under this id.
 
     Raises:
         GraphStateError: everything that is wrong with it.
     """
     try:
-        _checked(Merged(child))
+        _checked(FlattenedGraph(child))
     except GraphStateError as error:
         raise GraphStateError(*(f"subgraph {node_id!r}: {problem}" for problem in error.problems)) from error
     return child
@@ -50,7 +50,7 @@ def _named_by(config: CompileConfig) -> Collection[str]:
 
 
 def _checked(
-    merged: Merged, before: Collection[str] = (), after: Collection[str] = (), saved: Collection[str] = ()
+    merged: FlattenedGraph, before: Collection[str] = (), after: Collection[str] = (), saved: Collection[str] = ()
 ) -> dict[str, Fork]:
     forks, unjoined = forks_of(merged.edges, merged.nodes)
     stops = [("interrupt_before", name) for name in before]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
-from graphkit._plan.definition import Hook, HookKind, Sketch
+from graphkit._plan.definition import Hook, HookKind, GraphDefinition
 from graphkit._java_names import JavaNames
 from graphkit._plan.topology import Call, plain_id
 from graphkit.errors import GraphStateError
@@ -24,7 +24,7 @@ class Hooks(JavaNames):
     A name that the graph does not have, and an edge without a condition, are problems that `compile` reports.
     """
 
-    _sketch: Sketch
+    _sketch: GraphDefinition
 
     def add_before_call_node_hook(self, node_id: str | Function | None = None, hook: Function | None = None) -> Self:
         """Call hook(node_id, state, config) before a node; the update that it returns, or None, is merged first.

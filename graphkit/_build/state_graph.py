@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
-from graphkit._build.compile import assembled, checked_child
+from graphkit._build.compile import build_topology, checked_child
 from graphkit._compiled import CompiledGraph
 from graphkit._diagram.render import GraphRepresentation, draw
 from graphkit._build.hooks import Hooks
-from graphkit._plan.definition import Sketch
+from graphkit._plan.definition import GraphDefinition
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._plan.retry import RetryPolicy
 from graphkit._plan.topology import Call, Condition, Node, plain_id
@@ -48,7 +48,7 @@ class StateGraph(Hooks):
             GraphStateError: the schema is none of these.
         """
         self._schema = schema_of(schema, state_factory)
-        self._sketch = Sketch()
+        self._sketch = GraphDefinition()
 
     # Nodes
 
@@ -201,7 +201,7 @@ class StateGraph(Hooks):
             config = CompileConfig(**options)
         elif options:
             config = config.replace(**options)
-        topology, config = assembled(self._sketch, self._schema, config)
+        topology, config = build_topology(self._sketch, self._schema, config)
         return CompiledGraph(topology, config)
 
     def get_graph(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, final
 
-from graphkit._diagram.model import PASSED_FILL, PASSED_LINE, Arrow, Scene, Shape
+from graphkit._diagram.model import PASSED_FILL, PASSED_LINE, Arrow, DiagramModel, Shape
 from graphkit._records.config import END, START
 
 _INNER: Final = {"start": ":::___START__", "stop": ":::___END__"}
@@ -24,7 +24,7 @@ class Mermaid:
         self._links: list[Arrow] = []
         """The arrows that are shown, in their order: a link is styled by its number."""
 
-    def lines(self, scene: Scene, title: str | None, *, conditions: bool) -> Iterator[str]:
+    def lines(self, scene: DiagramModel, title: str | None, *, conditions: bool) -> Iterator[str]:
         if title is not None:
             is_plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9 _-]*", title)
             yield from ("---", f"title: {title if is_plain else json.dumps(title)}", "---")
@@ -35,7 +35,7 @@ class Mermaid:
             yield f"\tclassDef {look[3:]} fill:black,stroke-width:1px,font-size:xx-small;"
         yield from self._passed(scene)
 
-    def _body(self, scene: Scene, *, conditions: bool) -> Iterator[str]:
+    def _body(self, scene: DiagramModel, *, conditions: bool) -> Iterator[str]:
         for shape in scene.shapes:
             hidden = shape.kind == "condition" and not conditions
             yield f"\t{_HIDDEN if hidden else ''}{self._shape(shape)}"
@@ -61,7 +61,7 @@ class Mermaid:
         line = "-.->" if arrow.dotted else "-->"
         return f"{arrow.source}:::{arrow.source} {line}{label} {arrow.target}:::{arrow.target}"
 
-    def _passed(self, scene: Scene) -> Iterator[str]:
+    def _passed(self, scene: DiagramModel) -> Iterator[str]:
         names = [shape.name for shape in scene.shapes if shape.passed]
         names += [inner.name for inner in scene.scenes if inner.passed]
         if names:

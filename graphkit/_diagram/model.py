@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple, final
 
-from graphkit._plan.definition import Sketch
+from graphkit._plan.definition import GraphDefinition
 from graphkit._plan.topology import Condition, Fork, Node, Targets, Topology
 from graphkit._records.config import END, START
 
@@ -73,7 +73,7 @@ class Names:
 
 
 @final
-class Scene:
+class DiagramModel:
     """What is to be seen of one graph.
 
     Attributes:
@@ -84,7 +84,7 @@ class Scene:
     """
 
     def __init__(
-        self, names: Names, node_id: str, graph: Topology | Sketch, path: Sequence[str] = (), prefix: str = ""
+        self, names: Names, node_id: str, graph: Topology | GraphDefinition, path: Sequence[str] = (), prefix: str = ""
     ) -> None:
         self._prefix = prefix
         self._names = names
@@ -94,7 +94,7 @@ class Scene:
         self.label = node_id
         self.passed = False
         self.shapes: list[Shape] = []
-        self.scenes: list[Scene] = []
+        self.scenes: list[DiagramModel] = []
         self.arrows: list[Arrow] = []
         self._places: dict[str, str] = {}
         self._place_all()
@@ -113,7 +113,7 @@ class Scene:
             if graph is None:
                 self._shape(node_id, node_id, "map" if isinstance(part, Node) and part.items else "node")
             else:
-                scene = Scene(self._names, node_id, graph, prefix=self._prefix + "_")
+                scene = DiagramModel(self._names, node_id, graph, prefix=self._prefix + "_")
                 scene.passed = node_id in self._way.places
                 self._places[node_id] = scene.name
                 self.scenes.append(scene)
@@ -204,15 +204,17 @@ class _Way:
             self.steps.setdefault(edge, []).append(number)
 
 
-def _inner(part: Node | Sketch) -> Topology | Sketch | None:
-    if isinstance(part, Sketch):
+def _inner(part: Node | GraphDefinition) -> Topology | GraphDefinition | None:
+    if isinstance(part, GraphDefinition):
         return part
     return None if part.graph is None else part.graph.topology
 
 
-def _parts(graph: Topology | Sketch) -> tuple[Mapping[str, Node | Sketch], Mapping[str, Targets], Mapping[str, Fork]]:
+def _parts(
+    graph: Topology | GraphDefinition,
+) -> tuple[Mapping[str, Node | GraphDefinition], Mapping[str, Targets], Mapping[str, Fork]]:
     """The nodes, the edges as they were written, and the forks."""
-    if isinstance(graph, Sketch):
+    if isinstance(graph, GraphDefinition):
         return graph.nodes, graph.edges, {}
     forks = graph.forks
     edges: dict[str, Targets] = {}

@@ -6,21 +6,21 @@ import re
 from collections.abc import Iterator
 from typing import final
 
-from graphkit._diagram.model import PASSED_FILL, PASSED_LINE, Arrow, Scene, Shape
+from graphkit._diagram.model import PASSED_FILL, PASSED_LINE, Arrow, DiagramModel, Shape
 
 
 @final
 class PlantUml:
     """Writes PlantUML use case diagrams."""
 
-    def lines(self, scene: Scene, title: str | None, *, conditions: bool) -> Iterator[str]:
+    def lines(self, scene: DiagramModel, title: str | None, *, conditions: bool) -> Iterator[str]:
         yield f"@startuml {re.sub('[^A-Za-z0-9]', '_', title or 'unnamed')}"
         if title is not None:
             yield f'title "{_escape(title)}"'
         yield from self._body(scene, conditions=conditions)
         yield "@enduml"
 
-    def _body(self, scene: Scene, *, conditions: bool) -> Iterator[str]:
+    def _body(self, scene: DiagramModel, *, conditions: bool) -> Iterator[str]:
         for shape in scene.shapes:
             yield ("'" if shape.kind == "condition" and not conditions else "") + self._shape(shape)
         for inner in scene.scenes:

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Sequence
 from typing import final
 
-from graphkit._plan.definition import Sketch
+from graphkit._plan.definition import GraphDefinition
 from graphkit._plan.topology import Topology
 
 
@@ -29,7 +29,7 @@ class GraphRepresentation:
 
 
 def draw(
-    graph: Topology | Sketch,
+    graph: Topology | GraphDefinition,
     type: GraphRepresentation.Type | str,
     title: str | None = "Graph Diagram",
     print_conditional_edges: bool = True,
@@ -54,11 +54,11 @@ def draw(
     """
     # Few runs draw, and every import of graphkit would pay for these.
     from graphkit._diagram.mermaid import Mermaid
-    from graphkit._diagram.model import Names, Scene
+    from graphkit._diagram.model import DiagramModel, Names
     from graphkit._diagram.plantuml import PlantUml
 
     kind = GraphRepresentation.Type(type)
     writer = Mermaid() if kind is GraphRepresentation.Type.MERMAID else PlantUml()
-    scene = Scene(Names(), "", graph, path)
+    scene = DiagramModel(Names(), "", graph, path)
     text = "\n".join(writer.lines(scene, title, conditions=print_conditional_edges)) + "\n"
     return GraphRepresentation(kind, text)

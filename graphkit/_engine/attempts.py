@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 from graphkit._engine.call_kinds import RUN, Chunks, on_thread, on_threads
 from graphkit._engine.timeouts import RUN_IN_TIME, Time
 from graphkit._plan.topology import Call
-from graphkit._records.context import CURRENT, Visit
+from graphkit._records.context import CURRENT, NodeContext
 from graphkit._records.output import ABSENT
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class _Inside:
             return Chunks(on_threads(start())) if part.is_generator else on_thread(start)
         return Chunks(start()) if part.is_async and part.is_generator else start()
 
-    def _begin(self, visit: Visit) -> None:
+    def _begin(self, visit: NodeContext) -> None:
         if self.before is None:
             self.before = visit.asked, tuple(visit.outputs)
             return

@@ -26,7 +26,7 @@ Tell = Callable[[str, Mapping[str, Any]], None]
 
 
 @final
-class Storing:
+class CheckpointWriter:
     """Stores for one run."""
 
     def __init__(self, options: CompileConfig, tell: Tell, *, is_update: bool) -> None:

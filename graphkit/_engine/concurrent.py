@@ -29,7 +29,7 @@ class _Answer(NamedTuple):
     error: BaseException | None = None
 
 
-def side_by_side(strands: Sequence[Steps], limit: int | None = None) -> Steps:
+def run_concurrently(strands: Sequence[Steps], limit: int | None = None) -> Steps:
     """Run strands to their ends, at most `limit` at the same time.
 
     Once one has failed, or the run is to end, no other starts a task; what runs already is waited for, and keeps its

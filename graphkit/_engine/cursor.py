@@ -15,7 +15,7 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.context import GraphInterrupt, Journal
 from graphkit._records.output import Command
 from graphkit._saver.base import BaseCheckpointSaver, public_metadata
-from graphkit._saver.writes import well_formed
+from graphkit._saver.writes import well_formed_writes
 from graphkit._values.frozen import FrozenDict, freeze, private_copy
 from graphkit._values.state import AgentState, Changes
 from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecutionError
@@ -40,7 +40,7 @@ Post = Callable[..., None]
 """Tells the observers; see `graphkit._plan.events.Outbox.post`."""
 
 
-class Walk:
+class GraphCursor:
     """Where a run stands in a graph, and how it moves on."""
 
     def __init__(self, program: Program, config: RunnableConfig, saver: BaseCheckpointSaver | None) -> None:
@@ -268,7 +268,7 @@ class Walk:
         kept = base.metadata.get(KEEPS)
         if not recorded and kept is not None:
             recorded = dict((yield LoadWrites(self.saver, self.config.replace(checkpoint_id=kept))))
-        return dict(well_formed(recorded, self.config.thread))
+        return dict(well_formed_writes(recorded, self.config.thread))
 
     def carried(self, base: Checkpoint) -> dict[str, Any]:
         """The metadata that a run's next checkpoints share with this one: its run_id, and the caller's keys."""

@@ -14,8 +14,8 @@ from types import AsyncGeneratorType
 from typing import Any, Final
 
 from graphkit._engine.call_kinds import outcome_of, settled
-from graphkit._engine.checkpoint_writer import Storing, checkpoint_of, what
-from graphkit._engine.cursor import Walk
+from graphkit._engine.checkpoint_writer import CheckpointWriter, checkpoint_of, what
+from graphkit._engine.cursor import GraphCursor
 from graphkit._engine.requests import (
     Ask,
     Close,
@@ -38,10 +38,10 @@ from graphkit._engine.requests import (
     Wait,
     Withdraw,
 )
-from graphkit._engine.task_pool import Loops, Threads, advance, refuse_awaitable, run_node
+from graphkit._engine.task_pool import AsyncPool, ThreadPool, advance, refuse_awaitable, run_node
 from graphkit._plan.events import EVENTS, Level, Outbox
 from graphkit._records.checkpoint import Checkpoint
-from graphkit._records.context import CURRENT, Visit, held_by_hand, locks_of_runs
+from graphkit._records.context import CURRENT, NodeContext, find_held_lock, locks_held_by_runs
 from graphkit._records.output import NodeOutput
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointerError, GraphRunnerError
@@ -59,7 +59,7 @@ class Driver:
         result: what the loop returned, once it has ended.
     """
 
-    def __init__(self, walk: Walk, *, runs_nodes: bool = True, running: dict[int, Any] | None = None) -> None:
+    def __init__(self, walk: GraphCursor, *, runs_nodes: bool = True, running: dict[int, Any] | None = None) -> None:
         """Prepare a run, or (`runs_nodes` false) an update, which a node may make of its own thread.
 
         Args:
@@ -75,16 +75,16 @@ class Driver:
         self.config = walk.config
         self.locks: list[AbstractContextManager[object]] = []
         self.first: AbstractContextManager[object] | None = None
-        self.held = locks_of_runs()
+        self.held = locks_held_by_runs()
         """The run locks that this run holds, and those of the runs around it."""
         self.result: Any = None
         self.was_closed = False
         self.cancelled: BaseException | None = None
         """A cancellation that came while something was to be waited for."""
-        self.storing = Storing(walk.options, self._tell, is_update=not runs_nodes)
+        self.storing = CheckpointWriter(walk.options, self._tell, is_update=not runs_nodes)
         self.outbox: Outbox | None = None
-        self.threads: Threads | None = None
-        self.loops: Loops | None = None
+        self.threads: ThreadPool | None = None
+        self.loops: AsyncPool | None = None
         self.guard = threading.RLock()
         """One at a time stores: the run, or one of the threads of its nodes."""
         self.saved: tuple[Save, Checkpoint] | None = None
@@ -100,11 +100,11 @@ class Driver:
                     thread_id=self.config.thread,
                 )
             self.first = saver.run_lock(self.config)
-            hold = held_by_hand(key)
+            hold = find_held_lock(key)
             if hold is not None:
                 self.first = _one_after_the_other(self.first, hold.one_run(self.config.thread, _timeout_of(saver)))
             self.held |= {key, place}
-        self.nobody = Visit("", (), self.held, journal=walk.journal)
+        self.nobody = NodeContext("", (), self.held, journal=walk.journal)
         """As whom edges and hooks are asked, and releases done: as no node, least of all one that runs this graph."""
         walk.attach(self.held, self.perform, perf_counter)
 
@@ -213,9 +213,9 @@ class Driver:
             except StopIteration:
                 self.storing.flush()
 
-    def _threads(self) -> Threads:
+    def _threads(self) -> ThreadPool:
         if self.threads is None:
-            self.threads = Threads(self.storing.flush)
+            self.threads = ThreadPool(self.storing.flush)
         return self.threads
 
     # Locks and ends
@@ -234,7 +234,7 @@ class Driver:
             return
         self._lock(request.saver.run_lock(request.config))
         self.held |= {key}
-        self.nobody = Visit("", (), self.held, journal=self.walk.journal)
+        self.nobody = NodeContext("", (), self.held, journal=self.walk.journal)
 
     def _lock(self, lock: AbstractContextManager[object]) -> None:
         # In a context of its own: the run holds the lock, not the code that goes through its stream.
@@ -389,9 +389,9 @@ class Driver:
         except (CheckpointerError, OSError) as error:
             self.storing.failed(error, what(request))
 
-    def _loops(self) -> Loops:
+    def _loops(self) -> AsyncPool:
         if self.loops is None:
-            self.loops = Loops(self.storing.flush)
+            self.loops = AsyncPool(self.storing.flush)
         return self.loops
 
     async def _to_its_end(self, doing: Coroutine[Any, Any, Any]) -> Any:

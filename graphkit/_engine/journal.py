@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, final
 
-from graphkit._records.context import Visit
+from graphkit._records.context import NodeContext
 from graphkit._records.output import ABSENT
-from graphkit._saver.writes import ANSWER, stops_of
+from graphkit._saver.writes import ANSWER, interrupts_in
 from graphkit._values.frozen import freeze
 from graphkit.errors import GraphRunnerError
 
@@ -41,16 +41,16 @@ class RunJournal:
     def __init__(self, run: _Run) -> None:
         self.run = run
 
-    def place(self, visit: Visit) -> str:
+    def place(self, visit: NodeContext) -> str:
         """Names a visit: the same again when it is repeated after a crash, and no other's."""
         return self.run.place(visit.key, visit.node_id)
 
-    def recorded(self, visit: Visit, key: str) -> tuple[bool, Any]:
+    def recorded(self, visit: NodeContext, key: str) -> tuple[bool, Any]:
         """Whether `once` has a result under a key, and which."""
         found = self.run.writes.get(f"{ONCE}{visit.key}:{key}", ABSENT)
         return found is not ABSENT, found
 
-    def record(self, visit: Visit, key: str, value: Any) -> Any:
+    def record(self, visit: NodeContext, key: str, value: Any) -> Any:
         """Record a result at once, from whatever thread the node runs on."""
         try:
             frozen = freeze(value)
@@ -59,14 +59,14 @@ class RunJournal:
         self.run.perform(self.run.record({f"{ONCE}{visit.key}:{key}": frozen}))
         return frozen
 
-    def note(self, visit: Visit, type: str, level: str, data: dict[str, Any]) -> None:
+    def note(self, visit: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
         """Tell the observers of the run."""
         self.run.tell(type, level, visit.node_id or None, **data)
 
 
 def answers_of(writes: Mapping[str, Any], key: str) -> tuple[Any, ...]:
     """The answers to the `interrupt()` calls of a visit, in the order of the calls, up to the first that waits."""
-    stops = stops_of(writes).items()
+    stops = interrupts_in(writes).items()
     asked = [name for name, stop in stops if stop["when"] == "inside" and stop.get("key", "") == key]
     found = [writes.get(ANSWER + name, ABSENT) for name in asked]
     return tuple(found[: found.index(ABSENT)] if ABSENT in found else found)

@@ -32,20 +32,20 @@ from graphkit._engine.cursor import EMPTY, Steps, told
 from graphkit._engine.journal import failure_of
 from graphkit._engine.node_runner import Halt
 from graphkit._engine.requests import Discard, Emit, Finish, Record, Release
-from graphkit._engine.start import Beginning
+from graphkit._engine.start import RunStart
 from graphkit._engine.subgraph_updates import visible
 from graphkit._engine.update_codec import unpack
 from graphkit._plan.checkpoint_when import Step
 from graphkit._records.config import END, StreamMode
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot
-from graphkit._saver.writes import FAILURE, unanswered
+from graphkit._saver.writes import FAILURE, unanswered_interrupts
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._values.state import Changes
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
 
 
 @final
-class Run(Beginning):
+class Run(RunStart):
     """One run of a graph; `steps()` is the loop."""
 
     def steps(self) -> Steps:
@@ -204,10 +204,10 @@ class Run(Beginning):
     def _hand_out_stops(self) -> Steps:
         if self.unrecorded:
             yield from self.record({})
-        waiting = unanswered(self.writes)
+        waiting = unanswered_interrupts(self.writes)
         if not waiting and not self.inner:  # somebody asked for a pause
             yield from self.record_stop(self.next or self.at, "before", "", None, {"reason": "pause"})
-            waiting = unanswered(self.writes)
+            waiting = unanswered_interrupts(self.writes)
         state = self.schema.state_of(self.data)
         stops = [
             InterruptionMetadata(

@@ -17,15 +17,15 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, final
 
-from graphkit._engine.concurrent import side_by_side
-from graphkit._engine.cursor import Steps, Walk, is_update, told
+from graphkit._engine.concurrent import run_concurrently
+from graphkit._engine.cursor import GraphCursor, Steps, is_update, told
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Close, Collected, Emit, Ended, Next, Request, RunNode
-from graphkit._engine.run_context import Keeper
+from graphkit._engine.run_context import RunContext
 from graphkit._engine.update_codec import pack, unpack
 from graphkit._plan.topology import Call, Fork, Node
 from graphkit._records.config import RunnableConfig
-from graphkit._records.context import GraphInterrupt, Visit
+from graphkit._records.context import GraphInterrupt, NodeContext
 from graphkit._records.output import Command, InterruptionMetadata, NodeOutput, StreamingOutput
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import ITEMS, TASK
@@ -43,10 +43,10 @@ class Halt(BaseException):
     """Raised in a strand that waits for a human, or was told to pause. What waits is recorded."""
 
 
-class Strand(Walk):
+class NodeRunner(GraphCursor):
     """Visits nodes; `run` is the run it belongs to, which counts and records for it."""
 
-    run: Keeper
+    run: RunContext
 
     def __init__(self, program: Program, config: RunnableConfig, saver: BaseCheckpointSaver | None) -> None:
         super().__init__(program, config, saver)
@@ -109,7 +109,7 @@ class Strand(Walk):
             executor = node.executor
         if executor is not None and not isinstance(executor, ThreadPoolExecutor):
             yield from self._anchor()
-        visit = Visit(node.id, run.answers(key) if run.writes else (), run.held, key, run.journal)
+        visit = NodeContext(node.id, run.answers(key) if run.writes else (), run.held, key, run.journal)
         try:
             result = yield RunNode(node.action, argument, self.config, visit, executor)
             if result.__class__ in _GENERATORS:
@@ -128,7 +128,7 @@ class Strand(Walk):
             self._finish(node, item, visit)
         return result
 
-    def _finish(self, node: Node, item: int | None, visit: Visit) -> None:
+    def _finish(self, node: Node, item: int | None, visit: NodeContext) -> None:
         """Take in what a visit has left, once its action has returned."""
         if visit.has_open_question:
             reason = f"{_named(node, item)} caught the GraphInterrupt of its interrupt(), and went on. {_ADVICE}"
@@ -138,7 +138,7 @@ class Strand(Walk):
         if visit.outputs:
             self.dispatched += self._outputs(node, visit)
 
-    def _failed(self, node: Node, item: int | None, visit: Visit, error: Exception) -> GraphRunnerError:
+    def _failed(self, node: Node, item: int | None, visit: NodeContext, error: Exception) -> GraphRunnerError:
         reason = f"{_named(node, item)} failed: {told(error)}"
         if visit.has_open_question:
             reason += f"; it was raised while interrupt() was stopping the node. {_ADVICE}"
@@ -171,7 +171,7 @@ class Strand(Walk):
 
     # What a node hands out while it runs
 
-    def _chunks(self, node: Node, source: Any, visit: Visit) -> Generator[Request, Any, Any]:
+    def _chunks(self, node: Node, source: Any, visit: NodeContext) -> Generator[Request, Any, Any]:
         """Hand out what a generator yields; its update is what it returns, or a Command that it yields last."""
         update: Command | None = None
         is_over = False
@@ -204,7 +204,7 @@ class Strand(Walk):
             return chunk
         return StreamingOutput(chunk, node.id, self.schema.state_of(self.data))
 
-    def _outputs(self, node: Node, visit: Visit) -> list[NodeOutput]:
+    def _outputs(self, node: Node, visit: NodeContext) -> list[NodeOutput]:
         return [self._output(node, output) for output in tuple(visit.outputs)]
 
     def hand_out(self, outputs: list[NodeOutput]) -> Steps:
@@ -334,16 +334,16 @@ class Strand(Walk):
         run = self.run
         if self.post is not None:
             run.tell("parallel.start", "info", node_id, tasks=len(strands))
-        yield from side_by_side(strands, limit)
+        yield from run_concurrently(strands, limit)
         if self.post is not None:
             run.tell("parallel.complete", "info", node_id, tasks=len(strands))
 
 
 @final
-class Branch(Strand):
+class Branch(NodeRunner):
     """One branch of a fork: from its head to where the branches meet, on a state of its own."""
 
-    def __init__(self, around: Strand, fork: Fork, n: int, key: str) -> None:
+    def __init__(self, around: NodeRunner, fork: Fork, n: int, key: str) -> None:
         super().__init__(around.program, around.config, around.saver)
         self.run = around.run
         self.around = around

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, final
 from graphkit._engine.requests import Collected
 from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig
-from graphkit._records.context import CURRENT, GraphInterrupt, Visit
+from graphkit._records.context import CURRENT, GraphInterrupt, NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import GraphRunnerError
 
 
-class Errand(NamedTuple):
+class RemoteCall(NamedTuple):
     """A call, and the visit it belongs to."""
 
     call: Call
@@ -62,11 +62,11 @@ class RemoteJournal:
         self._prefix = prefix
         self.notes: list[tuple[str, str, dict[str, Any]]] = []
 
-    def place(self, _visit: Visit) -> str:
+    def place(self, _visit: NodeContext) -> str:
         """As the run said."""
         return self._place
 
-    def recorded(self, _visit: Visit, key: str) -> tuple[bool, Any]:
+    def recorded(self, _visit: NodeContext, key: str) -> tuple[bool, Any]:
         """What the run knew, or what is in the thread's log by now.
 
         A cluster whose worker died gives its errand to another one, as it was sent the first time.
@@ -82,21 +82,21 @@ class RemoteJournal:
             self._results |= {name.removeprefix(self._prefix): value for name, value in mine.items()}
         return key in self._results, self._results.get(key)
 
-    def record(self, _visit: Visit, key: str, value: Any) -> Any:
+    def record(self, _visit: NodeContext, key: str, value: Any) -> Any:
         """Put it into the thread's log from here."""
         if self._here is not None and self._opener is not None:
             self._opener().put_writes(self._here, {self._prefix + key: value})
         self._results[key] = value
         return value
 
-    def note(self, _visit: Visit, type: str, level: str, data: dict[str, Any]) -> None:
+    def note(self, _visit: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
         """Kept, and told when the node is done."""
         self.notes.append((type, level, data))
 
 
-def perform(errand: Errand) -> Outcome:
+def perform(errand: RemoteCall) -> Outcome:
     """Do it, in the worker; never raises."""
-    visit = Visit(errand.node_id, errand.answers, frozenset(), key=errand.key, journal=errand.journal)
+    visit = NodeContext(errand.node_id, errand.answers, frozenset(), key=errand.key, journal=errand.journal)
     token = CURRENT.set(visit)
     result: Any = None
     error: BaseException | None = None

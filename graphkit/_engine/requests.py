@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 from graphkit._plan.topology import Call
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
-from graphkit._records.context import Visit
+from graphkit._records.context import NodeContext
 from graphkit._records.output import NodeOutput
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._values.frozen import FrozenDict
@@ -33,7 +33,7 @@ class Task(Request):
 
     __slots__ = ("executor", "visit")
 
-    visit: Visit
+    visit: NodeContext
     executor: Executor | None
     """Where it runs; None: where the run is, or on a thread if it runs beside others."""
 
@@ -45,7 +45,7 @@ class RunNode(Task):
     __slots__ = ("argument", "call", "config")
 
     def __init__(
-        self, call: Call, argument: Any, config: RunnableConfig, visit: Visit, executor: Executor | None
+        self, call: Call, argument: Any, config: RunnableConfig, visit: NodeContext, executor: Executor | None
     ) -> None:
         self.call = call
         self.argument = argument
@@ -61,7 +61,7 @@ class Next(Task):
 
     __slots__ = ("generator",)
 
-    def __init__(self, generator: Any, visit: Visit) -> None:
+    def __init__(self, generator: Any, visit: NodeContext) -> None:
         self.generator = generator
         self.visit = visit
         self.executor = None

@@ -16,7 +16,7 @@ from graphkit._values.frozen import FrozenDict
 Steps = Generator[Request, Any, None]
 
 
-class Keeper(Protocol):
+class RunContext(Protocol):
     """A run: it counts, records and tells for whatever belongs to it."""
 
     config: RunnableConfig

@@ -12,16 +12,16 @@ from typing import Any, Final, Self
 from graphkit._engine import subgraph
 from graphkit._engine.cursor import EMPTY, RESUMED, VISIT, Steps
 from graphkit._engine.journal import RunJournal, answers_of
-from graphkit._engine.node_runner import Strand
+from graphkit._engine.node_runner import NodeRunner
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Load, Record, Request, Save
-from graphkit._engine.subgraph_updates import Contribution
+from graphkit._engine.subgraph_updates import SubgraphUpdates
 from graphkit._plan.topology import Node
 from graphkit._records.checkpoint import Checkpoint, new_id
 from graphkit._records.config import START, RunnableConfig
 from graphkit._records.output import GraphResume, InterruptionMetadata, When
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.writes import INTERRUPT, unanswered
+from graphkit._saver.writes import INTERRUPT, unanswered_interrupts
 from graphkit._values.frozen import FrozenDict, FrozenList, freeze
 from graphkit._values.state import Changes
 from graphkit.errors import MaxIterationsError, NodeExecutionError
@@ -43,7 +43,7 @@ class Control:
         """Stop at the next node boundary. Only ever set to true, from any thread or a signal handler."""
 
 
-class Keeping(Strand):
+class RunState(NodeRunner):
     """A run, as its strands see it: it counts, records and tells for whatever belongs to it. See `keeper.py`."""
 
     perform: Callable[[Steps], None]
@@ -89,7 +89,7 @@ class Keeping(Strand):
         self.stand: Stand = (START, None, EMPTY, None, 0, None)
         self.control = Control()
         self.journal: RunJournal = RunJournal(self)
-        self.contribution: Contribution | None = None
+        self.contribution: SubgraphUpdates | None = None
         self.within: str | None = None
         """The visit that this run is, in the run around it; None if there is none."""
         self.resumed_at: datetime | None = None
@@ -242,7 +242,7 @@ class Keeping(Strand):
         metadata: Mapping[str, Any] = EMPTY,
     ) -> Steps:
         """Store that the run waits here. A stop that waits already is asked again under its id."""
-        waiting = unanswered(self.writes)
+        waiting = unanswered_interrupts(self.writes)
         again = [
             known
             for known, stop in waiting.items()
@@ -280,7 +280,7 @@ class Keeping(Strand):
         steps = self.stand[4] - self.passed
         return f"{self.began}+{steps}" if steps else self.began
 
-    def embedded(self, strand: Strand, node: Node, key: str) -> Steps:
+    def embedded(self, strand: NodeRunner, node: Node, key: str) -> Steps:
         """Visit a node that is a graph."""
         yield from subgraph.visit(strand, node, key, partial(self._another, strand.executor))
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from graphkit._engine import subgraph
 from graphkit._engine.cursor import KEEPS, VISIT, Steps, no_checkpoint
 from graphkit._engine.requests import Load, Request
-from graphkit._engine.run_state import Keeping
+from graphkit._engine.run_state import RunState
 from graphkit._engine.subgraph_updates import EXTRA, visible
 from graphkit._engine.update_codec import pack_marked, unpack_marked
 from graphkit._records.checkpoint import Checkpoint, new_id
@@ -22,10 +22,10 @@ from graphkit._saver.writes import (
     INTERRUPT,
     UPDATE,
     WITHIN,
-    inner_stops,
-    next_update,
-    stops_of,
-    unanswered,
+    interrupts_in,
+    next_update_key,
+    subgraph_interrupts,
+    unanswered_interrupts,
 )
 from graphkit._values.frozen import freeze
 from graphkit.errors import (
@@ -39,7 +39,7 @@ OWN_SOURCES: Final = frozenset({"input", "loop"})
 """Values of the metadata's `source` at which a resume still owes the declared stops; update, fork and answer do not."""
 
 
-class Beginning(Keeping):
+class RunStart(RunState):
     """A run up to its first step."""
 
     def _start(self, given: Mapping[str, Any]) -> Steps:
@@ -125,7 +125,7 @@ class Beginning(Keeping):
         self.step = self.passed = 0 if was_stopped else base.metadata.get("step", 0)
         self.began = base.metadata.get(VISIT, base.id) if self.is_latest else new_id()
         self.writes = recorded
-        given = self._given(resume, unanswered(recorded))
+        given = self._given(resume, unanswered_interrupts(recorded))
         owes_stop = not was_stopped and base.metadata.get("source") in OWN_SOURCES
         self.may_stop, self.has_arrived = owes_stop, False
         if not self.is_latest:
@@ -178,7 +178,7 @@ class Beginning(Keeping):
 
     def _given(self, resume: GraphResume, waiting: dict[str, Mapping[str, Any]]) -> dict[str, Any]:
         """What a resume adds to the record; refuses what nothing waits for, before anything is stored."""
-        inner = inner_stops(self.writes)
+        inner = subgraph_interrupts(self.writes)
         resume = self._split(resume, waiting, inner)
         given: dict[str, Any] = {}
         if resume.has_value:
@@ -193,7 +193,7 @@ class Beginning(Keeping):
         if resume.update is not None:
             if not isinstance(resume.update, Mapping):
                 raise self.failure(GraphRunnerError, f"update= must be a mapping, not {type(resume.update).__name__}")
-            given[next_update(self.writes)] = self._recordable(resume.update)
+            given[next_update_key(self.writes)] = self._recordable(resume.update)
         try:
             return {key: freeze(value) for key, value in given.items()}
         except ValueError as error:
@@ -247,7 +247,7 @@ class Beginning(Keeping):
 
     def _merge_recorded(self) -> None:
         """Merge the answers to declared stops and the updates that came with resumes, in the order they came."""
-        stops = stops_of(self.writes)
+        stops = interrupts_in(self.writes)
         for key, value in self.writes.items():
             answered = stops.get(key.removeprefix(ANSWER)) if key.startswith(ANSWER) and value is not None else None
             if key.startswith(UPDATE) or (answered is not None and answered["when"] != "inside"):

@@ -13,11 +13,17 @@ from typing import Any, Final
 from graphkit._engine.cursor import Steps
 from graphkit._engine.node_runner import Halt
 from graphkit._engine.requests import Emit, Finish, Hold, Load, LoadWrites, Record, Request, Save
-from graphkit._engine.subgraph_updates import Contribution
+from graphkit._engine.subgraph_updates import SubgraphUpdates
 from graphkit._plan.topology import Node, Topology
 from graphkit._records.output import ABSENT, GraphResume, InterruptionMetadata
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.writes import INNER, WITHIN, inner_namespace as namespace_of, inner_stops, unanswered
+from graphkit._saver.writes import (
+    INNER,
+    WITHIN,
+    subgraph_interrupts,
+    subgraph_namespace as namespace_of,
+    unanswered_interrupts,
+)
 from graphkit._values.frozen import FrozenDict
 from graphkit.errors import GraphRunnerError
 
@@ -72,7 +78,7 @@ def _child(strand: Any, node: Node, key: str, make: Callable[..., Any]) -> Any:
     child = make(program, config, None, saver=saver)
     child.limit, child.exits, child.control = run.limit, run.exits, run.control
     child.within = f"{run.root()}/{key}"
-    child.contribution = Contribution(strand.schema.channels)
+    child.contribution = SubgraphUpdates(strand.schema.channels)
     child.taps.append(child.contribution.add)
     child.transient |= strand.transient
     child.private = strand.private
@@ -100,7 +106,7 @@ def _relay(run: Any, child: Any) -> Generator[Request, Any, list[InterruptionMet
     """Pass on what the child asks for; returns what it waits for, if it stopped."""
     steps = child.steps()
     here = child.config.checkpoint_ns
-    waited = [name for name, place in inner_stops(run.writes).items() if place == here]
+    waited = [name for name, place in subgraph_interrupts(run.writes).items() if place == here]
     stopped: list[InterruptionMetadata] = []
     answer: Any = None
     error: BaseException | None = None
@@ -129,7 +135,7 @@ def _relay(run: Any, child: Any) -> Generator[Request, Any, list[InterruptionMet
 
 def _settled(run: Any, child: Any, waited: Collection[str]) -> Generator[Request, Any, list[str]]:
     """Note which stops in a child wait no more; returns those that do. An answer must be stored there by now."""
-    waiting = {*unanswered(child.writes), *inner_stops(child.writes)}
+    waiting = {*unanswered_interrupts(child.writes), *subgraph_interrupts(child.writes)}
     gone = [name for name in waited if name not in waiting]
     if gone:
         yield from run.record({INNER + name: None for name in gone})

@@ -20,7 +20,7 @@ EXTRA: Final = "graphkit:updates"
 
 
 @final
-class Contribution:
+class SubgraphUpdates:
     """The updates of one visit of an embedded graph.
 
     Attributes:

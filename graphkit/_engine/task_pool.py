@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from graphkit._engine.call_kinds import outcome_of
 from graphkit._engine.journal import ONCE
-from graphkit._engine.remote import Errand, Outcome, RemoteJournal, perform
+from graphkit._engine.remote import Outcome, RemoteCall, RemoteJournal, perform
 from graphkit._engine.requests import Ended, Next, RunNode, Stop, Task
 from graphkit._records.context import CURRENT
 from graphkit.errors import GraphRunnerError
@@ -77,7 +77,7 @@ def refuse_awaitable(result: Any, node_id: str | None) -> Any:
     raise GraphRunnerError(f"{what} is asynchronous: run the graph with astream or ainvoke", node_id=node_id)
 
 
-class Bench:
+class TaskPool:
     """Where the tasks of one run go that run beside others: its own threads, or executors that were given."""
 
     def __init__(self, flush: Callable[[], None], run_node: Callable[[RunNode], Any]) -> None:
@@ -149,7 +149,7 @@ class Bench:
             self.pool.shutdown()
 
 
-def errand_of(run: Run, task: RunNode) -> Errand:
+def errand_of(run: Run, task: RunNode) -> RemoteCall:
     """What is sent to another process."""
     visit = task.visit
     prefix = f"{ONCE}{visit.key}:"
@@ -159,11 +159,11 @@ def errand_of(run: Run, task: RunNode) -> Errand:
     opener = None if saver is None else saver.opener()
     journal = RemoteJournal(run.place(visit.key, visit.node_id), results, opener, here, prefix)
     config = task.config.replace(executor=None)
-    return Errand(task.call, task.argument, config, visit.node_id, visit.key, visit.answers, journal)
+    return RemoteCall(task.call, task.argument, config, visit.node_id, visit.key, visit.answers, journal)
 
 
 @final
-class Threads(Bench):
+class ThreadPool(TaskPool):
     """The tasks of a synchronous run."""
 
     def __init__(self, flush: Callable[[], None]) -> None:
@@ -199,7 +199,7 @@ class Threads(Bench):
 
 
 @final
-class Loops(Bench):
+class AsyncPool(TaskPool):
     """The tasks of an asynchronous run."""
 
     def __init__(self, flush: Callable[[], None]) -> None:

@@ -28,7 +28,7 @@ from graphkit._engine.call_kinds import (
     outcome_of,
     settled,
 )
-from graphkit._records.context import CURRENT, Journal, Visit
+from graphkit._records.context import CURRENT, Journal, NodeContext
 from graphkit.errors import GraphRunnerError
 
 
@@ -171,20 +171,20 @@ class _Gate:
         self.lock = Lock()
         self.is_open = True
 
-    def place(self, visit: Visit) -> str:
+    def place(self, visit: NodeContext) -> str:
         return self.journal.place(visit)
 
-    def recorded(self, visit: Visit, key: str) -> tuple[bool, Any]:
+    def recorded(self, visit: NodeContext, key: str) -> tuple[bool, Any]:
         with self.lock:
             self._refuse()
             return self.journal.recorded(visit, key)
 
-    def record(self, visit: Visit, key: str, value: Any) -> Any:
+    def record(self, visit: NodeContext, key: str, value: Any) -> Any:
         with self.lock:
             self._refuse()
             return self.journal.record(visit, key, value)
 
-    def note(self, visit: Visit, type: str, level: str, data: dict[str, Any]) -> None:
+    def note(self, visit: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
         with self.lock:
             if self.is_open:
                 self.journal.note(visit, type, level, data)

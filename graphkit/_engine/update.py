@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Mapping
 from typing import Any
 
-from graphkit._engine.cursor import KEEPS, VISIT, Walk, no_checkpoint
+from graphkit._engine.cursor import KEEPS, VISIT, GraphCursor, no_checkpoint
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Load, Record, Request, Save
-from graphkit._engine.subgraph_updates import EXTRA, Contribution
+from graphkit._engine.subgraph_updates import EXTRA, SubgraphUpdates
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
@@ -17,7 +17,7 @@ from graphkit._values.frozen import freeze
 from graphkit.errors import GraphRunnerError
 
 
-class Update(Walk):
+class Update(GraphCursor):
     """Appends a child of a checkpoint, with values merged in; see `CompiledGraph.update_state`."""
 
     def __init__(
@@ -77,11 +77,11 @@ class Update(Walk):
             yield Record(self.saver, here, recorded)
         return here
 
-    def _contribution(self, base: Checkpoint) -> Contribution | None:
+    def _contribution(self, base: Checkpoint) -> SubgraphUpdates | None:
         """Of an embedded graph: what it hands to the graph around it, to which this update belongs."""
         if EXTRA not in base.state:
             return None
-        contribution = Contribution(self.wanted or ())
+        contribution = SubgraphUpdates(self.wanted or ())
         contribution.entries = base.state[EXTRA]
         self.taps.append(contribution.add)
         return contribution

@@ -29,7 +29,7 @@ class Hook(NamedTuple):
 
 
 @final
-class Sketch:
+class GraphDefinition:
     """A graph as it was written.
 
     Attributes:
@@ -44,14 +44,14 @@ class Sketch:
 
     def __init__(self) -> None:
         self.metadata: Mapping[str, Any] = {}
-        self.nodes: dict[str, Node | Sketch] = {}
+        self.nodes: dict[str, Node | GraphDefinition] = {}
         self.edges: dict[str, Targets] = {}
         self.node_hooks: list[Hook] = []
         self.edge_hooks: list[Hook] = []
 
-    def copy(self, metadata: Mapping[str, Any]) -> Sketch:
+    def copy(self, metadata: Mapping[str, Any]) -> GraphDefinition:
         """The graph as it is now, with notes on its nodes."""
-        copy = Sketch()
+        copy = GraphDefinition()
         copy.metadata = dict(metadata)
         copy.nodes = dict(self.nodes)
         copy.edges = {source: edge if isinstance(edge, Condition) else [*edge] for source, edge in self.edges.items()}
@@ -60,7 +60,7 @@ class Sketch:
 
 
 @final
-class Merged:
+class FlattenedGraph:
     """A graph without graphs to be merged in it.
 
     Attributes:
@@ -73,13 +73,15 @@ class Merged:
 
     __slots__ = ("_scopes", "aliases", "edges", "exits", "nodes", "problems")
 
-    def __init__(self, sketch: Sketch) -> None:
+    def __init__(self, sketch: GraphDefinition) -> None:
         self.nodes: dict[str, Node] = {}
         self.aliases: dict[str, str] = {}
         self.exits: dict[str, str] = {}
         self.problems: list[str] = []
         self._scopes: list[dict[str, str]] = []
-        children = {node_id: Merged(part) for node_id, part in sketch.nodes.items() if isinstance(part, Sketch)}
+        children = {
+            node_id: FlattenedGraph(part) for node_id, part in sketch.nodes.items() if isinstance(part, GraphDefinition)
+        }
         entries = {node_id: _entry(node_id, child) for node_id, child in children.items()}
         self.edges = {source: _led(edge, entries) for source, edge in sketch.edges.items()}
         for node_id, part in sketch.nodes.items():
@@ -112,7 +114,7 @@ class Merged:
             return "name its nodes that lead to END"
         return f"use interrupt_{'after' if place == _end(name) else 'before'} {place!r}"
 
-    def _merge(self, graph_id: str, entry: str, child: Merged, metadata: Mapping[str, Any]) -> None:
+    def _merge(self, graph_id: str, entry: str, child: FlattenedGraph, metadata: Mapping[str, Any]) -> None:
         outgoing = self.edges.pop(graph_id, [])
         names = {node_id: f"{graph_id}-{node_id}" for node_id in child.nodes}
         names[END] = outgoing[0] if _is_plain(outgoing) else _end(graph_id)  # type: ignore[index]
@@ -139,7 +141,7 @@ class Merged:
         self._claim(graph_id)
         self.aliases[graph_id], self.exits[graph_id] = entry, names[END]
 
-    def _adopt(self, graph_id: str, names: dict[str, str], child: Merged) -> None:
+    def _adopt(self, graph_id: str, names: dict[str, str], child: FlattenedGraph) -> None:
         """Take over what a child knows of its own merged graphs, under this graph's names."""
         for scope in child._scopes:
             scope.update({name: names[place] for name, place in scope.items()})
@@ -155,7 +157,7 @@ class Merged:
         if name in self.nodes or name in self.aliases:
             self.problems.append(f"{name!r} names two nodes, one of them of a merged subgraph; rename one")
 
-    def _take_hooks(self, sketch: Sketch) -> None:
+    def _take_hooks(self, sketch: GraphDefinition) -> None:
         self.problems += [_misplaced(hook, self) for hook in sketch.node_hooks if not _has_node(self, hook)]
         self.nodes = {node_id: _hooked(node, node_id, sketch.node_hooks) for node_id, node in self.nodes.items()}
         hooks = [hook._replace(place=self._out_of(hook.place)) for hook in sketch.edge_hooks]
@@ -191,7 +193,7 @@ def _is_plain(edge: Targets) -> bool:
     return isinstance(edge, list) and len(edge) == 1
 
 
-def _entry(graph_id: str, child: Merged) -> str:
+def _entry(graph_id: str, child: FlattenedGraph) -> str:
     edge = child.edges[START]
     if isinstance(edge, list) and _is_plain(edge) and edge[0] != END:
         return f"{graph_id}-{edge[0]}"
@@ -230,14 +232,14 @@ def _hooked(part: Hooked, place: str, hooks: Iterable[Hook]) -> Hooked:
     )
 
 
-def _has_node(graph: Merged, hook: Hook) -> bool:
+def _has_node(graph: FlattenedGraph, hook: Hook) -> bool:
     if hook.place is None:
         return True
     node = graph.nodes.get(hook.place)
     return node is not None and not (hook.kind == "wrap" and node.graph is not None)
 
 
-def _misplaced(hook: Hook, graph: Merged) -> str:
+def _misplaced(hook: Hook, graph: FlattenedGraph) -> str:
     if hook.place in graph.nodes:
         return f"a wrap hook is on {hook.place!r}, a compiled graph: put it on the nodes of that graph"
     if hook.place in graph.aliases:

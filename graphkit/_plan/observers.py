@@ -15,7 +15,7 @@ from logging import DEBUG, ERROR, INFO, WARNING, Logger, getLogger
 from threading import Lock
 from typing import Final, final
 
-from graphkit._named_registry import Named
+from graphkit._named_registry import NamedRegistry
 from graphkit._plan.events import Event, Level, Observer, called, level_of
 from graphkit._saver.base import BaseCheckpointSaver, ThreadLike
 from graphkit.errors import CheckpointerConfigurationError
@@ -207,7 +207,7 @@ class Metrics:
         return {name: getattr(self, name) for name in (*names, *rates)}
 
 
-_OBSERVERS: Final[Named[Observer]] = Named("observer")
+_OBSERVERS: Final[NamedRegistry[Observer]] = NamedRegistry("observer")
 
 
 def register_observer(name: str, observer: Observer) -> None:

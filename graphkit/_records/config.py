@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
 from graphkit._java_names import JavaNames
-from graphkit._records.context import CURRENT, Visit, running
+from graphkit._records.context import CURRENT, NodeContext, running
 from graphkit.errors import CheckpointerConfigurationError
 
 if TYPE_CHECKING:
@@ -298,11 +298,11 @@ class RunnableConfigBuilder:
         return self._config
 
 
-def _recorded(visit: Visit, key: str) -> tuple[bool, Any]:
+def _recorded(visit: NodeContext, key: str) -> tuple[bool, Any]:
     return (False, None) if visit.journal is None else visit.journal.recorded(visit, key)
 
 
-def _record(visit: Visit, key: str, result: Any) -> Any:
+def _record(visit: NodeContext, key: str, result: Any) -> Any:
     return result if visit.journal is None else visit.journal.record(visit, key, result)
 
 

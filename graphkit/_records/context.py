@@ -27,24 +27,24 @@ class GraphInterrupt(BaseException):
 class Journal(Protocol):
     """Where the visits of a run keep what must outlive them; the engine's."""
 
-    def place(self, visit: Visit) -> str:
+    def place(self, visit: NodeContext) -> str:
         """Names a visit: the same again when it is repeated after a crash, and no other's."""
         ...
 
-    def recorded(self, visit: Visit, key: str) -> tuple[bool, Any]:
+    def recorded(self, visit: NodeContext, key: str) -> tuple[bool, Any]:
         """Whether something is recorded under a key of a visit, and what."""
         ...
 
-    def record(self, visit: Visit, key: str, value: Any) -> Any:
+    def record(self, visit: NodeContext, key: str, value: Any) -> Any:
         """Record a value at once; returns it as it will be read."""
         ...
 
-    def note(self, visit: Visit, type: str, level: str, data: dict[str, Any]) -> None:
+    def note(self, visit: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
         """Tell the observers."""
         ...
 
 
-class Visit:
+class NodeContext:
     """A node is being run; or, with no node id, an edge or a hook is asked, which can neither wait nor record.
 
     Attributes:
@@ -92,12 +92,12 @@ class Visit:
             self.journal.note(self, type, level, data)
 
 
-CURRENT: Final[ContextVar[Visit | None]] = ContextVar("graphkit_visit", default=None)
+CURRENT: Final[ContextVar[NodeContext | None]] = ContextVar("graphkit_visit", default=None)
 """The visit that the running code belongs to. Copied into threads by asyncio.to_thread and by graphkit's executors."""
 
 
 @final
-class HandHold:
+class HeldRunLock:
     """A run lock that the calling code took itself, with `saver.run_lock(...)`: what runs inside enters it again.
 
     It does so through the same saver, or a wrapper of it. Another saver object on the same store is another party.
@@ -141,31 +141,31 @@ class HandHold:
             self._running.release()
 
 
-_BY_HAND: Final[ContextVar[Mapping[object, HandHold]]] = ContextVar("graphkit_by_hand", default=MappingProxyType({}))
+_BY_HAND: Final[ContextVar[Mapping[object, HeldRunLock]]] = ContextVar("graphkit_by_hand", default=MappingProxyType({}))
 """The run locks that the calling code took by hand, by key. A run takes its lock in a context of its own."""
 
 
 def held_locks() -> frozenset[object]:
     """The keys of the run locks held by the runs that the calling code is a node of, and of those it took by hand."""
     by_hand = [key for key, hold in _BY_HAND.get().items() if hold.is_open]
-    return locks_of_runs().union(by_hand)
+    return locks_held_by_runs().union(by_hand)
 
 
-def locks_of_runs() -> frozenset[object]:
+def locks_held_by_runs() -> frozenset[object]:
     """The keys of the run locks held by the runs that the calling code is a node of."""
     visit = CURRENT.get()
     return frozenset() if visit is None else visit.held
 
 
-def held_by_hand(key: object) -> HandHold | None:
+def find_held_lock(key: object) -> HeldRunLock | None:
     """The hold of a run lock that the calling code took by hand, outside any run of that thread."""
     hold = _BY_HAND.get().get(key)
-    if hold is None or not hold.is_open or key in locks_of_runs():
+    if hold is None or not hold.is_open or key in locks_held_by_runs():
         return None
     return hold
 
 
-def running(what: str) -> Visit:
+def running(what: str) -> NodeContext:
     """The visit that the calling code belongs to.
 
     Raises:

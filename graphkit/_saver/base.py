@@ -15,23 +15,23 @@ from weakref import WeakValueDictionary
 from graphkit._java_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import THREAD_ID_DEFAULT, ConfigLike, RunnableConfig
-from graphkit._records.context import HandHold, held_by_hand, locks_of_runs
+from graphkit._records.context import HeldRunLock, find_held_lock, locks_held_by_runs
 from graphkit._records.output import CheckpointInfo, HistorySummary, InterruptionMetadata, WaitingInterrupt
 from graphkit._saver.watch import Change, PollingWatch, Watch
 from graphkit._saver.writes import (
     Latest,
+    changes_in_writes,
     check_tags,
     check_writes,
     failure_in,
-    inner_namespace,
-    inner_stops,
     is_fork,
     status_of,
-    still_waiting,
-    told_beside,
-    unanswered,
+    subgraph_interrupts,
+    subgraph_namespace,
+    unanswered_interrupts,
+    waiting_in_thread,
     waiting_interrupts,
-    well_formed,
+    well_formed_writes,
 )
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit.errors import (
@@ -131,8 +131,8 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         for checkpoint in history:
             for node_id in (checkpoint.node_id, checkpoint.next_node_id):
                 if node_id is not None:
-                    yield inner_namespace(config.checkpoint_ns, node_id)
-        yield from inner_stops(well_formed(self.get_writes(config), config.thread)).values()
+                    yield subgraph_namespace(config.checkpoint_ns, node_id)
+        yield from subgraph_interrupts(well_formed_writes(self.get_writes(config), config.thread)).values()
 
     def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
         """What is known of each checkpoint without decoding states, newest first."""
@@ -170,7 +170,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     ) -> HistorySummary:
         here = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
         waiting: Sequence[WaitingInterrupt] = ()
-        if writes and inner_stops(writes):
+        if writes and subgraph_interrupts(writes):
             waiting = self.interrupts(latest.thread_id)
         elif writes:
             waiting = waiting_interrupts(here, writes)
@@ -242,7 +242,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
                 if checkpoint is not None:
                     at = at.replace(checkpoint_id=checkpoint.id)
                     latest[namespace] = at, checkpoint.metadata, self.get_writes(at)
-            found += still_waiting(latest)
+            found += waiting_in_thread(latest)
         return found
 
     def threads(self, *, released: bool = False) -> Sequence[str]:  # noqa: ARG002 - for those that can
@@ -394,7 +394,9 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
                 interval is not above 0.
         """
         config = self._followed(thread)
-        return PollingWatch(self, config, told_beside, partial(_versions_of, self), latest=latest, interval=interval)
+        return PollingWatch(
+            self, config, changes_in_writes, partial(_versions_of, self), latest=latest, interval=interval
+        )
 
     def _followed(self, thread: ThreadLike) -> RunnableConfig | None:
         """What a watch is to follow."""
@@ -448,15 +450,15 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         """
         config = RunnableConfig.of(config)
         key = self.run_lock_key(config)
-        hold = held_by_hand(key)
-        if key in locks_of_runs() or (hold is not None and hold.saver is self):
+        hold = find_held_lock(key)
+        if key in locks_held_by_runs() or (hold is not None and hold.saver is self):
             return _nothing()
         return self._by_hand(key, self._run_lock(config, timeout))
 
     @contextmanager
     def _by_hand(self, key: object, lock: AbstractContextManager[object]) -> Iterator[None]:
         with lock:
-            hold = HandHold(key, self)
+            hold = HeldRunLock(key, self)
             hold.take()
             try:
                 yield
@@ -714,9 +716,9 @@ def waiting_ids(saver: BaseCheckpointSaver, config: RunnableConfig) -> set[str]:
 
     What waits in an embedded graph whose own saver keeps its history does so as long as the graph around it says so.
     """
-    writes = well_formed(saver.get_writes(config), config.thread)
-    found = set(unanswered(writes))
-    for key, namespace in inner_stops(writes).items():
+    writes = well_formed_writes(saver.get_writes(config), config.thread)
+    found = set(unanswered_interrupts(writes))
+    for key, namespace in subgraph_interrupts(writes).items():
         inside = config.replace(checkpoint_ns=namespace)
         if saver.get(inside) is None or key in waiting_ids(saver, inside):
             found.add(key)
@@ -778,7 +780,7 @@ class _Whole(NamedTuple):
         """Append it to a history."""
         here = saver.put(config, self.checkpoint)
         # Without what `put_writes` would refuse: `prune` has released the thread and must put all of it back.
-        writes = well_formed(self.writes, config.thread)
+        writes = well_formed_writes(self.writes, config.thread)
         if writes:
             saver.put_writes(here, writes)
         if self.tags:

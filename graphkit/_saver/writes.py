@@ -68,7 +68,7 @@ def check_tags(tags: Iterable[Any]) -> None:
             raise CheckpointSerializationError("tags", type(tag).__name__, "a tag is a string")
 
 
-def well_formed(writes: Mapping[str, Any], thread_id: str) -> Mapping[str, Any]:
+def well_formed_writes(writes: Mapping[str, Any], thread_id: str) -> Mapping[str, Any]:
     """The pending writes that a reader can use; a warning names each of the others.
 
     Earlier versions stored any value under any key, so a store may hold values that `put_writes` refuses now.
@@ -81,7 +81,7 @@ def well_formed(writes: Mapping[str, Any], thread_id: str) -> Mapping[str, Any]:
     return {key: value for key, value in writes.items() if key not in problems}
 
 
-def problem_with_stop(stop: Any) -> str | None:
+def problem_with_interrupt(stop: Any) -> str | None:
     """What keeps a reader from using the record of a stop; None if nothing does."""
     if not isinstance(stop, Mapping):
         return _STOP_SHAPE
@@ -125,7 +125,7 @@ _WHENS: Final = get_args(When)
 _STOP_FIELDS: Final = ("node_id", "when", "payload", "created_at")
 _STOP_SHAPE: Final = f"an interrupt is a mapping with {', '.join(_STOP_FIELDS)}"
 _CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
-    INTERRUPT: problem_with_stop,
+    INTERRUPT: problem_with_interrupt,
     INNER: _problem_with_inner,
     UPDATE: _problem_with_update,
     TASK: _problem_with_task,
@@ -153,7 +153,7 @@ def is_fork(node_id: str | None) -> bool:
     return node_id is not None and node_id.startswith("__PARALLEL__(")
 
 
-def inner_namespace(namespace: str, node_id: str) -> str:
+def subgraph_namespace(namespace: str, node_id: str) -> str:
     """The namespace in which the graph embedded as a node keeps its history.
 
     A slash in a node's id is written %2F, so that two embedded graphs never share a namespace.
@@ -162,17 +162,17 @@ def inner_namespace(namespace: str, node_id: str) -> str:
     return f"{namespace}/{name}" if namespace else name
 
 
-def stops_of(writes: Mapping[str, Any]) -> dict[str, Any]:
+def interrupts_in(writes: Mapping[str, Any]) -> dict[str, Any]:
     """The stops recorded beside a checkpoint, by id, in the order they were recorded."""
     return {key.removeprefix(INTERRUPT): stop for key, stop in writes.items() if key.startswith(INTERRUPT)}
 
 
-def unanswered(writes: Mapping[str, Any]) -> dict[str, Any]:
+def unanswered_interrupts(writes: Mapping[str, Any]) -> dict[str, Any]:
     """The stops recorded beside a checkpoint that nobody has answered, by id, in the order they were recorded."""
-    return {key: stop for key, stop in stops_of(writes).items() if ANSWER + key not in writes}
+    return {key: stop for key, stop in interrupts_in(writes).items() if ANSWER + key not in writes}
 
 
-def next_update(writes: Mapping[str, Any]) -> str:
+def next_update_key(writes: Mapping[str, Any]) -> str:
     """The key under which another `update=` is recorded beside a checkpoint."""
     return f"{UPDATE}{sum(key.startswith(UPDATE) for key in writes)}"
 
@@ -180,8 +180,8 @@ def next_update(writes: Mapping[str, Any]) -> str:
 def waiting_interrupts(config: RunnableConfig, writes: Mapping[str, Any]) -> list[WaitingInterrupt]:
     """What waits for a human at the checkpoint that the config names; a warning names what is malformed."""
     found: list[WaitingInterrupt] = []
-    for key, stop in unanswered(writes).items():
-        problem = problem_with_stop(stop)
+    for key, stop in unanswered_interrupts(writes).items():
+        problem = problem_with_interrupt(stop)
         if problem is not None:
             _warn_of(INTERRUPT + key, config.thread, problem)
             continue
@@ -209,13 +209,13 @@ def failure_in(config: RunnableConfig, writes: Mapping[str, Any]) -> Mapping[str
     return None
 
 
-def inner_stops(writes: Mapping[str, Any]) -> dict[str, str]:
+def subgraph_interrupts(writes: Mapping[str, Any]) -> dict[str, str]:
     """The stops that wait in embedded graphs: id -> namespace."""
     stops = {key.removeprefix(INNER): place for key, place in writes.items() if key.startswith(INNER)}
     return {key: place for key, place in stops.items() if place is not None}
 
 
-def told_beside(
+def changes_in_writes(
     place: tuple[str, str],
     info: CheckpointInfo | None,
     writes: Mapping[str, Any],
@@ -298,7 +298,7 @@ Latest = tuple[RunnableConfig, Mapping[str, Any], Mapping[str, Any]]
 """The latest checkpoint of a namespace: where it is, its metadata, and what is recorded beside it."""
 
 
-def still_waiting(latest: Mapping[str, Latest]) -> list[WaitingInterrupt]:
+def waiting_in_thread(latest: Mapping[str, Latest]) -> list[WaitingInterrupt]:
     """What waits for a human in a thread, by namespace.
 
     A stop in an embedded graph waits as long as the graph around it says so: that may have gone past it since.
@@ -308,7 +308,7 @@ def still_waiting(latest: Mapping[str, Latest]) -> list[WaitingInterrupt]:
         waiting = waiting_interrupts(at, writes)
         around = namespace.rpartition("/")[0]
         if WITHIN in metadata and namespace and around in latest:
-            known = inner_stops(latest[around][2])
+            known = subgraph_interrupts(latest[around][2])
             waiting = [stop for stop in waiting if stop.id in known]
         found += waiting
     return found
@@ -316,7 +316,7 @@ def still_waiting(latest: Mapping[str, Latest]) -> list[WaitingInterrupt]:
 
 def status_of(next_node_id: str | None, writes: Mapping[str, Any]) -> str:
     """The status of a run whose latest checkpoint this is: running, interrupted, failed or finished."""
-    if writes and (unanswered(writes) or inner_stops(writes)):
+    if writes and (unanswered_interrupts(writes) or subgraph_interrupts(writes)):
         return "interrupted"
     if writes and writes.get(FAILURE) is not None:
         return "failed"

@@ -22,7 +22,7 @@ _SAYS: Final = (date, time, timedelta, complex, float)
 
 
 @final
-class PortableValues:
+class JsonValueCodec:
     """Values to what JSON can hold, and back."""
 
     def __init__(self, types: Sequence[type]) -> None:
@@ -91,7 +91,7 @@ class Packed(NamedTuple):
 
 
 def change_between(
-    values: PortableValues, before: Mapping[str, Packed], state: Mapping[str, Any]
+    values: JsonValueCodec, before: Mapping[str, Packed], state: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Packed]]:
     """What leads from one state to the next, as JSON: keys to set, lists to extend, keys to drop, a new order.
 
@@ -115,7 +115,7 @@ def change_between(
     return {name: part for name, part in change.items() if part}, after
 
 
-def changed(values: PortableValues, before: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+def changed(values: JsonValueCodec, before: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
     """The state after a change, its values frozen. Costs what changed, and a copy of each list that grew."""
     after = {key: value for key, value in before.items() if key not in change.get("drop", ())}
     after.update((key, freeze(values.back(value))) for key, value in change.get("set", {}).items())

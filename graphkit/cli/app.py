@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from graphkit._wording import plain_text
-from graphkit.cli.context import World
+from graphkit.cli.context import CliContext
 from graphkit.cli.render import Said, show
 from graphkit.cli.resolve import LIKE_A_WORD, near
 from graphkit.cli.startup import SUMMARY, version_line
@@ -86,7 +86,7 @@ class _Group(TyperGroup):
         extra["standalone_mode"] = False
         if not standalone_mode:
             return super().main(*args, **extra)
-        world: World = extra["obj"]
+        world: CliContext = extra["obj"]
         try:
             code = super().main(*args, **extra)
         except KeyboardInterrupt:
@@ -141,7 +141,7 @@ class _Command(TyperCommand):
             return super().parse_args(ctx, [place, *given])
 
 
-def _default_place(world: World | None, args: list[str]) -> str | None:
+def _default_place(world: CliContext | None, args: list[str]) -> str | None:
     named = None if world is None else world.environment.get("GRAPHKIT_DIR")
     if named:
         return named
@@ -172,7 +172,7 @@ def _as_typer_wants(function: Callable[..., Any]) -> Callable[..., None]:
     return command
 
 
-def _told(world: World, call: Callable[[], Any]) -> int:
+def _told(world: CliContext, call: Callable[[], Any]) -> int:
     """Show what a command gives: a view, or several as they come. Returns the exit code."""
     try:
         with _warnings_to(world):
@@ -198,7 +198,7 @@ def _told(world: World, call: Callable[[], Any]) -> int:
 
 
 @contextmanager
-def _warnings_to(world: World) -> Iterator[None]:
+def _warnings_to(world: CliContext) -> Iterator[None]:
     """Say what the library logs, and the warnings of Python, in a line each."""
     handler = _Warnings(world)
     logger = logging.getLogger("graphkit")
@@ -218,7 +218,7 @@ def _advice(error: Exception) -> str:
     return "; here --app module:object registers the types of that graph" if is_unknown else ""
 
 
-def _shown(world: World, result: Any) -> int:
+def _shown(world: CliContext, result: Any) -> int:
     code = 0
     for view in result if isinstance(result, Iterator) else [result]:
         if isinstance(view, Said):
@@ -231,7 +231,7 @@ def _shown(world: World, result: Any) -> int:
 class _Warnings(logging.Handler):
     """Says what the library logs."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CliContext) -> None:
         super().__init__(logging.WARNING)
         self._world = world
 

@@ -57,7 +57,7 @@ def _handlers_on(old: TextIO, new: TextIO) -> Iterator[None]:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class World:
+class CliContext:
     """What surrounds a command. Nothing else in the package looks at it; tests make their own."""
 
     out: TextIO

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from graphkit.cli.context import World
+from graphkit.cli.context import CliContext
 from graphkit.cli.startup import answer_to
 from graphkit.errors import MissingDependencyError
 
@@ -16,7 +16,7 @@ _CALLS: Final = 10_000
 def main() -> None:
     """Run the command that the process was started with, and exit with its code."""
     sys.setrecursionlimit(_CALLS)
-    world = World.of_process()
+    world = CliContext.of_process()
     try:
         import rich as rich  # noqa: PLC0414 - only whether it is there
         import typer as typer  # noqa: PLC0414 - the same
@@ -27,7 +27,7 @@ def main() -> None:
     application()(sys.argv[1:], prog_name="graphkit", obj=world)
 
 
-def _without_the_extra(world: World, missing: MissingDependencyError) -> int:
+def _without_the_extra(world: CliContext, missing: MissingDependencyError) -> int:
     """Answer what needs no command; the exit code."""
     advice = str(missing)
     said = answer_to(sys.argv[1:], advice)

@@ -11,7 +11,7 @@ from graphkit._wording import plain_text
 from graphkit.cli.values import asking, brief, plain, shown, to_json
 
 if TYPE_CHECKING:
-    from graphkit.cli.context import World
+    from graphkit.cli.context import CliContext
 
 _GAP: Final = "  "
 _MINUTE: Final = 60
@@ -84,7 +84,7 @@ class Said:
 View = Table | Card | Text | Said
 
 
-def show(world: World, view: View) -> None:
+def show(world: CliContext, view: View) -> None:
     """Write a view to the output."""
     if world.as_json:
         data = {Table: "rows", Card: "row", Text: "data", Said: "data"}[type(view)]
@@ -100,7 +100,7 @@ def show(world: World, view: View) -> None:
             _say_sentence(world, line)
 
 
-def _say_sentence(world: World, line: str) -> None:
+def _say_sentence(world: CliContext, line: str) -> None:
     """Write a line that says something, broken between words at a terminal; a path stays whole."""
     if not world.is_pretty or len(line) <= world.width:
         world.say(line)
@@ -114,7 +114,7 @@ def _say_sentence(world: World, line: str) -> None:
         world.say(part)
 
 
-def _show_table(world: World, table: Table) -> None:
+def _show_table(world: CliContext, table: Table) -> None:
     if not table.rows:
         world.warn(table.empty)
         return
@@ -128,7 +128,7 @@ def _show_table(world: World, table: Table) -> None:
         world.warn(table.note)
 
 
-def _column_cells(world: World, column: Column, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _column_cells(world: CliContext, column: Column, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     values = [row.get(column.key) for row in rows]
     if column.kind in {"name", "id"} and world.is_pretty:
         known = [value for value in values if isinstance(value, str)]
@@ -144,7 +144,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
         yield _GAP.join(padded).rstrip()
 
 
-def _show_rich(world: World, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:
+def _show_rich(world: CliContext, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:
     from rich.table import Table as RichTable
     from rich.text import Text as RichText
 
@@ -182,7 +182,7 @@ def fitted(
     return titled, [*cut]
 
 
-def _console(world: World) -> Any:
+def _console(world: CliContext) -> Any:
     from rich.console import Console
 
     system = "auto" if world.colour else None
@@ -191,7 +191,7 @@ def _console(world: World) -> Any:
     )  # fmt: skip
 
 
-def _show_card(world: World, card: Card) -> None:
+def _show_card(world: CliContext, card: Card) -> None:
     known = [column for column in card.columns if card.row.get(column.key) not in _NOTHING]
     margin = max(len(column.title) for column in known) + len(_GAP)
     for column in known:
@@ -219,7 +219,7 @@ def _long(kind: str) -> str:
 # Cells
 
 
-def cell(world: World, kind: str, value: Any) -> str:
+def cell(world: CliContext, kind: str, value: Any) -> str:
     """A value as people read it."""
     if value is None:
         return ""
@@ -227,13 +227,13 @@ def cell(world: World, kind: str, value: Any) -> str:
     return make(world, value) if make else brief(value, _TEXT_LIMIT)
 
 
-def _age(world: World, when: datetime) -> str:
+def _age(world: CliContext, when: datetime) -> str:
     if not world.is_pretty:
         return when.isoformat(timespec="seconds").replace("+00:00", "Z")
     return relative(world.now() - when)
 
 
-def _time(world: World, when: datetime) -> str:
+def _time(world: CliContext, when: datetime) -> str:
     local = world.local(when).strftime("%Y-%m-%d %H:%M:%S")
     return f"{local} ({relative(world.now() - when)})"
 
@@ -245,7 +245,7 @@ def _failed(failure: Mapping[str, Any]) -> str:
     return f"{shown(str(failure.get('type', 'failed')))}{node}: {message}"
 
 
-def _bytes(_world: World, size: int) -> str:
+def _bytes(_world: CliContext, size: int) -> str:
     return human_bytes(size)
 
 

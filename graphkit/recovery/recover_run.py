@@ -12,7 +12,7 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.output import GraphResume
 from graphkit._saver.base import BaseCheckpointSaver, ThreadLike, _in_thread, public_metadata, thread_id_of
 from graphkit._saver.last_readable import last_good
-from graphkit._saver.writes import well_formed
+from graphkit._saver.writes import well_formed_writes
 from graphkit._values.state import AgentState
 from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError
 
@@ -72,7 +72,7 @@ def _settle(saver: BaseCheckpointSaver, thread: ThreadLike) -> None:
 
 def _append_again(saver: BaseCheckpointSaver, at: RunnableConfig, good: Checkpoint) -> None:
     """Put a copy, with what is recorded beside it, after what is damaged, of which nothing is taken away."""
-    writes = well_formed(saver.get_writes(at.with_check_point_id(good.id)), at.thread)
+    writes = well_formed_writes(saver.get_writes(at.with_check_point_id(good.id)), at.thread)
     plain = Checkpoint.builder(Checkpoint.copy_of(good)).metadata(public_metadata(good.metadata))
     with saver.run_lock(at):
         here = saver.put(at, plain.parentId(good.id).createdAt(datetime.now(UTC)).build())

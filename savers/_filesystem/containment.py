@@ -28,7 +28,7 @@ _TOO_MANY_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 @final
-class Inside(FileIO):
+class DirectoryGuard(FileIO):
     """A file system that follows no symbolic link below a root."""
 
     def __init__(self, io: FileIO, root: str, make_room: Callable[[], bool]) -> None:

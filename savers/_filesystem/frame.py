@@ -97,7 +97,7 @@ class Header(NamedTuple):
         return head + _U32.pack(crc32(head))
 
 
-class Unborn(Exception):  # noqa: N818 - not an error: a log whose creation was cut short is made anew
+class IncompleteLog(Exception):  # noqa: N818 - not an error: a log whose creation was cut short is made anew
     """A file too short for a log's beginning, or all zero: its creation never finished."""
 
 
@@ -110,7 +110,7 @@ def read_header(path: str, data: bytes) -> Header:
         CheckpointCorruptionError: the header is damaged.
     """
     if len(data) < HEADER_SIZE or not data.strip(b"\0"):
-        raise Unborn
+        raise IncompleteLog
     if is_headless(data):
         raise CheckpointCorruptionError(path, 0, "the file header is gone")
     magic, major, _, _, fid, _, generation, created_ns, digest, _ = _FILE_HEADER.unpack_from(data)

@@ -1,4 +1,4 @@
-"""Going through a log's records: forward by `scan`, back from the end by `Tail`, or to one that is known.
+"""Going through a log's records: forward by `scan`, back from the end by `BackwardReader`, or to one that is known.
 
 Theory of operation. A log only grows at its end, one whole record per write. A record proves itself (`frame.py`). What
 does not is either *not there yet*, which only the end of a log can be, or *damage* (`damage.py`).
@@ -36,7 +36,7 @@ from savers._filesystem.frame import (
     WRITE,
     Frame,
     Header,
-    Unborn,
+    IncompleteLog,
     check_known,
     extent_of,
     is_headless,
@@ -75,10 +75,10 @@ __all__ = [
     "TRAILER_SIZE",
     "WINDOW",
     "WRITE",
+    "BackwardReader",
     "Frame",
     "Header",
-    "Tail",
-    "Unborn",
+    "IncompleteLog",
     "check_known",
     "extent_of",
     "good_frames",
@@ -177,7 +177,7 @@ def read_frame(io: FileIO, fd: int, path: str, fid: int, offset: int, end: int) 
     return frame
 
 
-class Tail:
+class BackwardReader:
     """Steps back over a log's records from its end, reading 64 KiB at a time."""
 
     def __init__(self, io: FileIO, fd: int, fid: int, end: int) -> None:

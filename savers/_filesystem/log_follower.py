@@ -7,17 +7,17 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from graphkit._saver.watch import Change, Kind
-from graphkit._saver.writes import told_beside
+from graphkit._saver.writes import changes_in_writes
 from graphkit._values.codec import MalformedDataError
 from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
 from savers._filesystem import log, payloads
-from savers._filesystem.log_reader import History
+from savers._filesystem.log_reader import LogReader
 
 if TYPE_CHECKING:
     from graphkit._records.output import CheckpointInfo
-    from savers._filesystem.payloads import Entry
+    from savers._filesystem.payloads import StoredCheckpoint
 
-Info = Callable[[History, "Entry"], "CheckpointInfo"]
+Info = Callable[[LogReader, "StoredCheckpoint"], "CheckpointInfo"]
 """Makes what is told of a checkpoint."""
 
 
@@ -33,7 +33,7 @@ class Bookmark(NamedTuple):
 
 
 @final
-class GrowingLog(History):
+class LogFollower(LogReader):
     """An open log that is read on and on; states are not decoded, and no list of its checkpoints is kept."""
 
     inode = 0
@@ -51,7 +51,7 @@ class GrowingLog(History):
             limit = found.st_size if end is None else min(end, found.st_size)
             if limit > start and not self._read_tail(limit, start):
                 self._read_all(limit)
-        except log.Unborn:
+        except log.IncompleteLog:
             self.close()
             return False
         except BaseException:
@@ -78,7 +78,7 @@ class GrowingLog(History):
             entry = self._known(beside)
             about = None if entry is None else info(self, entry)
             writes = {key: self._value(key, packed) for key, packed in values.items()}
-            yield from told_beside(place, about, writes, self._written_at())
+            yield from changes_in_writes(place, about, writes, self._written_at())
         elif frame.type in {log.RELEASE, log.TOMBSTONE} and not self._is_empty(frame):
             yield self._end_told(frame)
 
@@ -122,15 +122,15 @@ class GrowingLog(History):
         if self.closed_by is not None and not self._is_empty(self.closed_by):
             yield self._end_told(self.closed_by)
 
-    def _entry_told(self, entry: Entry, info: Info) -> Iterator[Change]:
+    def _entry_told(self, entry: StoredCheckpoint, info: Info) -> Iterator[Change]:
         found = info(self, entry)
         yield Change("checkpoint", self.thread_id, self.namespace, found, at=found.created_at)
         yield from self._beside(entry, info)
 
-    def _beside(self, entry: Entry, info: Info) -> Iterator[Change]:
+    def _beside(self, entry: StoredCheckpoint, info: Info) -> Iterator[Change]:
         values = {key: self._value(key, packed) for key, packed in self.packed_values_of(entry).items()}
         place = self.thread_id, self.namespace
-        yield from told_beside(place, info(self, entry), values, self._written_at())
+        yield from changes_in_writes(place, info(self, entry), values, self._written_at())
 
     def bookmark(self) -> Bookmark:
         """Where it was read to."""

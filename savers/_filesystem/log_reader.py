@@ -28,7 +28,7 @@ from graphkit.errors import (
 from savers import _delta as delta
 from savers._filesystem import log, payloads
 from savers._filesystem.io import boot_number
-from savers._filesystem.payloads import Entry
+from savers._filesystem.payloads import StoredCheckpoint
 
 _LOOKED_AT: Final = 8 << 10
 
@@ -44,15 +44,15 @@ class Index:
     """All checkpoints of a log in the order of the history, oldest first."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[StoredCheckpoint] = []
         self._places: dict[str, int] = {}
 
-    def find(self, id: str) -> Entry | None:
+    def find(self, id: str) -> StoredCheckpoint | None:
         """The checkpoint with this id; the newest of several."""
         place = self._places.get(id)
         return None if place is None else self.entries[place]
 
-    def add(self, entry: Entry, target: str | None) -> bool:
+    def add(self, entry: StoredCheckpoint, target: str | None) -> bool:
         """Take in a record that follows; False if it replaces a checkpoint that there is not."""
         if target is None:
             self._places[entry.id] = len(self.entries)
@@ -69,7 +69,7 @@ class Index:
         return True
 
 
-class History:
+class LogReader:
     """An open log. Not for several threads at once: hold `mutex`."""
 
     released = False
@@ -117,7 +117,7 @@ class History:
         """Whether what belongs to a checkpoint may stand anywhere behind it; see SCATTERED."""
         self.closed_by: log.Frame | None = None
         """The RELEASE or TOMBSTONE record at the end, if any."""
-        self.tail: Entry | None = None
+        self.tail: StoredCheckpoint | None = None
         """The last checkpoint record, which the next one is relative to."""
         self.depth = 0
         self.table: delta.Table | None = None
@@ -208,7 +208,7 @@ class History:
             start = self._read_birth(size)
             if not self._read_tail(size, start):
                 self._read_all(size)
-        except log.Unborn:
+        except log.IncompleteLog:
             self.close()
             return False
         except BaseException:
@@ -221,7 +221,7 @@ class History:
         if data is None:
             data = self.io.read_at(self.fd, 0, min(size, 1 << 14))
         if len(data) >= log.HEADER_SIZE and log.is_headless(data) and self._vouched(None, 0, size) <= 0:
-            raise log.Unborn
+            raise log.IncompleteLog
         self.header = log.read_header(self.path, data)
         self.fid, self.version = self.header.fid, self.header.major
         meta = log.parse_frame(data, log.HEADER_SIZE, log.HEADER_SIZE, self.fid)
@@ -235,7 +235,7 @@ class History:
             # Of what the same write held, and those that did not wait for it, later sectors may be there alone.
             here = (self.fid, log.HEADER_SIZE, size)
             if not self._vouched(*here) and log.is_torn(self.io, self.fd, *here, self.version):
-                raise log.Unborn
+                raise log.IncompleteLog
             raise CheckpointCorruptionError(self.path, log.HEADER_SIZE, reason)
         self._check_owner(payloads.unpack_payload(self.path, meta))
         self.seq, self.end = 1, meta.end
@@ -254,7 +254,7 @@ class History:
 
     def _read_tail(self, size: int, start: int) -> bool:
         """Find the last checkpoint from the end of the file; False if the log must be read from its beginning."""
-        tail = log.Tail(self.io, self.fd, self.fid, size)
+        tail = log.BackwardReader(self.io, self.fd, self.fid, size)
         if self.version == log.MAJOR:
             tail.skip_zeros()
         end = tail.end
@@ -281,7 +281,7 @@ class History:
             self._take_beside(frame)
         return end >= start
 
-    def _is_tail_whole(self, tail: log.Tail, seen: Sequence[log.Frame], end: int) -> bool:
+    def _is_tail_whole(self, tail: log.BackwardReader, seen: Sequence[log.Frame], end: int) -> bool:
         """Whether the records are there that a power loss may have taken while it left later ones.
 
         Those are the records that no later one vouches for. Nothing is lost within one boot, so of a log that was
@@ -353,7 +353,7 @@ class History:
             self.tail, self.depth = decoded.entry, depth
         self._list(decoded.entry, decoded.target)
 
-    def _list(self, entry: Entry, target: str | None) -> None:
+    def _list(self, entry: StoredCheckpoint, target: str | None) -> None:
         if self.index is not None and not self.index.add(entry, target):
             raise CheckpointCorruptionError(self.path, entry.offset, "it replaces a checkpoint that is not there")
 
@@ -363,7 +363,7 @@ class History:
         else:
             self._note_beside(frame, self._known)
 
-    def _note_beside(self, frame: log.Frame, known: Callable[[str], Entry | None]) -> None:
+    def _note_beside(self, frame: log.Frame, known: Callable[[str], StoredCheckpoint | None]) -> None:
         if frame.type == log.WRITE:
             owner, values = payloads.decode_writes(self.path, frame)
             if (entry := known(owner)) is not None:
@@ -373,12 +373,12 @@ class History:
             if (entry := known(owner)) is not None:
                 entry.tags = payloads.merge_tags(entry.tags, add, remove)
 
-    def _known(self, id: str) -> Entry | None:
+    def _known(self, id: str) -> StoredCheckpoint | None:
         if self.index is not None:
             return self.index.find(id)
         return self.tail if self.tail is not None and self.tail.id == id else None
 
-    def values_of(self, entry: Entry) -> dict[str, Any]:
+    def values_of(self, entry: StoredCheckpoint) -> dict[str, Any]:
         """What was recorded beside a checkpoint, in the order of its first recording."""
         packed = self.packed_values_of(entry)
         try:
@@ -387,7 +387,7 @@ class History:
             reason = f"what is recorded beside it makes no sense: {error}"
             raise CheckpointCorruptionError(self.path, entry.offset, reason) from error
 
-    def packed_values_of(self, entry: Entry) -> dict[str, bytes]:
+    def packed_values_of(self, entry: StoredCheckpoint) -> dict[str, bytes]:
         """What was recorded beside a checkpoint, packed, in the order of its first recording."""
         frames: dict[int, Mapping[str, bytes]] = {}
         for offset in entry.writes.values():
@@ -401,7 +401,9 @@ class History:
         assert self.closed_by is not None
         return payloads.decode_ending(self.path, self.closed_by)
 
-    def checkpoint(self, entry: Entry, state: FrozenDict | None, load: Callable[[], FrozenDict] | None) -> Checkpoint:
+    def checkpoint(
+        self, entry: StoredCheckpoint, state: FrozenDict | None, load: Callable[[], FrozenDict] | None
+    ) -> Checkpoint:
         """An entry as a Checkpoint, with its state or the way to load it."""
         fields = (entry.id, entry.node, entry.next, entry.parent, entry.created, private_copy(entry.metadata))
         return Checkpoint._make(*fields, state, None, load)
@@ -426,14 +428,14 @@ class History:
             self.table, self.state, self.key_length, self.key_end = kept
         return self.index
 
-    def latest(self) -> Entry | None:
+    def latest(self) -> StoredCheckpoint | None:
         """The last checkpoint of the history."""
         if self.index is None and (self.tail is None or not self.tail.replaces):
             return self.tail
         entries = self.listing().entries
         return entries[-1] if entries else None
 
-    def find(self, id: str | None) -> Entry | None:
+    def find(self, id: str | None) -> StoredCheckpoint | None:
         """The checkpoint with an id, or the latest."""
         if id is None:
             return self.latest()
@@ -443,7 +445,7 @@ class History:
 
     # Reading a state
 
-    def state_of(self, entry: Entry) -> FrozenDict:
+    def state_of(self, entry: StoredCheckpoint) -> FrozenDict:
         """The state of a checkpoint of this log.
 
         Raises:
@@ -459,7 +461,7 @@ class History:
             state = self._decode(table, bodies)
         except CheckpointerError:
             raise
-        except delta.NONSENSE as error:
+        except delta.MALFORMED as error:
             raise CheckpointCorruptionError(self.path, entry.offset, f"the state makes no sense: {error}") from error
         if is_tail:
             self.state = state
@@ -473,7 +475,7 @@ class History:
             dict.__setitem__(state, name, unpack(delta.header(value.kind, value.count) + body, name))
         return state
 
-    def table_of(self, entry: Entry) -> delta.Table:
+    def table_of(self, entry: StoredCheckpoint) -> delta.Table:
         """The packed state of a checkpoint; not to be changed."""
         if self.table is not None and self.tail is not None and entry.offset == self.tail.offset:
             return self.table
@@ -487,11 +489,11 @@ class History:
             raise CheckpointCorruptionError(self.path, entry.offset, "it has no keyframe")
         return table
 
-    def bodies(self, table: delta.Table, entry: Entry) -> list[bytes]:
+    def bodies(self, table: delta.Table, entry: StoredCheckpoint) -> list[bytes]:
         """The bytes of all values of a packed state."""
         return self.bodies_of(table.values.values(), entry)
 
-    def bodies_of(self, values: Iterable[delta.Value], entry: Entry) -> list[bytes]:
+    def bodies_of(self, values: Iterable[delta.Value], entry: StoredCheckpoint) -> list[bytes]:
         """The bytes of some values of a packed state."""
         try:
             return delta.bodies(values, self._read)
@@ -501,7 +503,7 @@ class History:
             raise CheckpointStorageError(self.path, "read a state of", cause) from error
         except delta.Mismatch:
             raise CheckpointCorruptionError(self.path, entry.offset, "the state's checksum is wrong") from None
-        except delta.NONSENSE as error:
+        except delta.MALFORMED as error:
             raise CheckpointCorruptionError(self.path, entry.offset, f"the state makes no sense: {error}") from error
 
     def _read(self, start: int, length: int) -> bytes:
@@ -509,14 +511,14 @@ class History:
             raise delta.Mismatch
         return self.io.read_at(self.fd, start, length)
 
-    def recent(self, limit: int) -> list[Entry]:
+    def recent(self, limit: int) -> list[StoredCheckpoint]:
         """The last entries, oldest first; reads no further back than to the keyframe of the first of them."""
         found = None if self.index is not None else self._from_the_end(limit)
         return (self.listing() if found is None else found).entries[-limit:]
 
     def _from_the_end(self, limit: int) -> Index | None:
         """An index of the end of the log with at least so many entries; None if it is to be read whole."""
-        tail, oldest, count = log.Tail(self.io, self.fd, self.fid, self.end), None, 0
+        tail, oldest, count = log.BackwardReader(self.io, self.fd, self.fid, self.end), None, 0
         while count < limit and (frame := tail.step()) is not None:
             if frame.type == log.CHECKPOINT:
                 oldest, count = frame, count + 1
@@ -541,7 +543,7 @@ class History:
         data = self.io.read_at(self.fd, key, end - key)
         chain: list[tuple[payloads.Decoded, int]] = []
         offset = key
-        base: Entry | None = None
+        base: StoredCheckpoint | None = None
         while offset < end:
             frame = log.parse_frame(data, offset - key, offset, self.fid)
             if isinstance(frame, str):
@@ -558,7 +560,7 @@ class History:
     def _apply(self, table: delta.Table, decoded: payloads.Decoded) -> None:
         try:
             table.apply(decoded.ops, decoded.data, decoded.start)
-        except delta.NONSENSE as error:
+        except delta.MALFORMED as error:
             reason = f"the change makes no sense: {error}"
             raise CheckpointCorruptionError(self.path, decoded.entry.offset, reason) from error
 
@@ -576,7 +578,7 @@ class History:
                     value = delta.value_of(entry, position, lambda at, name=name: self._earlier(at, name, seen))  # type: ignore[misc]
                 depths[name] = value.depth
                 table.values[name] = value
-        except (*delta.NONSENSE, RecursionError) as error:
+        except (*delta.MALFORMED, RecursionError) as error:
             raise CheckpointCorruptionError(self.path, position, f"the keyframe makes no sense: {error}") from error
         self._apply(table, decoded)
         for name, value in table.values.items():

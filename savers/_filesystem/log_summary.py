@@ -10,22 +10,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Self, final
 
 from savers._filesystem import log, payloads
-from savers._filesystem.log_reader import History
+from savers._filesystem.log_reader import LogReader
 
 if TYPE_CHECKING:
-    from savers._filesystem.payloads import Entry
+    from savers._filesystem.payloads import StoredCheckpoint
 
 _WHOLE: Final = frozenset({log.MARK, log.RELEASE, log.TOMBSTONE})
 """Records that a glance does not do with."""
 
 
 @final
-class Glance(History):
+class LogSummary(LogReader):
     """A log that is read once and closed: forward by `look`, or from its end as any other."""
 
     count = 0
     """How many checkpoints it has."""
-    last: Entry
+    last: StoredCheckpoint
     """The last of them."""
 
     def look(self) -> bool:
@@ -40,7 +40,7 @@ class Glance(History):
             size = self.io.fstat(self.fd).st_size
             data = self.io.read_at(self.fd, 0, min(size, log.WINDOW))
             self.end = self._read_birth(size, data)
-        except (FileNotFoundError, NotADirectoryError, log.Unborn):
+        except (FileNotFoundError, NotADirectoryError, log.IncompleteLog):
             return False
         frames: list[log.Frame] = []
         for frame in self.scan(self.end, size, self.seq, data):

@@ -15,8 +15,8 @@ from graphkit._values.frozen import PRIVATE, FrozenDict, FrozenList, kind_of, pr
 from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
 from savers import _delta as delta
 from savers._filesystem import layout, log, payloads
-from savers._filesystem.log_reader import History
-from savers._filesystem.payloads import Entry
+from savers._filesystem.log_reader import LogReader
+from savers._filesystem.payloads import StoredCheckpoint
 
 if TYPE_CHECKING:
     from graphkit._records.checkpoint import Checkpoint
@@ -42,7 +42,7 @@ _PART: Final = 1 << 20
 _LOGGER: Final = getLogger("graphkit")
 
 
-class LiveHistory(History):
+class LogWriter(LogReader):
     """A log that grows."""
 
     make_place: Callable[[], None]
@@ -77,7 +77,7 @@ class LiveHistory(History):
 
     def store(
         self,
-        entry: Entry,
+        entry: StoredCheckpoint,
         draft: delta.Draft,
         order: list[str],
         packed: Callable[[str], bytes],
@@ -100,7 +100,7 @@ class LiveHistory(History):
         if self.index is not None:
             self._list(entry, target)
 
-    def _store_change(self, entry: Entry, draft: delta.Draft, order: list[str], target: str | None) -> bool:
+    def _store_change(self, entry: StoredCheckpoint, draft: delta.Draft, order: list[str], target: str | None) -> bool:
         """Append a checkpoint as what changed; False if a keyframe is needed, or better."""
         base, table = self.tail, self.table
         if base is None or table is None or not self._fits(table, draft, order):
@@ -120,7 +120,7 @@ class LiveHistory(History):
 
     def _store_keyframe(
         self,
-        entry: Entry,
+        entry: StoredCheckpoint,
         draft: delta.Draft,
         order: list[str],
         packed: Callable[[str], bytes],
@@ -190,9 +190,9 @@ class LiveHistory(History):
         return (*delta.emit(draft, names), flag) if flag else (ops, data, 0)
 
     @staticmethod
-    def _entry(checkpoint: Checkpoint, target: str | None) -> Entry:
+    def _entry(checkpoint: Checkpoint, target: str | None) -> StoredCheckpoint:
         metadata = private_copy(checkpoint.metadata)
-        return Entry(
+        return StoredCheckpoint(
             0, 0, 0, checkpoint.id, checkpoint.node_id, checkpoint.next_node_id, checkpoint._created_us,  # noqa: SLF001
             checkpoint.parent_id, metadata, target is not None,
         )  # fmt: skip
@@ -335,17 +335,17 @@ class LiveHistory(History):
 
     # Other records
 
-    def put_packed(self, entry: Entry, values: Mapping[str, bytes]) -> None:
+    def put_packed(self, entry: StoredCheckpoint, values: Mapping[str, bytes]) -> None:
         """Record values, packed by `pack_writes`, beside a checkpoint."""
         offset = self._write(log.WRITE, payloads.pack_writes(entry.id, values), self._flags_about(entry))
         entry.take_writes(values, offset)
 
-    def put_tags(self, entry: Entry, add: Sequence[str], remove: Sequence[str]) -> None:
+    def put_tags(self, entry: StoredCheckpoint, add: Sequence[str], remove: Sequence[str]) -> None:
         """Add tags to a checkpoint and take some off."""
         self._write(log.MARK, payloads.pack_tags(entry.id, add, remove), self._flags_about(entry))
         entry.tags = payloads.merge_tags(entry.tags, add, remove)
 
-    def _flags_about(self, entry: Entry) -> int:
+    def _flags_about(self, entry: StoredCheckpoint) -> int:
         """The flags of a record about a checkpoint: whether that is another one than the last."""
         is_last = self.tail is not None and self.tail.id == entry.id
         return 0 if is_last else log.SCATTERED
@@ -545,7 +545,7 @@ def _longest_data() -> int:
     return log.MAX_PAYLOAD - log.MAX_PAYLOAD // 16
 
 
-def _check_entry(entry: Entry) -> None:
+def _check_entry(entry: StoredCheckpoint) -> None:
     """Refuse what a reader would refuse.
 
     Raises:
@@ -562,7 +562,7 @@ def _check_entry(entry: Entry) -> None:
         raise CheckpointSerializationError("created_at", "datetime", "UTC has no year for it")
 
 
-def _check_texts(entry: Entry) -> None:
+def _check_texts(entry: StoredCheckpoint) -> None:
     for name, value in (("id", entry.id), ("node_id", entry.node)):
         if not isinstance(value, str):
             raise CheckpointSerializationError(name, type(value).__name__, "it must be a string")

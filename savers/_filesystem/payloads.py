@@ -98,7 +98,7 @@ def id_text(id: Any) -> str:
     return id
 
 
-class Entry:
+class StoredCheckpoint:
     """What is known of a stored checkpoint without its state."""
 
     __slots__ = (
@@ -152,7 +152,7 @@ class Entry:
 class Decoded(NamedTuple):
     """A checkpoint record, taken apart."""
 
-    entry: Entry
+    entry: StoredCheckpoint
     ops: Sequence[Any]
     table: Sequence[Any] | None
     """Of a keyframe: name, entry, name, entry, ..."""
@@ -163,7 +163,7 @@ class Decoded(NamedTuple):
 
 
 def pack_keyframe(
-    new: Entry, ops: Sequence[Any], table: Sequence[Any], target: str | None, data: bytes, pack: Pack
+    new: StoredCheckpoint, ops: Sequence[Any], table: Sequence[Any], target: str | None, data: bytes, pack: Pack
 ) -> bytes:
     """The payload of a keyframe."""
     parts: list[Any] = [id_bytes(new.id), new.node, _NONE if new.next is None else new.next, new.created, ops, table]
@@ -172,7 +172,9 @@ def pack_keyframe(
     return _pack_parts(parts, parent, metadata, target, data)
 
 
-def pack_change(base: Entry, new: Entry, ops: Sequence[Any], target: str | None, data: bytes, pack: Pack) -> bytes:
+def pack_change(
+    base: StoredCheckpoint, new: StoredCheckpoint, ops: Sequence[Any], target: str | None, data: bytes, pack: Pack
+) -> bytes:
     """The payload of a change to the checkpoint record before it."""
     parts: list[Any] = [
         id_bytes(new.id),
@@ -199,7 +201,7 @@ def _pack_parts(parts: list[Any], parent: Any, metadata: Any, target: str | None
     return packb(parts)
 
 
-def _relative_next(base: Entry, next: str | None) -> str | bool | None:
+def _relative_next(base: StoredCheckpoint, next: str | None) -> str | bool | None:
     if next is None:
         return _NONE
     return _SAME_BASE_NODE if next == base.node else next
@@ -232,7 +234,7 @@ def _same(old: Any, new: Any, pack: Pack) -> bool:
     return pack(old, "metadata") == pack(new, "metadata")
 
 
-def decode_checkpoint(path: str, frame: Frame, base: Entry | None, unpack: Unpack) -> Decoded:
+def decode_checkpoint(path: str, frame: Frame, base: StoredCheckpoint | None, unpack: Unpack) -> Decoded:
     """A checkpoint record taken apart; `base` is the checkpoint record before it, not needed for a keyframe.
 
     Raises:
@@ -254,7 +256,7 @@ def decode_checkpoint(path: str, frame: Frame, base: Entry | None, unpack: Unpac
             parent, metadata, target = (*rest, None, None, None)[:3]
         if len(parts) > fixed + 4 or data.__class__ is not bytes or ops.__class__ is not list:
             raise ValueError("it has another number of parts")  # noqa: TRY301
-        entry = Entry(
+        entry = StoredCheckpoint(
             frame.offset,
             frame.end - frame.offset,
             frame.offset - frame.key,
@@ -273,7 +275,7 @@ def decode_checkpoint(path: str, frame: Frame, base: Entry | None, unpack: Unpac
         raise nonsense(path, frame, error) from error
 
 
-def _nodes(base: Entry | None, node: Any, next: Any) -> tuple[Any, Any]:
+def _nodes(base: StoredCheckpoint | None, node: Any, next: Any) -> tuple[Any, Any]:
     if base is None:
         return node, None if next is _NONE else next
     own = base.next if node is None else base.node if node is _SAME_BASE_NODE else node
@@ -281,7 +283,7 @@ def _nodes(base: Entry | None, node: Any, next: Any) -> tuple[Any, Any]:
     return own, then
 
 
-def _metadata(base: Entry | None, change: Any, unpack: Unpack) -> FrozenDict:
+def _metadata(base: StoredCheckpoint | None, change: Any, unpack: Unpack) -> FrozenDict:
     old = _EMPTY if base is None else base.metadata
     if change is None:
         return old

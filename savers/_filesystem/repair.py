@@ -31,7 +31,7 @@ from savers._filesystem import layout, log, payloads, rewrite
 from savers._filesystem.correction import CorrectedIO, find_corrections
 from savers._filesystem.log_reader import Index
 from savers._filesystem.log_writer import aside_name, put_aside
-from savers._filesystem.replay import Walk
+from savers._filesystem.replay import Replay
 from savers._filesystem.verify import (
     Examined,
     FileReport,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from savers._filesystem.io import FileIO
-    from savers._filesystem.payloads import Entry
+    from savers._filesystem.payloads import StoredCheckpoint
     from savers._filesystem.store import Store
 
 _REFUSALS: Final = (
@@ -418,7 +418,7 @@ def _unfinished(ending: tuple[int, int] | None) -> Literal["", "release", "delet
 def _identify(store: Store, history: Examined, size: int) -> int:
     """Find the file's id, by its header or by its records, and whether its states are opaque; its generation."""
     header = None
-    with suppress(log.Unborn, CheckpointerError):
+    with suppress(log.IncompleteLog, CheckpointerError):
         header = log.read_header(history.path, history.io.read_at(history.fd, 0, min(size, _HEAD)))
     if header is None:
         fids = Counter[int]()
@@ -451,7 +451,7 @@ class _Salvage:
     def search(self, size: int) -> None:
         """Find the good records, and follow them."""
         history = self.history
-        walk = Walk(history, lost_at=_NOWHERE)
+        walk = Replay(history, lost_at=_NOWHERE)
         end, seq = log.HEADER_SIZE, -1
         for frame in log.good_frames(history.io, history.fd, history.fid, 0, size):
             if frame.seq <= seq:
@@ -474,7 +474,7 @@ class _Salvage:
             reason = f"{end - start} bytes of {records} are damaged"
         self.lost.append(Lost(offset=start, checkpoint_id=None, reason=reason, records=count))
 
-    def _take(self, walk: Walk, frame: log.Frame) -> None:
+    def _take(self, walk: Replay, frame: log.Frame) -> None:
         path = self.history.path
         try:
             if frame.type == log.CHECKPOINT:
@@ -492,7 +492,7 @@ class _Salvage:
         except CheckpointCorruptionError as error:
             self._lose(frame.offset, None, error.reason)
 
-    def _kept(self, frame: log.Frame, id: str) -> Entry | None:
+    def _kept(self, frame: log.Frame, id: str) -> StoredCheckpoint | None:
         entry = self.index.find(id)
         if entry is None:
             self._lose(frame.offset, id, "what was recorded beside it is lost with it")
@@ -501,7 +501,7 @@ class _Salvage:
     def _lose(self, offset: int, checkpoint_id: str | None, reason: str) -> None:
         self.lost.append(Lost(offset=offset, checkpoint_id=checkpoint_id, reason=reason))
 
-    def _checkpoint(self, walk: Walk, frame: log.Frame) -> None:
+    def _checkpoint(self, walk: Replay, frame: log.Frame) -> None:
         try:
             decoded = walk.step(frame)
         except CheckpointCorruptionError as error:
@@ -521,7 +521,7 @@ class _Salvage:
         except (CheckpointCorruptionError, TypeError, IndexError, KeyError):
             return None
 
-    def _is_sound(self, walk: Walk) -> bool:
+    def _is_sound(self, walk: Replay) -> bool:
         """Whether all bytes of the state lie in good records, and are what those say."""
         assert walk.table is not None
         sound = True
@@ -539,13 +539,13 @@ class _Salvage:
             sound = sound and good
         return sound
 
-    def _is_as_told(self, walk: Walk, value: delta.Value) -> bool:
+    def _is_as_told(self, walk: Replay, value: delta.Value) -> bool:
         """Whether the bytes of a value are what the record says of them, whose own checksum is right."""
         assert walk.entry is not None
         try:
             (body,) = self.history.bodies_of([value], walk.entry)
             return delta.is_one(value, body)
-        except (CheckpointCorruptionError, *delta.NONSENSE):
+        except (CheckpointCorruptionError, *delta.MALFORMED):
             return False
 
     def _is_whole(self, start: int, length: int) -> bool:

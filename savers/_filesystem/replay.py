@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from savers._filesystem.log import Frame
-    from savers._filesystem.log_reader import History
-    from savers._filesystem.payloads import Decoded, Entry
+    from savers._filesystem.log_reader import LogReader
+    from savers._filesystem.payloads import Decoded, StoredCheckpoint
 
 _PAIR: Final = 2
 _ODD_KEYS: Final = ExtType(0, b"\0")
 """The mark in front of a mapping of which msgpack cannot hold every key: one of them may have a lone surrogate."""
 
 
-class Walk:
+class Replay:
     """The packed state, from checkpoint record to checkpoint record."""
 
-    def __init__(self, history: History, *, lost_at: int | None = None, blind: bool = False) -> None:
+    def __init__(self, history: LogReader, *, lost_at: int | None = None, blind: bool = False) -> None:
         """Begin before the first record.
 
         Args:
@@ -37,7 +37,7 @@ class Walk:
         """
         self._history, self._lost_at = history, lost_at
         self._unpack: Any = _unseen if blind else history._codec.unpack  # noqa: SLF001 - of the same package
-        self.entry: Entry | None = None
+        self.entry: StoredCheckpoint | None = None
         """The last checkpoint record."""
         self.table: delta.Table | None = None
         """Its packed state. Changes as the walk goes on."""
@@ -72,7 +72,7 @@ class Walk:
             table.names = list(listed[::_PAIR])
             for name, entry in zip(table.names, listed[1::_PAIR], strict=True):
                 table.values[name] = self._value(name, entry, position, seen)
-        except (*delta.NONSENSE, RecursionError) as error:
+        except (*delta.MALFORMED, RecursionError) as error:
             raise CheckpointCorruptionError(history.path, position, f"the keyframe makes no sense: {error}") from error
         return table
 
@@ -81,12 +81,12 @@ class Walk:
             return delta.Value(delta.OPAQUE, 0, 0, 0, [])
         try:
             return delta.value_of(entry, position, lambda at: self._history._earlier(at, name, seen))  # noqa: SLF001
-        except (CheckpointCorruptionError, *delta.NONSENSE):
+        except (CheckpointCorruptionError, *delta.MALFORMED):
             if self._lost_at is None:
                 raise
             return delta.Value(entry[0] & ~delta.BLOCK, entry[1], entry[2], entry[3], [self._lost_at, max(entry[2], 1)])
 
-    def to(self, entry: Entry, frames: Iterator[Frame]) -> delta.Table:
+    def to(self, entry: StoredCheckpoint, frames: Iterator[Frame]) -> delta.Table:
         """Go on to a checkpoint.
 
         Raises:
@@ -106,7 +106,7 @@ class Walk:
         return self.table
 
 
-def frames_of(history: History, start: int, end: int) -> Iterator[Frame]:
+def frames_of(history: LogReader, start: int, end: int) -> Iterator[Frame]:
     """The good records of an open log between two positions, whatever is between them."""
     return log.good_frames(history.io, history.fd, history.fid, start, end)
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers import _delta as delta
 from savers._filesystem import layout, log, payloads
-from savers._filesystem.log_writer import META_RECORDS, LiveHistory, new_header
-from savers._filesystem.payloads import Entry
-from savers._filesystem.replay import Walk, frames_of
+from savers._filesystem.log_writer import META_RECORDS, LogWriter, new_header
+from savers._filesystem.payloads import StoredCheckpoint
+from savers._filesystem.replay import Replay, frames_of
 
 if TYPE_CHECKING:
     from savers._filesystem.store import Store
@@ -108,7 +108,7 @@ def _description(store: Store, path: str) -> Any:
             data = store.io.read_at(fd, 0, _LONG_HEAD)
             frame = log.parse_frame(data, log.HEADER_SIZE, log.HEADER_SIZE, header.fid)
         return None if isinstance(frame, str) else payloads.unpack_payload(path, frame)
-    except (log.Unborn, CheckpointerError):
+    except (log.IncompleteLog, CheckpointerError):
         _LOGGER.warning("%s cannot be read, so its thread is not listed", path)
         return None
     finally:
@@ -383,14 +383,14 @@ class _NewLog:
                 self._store.io.unlink(self.path)
 
 
-def _copy_records(history: LiveHistory, target: _NewLog, end: int) -> None:
+def _copy_records(history: LogWriter, target: _NewLog, end: int) -> None:
     start = history._first_record()  # noqa: SLF001 - of the same package
     for frame in history.scan(start, end, 1):
         if frame.type != log.META:
             target.copy(frame)
 
 
-def renew(store: Store, history: LiveHistory, end: int) -> None:
+def renew(store: Store, history: LogWriter, end: int) -> None:
     """Write a log anew up to `end`, in blocks of the disk that have not failed; the caller holds its mutex."""
     assert history.header is not None
     header = new_header(history.header.digest, history.header.generation + 1)
@@ -428,7 +428,7 @@ def _begins_alike(store: Store, threads: tuple[str, str], namespace: str) -> boo
         part.close()
 
 
-def _contents(history: LiveHistory) -> Iterator[tuple[Any, ...]]:
+def _contents(history: LogWriter) -> Iterator[tuple[Any, ...]]:
     """Each checkpoint, with what is recorded of it, as far as it tells one from another."""
     for entry, table in _tables(history, history.listing().entries, None):
         values = [(name, one.kind, one.count, one.length, one.crc) for name, one in table.values.items()]
@@ -458,8 +458,8 @@ def copy(store: Store, source: str, target: str) -> None:
 
 def keep(
     store: Store,
-    history: LiveHistory,
-    entries: Sequence[Entry],
+    history: LogWriter,
+    entries: Sequence[StoredCheckpoint],
     *,
     lost_at: int | None = None,
     ending: tuple[int, int] | None = None,
@@ -502,19 +502,21 @@ def keep(
     history.close()
 
 
-def _tables(history: LiveHistory, entries: Sequence[Entry], lost_at: int | None) -> Iterator[tuple[Entry, delta.Table]]:
+def _tables(
+    history: LogWriter, entries: Sequence[StoredCheckpoint], lost_at: int | None
+) -> Iterator[tuple[StoredCheckpoint, delta.Table]]:
     """Each checkpoint with its packed state, by one walk over the log; those that were replaced later by their own."""
     ahead, later = [], history.end
     for entry in reversed(entries):
         ahead.append(entry.offset < later)
         later = min(later, entry.offset)
-    walk, frames = Walk(history, lost_at=lost_at), frames_of(history, log.HEADER_SIZE, history.end)
+    walk, frames = Replay(history, lost_at=lost_at), frames_of(history, log.HEADER_SIZE, history.end)
     for entry in entries:
         if ahead.pop():
             yield entry, walk.to(entry, frames)
         else:
             own = frames_of(history, entry.key, entry.offset + entry.size)
-            yield entry, Walk(history, lost_at=lost_at).to(entry, own)
+            yield entry, Replay(history, lost_at=lost_at).to(entry, own)
 
 
 class _Was(NamedTuple):
@@ -530,11 +532,11 @@ class _Was(NamedTuple):
 class _Mover:
     """Writes checkpoints of one log to another, each as what changed since the one before."""
 
-    def __init__(self, history: LiveHistory, new: LiveHistory) -> None:
+    def __init__(self, history: LogWriter, new: LogWriter) -> None:
         self._history, self._new = history, new
         self._before: dict[str, _Was] = {}
 
-    def move(self, entry: Entry, table: delta.Table) -> None:
+    def move(self, entry: StoredCheckpoint, table: delta.Table) -> None:
         """Write one; `table` is its packed state.
 
         Raises:
@@ -554,10 +556,10 @@ class _Mover:
                     draft[name] = op if len(op) > 1 else (delta.SET, packed(name))
         except delta.Mismatch:
             raise CheckpointCorruptionError(history.path, entry.offset, "the state's checksum is wrong") from None
-        except delta.NONSENSE as error:
+        except delta.MALFORMED as error:
             raise CheckpointCorruptionError(history.path, entry.offset, f"the state makes no sense: {error}") from error
         fields = (entry.id, entry.node, entry.next, entry.created, entry.parent, entry.metadata)
-        moved = Entry(0, 0, 0, *fields, replaces=False)
+        moved = StoredCheckpoint(0, 0, 0, *fields, replaces=False)
         changed = list(draft)
         self._new.store(moved, draft, list(values), packed)
         self._check(entry, changed, values)
@@ -590,14 +592,14 @@ class _Mover:
             return delta.APPEND, value.count - was.elements, middle
         return delta.SPLICE, value.count, prefix, removed, value.crc, middle
 
-    def _check(self, entry: Entry, changed: Sequence[str], values: Mapping[str, delta.Value]) -> None:
+    def _check(self, entry: StoredCheckpoint, changed: Sequence[str], values: Mapping[str, delta.Value]) -> None:
         written = self._new.table.values if self._new.table is not None else {}
         for name in changed:
             if name in values and (written[name].crc, written[name].length) != (values[name].crc, values[name].length):
                 raise CheckpointCorruptionError(self._history.path, entry.offset, "the state's checksum is wrong")
 
 
-def compact(store: Store, history: LiveHistory) -> bool:
+def compact(store: Store, history: LogWriter) -> bool:
     """Write a log anew without what nobody can reach any more; whether there was such. The caller holds its mutex."""
     entries = history.listing().entries
     reached = {offset for entry in entries for offset in entry.writes.values()}
@@ -623,7 +625,7 @@ def compact(store: Store, history: LiveHistory) -> bool:
     return True
 
 
-def _names_all(history: LiveHistory, frame: log.Frame, data: Sequence[log.Frame]) -> bool:
+def _names_all(history: LogWriter, frame: log.Frame, data: Sequence[log.Frame]) -> bool:
     """Whether a record is a keyframe that names bytes of each of the DATA records before it.
 
     One that it does not name is left of a put that never finished.

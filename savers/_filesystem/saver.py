@@ -24,7 +24,7 @@ from graphkit._saver.base import (
     _in_thread,
     thread_id_of,
 )
-from graphkit._saver.writes import Latest, check_tags, check_writes, status_of, still_waiting
+from graphkit._saver.writes import Latest, check_tags, check_writes, status_of, waiting_in_thread
 from graphkit._values.codec import Codec
 from graphkit._values.frozen import FrozenDict, private_copy
 from graphkit.errors import (
@@ -39,9 +39,9 @@ from graphkit.errors import (
 from savers._compression import Compression, checked
 from savers._filesystem import log, rewrite
 from savers._filesystem.io import FileIO
-from savers._filesystem.log_reader import History
-from savers._filesystem.log_writer import LiveHistory, pack_writes
-from savers._filesystem.payloads import Entry
+from savers._filesystem.log_reader import LogReader
+from savers._filesystem.log_writer import LogWriter, pack_writes
+from savers._filesystem.payloads import StoredCheckpoint
 from savers._filesystem.store import WAS_REMOVED, Store
 from savers._filesystem.sync import Flusher, Ticket, give_back, sync, take_ticket
 
@@ -217,7 +217,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             namespace for namespace in rewrite.namespaces(self._store, thread_id) if self._latest(thread_id, namespace)
         ]
 
-    def _latest(self, thread_id: str, namespace: str) -> Entry | None:
+    def _latest(self, thread_id: str, namespace: str) -> StoredCheckpoint | None:
         history = self._store.live(thread_id, namespace)
         with history.mutex:
             return history.latest() if self._is_live(history) else None
@@ -287,7 +287,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         # Before anything is appended: if a value is refused, `or_put` must not have been put.
         packed = pack_writes(self._codec, writes)
 
-        def append(history: LiveHistory, entry: Entry) -> None:
+        def append(history: LogWriter, entry: StoredCheckpoint) -> None:
             new = {key: value for key, value in packed.items() if key not in keep or key not in entry.writes}
             if new:
                 history.put_packed(entry, new)
@@ -322,7 +322,10 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             return () if entry is None else entry.tags
 
     def _append_beside(
-        self, config: ConfigLike, append: Callable[[LiveHistory, Entry], None], or_put: Checkpoint | None = None
+        self,
+        config: ConfigLike,
+        append: Callable[[LogWriter, StoredCheckpoint], None],
+        or_put: Checkpoint | None = None,
     ) -> None:
         config = RunnableConfig.of(config)
         history = self._live(config)
@@ -361,7 +364,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
                 if entry is not None:
                     at = RunnableConfig(thread, checkpoint_ns=namespace, checkpoint_id=entry.id)
                     latest[namespace] = at, entry.metadata, history.values_of(entry)
-        return still_waiting(latest)
+        return waiting_in_thread(latest)
 
     @_at_the_edge("read")
     def search(
@@ -699,17 +702,17 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     # What the above is made of
 
-    def _live(self, config: RunnableConfig) -> LiveHistory:
+    def _live(self, config: RunnableConfig) -> LogWriter:
         return self._store.live(config.thread, config.checkpoint_ns)
 
-    def _is_live(self, history: LiveHistory) -> bool:
+    def _is_live(self, history: LogWriter) -> bool:
         """Bring a log up to date for reading; whether its history is live. The caller holds its mutex."""
         if not history.refresh():
             return False
         # The end of the root's log decides about the namespaces, too.
         return not history.namespace or rewrite.unfinished_release(self._store, history.thread_id) is None
 
-    def _ready(self, history: LiveHistory) -> None:
+    def _ready(self, history: LogWriter) -> None:
         """Bring a log up to date for an append; the caller holds its mutex and the short lock.
 
         Raises:
@@ -734,7 +737,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         if not live:
             self._finish_what_was_begun(history.thread_id, history)
 
-    def _finish_what_was_begun(self, thread_id: str, history: LiveHistory) -> int | None:
+    def _finish_what_was_begun(self, thread_id: str, history: LogWriter) -> int | None:
         """Finish the release or the delete that the end of a log tells of; the version, if it was a release."""
         version = None
         if not history.refresh_to_write() and history.closed_by is not None:
@@ -746,13 +749,13 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             history.close()
         return version
 
-    def _listed(self, history: History) -> Sequence[Checkpoint]:
+    def _listed(self, history: LogReader) -> Sequence[Checkpoint]:
         return [
             history.checkpoint(entry, None, self._loader(history, entry))
             for entry in reversed(history.listing().entries)
         ]
 
-    def _loader(self, history: History, entry: Entry) -> Callable[[], FrozenDict]:
+    def _loader(self, history: LogReader, entry: StoredCheckpoint) -> Callable[[], FrozenDict]:
         thread_id, namespace, fid = history.thread_id, history.namespace, history.fid
 
         def load() -> FrozenDict:
@@ -761,7 +764,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         return load
 
     @_at_the_edge("read")
-    def _load(self, thread_id: str, namespace: str, fid: int, entry: Entry) -> FrozenDict:
+    def _load(self, thread_id: str, namespace: str, fid: int, entry: StoredCheckpoint) -> FrozenDict:
         """The state of a checkpoint that was listed some time ago: its log may have moved or changed since."""
         damage: CheckpointCorruptionError | None = None
         for history in self._logs_of(thread_id, namespace):
@@ -776,17 +779,17 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             raise damage
         raise CheckpointNotFoundError(thread_id, f"checkpoint {entry.id}", "it was deleted after it was listed")
 
-    def _logs_of(self, thread_id: str, namespace: str) -> Iterator[History]:
+    def _logs_of(self, thread_id: str, namespace: str) -> Iterator[LogReader]:
         """The live history of a namespace, then its versions, the newest first."""
         yield self._store.live(thread_id, namespace)
         ending = rewrite.unfinished_release(self._store, thread_id)
         for version in reversed(rewrite.versions(self._store, thread_id)):
             yield self._store.version(thread_id, namespace, version, is_ending=version == ending)
 
-    def _state_in(self, history: History, fid: int, entry: Entry) -> FrozenDict | None:
+    def _state_in(self, history: LogReader, fid: int, entry: StoredCheckpoint) -> FrozenDict | None:
         """The state of a checkpoint if it is in a log: at the same place if it is the same file."""
         with history.mutex:
-            if not (self._is_live(history) if isinstance(history, LiveHistory) else history.refresh()):
+            if not (self._is_live(history) if isinstance(history, LogWriter) else history.refresh()):
                 return None
             found = entry if history.fid == fid else history.find(entry.id)
             if found is None:
@@ -797,7 +800,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     # The disk
 
-    def _ticket(self, history: LiveHistory, start: int) -> Ticket | None:
+    def _ticket(self, history: LogWriter, start: int) -> Ticket | None:
         return None if self._fsync == "never" else take_ticket(history, start)
 
     def _settle(self, ticket: Ticket | None) -> None:
@@ -874,7 +877,7 @@ def _is_exhausted(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
-def _info(history: History, entry: Entry) -> CheckpointInfo:
+def _info(history: LogReader, entry: StoredCheckpoint) -> CheckpointInfo:
     return CheckpointInfo(
         history.thread_id,
         history.namespace,

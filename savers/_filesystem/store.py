@@ -21,12 +21,12 @@ from graphkit.errors import (
     CheckpointFormatError,
 )
 from savers._filesystem import layout, log
-from savers._filesystem.containment import Inside
+from savers._filesystem.containment import DirectoryGuard
 from savers._filesystem.io import kind_of
 from savers._filesystem.lock import RunLock, ShortLock
-from savers._filesystem.log_reader import History
-from savers._filesystem.log_summary import Glance
-from savers._filesystem.log_writer import LiveHistory, write_file
+from savers._filesystem.log_reader import LogReader
+from savers._filesystem.log_summary import LogSummary
+from savers._filesystem.log_writer import LogWriter, write_file
 from savers._filesystem.marker import Marker, pack_marker, read_marker
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ _STAYS: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EAC
 _LOGGER: Final = getLogger("graphkit")
 
 
-class Version(History):
+class Version(LogReader):
     """A released log. It ends as such, or something of it is missing."""
 
     released = True
@@ -100,12 +100,12 @@ class Store:
         lock_timeout: float,
     ) -> None:
         prepare_imports()
-        self.root, self.io = root, Inside(io, root, make_room)
+        self.root, self.io = root, DirectoryGuard(io, root, make_room)
         self.compression: Compression | None = None
         """How large values are compressed by those who write."""
         self._codec, self._serializer, self._lock_timeout = codec, serializer, lock_timeout
-        self._open: OrderedDict[tuple[str, str, int], History] = OrderedDict()
-        self._sizes: dict[History, int] = {}
+        self._open: OrderedDict[tuple[str, str, int], LogReader] = OrderedDict()
+        self._sizes: dict[LogReader, int] = {}
         """The bytes that each open log caches, where it caches any."""
         self._cached = 0
         self._guard = Lock()
@@ -362,7 +362,7 @@ class Store:
 
     # Open logs
 
-    def live(self, thread_id: str, namespace: str) -> LiveHistory:
+    def live(self, thread_id: str, namespace: str) -> LogWriter:
         """The live log of a namespace, whether it exists or not; shared, so hold its mutex."""
         key = (thread_id, namespace, 0)
         with self._guard:
@@ -372,7 +372,7 @@ class Store:
                 return history  # type: ignore[return-value]
             return self._keep(key, self.fresh(thread_id, namespace))  # type: ignore[return-value]
 
-    def version(self, thread_id: str, namespace: str, version: int, *, is_ending: bool = False) -> History:
+    def version(self, thread_id: str, namespace: str, version: int, *, is_ending: bool = False) -> LogReader:
         """A released log, or one whose release is unfinished (`is_ending`); shared, so hold its mutex."""
         key = (thread_id, namespace, version)
         with self._guard:
@@ -389,15 +389,15 @@ class Store:
             history.is_ending = is_ending
             return history
 
-    def glance(self, thread_id: str, namespace: str) -> Glance:
+    def glance(self, thread_id: str, namespace: str) -> LogSummary:
         """The live log of a namespace, to be looked at once and closed."""
         directory = self.directory(thread_id, namespace)
-        return Glance(*self._arguments(layout.join(directory, layout.LOG), thread_id, namespace))
+        return LogSummary(*self._arguments(layout.join(directory, layout.LOG), thread_id, namespace))
 
-    def fresh(self, thread_id: str, namespace: str, path: str | None = None) -> LiveHistory:
+    def fresh(self, thread_id: str, namespace: str, path: str | None = None) -> LogWriter:
         """The live log of a namespace, opened for one caller alone, who closes it."""
         directory = self.directory(thread_id, namespace)
-        history = LiveHistory(*self._arguments(path or layout.join(directory, layout.LOG), thread_id, namespace))
+        history = LogWriter(*self._arguments(path or layout.join(directory, layout.LOG), thread_id, namespace))
         history.compression = self.compression
         history.make_place = lambda: self._make_place(thread_id, namespace)
         return history
@@ -408,7 +408,7 @@ class Store:
         digest = layout.place_of(thread_id).digest
         return self.io, path, (thread_id, namespace), digest, self._codec, self._serializer
 
-    def _keep(self, key: tuple[str, str, int], history: History) -> History:
+    def _keep(self, key: tuple[str, str, int], history: LogReader) -> LogReader:
         self._open[key] = history
         limit = _open_logs()
         if len(self._open) > limit:
@@ -418,7 +418,7 @@ class Store:
         return history
 
     @staticmethod
-    def _close_idle(history: History, then: Callable[[], object]) -> bool:
+    def _close_idle(history: LogReader, then: Callable[[], object]) -> bool:
         """Close a log that no caller uses; whether it was one."""
         mutex: Any = history.mutex
         # A mutex lets its own thread in again, so it must not be the caller's.
@@ -431,7 +431,7 @@ class Store:
             mutex.release()
         return True
 
-    def _drop(self, key: tuple[str, str, int]) -> History:
+    def _drop(self, key: tuple[str, str, int]) -> LogReader:
         history = self._open.pop(key)
         self._cached -= self._sizes.pop(history, 0)
         return history
@@ -447,7 +447,7 @@ class Store:
             self._guard.release()
         return closed + sum(short.close_if_idle() for short in self._shorts)
 
-    def account(self, history: History) -> None:
+    def account(self, history: LogReader) -> None:
         """Note what a log caches after it was used, and drop what was used longest ago if that is too much."""
         size = 0 if history.state is None else history.key_length + max(0, history.end - history.key_end)
         if history.index is not None:
@@ -460,7 +460,7 @@ class Store:
             if self._cached > CACHED_BYTES:
                 self._shrink(history)
 
-    def _shrink(self, used: History) -> None:
+    def _shrink(self, used: LogReader) -> None:
         for history in self._open.values():
             if self._cached <= CACHED_BYTES:
                 return

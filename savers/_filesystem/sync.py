@@ -11,7 +11,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from savers._filesystem.log_writer import LiveHistory
+    from savers._filesystem.log_writer import LogWriter
     from savers._filesystem.store import Store
 
 _LOGGER: Final = getLogger("graphkit")
@@ -20,13 +20,13 @@ _LOGGER: Final = getLogger("graphkit")
 class Ticket(NamedTuple):
     """Bytes that were appended and are not known to be on the disk. The log's descriptor is pinned meanwhile."""
 
-    history: LiveHistory
+    history: LogWriter
     fd: int
     start: int
     end: int
 
 
-def take_ticket(history: LiveHistory, start: int) -> Ticket:
+def take_ticket(history: LogWriter, start: int) -> Ticket:
     """A ticket for what was appended from `start` on; the caller holds the log's mutex."""
     history.pins += 1
     return Ticket(history, history.fd, start, history.end)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, final
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
 from savers import _delta as delta
 from savers._filesystem import layout, log, payloads
-from savers._filesystem.log_writer import LiveHistory
-from savers._filesystem.replay import Walk
+from savers._filesystem.log_writer import LogWriter
+from savers._filesystem.replay import Replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +102,7 @@ class StoreReport:
         return logs if self.marker is None else (self.marker, *logs)
 
 
-class Examined(LiveHistory):
+class Examined(LogWriter):
     """A log that may be damaged, opened to be looked at."""
 
     def examine(self) -> None:
@@ -134,7 +134,7 @@ class _Checker:
         """Where the good records end."""
         self.ids: set[str] = set()
         self.closed_by: log.Frame | None = None
-        self._walk = Walk(history, blind=True)
+        self._walk = Replay(history, blind=True)
         self._data_from: int | None = None
         """Where the DATA records begin that stand between the last checkpoint and the next, if there are any."""
 
@@ -420,7 +420,7 @@ def check_file(store: Store, path: str, owner: str | None) -> tuple[FileReport |
             state, offset, reason = "torn", checker.good, "the last write never finished"
     except FileNotFoundError:
         return None, ""
-    except log.Unborn:
+    except log.IncompleteLog:
         state, reason = ("damaged" if is_released else "torn"), "its creation never finished"
     except CheckpointCorruptionError as error:
         state, offset, reason = "damaged", error.offset, error.reason

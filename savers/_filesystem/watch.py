@@ -19,7 +19,7 @@ from graphkit._saver.watch import Change, Watch, is_inside
 from graphkit.errors import CheckpointerError, CheckpointFormatError, CheckpointStorageError
 from savers._filesystem import layout, rewrite
 from savers._filesystem.file_events import Events, is_locked, remote_kind
-from savers._filesystem.log_follower import Bookmark, GrowingLog, Info
+from savers._filesystem.log_follower import Bookmark, Info, LogFollower
 
 if TYPE_CHECKING:
     from graphkit._records.config import RunnableConfig
@@ -60,7 +60,7 @@ class FileWatch(Watch):
         """Per thread's directory and namespace's."""
         self._versions: dict[_Place, int] = {}
         """The last version of each that was told, or was there before."""
-        self._logs: OrderedDict[_Place, GrowingLog] = OrderedDict()
+        self._logs: OrderedDict[_Place, LogFollower] = OrderedDict()
         self._fresh: set[_Place] = set()
         """Of which the latest checkpoint is to be told first."""
         self._suspects: dict[str, float] = {}
@@ -284,14 +284,14 @@ class FileWatch(Watch):
                 self._fresh.discard(place)
                 self._marks.setdefault(place[0], {})[place[1]] = opened.bookmark()
 
-    def _keep(self, place: _Place, opened: GrowingLog) -> None:
+    def _keep(self, place: _Place, opened: LogFollower) -> None:
         self._logs[place] = opened
         if len(self._logs) > _OPEN:
             self._logs.popitem(last=False)[1].close()
 
-    def _log(self, place: _Place, name: str, ids: tuple[str, str]) -> GrowingLog:
+    def _log(self, place: _Place, name: str, ids: tuple[str, str]) -> LogFollower:
         path = layout.join(self._store.root, *place, name)
-        return GrowingLog(*self._store._arguments(path, *ids))  # noqa: SLF001 - of the same package
+        return LogFollower(*self._store._arguments(path, *ids))  # noqa: SLF001 - of the same package
 
     def _close(self, place: _Place) -> None:
         if (opened := self._logs.pop(place, None)) is not None:

@@ -9,7 +9,7 @@ from functools import cache
 
 from graphkit import Checkpoint
 from graphkit.cli.app import application
-from graphkit.cli.context import World
+from graphkit.cli.context import CliContext
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
@@ -48,7 +48,7 @@ def the_application():
 def graphkit(*args, terminal=False, width=100, colour=False, stdin="", now=NOW, **environment):
     """Run a command line in this process, in a world of its own."""
     out, err = Terminal(is_terminal=terminal), Terminal(is_terminal=terminal)
-    world = World(
+    world = CliContext(
         out=out,
         err=err,
         input=Terminal(stdin, is_terminal=terminal),

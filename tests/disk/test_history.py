@@ -262,9 +262,9 @@ def test_interrupts_and_listings_decode_no_state(opener, disk, config, monkeypat
     stop = {"node_id": "n0", "when": "inside", "payload": {"ask": 1}, "metadata": {}, "created_at": None}
     saver.put_writes(placed, {"interrupt:a": stop})
     from savers._filesystem import log
-    from savers._filesystem.log_reader import History
+    from savers._filesystem.log_reader import LogReader
 
-    monkeypatch.setattr(History, "state_of", None)
+    monkeypatch.setattr(LogReader, "state_of", None)
     reader = opener()
     assert [waiting.payload for waiting in reader.interrupts()] == [{"ask": 1}]
     assert [info.status for info in reader.history(config)] == ["interrupted"]

@@ -13,7 +13,7 @@ import pytest
 from graphkit import CheckpointCorruptionError, CheckpointerError, CheckpointStorageError
 from savers import FileSystemSaver
 from savers._filesystem import frame, log, rewrite, saver as saver_module, store, sync
-from savers._filesystem.log_writer import LiveHistory
+from savers._filesystem.log_writer import LogWriter
 from tests.disk import crashes
 from tests.disk.crashes import PLACE, Crashes, config_of, fixed, made, view
 from tests.disk.simfs import SimFS
@@ -125,7 +125,7 @@ def without_checksums():
 
 
 def without_cutting_the_tail():
-    return mock.patch.object(LiveHistory, "set_aside", nothing)
+    return mock.patch.object(LogWriter, "set_aside", nothing)
 
 
 def cutting_without_keeping_the_rest():
@@ -156,29 +156,29 @@ def without_a_new_generation():
 
 
 def without_undoing():
-    return mock.patch.object(LiveHistory, "_undo", nothing)
+    return mock.patch.object(LogWriter, "_undo", nothing)
 
 
 def without_a_durable_undo():
     def _undo(self, start):
         self.io.truncate(self.fd, start)
 
-    return mock.patch.object(LiveHistory, "_undo", _undo)
+    return mock.patch.object(LogWriter, "_undo", _undo)
 
 
 def without_going_on_after_a_short_write():
     def _append(self, data):
         self.io.append(self.fd, data)
 
-    return mock.patch.object(LiveHistory, "_append", _append)
+    return mock.patch.object(LogWriter, "_append", _append)
 
 
 def without_telling_what_is_not_synced():
-    return mock.patch.object(LiveHistory, "is_synced_before_use", new=True)
+    return mock.patch.object(LogWriter, "is_synced_before_use", new=True)
 
 
 def without_looking_at_what_others_wrote():
-    return mock.patch.object(LiveHistory, "refresh_to_write", lambda self: self.fd >= 0 or self.refresh())
+    return mock.patch.object(LogWriter, "refresh_to_write", lambda self: self.fd >= 0 or self.refresh())
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from io import StringIO
 from pathlib import Path
 
 from graphkit.cli.app import application
-from graphkit.cli.context import World
+from graphkit.cli.context import CliContext
 from savers import FileSystemSaver
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "langgraph_review.py"
@@ -21,7 +21,7 @@ def run(folder, *options):
 
 def graphkit(*arguments):
     """The command line, in this process."""
-    world = World(out=StringIO(), err=StringIO(), input=StringIO())
+    world = CliContext(out=StringIO(), err=StringIO(), input=StringIO())
     application()([*map(str, arguments)], prog_name="graphkit", obj=world, standalone_mode=False)
     return world.out.getvalue()
 

@@ -23,7 +23,7 @@ from langgraph.types import Command, Send
 
 from graphkit import CheckpointConflictError, CheckpointStorageError, StateGraph
 from graphkit.cli import app
-from graphkit.cli.context import World
+from graphkit.cli.context import CliContext
 from savers import FileSystemSaver
 from savers.langgraph import FileSystemCheckpointSaver, import_langgraph_postgres, import_langgraph_sqlite
 from tests.integrations import langgraph_graphs as graphs
@@ -287,7 +287,7 @@ def test_a_driver_that_is_missing_is_named():
 
 def command(*arguments):
     """A command of the command line, with or without the line that lists it there."""
-    world = World(out=StringIO(), err=StringIO(), input=StringIO())
+    world = CliContext(out=StringIO(), err=StringIO(), input=StringIO())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             app, "SUBJECTS", (*(one for one in app.SUBJECTS if one != "langgraph_imports"), "langgraph_imports")

@@ -18,7 +18,7 @@ from graphkit._engine import timeouts
 from graphkit._engine.attempts import composed
 from graphkit._plan.retry import RetryPolicy
 from graphkit._plan.topology import Call
-from graphkit._records.context import CURRENT, Visit
+from graphkit._records.context import CURRENT, NodeContext
 from graphkit.errors import GraphRunnerError
 
 AT_ONCE = RetryPolicy(initial_delay=0)
@@ -50,7 +50,7 @@ class Journal:
 
 @pytest.fixture
 def visit():
-    visit = Visit("n", (), frozenset(), journal=Journal())
+    visit = NodeContext("n", (), frozenset(), journal=Journal())
     token = CURRENT.set(visit)
     yield visit
     CURRENT.reset(token)
@@ -326,7 +326,7 @@ def test_nothing_runs_on_the_event_loop_that_may_block_it():
         return await call()
 
     async def in_a_visit(call):
-        CURRENT.set(Visit("n", (), frozenset()))
+        CURRENT.set(NodeContext("n", (), frozenset()))
         return await settled_call(call)
 
     assert asyncio.run(in_a_visit(composed(Call(node), "n", [Call(outer), Call(inner)]))) == (["n"], None)
@@ -572,7 +572,7 @@ def test_each_attempt_is_answered_from_where_it_began(timeout, policy_is_outside
         heard.append(("hook", interrupt("a")))
         return call()
 
-    visit = Visit("n", ("A", "B", "C"), frozenset())
+    visit = NodeContext("n", ("A", "B", "C"), frozenset())
     token = CURRENT.set(visit)
     try:
         wraps = [Call(AT_ONCE.as_hook()), Call(asking)] if policy_is_outside else [Call(asking)]
@@ -609,7 +609,7 @@ def test_calls_do_not_know_of_each_other(visit):
     attempts = []
     call = composed(flaky("plain", 1, attempts), "n", [], AT_ONCE)
     run(call)
-    CURRENT.set(Visit("n", (), frozenset()))
+    CURRENT.set(NodeContext("n", (), frozenset()))
     run(call)
     assert attempts == [1, 2, 1]
 

@@ -10,7 +10,7 @@ import pytest
 
 from graphkit import END, START, GraphInterrupt, GraphResume, NodeExecutionError, RunnableConfig, StateGraph, interrupt
 from graphkit._plan.events import EVENTS
-from graphkit._records.context import CURRENT, Visit
+from graphkit._records.context import CURRENT, NodeContext
 from graphkit.errors import GraphRunnerError
 from graphkit.flows import (
     always,
@@ -41,7 +41,7 @@ def notes():
             self.got.append((type_, data))
 
     journal = Journal()
-    token = CURRENT.set(Visit("n", (), frozenset(), journal=journal))
+    token = CURRENT.set(NodeContext("n", (), frozenset(), journal=journal))
     yield journal.got
     CURRENT.reset(token)
 

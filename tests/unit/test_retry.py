@@ -9,7 +9,7 @@ import pytest
 
 from graphkit._plan import retry
 from graphkit._plan.retry import RetryHook, RetryPolicy
-from graphkit._records.context import CURRENT, GraphInterrupt, Visit
+from graphkit._records.context import CURRENT, GraphInterrupt, NodeContext
 
 
 class Journal:
@@ -25,7 +25,7 @@ class Journal:
 @pytest.fixture
 def told():
     journal = Journal()
-    token = CURRENT.set(Visit("n", (), frozenset(), journal=journal))
+    token = CURRENT.set(NodeContext("n", (), frozenset(), journal=journal))
     yield journal.told
     CURRENT.reset(token)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from graphkit import END, START, Channels, GraphResume, InterruptionMetadata, RunnableConfig, StateGraph, interrupt
-from graphkit._engine.concurrent import side_by_side
+from graphkit._engine.concurrent import run_concurrently
 from graphkit._engine.requests import Emit, Load, Record, Save, Start, Stop, Task, Wait, Withdraw
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
@@ -40,7 +40,7 @@ class Desk:
         self.emits = []
 
     def run(self, strands):
-        steps = side_by_side(strands)
+        steps = run_concurrently(strands)
         answer = error = None
         try:
             while True:
@@ -143,7 +143,7 @@ def test_the_first_failure_in_order_is_raised_and_no_stop():
 
 def test_a_strand_may_have_strands_of_its_own():
     def outer():
-        yield from side_by_side([strand("x", "x2"), strand("y")])
+        yield from run_concurrently([strand("x", "x2"), strand("y")])
         yield Work("z")
 
     asked = Desk("a", "y", "x", "x2", "z").run([strand("a"), outer()])
@@ -153,7 +153,7 @@ def test_a_strand_may_have_strands_of_its_own():
 
 def test_a_failure_outside_stops_what_is_inside_and_is_the_one_that_is_raised():
     def outer():
-        yield from side_by_side([strand("x", "x2"), strand("y", "y2")])
+        yield from run_concurrently([strand("x", "x2"), strand("y", "y2")])
 
     desk = Desk("a", "x y", a=Boom("a"))
     with pytest.raises(Boom):
@@ -163,7 +163,7 @@ def test_a_failure_outside_stops_what_is_inside_and_is_the_one_that_is_raised():
 
 def test_a_failure_inside_is_not_hidden_by_the_stop_of_its_neighbour():
     def outer():
-        yield from side_by_side([strand("x"), strand("y", "y2")])
+        yield from run_concurrently([strand("x"), strand("y", "y2")])
 
     inside, outside = Boom("x"), Boom("a")
     desk = Desk("a", "x y", a=outside, x=inside)
@@ -272,7 +272,7 @@ def wired(graph, sequence, source, node):
     return source
 
 
-class Scene:
+class DiagramModel:
     """Nodes that fail so many times and then ask so many questions; they note when they finish."""
 
     def __init__(self, failures, questions):
@@ -324,7 +324,7 @@ def test_a_disturbed_run_ends_as_an_undisturbed_one(
     sequence = named(sequence, names)
     log = expected(sequence, 0)
     chosen = st.dictionaries(st.sampled_from([name for name, _ in log]), st.integers(1, 2), max_size=3)
-    scene = Scene(data.draw(chosen, "failures"), data.draw(chosen, "questions"))
+    scene = DiagramModel(data.draw(chosen, "failures"), data.draw(chosen, "questions"))
     graph = StateGraph({"log": Channels.appender_with_duplicate()})
     graph.add_edge(wired(graph, sequence, START, scene.node), END)
     saver = {"memory": MemorySaver, "four methods": ListSaver}.get(

@@ -12,7 +12,7 @@ from msgpack import packb, unpackb
 
 from graphkit._values.codec.reader import Reader, frozen_dict
 from graphkit._values.codec.refusal import Refused
-from graphkit._values.codec.registry import Entry, annotated_types, flavour_of, shown, type_name
+from graphkit._values.codec.registry import TypeEntry, annotated_types, flavour_of, shown, type_name
 from graphkit._values.codec.writer import KEYED, MAX_DEPTH, Writer
 from graphkit._values.frozen import LEAVES, PLAIN, FrozenDict, FrozenList
 from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError
@@ -80,8 +80,8 @@ class Codec:
 
     def __init__(self, types: Iterable[type] = ()) -> None:
         """Make a codec that knows these application types, and those that their fields name."""
-        self._by_name: dict[str, Entry] = {}
-        self._by_type: dict[type, Entry] = {}
+        self._by_name: dict[str, TypeEntry] = {}
+        self._by_type: dict[type, TypeEntry] = {}
         self._lock = threading.RLock()
         self.register(*types)
 
@@ -130,7 +130,7 @@ class Codec:
                     )
                 return
             first = cls not in self._by_type
-            entry = self._by_name[name] = Entry(name, cls, flavour)
+            entry = self._by_name[name] = TypeEntry(name, cls, flavour)
             if not first:
                 return
             self._by_type[cls] = entry

@@ -8,7 +8,7 @@ from typing import Any, Final, final
 from graphkit._values.codec.codes import DATACLASS, ENUM, FROZENSET, MAP, MARK, MARKS, NAMEDTUPLE, PYDANTIC, SET, TUPLE
 from graphkit._values.codec.leaves import READERS
 from graphkit._values.codec.refusal import HOW_TO_REGISTER
-from graphkit._values.codec.registry import Entry
+from graphkit._values.codec.registry import TypeEntry
 from graphkit._values.frozen import FrozenDict, FrozenList, FrozenSet, kind_of
 from graphkit.errors import CheckpointSerializationError
 
@@ -33,7 +33,7 @@ class Reader:
 
     __slots__ = ("_by_name", "open_marks")
 
-    def __init__(self, by_name: dict[str, Entry]) -> None:
+    def __init__(self, by_name: dict[str, TypeEntry]) -> None:
         self._by_name = by_name
         # Marks that were read, less arrays that began with one: if any is left, a mark stood elsewhere.
         self.open_marks = 0
@@ -117,7 +117,7 @@ def _thawed(value: Any) -> Any:
     return value
 
 
-def _read_enum(entry: Entry, value: Any, raw: object) -> Any:
+def _read_enum(entry: TypeEntry, value: Any, raw: object) -> Any:
     try:
         if type(value) is int and issubclass(entry.cls, Flag):
             return entry.cls(value)
@@ -126,7 +126,7 @@ def _read_enum(entry: Entry, value: Any, raw: object) -> Any:
         raise CheckpointSerializationError("", entry.name, f"it has no member {value!r} now", raw) from error
 
 
-def _complete(entry: Entry, fields: dict[str, Any], raw: object) -> None:
+def _complete(entry: TypeEntry, fields: dict[str, Any], raw: object) -> None:
     """Give fields that the data lack their defaults, and refuse fields that the class lacks."""
     unknown = [name for name in fields if name not in entry.fields]
     if unknown:
@@ -142,7 +142,7 @@ def _complete(entry: Entry, fields: dict[str, Any], raw: object) -> None:
                 raise CheckpointSerializationError("", entry.name, reason, raw) from error
 
 
-def _default(entry: Entry, name: str) -> Any:
+def _default(entry: TypeEntry, name: str) -> Any:
     """A field's default; LookupError if it has none."""
     cls: Any = entry.cls
     if entry.flavour == "namedtuple":

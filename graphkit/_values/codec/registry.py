@@ -11,7 +11,7 @@ Flavour: TypeAlias = Literal["enum", "namedtuple", "dataclass", "pydantic"]
 
 
 @final
-class Entry:
+class TypeEntry:
     """A registered type, and what reading and writing need to know of it."""
 
     __slots__ = ("cls", "fields", "flavour", "name", "optional", "slots")

@@ -11,7 +11,7 @@ from msgpack import packb
 from graphkit._values.codec.codes import DATACLASS, ENUM, FROZENSET, MAP, MARKS, NAMEDTUPLE, PYDANTIC, SET, TUPLE
 from graphkit._values.codec.leaves import encoder, is_native, leaf
 from graphkit._values.codec.refusal import Refused, advice
-from graphkit._values.codec.registry import Entry
+from graphkit._values.codec.registry import TypeEntry
 from graphkit._values.frozen import LEAVES, PLAIN, FrozenDict, FrozenList, FrozenSet
 
 MAX_DEPTH: Final = 500
@@ -29,7 +29,7 @@ class Writer:
 
     __slots__ = ("_by_type", "_careful", "_records")
 
-    def __init__(self, by_type: dict[type, Entry], *, careful: bool) -> None:
+    def __init__(self, by_type: dict[type, TypeEntry], *, careful: bool) -> None:
         # Careful: looks at each int and str, for msgpack met one that it does not have.
         self._by_type, self._careful = by_type, careful
         # How many records are open. What is inside one is walked even if plain: the reader thaws it by recursion, so
@@ -105,7 +105,7 @@ class Writer:
             trees.sort(key=packb)
         return [MARKS[FROZENSET if type(members) is frozenset else SET], *trees]
 
-    def _record(self, entry: Entry, value: Any, room: int) -> list[Any]:
+    def _record(self, entry: TypeEntry, value: Any, room: int) -> list[Any]:
         if entry.flavour == "enum":
             # A combination of flags has no member of its own.
             return [MARKS[ENUM], entry.name, self.tree(value.value if isinstance(value, Flag) else value.name, room)]
@@ -142,7 +142,7 @@ def _field_step(name: str) -> str:
     return f".{name}"
 
 
-def _fields_of(entry: Entry, value: Any) -> dict[str, Any]:
+def _fields_of(entry: TypeEntry, value: Any) -> dict[str, Any]:
     """The fields of a dataclass or model; refuses an object that holds more, or less, than its fields."""
     fields: dict[str, Any] = {}
     for name in entry.fields:

@@ -13,10 +13,10 @@ from graphkit._records.checkpoint import Checkpoint, new_id
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.writes import ANSWER, INTERRUPT, next_update, well_formed
+from graphkit._saver.writes import ANSWER, INTERRUPT, next_update_key, well_formed_writes
 from graphkit._values.frozen import freeze
 from graphkit.cli.commands.inspect import asked
-from graphkit.cli.context import World
+from graphkit.cli.context import CliContext
 from graphkit.cli.options import Assign, CheckpointId, Directory, MaybeApp, MaybeThread, Namespace, Thread
 from graphkit.cli.placeholder_types import looks_without_types
 from graphkit.cli.render import Column, Said, Table
@@ -41,7 +41,7 @@ _UNKNOWN_TIME: Final = datetime.min.replace(tzinfo=UTC)
 
 
 @looks_without_types
-def interrupts(world: World, directory: Directory, thread: MaybeThread = None) -> Table:
+def interrupts(world: CliContext, directory: Directory, thread: MaybeThread = None) -> Table:
     """List what waits for a human: where, since when, and what is asked.
 
     Example: graphkit interrupts runs
@@ -63,7 +63,7 @@ def interrupts(world: World, directory: Directory, thread: MaybeThread = None) -
 
 
 def answer(
-    world: World,
+    world: CliContext,
     directory: Directory,
     thread: Thread,
     value: Annotated[
@@ -116,7 +116,7 @@ def _stop_of(saver: BaseCheckpointSaver, thread_id: str, typed: str | None) -> W
 
 
 def update(
-    world: World,  # noqa: ARG001 - as all commands
+    world: CliContext,  # noqa: ARG001 - as all commands
     directory: Directory,
     thread: Thread,
     assign: Assign = None,
@@ -168,7 +168,7 @@ def _record_update(saver: BaseCheckpointSaver, at: RunnableConfig, values: Mappi
         if latest is None:
             raise CheckpointNotFoundError(at.thread, hint="see graphkit threads")
         here = at.with_check_point_id(latest.id)
-        saver.put_writes(here, {next_update(saver.get_writes(here)): freeze(dict(values))})
+        saver.put_writes(here, {next_update_key(saver.get_writes(here)): freeze(dict(values))})
 
 
 def _updated(
@@ -190,7 +190,7 @@ def _updated(
 
 
 def fork(
-    world: World,
+    world: CliContext,
     directory: Directory,
     thread: Thread,
     target: Annotated[str, typer.Argument(metavar="NEW", help="The id of the new thread.")],
@@ -221,7 +221,7 @@ def fork(
 
 
 def rollback(
-    world: World,
+    world: CliContext,
     directory: Directory,
     thread: Thread,
     checkpoint: Annotated[
@@ -272,7 +272,7 @@ def _put_head(
     if not keep_id:
         builder = builder.id(new_id()).parentId(found.id)
     here = saver.put(new, builder.build())
-    writes = well_formed(saver.get_writes(at), at.thread)
+    writes = well_formed_writes(saver.get_writes(at), at.thread)
     waits = {key: stop for key, stop in writes.items() if key.startswith(INTERRUPT)}
     if waits:
         saver.put_writes(here, waits)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from graphkit.cli.context import World
+from graphkit.cli.context import CliContext
 from graphkit.cli.render import Said
 from graphkit.cli.values import counted, shown
 
@@ -18,7 +18,7 @@ Target = Annotated[str, typer.Argument(metavar="DIR", help="The checkpoint direc
 
 
 def import_langgraph_sqlite(
-    world: World,
+    world: CliContext,
     file: Annotated[str, typer.Argument(metavar="FILE", help="The database of a SqliteSaver; it is only read.")],
     directory: Target,
 ) -> Said:
@@ -33,7 +33,7 @@ def import_langgraph_sqlite(
 
 
 def import_langgraph_postgres(
-    world: World,
+    world: CliContext,
     dsn: Annotated[str, typer.Argument(metavar="DSN", help="The database of a PostgresSaver; it is only read.")],
     directory: Target,
 ) -> Said:

@@ -16,7 +16,7 @@ from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver, public_metadata
 from graphkit._saver.writes import ANSWER, UPDATE, failure_in, progress_of, status_of, time_or_none, waiting_interrupts
-from graphkit.cli.context import World
+from graphkit.cli.context import CliContext
 from graphkit.cli.options import CheckpointId, Directory, MaybeApp, Namespace, Thread
 from graphkit.cli.placeholder_types import looks_without_types
 from graphkit.cli.render import Card, Column, Text, View, tree
@@ -51,7 +51,7 @@ def store_of(directory: str, app: str | None) -> BaseCheckpointSaver:
 
 @looks_without_types
 def show(
-    world: World,
+    world: CliContext,
     directory: Directory,
     thread: Thread,
     checkpoint: CheckpointId = None,
@@ -125,7 +125,7 @@ def asked(stop: WaitingInterrupt) -> dict[str, Any]:
 
 @looks_without_types
 def diff(
-    world: World,
+    world: CliContext,
     directory: Directory,
     thread: Thread,
     first: Annotated[
@@ -168,7 +168,7 @@ def _cut(value: Any) -> Any:
     return value[:LONGEST] + "…" if isinstance(value, str) and len(value) > LONGEST else plain(value)
 
 
-def _told(path: str, change: str, old: Any, new: Any, world: World) -> list[str]:
+def _told(path: str, change: str, old: Any, new: Any, world: CliContext) -> list[str]:
     if change != "changed":
         sign, value = ("+", new) if change == "added" else ("-", old)
         return [f"{sign} {shown(path)}: {brief(value, LONGEST)}"]
@@ -189,7 +189,7 @@ def _line_by_line(old: str, new: str) -> list[str]:
 
 
 def graph(
-    world: World,
+    world: CliContext,
     directory: Directory,
     thread: Annotated[
         str | None, typer.Argument(metavar="THREAD", help="Whose path to draw.", show_default=False)

@@ -10,7 +10,7 @@ from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver, Retention
 from graphkit.cli.commands.threads import age
 from graphkit.cli.commands.verify import ability, has_files
-from graphkit.cli.context import World
+from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, DryRun, MaybeThread, Thread
 from graphkit.cli.render import Said, human_bytes
 from graphkit.cli.resolve import open_store, thread_of
@@ -18,7 +18,7 @@ from graphkit.cli.values import UsageError, counted, shown
 from graphkit.errors import CheckpointNotFoundError
 
 
-def compact(world: World, directory: Directory, thread: MaybeThread = None, dry_run: DryRun = False) -> Said:
+def compact(world: CliContext, directory: Directory, thread: MaybeThread = None, dry_run: DryRun = False) -> Said:
     """Free the bytes of what nobody can reach any more, because it was replaced.
 
     Example: graphkit compact runs
@@ -35,7 +35,7 @@ def compact(world: World, directory: Directory, thread: MaybeThread = None, dry_
 
 
 def prune(
-    world: World,
+    world: CliContext,
     directory: Directory,
     thread: MaybeThread = None,
     keep_last: Annotated[
@@ -90,7 +90,7 @@ def _count(saver: BaseCheckpointSaver, thread_id: str) -> int:
 
 
 def copy(
-    world: World,  # noqa: ARG001 - as all commands
+    world: CliContext,  # noqa: ARG001 - as all commands
     directory: Directory,
     thread: Thread,
     target: Annotated[str, typer.Argument(metavar="NEW", help="The id of the copy.")],
@@ -114,7 +114,7 @@ def copy(
 
 
 def delete(
-    world: World,
+    world: CliContext,
     directory: Directory,
     thread: Thread,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -150,7 +150,7 @@ def _whole(saver: BaseCheckpointSaver, typed: str) -> str:
     return found
 
 
-def _agreed(world: World, question: str) -> bool:
+def _agreed(world: CliContext, question: str) -> bool:
     if not world.is_terminal or not world.input.isatty():
         raise UsageError("nobody can be asked here: give --yes")
     world.err.write(f"{question} [y/N] ")
@@ -159,7 +159,7 @@ def _agreed(world: World, question: str) -> bool:
 
 
 def release(
-    world: World,  # noqa: ARG001 - as all commands
+    world: CliContext,  # noqa: ARG001 - as all commands
     directory: Directory,
     thread: Thread,
     dry_run: DryRun = False,

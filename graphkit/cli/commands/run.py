@@ -11,7 +11,7 @@ import typer
 from graphkit._compiled import CompiledGraph, Input
 from graphkit._records.config import RunnableConfig, StreamMode
 from graphkit._records.output import ABSENT, GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
-from graphkit.cli.context import World
+from graphkit.cli.context import CliContext
 from graphkit.cli.options import App, Assign, CheckpointId, Directory, Thread
 from graphkit.cli.render import Said, Text, View
 from graphkit.cli.resolve import checkpoint_of, load_app, saver_of, thread_of
@@ -26,7 +26,7 @@ MaxIterations = Annotated[
 
 
 def run(
-    world: World,
+    world: CliContext,
     app: App,
     directory: Annotated[
         str,
@@ -74,7 +74,7 @@ def run(
 
 
 def resume(
-    world: World,
+    world: CliContext,
     directory: Directory,
     thread: Thread,
     app: App,
@@ -128,7 +128,7 @@ def _recovered(
     return Said(f"{shown(at.thread)} went on and is {status}", data)
 
 
-def _followed(world: World, graph: CompiledGraph, given: Input, config: RunnableConfig) -> Iterator[View]:
+def _followed(world: CliContext, graph: CompiledGraph, given: Input, config: RunnableConfig) -> Iterator[View]:
     """The views of a run: one per output, and how it ended."""
     last: NodeOutput | None = None
     steps, began = 0, monotonic()

@@ -10,7 +10,7 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.cli.commands.threads import history_row, size_of
-from graphkit.cli.context import World
+from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, MaybeThread
 from graphkit.cli.render import Card, Column, duration
 from graphkit.cli.resolve import open_store, thread_of
@@ -36,7 +36,7 @@ _SHORTEST_FOR_RATE: Final = 60
 """Seconds from the oldest checkpoint to the newest, below which a rate per hour would be a guess."""
 
 
-def stats(world: World, directory: Directory, thread: MaybeThread = None) -> Card:
+def stats(world: CliContext, directory: Directory, thread: MaybeThread = None) -> Card:
     """Sum up a store or a thread: statuses, checkpoints, bytes, how often and how fast it saves, how resumes end.
 
     The time of a node counts neither waiting for people nor downtime. A rate per hour wants a minute of history.

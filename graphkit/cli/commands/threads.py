@@ -17,7 +17,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import FAILURE, INNER, INTERRUPT, time_or_none
 from graphkit._wording import plain_text
 from graphkit.cli.commands.inspect import progress_told
-from graphkit.cli.context import World
+from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, Limit, Meta, Namespace, Thread
 from graphkit.cli.placeholder_types import looks_without_types
 from graphkit.cli.render import Column, Table
@@ -84,7 +84,7 @@ _HISTORY: Final = (
 
 @looks_without_types
 def threads(
-    world: World,
+    world: CliContext,
     directory: Directory,
     status: Annotated[list[Status] | None, typer.Option("--status", help="Only those; repeatable.")] = None,
     meta: Meta = None,
@@ -237,7 +237,7 @@ def age(text: str) -> timedelta:
 
 
 def history(
-    world: World,  # noqa: ARG001 - as all commands
+    world: CliContext,  # noqa: ARG001 - as all commands
     directory: Directory,
     thread: Thread,
     limit: Limit = None,
@@ -333,7 +333,7 @@ _FOUND: Final = (Column("thread", "THREAD", "name"), *_HISTORY[:4], _HISTORY[6])
 
 
 def search(
-    world: World,
+    world: CliContext,
     directory: Directory,
     metadata: Annotated[
         list[str],

@@ -13,7 +13,7 @@ from typing import Annotated, Final, TextIO
 import typer
 
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit.cli.context import World
+from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, DryRun, MaybeApp
 from graphkit.cli.render import Said
 from graphkit.cli.resolve import load_app, open_store, some, thread_of
@@ -26,7 +26,7 @@ OutputFile = Annotated[
 
 
 def export(
-    world: World,
+    world: CliContext,
     directory: Directory,
     threads: Annotated[
         list[str] | None, typer.Argument(metavar="THREAD", help="Only these threads.", show_default=False)
@@ -70,7 +70,7 @@ def _types(app: str | None) -> tuple[type, ...]:
     return () if app is None else tuple(load_app(app).topology.schema.types)
 
 
-def _write(world: World, lines: Iterable[str], output: str) -> Said | None:
+def _write(world: CliContext, lines: Iterable[str], output: str) -> Said | None:
     """Write the lines; a file appears when all of it is there."""
     if output == "-":
         world.pass_files()
@@ -96,7 +96,7 @@ def _write(world: World, lines: Iterable[str], output: str) -> Said | None:
 
 
 def import_(
-    world: World,
+    world: CliContext,
     directory: Directory,
     file: Annotated[str, typer.Argument(metavar="FILE", help="What `export` wrote, of either form; - is the input.")],
     rename: Annotated[
@@ -144,7 +144,7 @@ def _imported(
 
 
 @contextmanager
-def _opened(world: World, file: str) -> Iterator[Iterator[str]]:
+def _opened(world: CliContext, file: str) -> Iterator[Iterator[str]]:
     try:
         if file == "-":
             world.pass_files()

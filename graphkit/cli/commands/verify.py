@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit.cli.context import World
+from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, DryRun, MaybeThread
 from graphkit.cli.render import Column, Said, Table, human_bytes
 from graphkit.cli.resolve import open_store, thread_of
@@ -53,7 +53,7 @@ def has_files(saver: BaseCheckpointSaver, thread_id: str) -> bool:
     return verify is not None and bool(verify(thread_id).threads)
 
 
-def verify(world: World, directory: Directory, thread: MaybeThread = None) -> Any:
+def verify(world: CliContext, directory: Directory, thread: MaybeThread = None) -> Any:
     """Read every byte and tell what is wrong. Changes nothing, and nobody waits. Exits with 12 if there is damage.
 
     Example: graphkit verify runs
@@ -94,7 +94,7 @@ _DETAILS: Final = 10
 """So many losses of a log are listed for people; JSON has them all."""
 
 
-def repair(world: World, directory: Directory, thread: MaybeThread = None, dry_run: DryRun = False) -> Said:
+def repair(world: CliContext, directory: Directory, thread: MaybeThread = None, dry_run: DryRun = False) -> Said:
     """Make damaged threads readable again, with every checkpoint that can still be rebuilt. Old bytes are set aside.
 
     Says of each thread what is kept, what is lost and where the copy of the old bytes is; with --dry-run before

@@ -15,10 +15,10 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.output import InterruptionMetadata, NodeOutput, StreamingOutput
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.watch import Change, Watch
-from graphkit._saver.writes import problem_with_stop
+from graphkit._saver.writes import problem_with_interrupt
 from graphkit._wording import plain_text
 from graphkit.cli.commands.inspect import progress_told
-from graphkit.cli.context import World
+from graphkit.cli.context import CliContext
 from graphkit.cli.options import App, CheckpointId, Directory, Limit, MaybeThread
 from graphkit.cli.render import Column, Said, Table, Text, View, show
 from graphkit.cli.resolve import checkpoint_of, load_app, open_store, thread_of
@@ -47,7 +47,7 @@ Interval = Annotated[
 
 
 def watch(
-    world: World,
+    world: CliContext,
     directory: Directory,
     thread: MaybeThread = None,
     checkpoint: CheckpointId = None,
@@ -82,7 +82,7 @@ def _watch(
     return saver.watch(at, latest=latest, interval=interval)
 
 
-def _lines(world: World, saver: BaseCheckpointSaver, changes: Watch, limit: int | None) -> Iterator[View]:
+def _lines(world: CliContext, saver: BaseCheckpointSaver, changes: Watch, limit: int | None) -> Iterator[View]:
     statuses: dict[str, str] = {}
     told = 0
     for change in changes:
@@ -94,7 +94,9 @@ def _lines(world: World, saver: BaseCheckpointSaver, changes: Watch, limit: int 
             return
 
 
-def _row(world: World, saver: BaseCheckpointSaver, change: Change, statuses: dict[str, str]) -> dict[str, Any] | None:
+def _row(
+    world: CliContext, saver: BaseCheckpointSaver, change: Change, statuses: dict[str, str]
+) -> dict[str, Any] | None:
     """What is told of a change; None if it says nothing to people: a run that ended well is idle, too."""
     if change.kind == "idle" and statuses.get(change.thread_id) != "running":
         return None
@@ -106,7 +108,7 @@ def _row(world: World, saver: BaseCheckpointSaver, change: Change, statuses: dic
     return _data(world, change, told)
 
 
-def _data(world: World, change: Change, told: str) -> dict[str, Any]:
+def _data(world: CliContext, change: Change, told: str) -> dict[str, Any]:
     info = change.checkpoint
     return {
         "kind": change.kind,
@@ -159,7 +161,7 @@ def _told(change: Change) -> str:
 
 
 def _question(id: str | None, stop: Any) -> str:
-    if problem_with_stop(stop) is not None:  # malformed, or its payload is of a type that is not known here
+    if problem_with_interrupt(stop) is not None:  # malformed, or its payload is of a type that is not known here
         return f"waits for the answer to {shown(str(id))}"
     return f"waits {stop['when']} {shown(stop['node_id'])}: {asking(_reason(stop), _WIDTH)}"
 
@@ -175,7 +177,7 @@ def _reason(stop: Any) -> Any:
     return stop.get("metadata", {}).get("reason") if stop["payload"] is None else stop["payload"]
 
 
-def _line(world: World, row: dict[str, Any]) -> str:
+def _line(world: CliContext, row: dict[str, Any]) -> str:
     when: datetime = row["time"]
     place = shown(row["thread"]) + (f"[{shown(row['ns'])}]" if row["ns"] else "")
     told = row["told"] or f"{shown(row['node'])} -> {shown(row['next'] or '?')}"
@@ -185,7 +187,7 @@ def _line(world: World, row: dict[str, Any]) -> str:
 class _Screen:
     """A table of the threads in which something happened last."""
 
-    def __init__(self, world: World, saver: BaseCheckpointSaver) -> None:
+    def __init__(self, world: CliContext, saver: BaseCheckpointSaver) -> None:
         self._world = world
         self._saver = saver
         self._rows: dict[str, dict[str, Any]] = {}
@@ -238,7 +240,7 @@ class _Screen:
 
 
 def worker(
-    world: World,
+    world: CliContext,
     directory: Directory,
     app: App,
     failed: Annotated[bool, typer.Option("--failed", help="Take up failed runs too, with growing pauses.")] = False,
@@ -266,7 +268,7 @@ def worker(
     return Said(f"took up {counted(count, 'run')}", {"runs": count})
 
 
-def _output(world: World, thread: str, output: NodeOutput) -> Text:
+def _output(world: CliContext, thread: str, output: NodeOutput) -> Text:
     stops = output.interrupts if isinstance(output, InterruptionMetadata) else ()
     waits = [{"id": one.id, "node": one.node_id, "when": one.when, "reason": one.reason()} for one in stops]
     told = "finished" if output.is_end else shown(output.node)

@@ -53,7 +53,7 @@ def layers():
     """The layers of graphkit that import-linter checks, top to bottom."""
     contracts = pyproject()["tool"]["importlinter"]["contracts"]
     (found,) = (contract["layers"] for contract in contracts if contract["id"] == "layers")
-    return [[name.strip(" ()").removeprefix("graphkit.") for name in layer.split("|")] for layer in found]
+    return [[name.strip(" ()").removeprefix("graphkit.") for name in re.split("[|:]", layer)] for layer in found]
 
 
 def test_the_architecture_shows_the_layers_that_are_checked():

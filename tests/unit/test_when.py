@@ -5,18 +5,8 @@ import pickle
 
 import pytest
 
-from graphkit.when import (
-    Step,
-    after,
-    all_of,
-    any_of,
-    before,
-    changed_more_than,
-    node_ids_of,
-    not_of,
-    slower_than,
-    takes_step,
-)
+from graphkit._plan.checkpoint_when import node_ids_of, takes_step
+from graphkit.when import Step, after, all_of, any_of, before, changed_more_than, not_of, slower_than
 
 
 def step(following="next", seconds=0.0, changed=(), **branches):

@@ -88,3 +88,15 @@ def test_a_block_that_fails_is_seen(tmp_path):
     done = run(script, tmp_path)
     assert done.returncode != 0
     assert 'README_md.py", line 8' in done.stderr
+
+
+def test_the_glossary_names_modules_that_exist_and_each_term_once():
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:1] == "|"]
+    rows = [row for row in rows if row[0] not in {"term", "---"}]
+    terms = [term for row in rows for term in row[0].split(", ")]
+    assert len(terms) > 60
+    assert sorted(terms) == sorted(set(terms))
+    missing = {name for row in rows for name in re.findall(r"`([^`]+\.py)`", row[2]) if not (ROOT / name).is_file()}
+    assert missing == set()
+    assert [row[0] for row in rows if ".py`" not in row[2]] == []

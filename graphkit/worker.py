@@ -20,9 +20,10 @@ from typing import Any, Final, final
 from graphkit._compiled import CompiledGraph
 from graphkit._plan.retry import RetryPolicy
 from graphkit._records.config import RunnableConfig
-from graphkit._records.context import CURRENT, NodeContext, held_locks
+from graphkit._records.context import CURRENT, NodeContext
 from graphkit._records.output import CheckpointInfo, InterruptionMetadata, NodeOutput
 from graphkit._saver.base import BaseCheckpointSaver, waiting_ids
+from graphkit._saver.run_lock import held_locks
 from graphkit._saver.watch import Change, Watch
 from graphkit._saver.writes import ANSWER, UPDATE, status_of
 from graphkit.errors import CheckpointerConfigurationError, ThreadBusyError

@@ -17,7 +17,8 @@ from typing import Any
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import ConfigLike, RunnableConfig
 from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
-from graphkit._saver.base import BaseCheckpointSaver, Retention, ThreadLike, info_of, thread_id_of
+from graphkit._saver.base import BaseCheckpointSaver, ThreadLike, info_of, thread_id_of
+from graphkit._saver.retention import Retention
 from graphkit._saver.writes import check_tags, check_writes
 from graphkit._values.codec import Codec
 from graphkit._values.frozen import PLAIN, PRIVATE, FrozenDict, freeze, kind_of, private_copy

@@ -41,9 +41,10 @@ from graphkit._engine.requests import (
 from graphkit._engine.task_pool import AsyncPool, ThreadPool, advance, refuse_awaitable, run_node
 from graphkit._plan.events import EVENTS, Level, Outbox
 from graphkit._records.checkpoint import Checkpoint
-from graphkit._records.context import CURRENT, NodeContext, find_held_lock, locks_held_by_runs
+from graphkit._records.context import CURRENT, NodeContext
 from graphkit._records.output import NodeOutput
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.run_lock import find_held_lock, locks_held_by_runs
 from graphkit.errors import CheckpointerError, GraphRunnerError
 
 Steps = Generator[Request, Any, Any]

@@ -15,8 +15,9 @@ from weakref import WeakValueDictionary
 from graphkit._java_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import THREAD_ID_DEFAULT, ConfigLike, RunnableConfig
-from graphkit._records.context import HeldRunLock, find_held_lock, locks_held_by_runs
 from graphkit._records.output import CheckpointInfo, HistorySummary, InterruptionMetadata, WaitingInterrupt
+from graphkit._saver.retention import Retention
+from graphkit._saver.run_lock import HeldRunLock, find_held_lock, locks_held_by_runs
 from graphkit._saver.watch import Change, PollingWatch, Watch
 from graphkit._saver.writes import (
     Latest,
@@ -682,33 +683,6 @@ class InterruptableAction(abc.ABC):
 
 
 InterruptibleAction = InterruptableAction
-
-
-class Retention:
-    """Which checkpoints of a history may go; see `BaseCheckpointSaver.prune`."""
-
-    def __init__(
-        self, keep_last: int | None, older_than: datetime | None, keep_tags: Sequence[str], keep_interrupted: bool
-    ) -> None:
-        if keep_last is None and older_than is None:
-            raise ValueError("say what to prune: keep_last=, older_than= or both")
-        if keep_last is not None and keep_last < 1:
-            raise ValueError(f"keep_last must be at least 1, not {keep_last}: delete() removes a whole thread")
-        self.keep_last = keep_last or 1
-        self.older_than = older_than
-        self.keep_tags = frozenset(keep_tags)
-        self.keep_interrupted = keep_interrupted
-
-    def going(self, history: Sequence[CheckpointInfo]) -> Sequence[CheckpointInfo]:
-        """Those of a history, newest first, that go."""
-        return [info for info in history[self.keep_last :] if self._goes(info)]
-
-    def _goes(self, info: CheckpointInfo) -> bool:
-        if self.older_than is not None and info.created_at >= self.older_than:
-            return False
-        if self.keep_tags.intersection(info.tags):
-            return False
-        return not (self.keep_interrupted and info.status == "interrupted")
 
 
 def waiting_ids(saver: BaseCheckpointSaver, config: RunnableConfig) -> set[str]:

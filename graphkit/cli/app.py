@@ -27,16 +27,16 @@ from graphkit.cli.values import UsageError, shown
 from graphkit.errors import CheckpointSerializationError, GraphKitError
 
 SUBJECTS: Final = (
-    "looking",
-    "summing",
-    "reading",
-    "steering",
-    "running",
-    "follow",
-    "damage",
-    "caring",
-    "moving",
-    "langgraph_imports",
+    "threads",
+    "stats",
+    "inspect",
+    "control",
+    "run",
+    "watch",
+    "verify",
+    "maintain",
+    "transfer",
+    "import_langgraph",
 )
 """The modules that have commands, as a tuple COMMANDS of functions, in the order of the help.
 
@@ -64,7 +64,7 @@ def application() -> typer.Typer:
     )
     app.callback()(_options)
     for subject in SUBJECTS:
-        for function in importlib.import_module(f"graphkit.cli.{subject}").COMMANDS:
+        for function in importlib.import_module(f"graphkit.cli.commands.{subject}").COMMANDS:
             text, _, example = inspect.getdoc(function).partition(_EXAMPLE)  # type: ignore[union-attr]
             epilog = f"{_EXAMPLE} {' '.join(example.split())}"
             name = function.__name__.rstrip("_").replace("_", "-")

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar,
 
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import ConfigLike, RunnableConfig
-from graphkit._records.context import held_locks
 from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
 from graphkit._saver.base import (
     BaseCheckpointSaver,
     HasVersions,
-    Retention,
     StateSerializer,
     ThreadLike,
     _in_thread,
     thread_id_of,
 )
+from graphkit._saver.retention import Retention
+from graphkit._saver.run_lock import held_locks
 from graphkit._saver.writes import Latest, check_tags, check_writes, status_of, waiting_in_thread
 from graphkit._values.codec import Codec
 from graphkit._values.frozen import FrozenDict, private_copy

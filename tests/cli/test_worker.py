@@ -79,7 +79,7 @@ import sys
 import graphkit.worker
 from graphkit.retry import RetryPolicy
 from graphkit.cli import app, main
-app.SUBJECTS = tuple(dict.fromkeys((*app.SUBJECTS, "follow")))
+app.SUBJECTS = tuple(dict.fromkeys((*app.SUBJECTS, "watch")))
 graphkit.worker._BUSY = RetryPolicy(initial_delay=3600, max_delay=3600)  # only events call it back
 main.main()
 """.replace("graphkit.retry", "graphkit")

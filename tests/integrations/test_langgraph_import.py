@@ -290,7 +290,7 @@ def command(*arguments):
     world = CliContext(out=StringIO(), err=StringIO(), input=StringIO())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            app, "SUBJECTS", (*(one for one in app.SUBJECTS if one != "langgraph_imports"), "langgraph_imports")
+            app, "SUBJECTS", (*(one for one in app.SUBJECTS if one != "import_langgraph"), "import_langgraph")
         )
         line = app.application()
     try:

@@ -78,7 +78,7 @@ def test_a_task_that_outlives_the_holder_does_not_hold_it(saver, app):
         go.set()
         return await task
 
-    from graphkit._records.context import held_locks
+    from graphkit._saver.run_lock import held_locks
 
     assert asyncio.run(main()) == frozenset()
 

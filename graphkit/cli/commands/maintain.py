@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphkit._records.config import RunnableConfig
-from graphkit._saver.base import BaseCheckpointSaver, Retention
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.retention import Retention
 from graphkit.cli.commands.threads import age
 from graphkit.cli.commands.verify import ability, has_files
 from graphkit.cli.context import CliContext

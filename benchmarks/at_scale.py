@@ -30,7 +30,7 @@ from graphkit import RunnableConfig
 from savers import FileSystemSaver
 
 saver, config = FileSystemSaver(sys.argv[1]), RunnableConfig("bench")
-saver.get(RunnableConfig("nobody"))
+saver.get(RunnableConfig("unknown"))
 for call in (lambda: saver.get(config).state, lambda: saver.get(config).state, lambda: saver.history(config)):
     started = time.perf_counter()
     call()
@@ -39,7 +39,7 @@ for call in (lambda: saver.get(config).state, lambda: saver.get(config).state, l
 
 
 def filled(folder: Path, count: int, *, fsync: Any = "never") -> FileSystemSaver:
-    """A thread of so many checkpoints, each with a small state."""
+    """Create a thread of this many checkpoints, each with a small state."""
     saver = FileSystemSaver(folder, fsync=fsync)
     for number in range(count):
         saver.put(CONFIG, small(number))
@@ -60,7 +60,7 @@ def median_put(saver: FileSystemSaver) -> float:
 
 
 def megabyte() -> str:
-    """Prose, as far as a compressor can tell."""
+    """Text that compresses like prose."""
     random.seed(1)
     words = ["".join(random.choices("abcdefghijklmnopqrstuvwxyz", k=random.randint(2, 9))) for _ in range(3000)]
     return " ".join(random.choices(words, k=200_000))[: 1 << 20]

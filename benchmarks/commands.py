@@ -14,7 +14,7 @@ from graphkit import END, START, Channels, RunnableConfig, StateGraph, interrupt
 from savers import FileSystemSaver
 
 ASKS = 10
-"""Every so many threads wait for a human."""
+"""One thread in this many waits for a human."""
 
 
 def asked_or_done(folder: Path) -> None:

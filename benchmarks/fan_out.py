@@ -1,4 +1,4 @@
-"""A step of so many branches that do next to nothing, joined and merged, with each saver, beside LangGraph.
+"""A step of N branches that do next to nothing, joined and merged, with each saver, beside LangGraph.
 
 The figure is the whole step: starting the branches, recording each as it finishes, merging, the checkpoint of the fork.
 """
@@ -46,7 +46,7 @@ def again(state: Any) -> str:
 
 
 def wired(graph: Any, width: int, start: str) -> Any:
-    """The same shape for both: source, so many branches, join, and back."""
+    """Build the same shape for both: source, N branches, join, and back."""
     graph.add_node("source", source)
     graph.add_node("join", join)
     graph.add_edge(start, "source")

@@ -23,14 +23,14 @@ def say(state: Any) -> dict[str, Any]:
 
 
 def loop(schema: Any, saver: BaseCheckpointSaver | None, steps: int) -> Any:
-    """A graph that says something so many times."""
+    """Build a graph that appends this many messages."""
     graph = StateGraph(schema).add_node("say", say).add_edge(START, "say")
     graph.add_conditional_edges("say", lambda state: END if state["n"] % steps == 0 else "say")
     return graph.compile(checkpoint_saver=saver, max_iterations=10**9)
 
 
 def with_messages(count: int, schema: Any, make_saver: Callable[[], BaseCheckpointSaver | None]) -> float:
-    """Time per step where the state has so many messages at the start."""
+    """Measure the time per step of a state that starts with this many messages."""
     app, config = loop(schema, make_saver(), STEPS), RunnableConfig("bench")
     given = {"n": 1, "messages": [f"message {-n}" for n in range(1, count + 1)]}
     whole = timed(lambda: app.invoke(given, config))
@@ -39,7 +39,7 @@ def with_messages(count: int, schema: Any, make_saver: Callable[[], BaseCheckpoi
 
 
 def with_history(count: int, make_saver: Callable[[], BaseCheckpointSaver]) -> float:
-    """Time per step on a thread that has so many checkpoints."""
+    """Measure the time per step on a thread that has this many checkpoints."""
     saver, config = make_saver(), RunnableConfig("bench")
     graph = StateGraph({}).add_node("count", lambda state: {"n": state["n"] + 1}).add_edge(START, "count")
     graph.add_conditional_edges("count", lambda state: END if state["n"] % count == 0 else "count")

@@ -47,7 +47,7 @@ class Found(NamedTuple):
 
 
 def write(name: str) -> Callable[[Any], dict[str, list[str]]]:
-    """A node: appends an entry that tells thread, turn and node."""
+    """A node that appends an entry with thread, turn and node."""
 
     def node(state: Any) -> dict[str, list[str]]:
         turn = len(state.get("log", ())) // 2
@@ -65,7 +65,7 @@ def app_on(folder: Path, fsync: Any) -> CompiledGraph:
 
 
 def descriptors() -> int:
-    """How many descriptors this process has open; 0 where the system does not tell."""
+    """Return how many descriptors this process has open; 0 if the system does not report it."""
     try:
         return sum(1 for _ in Path("/proc/self/fd").iterdir())
     except OSError:

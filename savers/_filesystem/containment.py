@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar, final
 
 from graphkit.errors import CheckpointFormatError
-from savers._filesystem.io import FileIO, kind_of
+from savers._filesystem.io import FileIO, describe_file_type
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ class DirectoryGuard(FileIO):
     def _check_directory(self, path: str) -> None:
         found = self._io.stat(path)
         if found is not None and not stat.S_ISDIR(found.st_mode):
-            raise CheckpointFormatError(path, f"it is {kind_of(found.st_mode)} where a directory should be")
+            raise CheckpointFormatError(path, f"it is {describe_file_type(found.st_mode)} where a directory should be")
 
     # What takes a path
 
@@ -113,7 +113,7 @@ class DirectoryGuard(FileIO):
             return self._with_room(lambda: self._io.entries(path))
         return [(name, self.is_dir(path + os.sep + name)) for name in self.listdir(path)]  # a simulated one
 
-    def stat_in(self, path: str) -> os.stat_result | None:
+    def stat_unchecked(self, path: str) -> os.stat_result | None:
         """As `stat`, for a file in a directory of which `entries` has told that it is one: half the system calls."""
         return self._io.stat(path)
 

@@ -105,7 +105,7 @@ def read_header(path: str, data: bytes) -> Header:
     """Check the first bytes of a file.
 
     Raises:
-        Unborn: the file's creation was cut short.
+        IncompleteLog: the file's creation was cut short.
         CheckpointFormatError: a newer major version, or not a log at all.
         CheckpointCorruptionError: the header is damaged.
     """

@@ -31,7 +31,7 @@ _KINDS: Final = {
 # os.pread and os.pwrite would save a system call, but pyfakefs passes them to the real kernel with a fake descriptor.
 
 
-def kind_of(mode: int) -> str:
+def describe_file_type(mode: int) -> str:
     """What a file with this mode is, for messages."""
     return _KINDS.get(stat.S_IFMT(mode), "a special file")
 
@@ -80,7 +80,7 @@ class FileIO:
                 return fd
             os.close(fd)
             number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-        raise OSError(number, f"it is {kind_of(mode)} where a file should be; move it away", path)
+        raise OSError(number, f"it is {describe_file_type(mode)} where a file should be; move it away", path)
 
     @staticmethod
     def _set_mode(fd: int, path: str, mode: int) -> None:

@@ -17,7 +17,7 @@ TEMPORARY: Final = "tmp-"
 RELEASING: Final = "r-"
 TORN: Final = "torn-"
 DAMAGED: Final = "damaged-"
-ASIDE: Final = (TORN, DAMAGED)
+SALVAGED_PREFIXES: Final = (TORN, DAMAGED)
 """What begins so was set aside, and is never removed but with its thread."""
 
 STRIPES: Final = 64
@@ -33,7 +33,7 @@ _DIGITS: Final = str.maketrans("abcdefghijklmnopqrstuvwxyz234567", "0123456789ab
 """From base32 to what int() takes for it."""
 
 
-class Place(NamedTuple):
+class ThreadDirectory(NamedTuple):
     """Where a thread lives."""
 
     name: str
@@ -45,10 +45,10 @@ class Place(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def place_of(thread_id: str) -> Place:
+def locate_thread(thread_id: str) -> ThreadDirectory:
     """Where a thread lives; 5 us for one not seen lately."""
     digest = blake2b(thread_id.encode("utf-8", "surrogatepass")).digest()
-    return Place(_name("t-", thread_id), digest[:16], digest[0] & (STRIPES - 1))
+    return ThreadDirectory(_name("t-", thread_id), digest[:16], digest[0] & (STRIPES - 1))
 
 
 @lru_cache(maxsize=4096)
@@ -63,7 +63,7 @@ def _name(prefix: str, text: str) -> str:
     return f"{prefix}{slug}-{b32encode(digest).decode('ascii').lower()}"
 
 
-def other_name(name: str) -> str:
+def random_thread_name(name: str) -> str:
     """A name like that of a thread's directory, which no thread has."""
     return f"{name[:_HASH]}-{b32encode(os.urandom(15)).decode('ascii').lower()}"
 
@@ -78,13 +78,13 @@ def releasing_name(name: str) -> str:
     return RELEASING + name.removeprefix("t-")
 
 
-def thread_released_by(name: str) -> str | None:
+def parse_releasing_name(name: str) -> str | None:
     """The directory of the thread whose release this name in the root tells of, None for any other name."""
     thread = "t-" + name.removeprefix(RELEASING)
     return thread if name.startswith(RELEASING) and is_thread(thread) else None
 
 
-def marker_leftover(id: str) -> str:
+def temporary_marker_name(id: str) -> str:
     """The name under which a marker is written before it takes its place; the id is another one for each writer."""
     return f"{TEMPORARY}{id}"
 
@@ -121,7 +121,7 @@ def version_name(version: int) -> str:
     return f"v{version:06d}.log"
 
 
-def version_of(name: str) -> int | None:
+def parse_version(name: str) -> int | None:
     """The version of a released log's name, None for any other name."""
     match = _VERSION.match(name)
     return int(match[1]) if match else None

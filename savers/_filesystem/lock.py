@@ -27,11 +27,11 @@ _FIRST_WAIT: Final = 0.0002
 _LONGEST_WAIT: Final = 0.005
 
 
-class ShortLock:
+class WriteLock:
     """Keeps writers apart while one of them appends; shared by all threads of a store with the same stripe."""
 
-    def __init__(self, io: FileIO, path: str, make_place: Callable[[], None], timeout: float) -> None:
-        self._io, self._path, self._make_place, self._timeout = io, path, make_place, timeout
+    def __init__(self, io: FileIO, path: str, make_directories: Callable[[], None], timeout: float) -> None:
+        self._io, self._path, self._make_directories, self._timeout = io, path, make_directories, timeout
         self._mutex = threading.Lock()
         self._fd = -1
 
@@ -56,7 +56,7 @@ class ShortLock:
         started, pause = monotonic(), _FIRST_WAIT
         while True:
             if self._fd < 0:
-                self._make_place()
+                self._make_directories()
                 self._fd = self._io.open(self._path, write=True, create=True)
             if self._io.lock(self._fd):
                 return
@@ -70,14 +70,14 @@ class ShortLock:
             if self._fd >= 0:
                 self._io.close(self._fd)
 
-    def revive(self) -> None:
+    def reopen(self) -> None:
         """Lock the file anew if somebody has removed it; the caller holds the lock."""
         if not self._io.fstat(self._fd).st_nlink:
             self._io.close(self._fd)
             self._fd = -1
             self._wait()
 
-    def forget(self) -> None:
+    def close_after_fork(self) -> None:
         """In the child of a fork: close the descriptor, which shares the parent's lock, without unlocking it."""
         if self._fd >= 0:
             self._io.close(self._fd)
@@ -104,7 +104,7 @@ class ShortLock:
         return True
 
 
-class _Held:
+class _HeldLocks:
     """The run locks that this process holds, by the real path of their files."""
 
     def __init__(self) -> None:
@@ -112,14 +112,14 @@ class _Held:
         self.owners: dict[str, RunLock] = {}
 
 
-_HELD: _Held = _Held()
+_HELD: _HeldLocks = _HeldLocks()
 
 
 def _after_fork() -> None:
     global _HELD  # The parent's locks are not the child's.
-    inherited, _HELD = _HELD, _Held()
+    inherited, _HELD = _HELD, _HeldLocks()
     for lock in inherited.owners.values():
-        lock.forget()
+        lock.close_after_fork()
 
 
 if hasattr(os, "register_at_fork"):
@@ -135,47 +135,49 @@ class RunLock:
         self._make, self._timeout = make, timeout
         self._key = io.real_path(path)
         self._fd = -1
-        self.ident = 0
-        self.me = ""
+        self.owner_ident = 0
+        self.holder_name = ""
 
     @property
     def is_mine(self) -> bool:
         """Whether the calling thread of execution holds this lock already."""
         owner = _HELD.owners.get(self._key)
-        return owner is not None and owner.ident == threading.get_ident()
+        return owner is not None and owner.owner_ident == threading.get_ident()
 
     def __enter__(self) -> None:
         import platform  # 2 ms, and only runs need it
 
         started = monotonic()
         since = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S+00:00}"
-        self.me = f'process {os.getpid()} on host "{platform.node()}" since {since}'
+        self.holder_name = f'process {os.getpid()} on host "{platform.node()}" since {since}'
         held = _HELD
         with held.changed:
             free = held.changed.wait_for(lambda: self._key not in held.owners, timeout=self._timeout)
             if not free:
-                raise ThreadBusyError(self._thread_id, held.owners[self._key].me, round(monotonic() - started, 1))
-            self.ident = threading.get_ident()
+                raise ThreadBusyError(
+                    self._thread_id, held.owners[self._key].holder_name, round(monotonic() - started, 1)
+                )
+            self.owner_ident = threading.get_ident()
             held.owners[self._key] = self
         try:
             self._lock(started)
-            self._sign()
+            self._write_holder()
         except BaseException:
-            self._let_go()
+            self._release()
             raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._let_go()
+        self._release()
 
     @property
     def is_lost(self) -> bool:
         """Whether this process holds the lock on a file that is no longer there: its directory was removed."""
         owner = _HELD.owners.get(self._key)
-        return owner is not None and owner.guards_nothing()
+        return owner is not None and owner.is_detached()
 
-    def guards_nothing(self) -> bool:
+    def is_detached(self) -> bool:
         """Whether the file that this object has locked is no longer at its path."""
         if self._fd < 0:
             return False
@@ -186,7 +188,7 @@ class RunLock:
         pause = _FIRST_WAIT
         while True:
             if self._fd < 0:
-                self._fd = self._opened()
+                self._fd = self._open_file()
             if self._io.lock(self._fd):
                 here, there = self._io.fstat(self._fd), self._io.stat(self._path)
                 if there is not None and there.st_ino == here.st_ino:
@@ -197,33 +199,33 @@ class RunLock:
                 continue
             waited = monotonic() - started
             if waited >= self._timeout:
-                raise ThreadBusyError(self._thread_id, self._holder(), round(waited, 1))
+                raise ThreadBusyError(self._thread_id, self._read_holder(), round(waited, 1))
             sleep(min(pause, self._timeout - waited))
             pause = min(pause * 1.5, _LONGEST_WAIT)
 
-    def _opened(self) -> int:
+    def _open_file(self) -> int:
         try:
             return self._io.open(self._path, write=True)
         except FileNotFoundError:
             return self._make()
 
-    def _holder(self) -> str:
+    def _read_holder(self) -> str:
         text = self._io.read_at(self._fd, 0, 1024).decode("utf-8", "replace").strip()
         return text or "another process"
 
-    def _sign(self) -> None:
+    def _write_holder(self) -> None:
         # The lock holds without the name of its holder; a full disk must not keep anybody from deleting.
         with suppress(OSError):
             self._io.truncate(self._fd, 0)
-            self._io.write_at(self._fd, 0, self.me.encode())
+            self._io.write_at(self._fd, 0, self.holder_name.encode())
 
-    def forget(self) -> None:
+    def close_after_fork(self) -> None:
         """In the child of a fork: close the descriptor, which shares the parent's lock, without unlocking it."""
         if self._fd >= 0:
             self._io.close(self._fd)
             self._fd = -1
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         try:
             if self._fd >= 0:
                 fd, self._fd = self._fd, -1

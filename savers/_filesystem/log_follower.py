@@ -47,7 +47,7 @@ class LogFollower(LogReader):
         try:
             found = self.io.fstat(self.fd)
             self.inode = found.st_ino
-            start = self._read_birth(found.st_size)
+            start = self._read_beginning(found.st_size)
             limit = found.st_size if end is None else min(end, found.st_size)
             if limit > start and not self._read_tail(limit, start):
                 self._read_all(limit)

@@ -95,7 +95,7 @@ class LogReader:
         self._digest, self._codec, self._serializer = digest, codec, serializer
         self.was_removed = False
         """The last refresh found that the file was removed, and not by a delete or a release."""
-        self._doomed: list[int] = []
+        self._fds_to_close: list[int] = []
         self.boot = boot_number()
         self.fd = -1
         self._forget()
@@ -109,7 +109,7 @@ class LogReader:
         """Where the next record goes."""
         self.synced = 0
         """Up to here the file is known to be on the disk."""
-        self.born_durably = False
+        self.creation_synced = False
         self.refusal: OSError | None = None
         """Why the file is open for reading only, if it is."""
         self.seq = 0
@@ -133,7 +133,7 @@ class LogReader:
         """Close the descriptor, now or when the last sync is over; the next use opens the file again."""
         if self.fd >= 0:
             if self.pins:
-                self._doomed.append(self.fd)
+                self._fds_to_close.append(self.fd)
             else:
                 self.io.close(self.fd)
             self.fd = -1
@@ -146,7 +146,7 @@ class LogReader:
     def __del__(self) -> None:
         # A saver that was dropped without being closed must not keep descriptors.
         with suppress(Exception):
-            for fd in (self.fd, *self._doomed):
+            for fd in (self.fd, *self._fds_to_close):
                 if fd >= 0:
                     self.io.close(fd)
 
@@ -154,8 +154,8 @@ class LogReader:
         """A caller has finished syncing."""
         self.pins -= 1
         if not self.pins:
-            while self._doomed:
-                self.io.close(self._doomed.pop())
+            while self._fds_to_close:
+                self.io.close(self._fds_to_close.pop())
 
     def refresh(self) -> bool:
         """See what others have done since; whether there is a live history. Opens the file if need be.
@@ -205,7 +205,7 @@ class LogReader:
             self.refusal = error
         try:
             size = self.io.fstat(self.fd).st_size
-            start = self._read_birth(size)
+            start = self._read_beginning(size)
             if not self._read_tail(size, start):
                 self._read_all(size)
         except log.IncompleteLog:
@@ -216,7 +216,7 @@ class LogReader:
             raise
         return self.closed_by is None or self.released
 
-    def _read_birth(self, size: int, data: bytes | None = None) -> int:
+    def _read_beginning(self, size: int, data: bytes | None = None) -> int:
         """Check the header and the META record; returns where the records begin. `data`: the file's beginning."""
         if data is None:
             data = self.io.read_at(self.fd, 0, min(size, 1 << 14))

@@ -39,7 +39,7 @@ class LogSummary(LogReader):
             self.fd = self.io.open(self.path)
             size = self.io.fstat(self.fd).st_size
             data = self.io.read_at(self.fd, 0, min(size, log.WINDOW))
-            self.end = self._read_birth(size, data)
+            self.end = self._read_beginning(size, data)
         except (FileNotFoundError, NotADirectoryError, log.IncompleteLog):
             return False
         frames: list[log.Frame] = []

@@ -45,7 +45,7 @@ _LOGGER: Final = getLogger("graphkit")
 class LogWriter(LogReader):
     """A log that grows."""
 
-    make_place: Callable[[], None]
+    make_directories: Callable[[], None]
     """Makes the directories of this log, where they are missing."""
     compression: Compression | None = None
     """How large values are compressed."""
@@ -370,7 +370,7 @@ class LogWriter(LogReader):
         birth = b""
         if self.fd < 0:
             try:
-                birth = self._conceive()
+                birth = self._create()
             except BaseException:
                 self.close()
                 raise
@@ -426,9 +426,9 @@ class LogWriter(LogReader):
         except OSError:
             self.suspect = True
 
-    def _conceive(self) -> bytes:
+    def _create(self) -> bytes:
         """Make the file of a log that does not exist yet; returns what it begins with."""
-        self.make_place()
+        self.make_directories()
         self.fd = self.io.open(self.path, write=True, create=True, append=True)
         if size := self.io.fstat(self.fd).st_size:
             if any(part.strip(b"\0") for part in _parts(self.io, self.fd, 0, size)):

@@ -168,7 +168,7 @@ def repair(
         CheckpointStorageError: the file system refused.
         ThreadBusyError: a run holds a thread. In both cases, all other threads are repaired.
     """
-    names = [layout.place_of(thread_id).name] if thread_id is not None else threads_of(store)
+    names = [layout.locate_thread(thread_id).name] if thread_id is not None else threads_of(store)
     tasks = [(name, files_of(store, layout.join(store.root, name))) for name in names]
     meter = Meter(store, [path for _, files in tasks for path in files], progress)
     repairs: list[FileRepair] = []
@@ -215,10 +215,10 @@ def _locks(
     with ExitStack() as stack:
         if not dry_run:
             stack.enter_context(exclusive(owner))
-            stack.enter_context(store.short(owner))
+            stack.enter_context(store.write_lock(owner))
         else:
             with suppress(OSError):
-                stack.enter_context(store.short(owner))
+                stack.enter_context(store.write_lock(owner))
         yield
 
 
@@ -262,7 +262,7 @@ def _repair_unknown(store: Store, files: list[str], *, dry_run: bool) -> RepairR
     """
     with ExitStack() as stack:
         if not dry_run:
-            for lock in store.all_shorts():  # one of them is the thread's
+            for lock in store.all_write_locks():  # one of them is the thread's
                 stack.enter_context(lock)
         reports = [(path, check_file(store, path, None)[0]) for path in files]
         reason = "whose it is cannot be read: name the thread"
@@ -277,17 +277,17 @@ def _repair_unknown(store: Store, files: list[str], *, dry_run: bool) -> RepairR
 def _repair_unnamed(
     store: Store, path: str, report: FileReport, owner: str | None, reason: str, *, dry_run: bool
 ) -> FileRepair:
-    if _is_unborn(report):
-        return _set_aside_unborn(store, path, report, dry_run=dry_run)
+    if _is_incomplete(report):
+        return _set_aside_incomplete(store, path, report, dry_run=dry_run)
     return FileRepair(before=report, thread_id=owner, refused=reason)
 
 
-def _is_unborn(report: FileReport) -> bool:
+def _is_incomplete(report: FileReport) -> bool:
     """Whether it is a log whose creation never finished: nothing in it was acknowledged."""
     return report.state == "torn" and not report.offset and not report.records
 
 
-def _set_aside_unborn(store: Store, path: str, report: FileReport, *, dry_run: bool) -> FileRepair:
+def _set_aside_incomplete(store: Store, path: str, report: FileReport, *, dry_run: bool) -> FileRepair:
     """Remove a log whose creation never finished; what it holds is set aside, as the next writer would."""
     directory, aside = os.path.dirname(path), ""
     name = f"{layout.TORN}0-0"
@@ -377,7 +377,7 @@ def _salvage(store: Store, history: Examined, report: FileReport, *, dry_run: bo
     size = history.end
     directory = os.path.dirname(history.path)
     generation = _identify(store, history, size)
-    version = layout.version_of(os.path.basename(history.path))
+    version = layout.parse_version(os.path.basename(history.path))
     corrections = find_corrections(history.io, history.fd, history.fid, size)
     if corrections:
         history.io = cast("FileIO", CorrectedIO(store.io, corrections))
@@ -427,7 +427,7 @@ def _identify(store: Store, history: Examined, size: int) -> int:
             assert extent is not None
             fids[extent.fid] += 1
         fid = fids.most_common(1)[0][0] if fids else 0
-        header = log.Header(fid, 0, 0, layout.place_of(history.thread_id).digest)
+        header = log.Header(fid, 0, 0, layout.locate_thread(history.thread_id).digest)
     history.header = header
     history.fid = header.fid
     history.version = header.major

@@ -48,7 +48,7 @@ def versions(store: Store, thread_id: str) -> list[int]:
 
 
 def _versions_in(store: Store, directory: str) -> set[int]:
-    return {number for name in store.io.listdir(directory) if (number := layout.version_of(name)) is not None}
+    return {number for name in store.io.listdir(directory) if (number := layout.parse_version(name)) is not None}
 
 
 def unfinished_release(store: Store, thread_id: str) -> int | None:
@@ -120,7 +120,7 @@ def threads(store: Store, *, released: bool) -> list[str]:
     found: list[str] = []
     begin, end = store.root + os.sep, os.sep + layout.LOG
     entries = store.io.entries(store.root)
-    releasing = {layout.thread_released_by(name) for name, _ in entries if name.startswith(layout.RELEASING)}
+    releasing = {layout.parse_releasing_name(name) for name, _ in entries if name.startswith(layout.RELEASING)}
     for name, is_directory in entries:
         if not is_directory:
             if layout.is_thread(name):
@@ -131,7 +131,7 @@ def threads(store: Store, *, released: bool) -> list[str]:
         if thread_id is None and name.startswith("t-") and (thread_id := layout.plain_id(name)) is not None:
             store.remember(name, thread_id)
         try:
-            if thread_id is None or not _is_born(store.io.stat_in(begin + name + end)):
+            if thread_id is None or not _is_complete(store.io.stat_unchecked(begin + name + end)):
                 thread_id = _thread_in(store, name, released=released) if layout.is_thread(name) else None
         except PermissionError as error:
             _LOGGER.warning("a thread is not listed: %s", error)
@@ -150,7 +150,7 @@ def _thread_in(store: Store, name: str, *, released: bool) -> str | None:
     return _id_in(store, directory, logs, "thread") if logs else None
 
 
-def _is_born(found: os.stat_result | None) -> bool:
+def _is_complete(found: os.stat_result | None) -> bool:
     if found is None:
         return False
     # What is no file cannot be read; its thread is listed, so that reading it tells why.
@@ -158,23 +158,25 @@ def _is_born(found: os.stat_result | None) -> bool:
 
 
 def _logs_of_thread(store: Store, directory: str, *, released: bool) -> list[str]:
-    if _is_born(store.io.stat(layout.join(directory, layout.LOG))):
+    if _is_complete(store.io.stat(layout.join(directory, layout.LOG))):
         return [layout.LOG]
     names = store.io.listdir(directory)
-    logs = [name for name in names if layout.version_of(name) is not None] if released else []
+    logs = [name for name in names if layout.parse_version(name) is not None] if released else []
     for name in store.directories_in(directory, layout.is_namespace):
-        if _is_born(store.io.stat(layout.join(directory, name, layout.LOG))):
+        if _is_complete(store.io.stat(layout.join(directory, name, layout.LOG))):
             logs.append(layout.join(name, layout.LOG))
         if released:
             inside = store.io.listdir(layout.join(directory, name))
-            logs += [layout.join(name, one) for one in inside if layout.version_of(one) is not None]
+            logs += [layout.join(name, one) for one in inside if layout.parse_version(one) is not None]
     return logs
 
 
 def _has_set_aside(store: Store, directory: str) -> bool:
     """Whether a thread's directory, or that of one of its namespaces, holds bytes that were set aside."""
     inside = [layout.join(directory, name) for name in store.directories_in(directory, layout.is_namespace)]
-    return any(name.startswith(layout.ASIDE) for place in (directory, *inside) for name in store.io.listdir(place))
+    return any(
+        name.startswith(layout.SALVAGED_PREFIXES) for place in (directory, *inside) for name in store.io.listdir(place)
+    )
 
 
 def size(store: Store, thread_id: str | None) -> int:
@@ -214,7 +216,7 @@ def release(store: Store, thread_id: str) -> int | None:
 
 
 def _releasing_path(store: Store, thread_id: str) -> str:
-    return layout.join(store.root, layout.releasing_name(layout.place_of(thread_id).name))
+    return layout.join(store.root, layout.releasing_name(layout.locate_thread(thread_id).name))
 
 
 def _holds_something(store: Store, thread_id: str, namespace: str) -> bool:
@@ -266,7 +268,7 @@ def _end_log(store: Store, thread_id: str, namespace: str, version: int) -> bool
         history.finish(log.RELEASE, version)
         store.io.fsync(history.fd)
         if not is_live:
-            store.sync_place(thread_id, namespace)
+            store.sync_directories(thread_id, namespace)
         return True
     finally:
         history.close()
@@ -399,7 +401,7 @@ def renew(store: Store, history: LogWriter, end: int) -> None:
     try:
         _copy_records(history, new, end)
         new.install()
-        store.sync_place(history.thread_id, history.namespace)
+        store.sync_directories(history.thread_id, history.namespace)
     finally:
         new.discard()
     history.close()
@@ -442,14 +444,14 @@ def copy(store: Store, source: str, target: str) -> None:
         history, new_history = store.fresh(source, namespace), store.fresh(target, namespace)
         try:
             if history.refresh() and history.latest() is not None:
-                new_history.make_place()
-                header = new_header(layout.place_of(target).digest, 1)
+                new_history.make_directories()
+                header = new_header(layout.locate_thread(target).digest, 1)
                 beginning = header.pack() + new_history.meta_frames(header.fid)
                 new = _NewLog(store, os.path.dirname(new_history.path), header, beginning)
                 try:
                     _copy_records(history, new, history.end)
                     new.install()
-                    store.sync_place(target, namespace)
+                    store.sync_directories(target, namespace)
                 finally:
                     new.discard()
         finally:

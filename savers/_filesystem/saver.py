@@ -179,7 +179,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         target = config.checkpoint_id
         history = self._live(config)
         with history.mutex:
-            with self._store.short(history.thread_id):
+            with self._store.write_lock(history.thread_id):
                 self._ready(history)
                 start = history.end
                 is_there = unique and history.fd >= 0 and history.find(checkpoint.id) is not None
@@ -194,7 +194,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         config = RunnableConfig.of(config)
         thread_id = config.thread
         history = self._store.live(thread_id, "")
-        with self._exclusive(thread_id), history.mutex, self._store.short(thread_id):
+        with self._exclusive(thread_id), history.mutex, self._store.write_lock(thread_id):
             finished = self._finish_what_was_begun(thread_id, history)
             live = history.refresh_to_write()
             checkpoints = self._listed(history) if live else []
@@ -330,7 +330,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         config = RunnableConfig.of(config)
         history = self._live(config)
         with history.mutex:
-            with self._store.short(history.thread_id):
+            with self._store.write_lock(history.thread_id):
                 self._ready(history)
                 start = history.end
                 entry = history.find(config.checkpoint_id) if history.fd >= 0 else None
@@ -402,7 +402,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         if self._store.io.stat(self._store.directory(thread_id)) is None:
             return False
         with self._exclusive(thread_id) as keep_lock:
-            with self._store.short(thread_id):
+            with self._store.write_lock(thread_id):
                 found = rewrite.delete(self._store, thread_id, keep_lock=keep_lock)
             # Space is free when the last descriptor is closed.
             self._store.close_thread(thread_id)
@@ -418,7 +418,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
                 stack.enter_context(self._exclusive(thread_id))
             if self.namespaces(second) and not rewrite.is_half_copy(self._store, first, second):
                 raise CheckpointConflictError(second, "not empty; release or delete it before copying into it")
-            with self._store.short(second):
+            with self._store.write_lock(second):
                 rewrite.copy(self._store, first, second)
 
     @_at_the_edge("prune")
@@ -474,7 +474,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     def _remove(self, config: RunnableConfig, choose: Callable[[Sequence[CheckpointInfo]], Collection[str]]) -> int:
         history = self._live(config)
-        with history.mutex, self._store.short(history.thread_id):
+        with history.mutex, self._store.write_lock(history.thread_id):
             self._ready(history)
             if history.fd < 0:
                 return 0
@@ -587,7 +587,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         freed = 0
         for namespace in rewrite.namespaces(self._store, thread_id):
             history = self._store.live(thread_id, namespace)
-            with history.mutex, self._store.short(thread_id):
+            with history.mutex, self._store.write_lock(thread_id):
                 self._ready(history)
                 before = history.end
                 if history.fd >= 0 and rewrite.compact(self._store, history) and history.refresh():
@@ -823,7 +823,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     def _start_anew(self, ticket: Ticket, *, is_acknowledged: bool) -> None:
         """After a failed sync: a new generation of the log, without what was not acknowledged if nothing follows it."""
         history = ticket.history
-        with history.mutex, self._store.short(history.thread_id):
+        with history.mutex, self._store.write_lock(history.thread_id):
             try:
                 if history.suspect and history.refresh_to_write():
                     is_last = history.fd == ticket.fd and history.end == ticket.end

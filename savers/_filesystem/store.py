@@ -22,8 +22,8 @@ from graphkit.errors import (
 )
 from savers._filesystem import layout, log
 from savers._filesystem.containment import DirectoryGuard
-from savers._filesystem.io import kind_of
-from savers._filesystem.lock import RunLock, ShortLock
+from savers._filesystem.io import describe_file_type
+from savers._filesystem.lock import RunLock, WriteLock
 from savers._filesystem.log_reader import LogReader
 from savers._filesystem.log_summary import LogSummary
 from savers._filesystem.log_writer import LogWriter, write_file
@@ -109,7 +109,7 @@ class Store:
         """The bytes that each open log caches, where it caches any."""
         self._cached = 0
         self._guard = Lock()
-        self._shorts = self._new_locks()
+        self._write_locks = self._new_locks()
         self._is_marked = False
         """Whether the marker is known not to be one of an earlier version."""
         self.swept = False
@@ -120,10 +120,10 @@ class Store:
         """The ids behind names of directories that do not tell them; they never change."""
         _STORES.add(self)
 
-    def _new_locks(self) -> list[ShortLock]:
+    def _new_locks(self) -> list[WriteLock]:
         directory = layout.join(self.root, layout.LOCKS)
         return [
-            ShortLock(self.io, layout.join(directory, f"{stripe:02x}"), self._make_locks, self._lock_timeout)
+            WriteLock(self.io, layout.join(directory, f"{stripe:02x}"), self._make_locks, self._lock_timeout)
             for stripe in range(layout.STRIPES)
         ]
 
@@ -188,7 +188,7 @@ class Store:
 
     def write_marker(self, store_id: str) -> None:
         """Write the marker file of the current version; what stood there is replaced."""
-        temporary = layout.join(self.root, layout.marker_leftover(new_id()))
+        temporary = layout.join(self.root, layout.temporary_marker_name(new_id()))
         write_file(self.io, temporary, [pack_marker(store_id)])
         try:
             self.io.rename(temporary, layout.join(self.root, layout.MARKER))
@@ -217,17 +217,17 @@ class Store:
 
     def directory(self, thread_id: str, namespace: str = "") -> str:
         """The directory of a thread, or of one of its namespaces."""
-        return layout.join(self.root, layout.place_of(thread_id).name, layout.namespace_name(namespace))
+        return layout.join(self.root, layout.locate_thread(thread_id).name, layout.namespace_name(namespace))
 
-    def _make_place(self, thread_id: str, namespace: str) -> None:
+    def _make_directories(self, thread_id: str, namespace: str) -> None:
         if self.run_lock(thread_id, None).is_lost:
             # The lock of the run that puts this went with the directory, and so did its checkpoints.
             raise CheckpointConflictError(thread_id, WAS_REMOVED)
-        self.short(thread_id).revive()
+        self.write_lock(thread_id).reopen()
         directory = self.directory(thread_id)
         if not self.swept:
             self.sweep()
-        self._remove_leftover(layout.TEMPORARY + layout.place_of(thread_id).name)
+        self._remove_leftover(layout.TEMPORARY + layout.locate_thread(thread_id).name)
         self.update_marker()
         self.io.mkdir(directory)
         if namespace:
@@ -277,13 +277,13 @@ class Store:
 
     def free_leftover(self, thread_id: str) -> str:
         """A path to which the directory of a thread can be renamed before it is removed."""
-        name = layout.TEMPORARY + layout.place_of(thread_id).name
+        name = layout.TEMPORARY + layout.locate_thread(thread_id).name
         self._remove_leftover(name)
         if self.io.stat(layout.join(self.root, name)) is not None:
-            name = layout.TEMPORARY + layout.other_name(layout.place_of(thread_id).name)
+            name = layout.TEMPORARY + layout.random_thread_name(layout.locate_thread(thread_id).name)
         return layout.join(self.root, name)
 
-    def sync_place(self, thread_id: str, namespace: str) -> None:
+    def sync_directories(self, thread_id: str, namespace: str) -> None:
         """Bring the names that lead to a log to the disk."""
         if namespace:
             self.io.fsync_dir(self.directory(thread_id, namespace))
@@ -334,19 +334,19 @@ class Store:
             if status is not None and stat.S_ISDIR(status.st_mode):
                 found.append(name)
             elif status is not None:
-                kind = kind_of(status.st_mode)
+                kind = describe_file_type(status.st_mode)
                 _LOGGER.warning("%s is passed over, for it is %s where a directory should be", path, kind)
         return found
 
     # Locks
 
-    def short(self, thread_id: str) -> ShortLock:
+    def write_lock(self, thread_id: str) -> WriteLock:
         """The short lock of a thread."""
-        return self._shorts[layout.place_of(thread_id).stripe]
+        return self._write_locks[layout.locate_thread(thread_id).stripe]
 
-    def all_shorts(self) -> list[ShortLock]:
+    def all_write_locks(self) -> list[WriteLock]:
         """All short locks, in the order in which those who need several take them."""
-        return self._shorts
+        return self._write_locks
 
     def run_lock(self, thread_id: str, timeout: float | None) -> RunLock:
         """The run lock of a thread, not yet taken."""
@@ -354,7 +354,7 @@ class Store:
 
         def make() -> int:
             # Not beside a delete, which takes the directory away and brings the lock file of its own run back.
-            with self.short(thread_id):
+            with self.write_lock(thread_id):
                 self.io.mkdir(self.directory(thread_id))
                 return self.io.open(path, write=True, create=True)
 
@@ -399,13 +399,13 @@ class Store:
         directory = self.directory(thread_id, namespace)
         history = LogWriter(*self._arguments(path or layout.join(directory, layout.LOG), thread_id, namespace))
         history.compression = self.compression
-        history.make_place = lambda: self._make_place(thread_id, namespace)
+        history.make_directories = lambda: self._make_directories(thread_id, namespace)
         return history
 
     def _arguments(
         self, path: str, thread_id: str, namespace: str
     ) -> tuple[FileIO, str, tuple[str, str], bytes, Codec, StateSerializer | None]:
-        digest = layout.place_of(thread_id).digest
+        digest = layout.locate_thread(thread_id).digest
         return self.io, path, (thread_id, namespace), digest, self._codec, self._serializer
 
     def _keep(self, key: tuple[str, str, int], history: LogReader) -> LogReader:
@@ -445,7 +445,7 @@ class Store:
             closed = sum(self._close_idle(history, lambda: None) for history in logs)
         finally:
             self._guard.release()
-        return closed + sum(short.close_if_idle() for short in self._shorts)
+        return closed + sum(short.close_if_idle() for short in self._write_locks)
 
     def account(self, history: LogReader) -> None:
         """Note what a log caches after it was used, and drop what was used longest ago if that is too much."""
@@ -490,7 +490,7 @@ class Store:
         for history in histories:
             with history.mutex:
                 history.close()
-        for short in self._shorts:
+        for short in self._write_locks:
             short.close()
 
     def after_fork(self) -> None:
@@ -498,13 +498,13 @@ class Store:
         for history in self._open.values():
             history.pins = 0
             history.close()
-        for short in self._shorts:
-            short.forget()
+        for short in self._write_locks:
+            short.close_after_fork()
         self._open.clear()
         self._sizes.clear()
         self._cached = 0
         self._guard = Lock()
-        self._shorts = self._new_locks()
+        self._write_locks = self._new_locks()
 
 
 _STORES: Final[weakref.WeakSet[Store]] = weakref.WeakSet()

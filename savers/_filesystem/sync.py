@@ -52,13 +52,13 @@ def sync(store: Store, ticket: Ticket) -> None:
         if history.fd == fd:
             if history.suspect:
                 raise OSError(errno.EIO, "an earlier sync of this file failed", history.path)
-            if history.synced >= ticket.end and history.born_durably:
+            if history.synced >= ticket.end and history.creation_synced:
                 return
         mark = history.end if history.fd == fd else ticket.end
         try:
             store.io.fdatasync(fd)
-            if not history.born_durably:
-                store.sync_place(history.thread_id, history.namespace)
+            if not history.creation_synced:
+                store.sync_directories(history.thread_id, history.namespace)
         except OSError as error:
             if isinstance(error, FileNotFoundError) and store.io.stat(history.path) is None:
                 return  # Deleted meanwhile, and with it what there was to sync; or released, which syncs.
@@ -68,7 +68,7 @@ def sync(store: Store, ticket: Ticket) -> None:
             if history.fd == fd:
                 if history.suspect:  # The system tells a failure once, and that was somebody else's sync.
                     raise OSError(errno.EIO, "another sync of this file failed meanwhile", history.path)
-                history.synced, history.born_durably = max(history.synced, mark), True
+                history.synced, history.creation_synced = max(history.synced, mark), True
 
 
 class Flusher:

@@ -142,12 +142,12 @@ class _Checker:
         """Read all of it.
 
         Raises:
-            log.Unborn: its creation never finished.
+            log.IncompleteLog: its creation never finished.
             CheckpointCorruptionError: it is damaged.
             CheckpointFormatError: it is newer, or another thread's.
         """
         history = self.history
-        start = history._read_birth(size)  # noqa: SLF001 - of the same package
+        start = history._read_beginning(size)  # noqa: SLF001 - of the same package
         history.end = size
         self.records, self.good = 1, start
         for frame in history.scan(start, size, 1):
@@ -230,7 +230,7 @@ class _Checker:
 
 def verify(store: Store, thread_id: str | None, progress: Progress | None = None) -> StoreReport:
     """Look at one thread, or at all (None)."""
-    names = [layout.place_of(thread_id).name] if thread_id is not None else threads_of(store)
+    names = [layout.locate_thread(thread_id).name] if thread_id is not None else threads_of(store)
     tasks = [(name, files_of(store, layout.join(store.root, name))) for name in names]
     meter = Meter(store, [path for _, files in tasks for path in files], progress)
     reports = [check_thread(store, name, files, thread_id, meter) for name, files in tasks]
@@ -308,7 +308,7 @@ def files_of(store: Store, directory: str) -> list[str]:
 
 def is_log(name: str) -> bool:
     """Whether this is the name of a live or a released log."""
-    return name == layout.LOG or layout.version_of(name) is not None
+    return name == layout.LOG or layout.parse_version(name) is not None
 
 
 def check_thread(store: Store, name: str, files: list[str], thread_id: str | None, meter: Meter) -> ThreadReport:
@@ -320,7 +320,7 @@ def check_thread(store: Store, name: str, files: list[str], thread_id: str | Non
         report, ends = check_file(store, path, owner)
         if report is not None and report.state in {"torn", "damaged"} and owner is not None:
             # It may have been about to be written just now: nobody writes while we look again.
-            with suppress(OSError), store.short(owner):  # A directory that may not be written to has no locks.
+            with suppress(OSError), store.write_lock(owner):  # A directory that may not be written to has no locks.
                 report, ends = check_file(store, path, owner)
         meter.passed(path)
         if report is not None:
@@ -333,7 +333,7 @@ def check_thread(store: Store, name: str, files: list[str], thread_id: str | Non
         files=tuple(reports),
         unfinished=unfinished,  # type: ignore[arg-type]
         leftovers=tuple(path for path in others if os.path.basename(path).startswith(layout.TEMPORARY)),
-        set_aside=tuple(path for path in others if os.path.basename(path).startswith(layout.ASIDE)),
+        set_aside=tuple(path for path in others if os.path.basename(path).startswith(layout.SALVAGED_PREFIXES)),
     )
 
 
@@ -344,7 +344,7 @@ def _others(store: Store, directory: str) -> Iterator[str]:
         path = layout.join(directory, name)
         if layout.is_namespace(name):
             yield from _others(store, path)
-        elif name.startswith((layout.TEMPORARY, *layout.ASIDE)):
+        elif name.startswith((layout.TEMPORARY, *layout.SALVAGED_PREFIXES)):
             yield os.path.relpath(path, store.root)
 
 
@@ -356,7 +356,7 @@ def owner_of(store: Store, name: str, files: list[str]) -> str | None:
     for path in files:
         meta = description(store, path)
         thread_id = meta.get("thread")
-        if isinstance(thread_id, str) and layout.place_of(thread_id).name == name:
+        if isinstance(thread_id, str) and layout.locate_thread(thread_id).name == name:
             return thread_id
     return None
 
@@ -406,7 +406,7 @@ def check_file(store: Store, path: str, owner: str | None) -> tuple[FileReport |
     history = examined(store, path, owner, namespace)
     checker = _Checker(history)
     size, shown = 0, os.path.relpath(path, store.root)
-    is_released = layout.version_of(os.path.basename(path)) is not None
+    is_released = layout.parse_version(os.path.basename(path)) is not None
     state: FileState = "ok"
     offset, reason = 0, ""
     try:

@@ -55,7 +55,7 @@ class FileWatch(Watch):
         """
         super().__init__(interval)
         self._store, self._config, self._info = store, config, info
-        self._only = None if config is None else layout.place_of(config.thread).name
+        self._only = None if config is None else layout.locate_thread(config.thread).name
         self._marks: dict[str, dict[str, Bookmark]] = {}
         """Per thread's directory and namespace's."""
         self._versions: dict[_Place, int] = {}
@@ -244,7 +244,7 @@ class FileWatch(Watch):
 
     def _all_versions(self, place: _Place) -> list[int]:
         names = self._store.io.listdir(layout.join(self._store.root, *place))
-        return sorted(version for name in names if (version := layout.version_of(name)) is not None)
+        return sorted(version for name in names if (version := layout.parse_version(name)) is not None)
 
     def _rest(self, place: _Place, mark: Bookmark, *, is_gone: bool) -> Iterator[Change]:
         """What was still written to a file that was deleted, or written anew."""

@@ -226,7 +226,7 @@ def test_a_second_worker_takes_over_from_one_that_is_killed_in_a_node(place, sav
 
 def holds_lock(one, saver, thread):
     """Whether a process is the one that the lock file of a running thread names."""
-    path = Path(saver.base_directory, layout.place_of(thread).name, "run.lock")
+    path = Path(saver.base_directory, layout.locate_thread(thread).name, "run.lock")
     return f"process {one.process.pid} " in path.read_text()
 
 

@@ -19,7 +19,7 @@ def step(n, **state):
 
 
 def log_of(root, thread="t", namespace=""):
-    return Path(root, layout.place_of(thread).name, layout.namespace_name(namespace), "log")
+    return Path(root, layout.locate_thread(thread).name, layout.namespace_name(namespace), "log")
 
 
 def frames_of(path):

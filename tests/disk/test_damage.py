@@ -356,7 +356,7 @@ def test_leftovers_and_unfinished_work_are_reported_and_repaired(opener, disk, c
     saver.put(config, step(0, {"n": 0}))
     path = disk.log_of(saver.base_directory)
     root = path.parent.parent
-    dead = root / (layout.TEMPORARY + layout.place_of("dead").name)
+    dead = root / (layout.TEMPORARY + layout.locate_thread("dead").name)
     dead.mkdir()
     (dead / "log").write_text("private")
     (path.parent / "tmp-00000001").write_text("half")

@@ -40,7 +40,7 @@ def test_every_directory_that_an_import_makes_is_synced(died, lines, opener, tmp
     monkeypatch.setattr(os, "fsync", noted)
     import_logs(target, lines)
     root = tmp_path / "new"
-    thread = root / layout.place_of("x").name
+    thread = root / layout.locate_thread("x").name
     places = [str(thread / layout.namespace_name("sub")), str(thread), str(root)]
     for outer, inner in zip(places[1:], places, strict=False):
         assert len(synced) - synced[::-1].index(outer) > synced.index(inner), "the name after what it leads to"
@@ -51,8 +51,8 @@ def test_every_directory_that_an_import_makes_is_synced(died, lines, opener, tmp
 def test_an_import_into_the_directory_of_another_thread_is_refused(lines, opener, disk, tmp_path):
     target = opener(tmp_path / "new")
     target.put(RunnableConfig("victim"), disk.step(0))
-    victim = layout.place_of("victim").name
-    forged = [line.replace(layout.place_of("x").name, victim) for line in lines]
+    victim = layout.locate_thread("victim").name
+    forged = [line.replace(layout.locate_thread("x").name, victim) for line in lines]
     before = sorted((tmp_path / "new" / victim).iterdir())
     with (
         target.run_lock(RunnableConfig("victim")),
@@ -70,7 +70,7 @@ def test_an_import_takes_the_run_lock_of_the_thread(lines, opener, tmp_path):
     # Held on behalf of another process: by a descriptor of its own.
     with holder.run_lock(X):
         pass
-    fd = os.open(tmp_path / "new" / layout.place_of("x").name / "run.lock", os.O_RDWR)
+    fd = os.open(tmp_path / "new" / layout.locate_thread("x").name / "run.lock", os.O_RDWR)
     try:
         assert holder._store.io.lock(fd)
         with pytest.raises(ThreadBusyError):
@@ -84,7 +84,7 @@ def test_an_import_takes_the_run_lock_of_the_thread(lines, opener, tmp_path):
 
 def test_the_name_of_a_directory_is_the_one_that_the_store_uses():
     for thread in HOSTILE:
-        assert _directory_name(thread) == layout.place_of(thread).name
+        assert _directory_name(thread) == layout.locate_thread(thread).name
 
 
 def test_a_log_that_is_no_file_is_not_exported(lines, opener, tmp_path):

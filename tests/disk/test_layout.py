@@ -51,14 +51,14 @@ def test_the_directory_is_laid_out_as_specified(opener, disk, tmp_path, config):
     saver.put(config.replace(checkpoint_ns="inner/Graph"), disk.step(0))
     saver.release(config)
     saver.put(config, disk.step(1))
-    thread = disk.layout.place_of("t").name
+    thread = disk.layout.locate_thread("t").name
     inner = disk.layout.namespace_name("inner/Graph")
     assert thread.startswith("t-t-")
     assert inner.startswith("n-inner-graph-")
     found = {str(path.relative_to(tmp_path / "store")) for path in files_below(tmp_path / "store")}
     assert found == {
         "graphkit.store",
-        f"locks/{disk.layout.place_of('t').stripe:02x}",
+        f"locks/{disk.layout.locate_thread('t').stripe:02x}",
         f"{thread}/run.lock",
         f"{thread}/log",
         f"{thread}/v000001.log",

@@ -22,8 +22,8 @@ if not hasattr(os, "symlink") or os.name != "posix":
 
 SECRET = "the secret of another store"
 X, INNER = RunnableConfig("x"), RunnableConfig("x", checkpoint_ns="sub")
-THREAD, NAMESPACE = layout.place_of("x").name, layout.namespace_name("sub")
-STRIPE = f"{layout.place_of('x').stripe:02x}"
+THREAD, NAMESPACE = layout.locate_thread("x").name, layout.namespace_name("sub")
+STRIPE = f"{layout.locate_thread('x').stripe:02x}"
 PLACES = {
     "thread": THREAD,
     "namespace": f"{THREAD}/{NAMESPACE}",
@@ -37,7 +37,7 @@ PLACES = {
     "marker": "graphkit.store",
     "new log": f"{THREAD}/tmp-0badcafe",
     "deleted thread": f"tmp-{THREAD}",
-    "other deleted thread": "tmp-" + layout.place_of("gone").name,
+    "other deleted thread": "tmp-" + layout.locate_thread("gone").name,
     "torn": f"{THREAD}/torn-1-64.bin",
     "release": "r-" + THREAD.removeprefix("t-"),
 }
@@ -199,7 +199,7 @@ def test_a_link_in_place_of_a_thread_is_a_clear_error_and_is_reported(templates,
     saver.close()
 
 
-@pytest.mark.parametrize("name", [f"tmp-{THREAD}", "tmp-" + layout.place_of("gone").name])
+@pytest.mark.parametrize("name", [f"tmp-{THREAD}", "tmp-" + layout.locate_thread("gone").name])
 def test_a_link_named_like_a_deleted_thread_is_removed_and_nothing_else(name, tmp_path):
     root, home = tmp_path / "store", tmp_path / "home"
     filled(root, "mine")

@@ -33,7 +33,7 @@ def without_fdatasync():
 
 
 def without_directory_sync():
-    return mock.patch.object(store.Store, "sync_place", nothing)
+    return mock.patch.object(store.Store, "sync_directories", nothing)
 
 
 def forgetting(_, history, __):

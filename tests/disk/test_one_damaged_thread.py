@@ -137,7 +137,7 @@ def test_a_thread_that_the_file_system_refuses_to_open_is_like_a_damaged_one(num
     saver = opener()
     for thread in "abc":
         saver.put(RunnableConfig(thread), disk.step(0))
-    refused = opener(io=Refusing(layout.place_of("b").name, number))
+    refused = opener(io=Refusing(layout.locate_thread("b").name, number))
     assert [one.thread_id for one in refused.search({})] == ["a", "c"]
     assert refused.interrupts() == []
     with pytest.raises(CheckpointStorageError, match=r"\['b'\]") as caught:

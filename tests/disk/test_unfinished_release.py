@@ -185,4 +185,4 @@ def test_listing_threads_opens_no_log_but_that_of_an_unfinished_release(disk, op
     io.reset()
     assert len(reader.threads()) == 20
     assert io.calls.count("open") <= 2
-    assert layout.thread_released_by("r-nonsense") is None
+    assert layout.parse_releasing_name("r-nonsense") is None

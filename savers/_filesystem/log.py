@@ -55,6 +55,7 @@ __all__ = [
     "CHECKPOINT",
     "COMPRESSED",
     "DATA",
+    "END_READ",
     "FRAME_SIZE",
     "HEADER_SIZE",
     "KEY",
@@ -70,7 +71,6 @@ __all__ = [
     "REPLACE",
     "SCATTERED",
     "SYNC",
-    "TAIL_READ",
     "TOMBSTONE",
     "TRAILER_SIZE",
     "WINDOW",
@@ -98,7 +98,7 @@ __all__ = [
 
 MAX_DISTANCE: Final = 0xF000_0000
 WINDOW: Final = 1 << 22
-TAIL_READ: Final = 1 << 16
+END_READ: Final = 1 << 16
 
 
 def scan(
@@ -194,7 +194,7 @@ class BackwardReader:
         """Step back over the zeros at the end of a log, but not over those at the end of a record of version 1."""
         end = self._at
         while self._at > HEADER_SIZE:
-            start = max(HEADER_SIZE, self._at - TAIL_READ)
+            start = max(HEADER_SIZE, self._at - END_READ)
             data = self._read(start, self._at)[start - self._base : self._at - self._base]
             kept = data.rstrip(b"\0")
             self._at = start + len(kept)
@@ -225,6 +225,6 @@ class BackwardReader:
 
     def _read(self, start: int, end: int) -> bytes:
         if start < self._base:
-            first = max(0, min(start, end - TAIL_READ))
+            first = max(0, min(start, end - END_READ))
             self._data, self._base = self._io.read_at(self._fd, first, end - first), first
         return self._data

@@ -49,7 +49,7 @@ class LogFollower(LogReader):
             self.inode = found.st_ino
             start = self._read_beginning(found.st_size)
             limit = found.st_size if end is None else min(end, found.st_size)
-            if limit > start and not self._read_tail(limit, start):
+            if limit > start and not self._read_end(limit, start):
                 self._read_all(limit)
         except log.IncompleteLog:
             self.close()
@@ -64,18 +64,18 @@ class LogFollower(LogReader):
         """What was appended since."""
         size = self.io.fstat(self.fd).st_size
         for frame in self.scan(self.end, size, self.seq):
-            self._take(frame, tracked=False)
+            self._take_frame(frame, tracked=False)
             self.seq, self.end = frame.seq + 1, frame.end
             yield from self._told(frame, info)
 
     def _told(self, frame: log.Frame, info: Info) -> Iterator[Change]:
         place = self.thread_id, self.namespace
-        if frame.type == log.CHECKPOINT and self.tail is not None:
-            latest = info(self, self.tail)
+        if frame.type == log.CHECKPOINT and self.last_checkpoint is not None:
+            latest = info(self, self.last_checkpoint)
             yield Change("checkpoint", *place, latest, at=latest.created_at)
         elif frame.type == log.WRITE:
             beside, values = payloads.decode_writes(self.path, frame)
-            entry = self._known(beside)
+            entry = self._find_loaded(beside)
             about = None if entry is None else info(self, entry)
             writes = {key: self._value(key, packed) for key, packed in values.items()}
             yield from changes_in_writes(place, about, writes, self._written_at())
@@ -105,14 +105,14 @@ class LogFollower(LogReader):
 
     def latest_changes(self, info: Info) -> Iterator[Change]:
         """The latest checkpoint and what is recorded beside it, as if it were new."""
-        entry = self.latest()
+        entry = self.find_latest()
         if entry is not None:
             yield from self._entry_told(entry, info)
         self.index = None
 
     def changes_after(self, id: str | None, info: Info) -> Iterator[Change]:
         """The checkpoints after one, in a log that was written anew, and what is beside that one; all if it is gone."""
-        entries = self.listing().entries
+        entries = self.load_index().checkpoints
         known = next((number for number, entry in enumerate(entries) if entry.id == id), -1)
         if known >= 0:
             yield from self._beside(entries[known], info)
@@ -128,11 +128,11 @@ class LogFollower(LogReader):
         yield from self._beside(entry, info)
 
     def _beside(self, entry: StoredCheckpoint, info: Info) -> Iterator[Change]:
-        values = {key: self._value(key, packed) for key, packed in self.packed_values_of(entry).items()}
+        values = {key: self._value(key, packed) for key, packed in self.read_packed_writes(entry).items()}
         place = self.thread_id, self.namespace
         yield from changes_in_writes(place, info(self, entry), values, self._written_at())
 
     def bookmark(self) -> Bookmark:
         """Where it was read to."""
-        last = None if self.tail is None else self.tail.id
+        last = None if self.last_checkpoint is None else self.last_checkpoint.id
         return Bookmark(self.inode, self.end, last, self.closed_by is not None)

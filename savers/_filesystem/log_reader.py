@@ -44,35 +44,35 @@ class Index:
     """All checkpoints of a log in the order of the history, oldest first."""
 
     def __init__(self) -> None:
-        self.entries: list[StoredCheckpoint] = []
+        self.checkpoints: list[StoredCheckpoint] = []
         self._places: dict[str, int] = {}
 
     def find(self, id: str) -> StoredCheckpoint | None:
         """The checkpoint with this id; the newest of several."""
         place = self._places.get(id)
-        return None if place is None else self.entries[place]
+        return None if place is None else self.checkpoints[place]
 
     def add(self, entry: StoredCheckpoint, target: str | None) -> bool:
         """Take in a record that follows; False if it replaces a checkpoint that there is not."""
         if target is None:
-            self._places[entry.id] = len(self.entries)
-            self.entries.append(entry)
+            self._places[entry.id] = len(self.checkpoints)
+            self.checkpoints.append(entry)
             return True
         place = self._places.get(target)
         if place is None:
             return False
-        old = self.entries[place]
-        entry.writes, entry.nothing, entry.tags = old.writes, old.nothing, old.tags
-        self.entries[place] = entry
+        old = self.checkpoints[place]
+        entry.writes, entry.cleared, entry.tags = old.writes, old.cleared, old.tags
+        self.checkpoints[place] = entry
         if target != entry.id:
-            self._places = {one.id: number for number, one in enumerate(self.entries)}
+            self._places = {one.id: number for number, one in enumerate(self.checkpoints)}
         return True
 
 
 class LogReader:
     """An open log. Not for several threads at once: hold `mutex`."""
 
-    released = False
+    expects_release = False
     """Whether a log that ends in RELEASE is what we are looking for."""
 
     def __init__(
@@ -98,9 +98,9 @@ class LogReader:
         self._fds_to_close: list[int] = []
         self.boot = boot_number()
         self.fd = -1
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.header: log.Header | None = None
         self.version = log.MAJOR
         """The major version of the file; that of new files if there is none."""
@@ -110,21 +110,21 @@ class LogReader:
         self.synced = 0
         """Up to here the file is known to be on the disk."""
         self.creation_synced = False
-        self.refusal: OSError | None = None
+        self.read_only_error: OSError | None = None
         """Why the file is open for reading only, if it is."""
         self.seq = 0
         self.is_scattered = False
         """Whether what belongs to a checkpoint may stand anywhere behind it; see SCATTERED."""
         self.closed_by: log.Frame | None = None
         """The RELEASE or TOMBSTONE record at the end, if any."""
-        self.tail: StoredCheckpoint | None = None
+        self.last_checkpoint: StoredCheckpoint | None = None
         """The last checkpoint record, which the next one is relative to."""
         self.depth = 0
         self.table: delta.Table | None = None
         self.state: FrozenDict | None = None
         """The tail's state, if it is at hand."""
-        self.key_length = 0
-        self.key_end = 0
+        self.keyframe_length = 0
+        self.keyframe_end = 0
         self.index: Index | None = None
 
     # Opening and closing
@@ -137,7 +137,7 @@ class LogReader:
             else:
                 self.io.close(self.fd)
             self.fd = -1
-        self._forget()
+        self._reset()
 
     def drop_caches(self) -> None:
         """Forget the state and the index; they are read again when they are needed."""
@@ -167,7 +167,7 @@ class LogReader:
         if self.fd >= 0:
             try:
                 found = self.io.fstat(self.fd)
-                if found.st_size == self.end and found.st_nlink and (self.closed_by is None or self.released):
+                if found.st_size == self.end and found.st_nlink and (self.closed_by is None or self.expects_release):
                     return True
                 if found.st_nlink and found.st_size > self.end > 0 and self.closed_by is None:
                     self._read_on(found.st_size)
@@ -202,11 +202,11 @@ class LogReader:
             if error.errno not in _READ_ONLY:
                 raise
             self.fd = self.io.open(self.path)
-            self.refusal = error
+            self.read_only_error = error
         try:
             size = self.io.fstat(self.fd).st_size
             start = self._read_beginning(size)
-            if not self._read_tail(size, start):
+            if not self._read_end(size, start):
                 self._read_all(size)
         except log.IncompleteLog:
             self.close()
@@ -214,7 +214,7 @@ class LogReader:
         except BaseException:
             self.close()
             raise
-        return self.closed_by is None or self.released
+        return self.closed_by is None or self.expects_release
 
     def _read_beginning(self, size: int, data: bytes | None = None) -> int:
         """Check the header and the META record; returns where the records begin. `data`: the file's beginning."""
@@ -252,7 +252,7 @@ class LogReader:
             how = "with a state_serializer" if opaque else "without a state_serializer"
             raise CheckpointFormatError(self.path, f"it was written {how}; open the store in the same way")
 
-    def _read_tail(self, size: int, start: int) -> bool:
+    def _read_end(self, size: int, start: int) -> bool:
         """Find the last checkpoint from the end of the file; False if the log must be read from its beginning."""
         tail = log.BackwardReader(self.io, self.fd, self.fid, size)
         if self.version == log.MAJOR:
@@ -267,21 +267,21 @@ class LogReader:
                 break
         else:
             return False
-        if not self._is_tail_whole(tail, after, end):
+        if not self._has_unlost_end(tail, after, end):
             return False
         self.seq, self.end = after[0].seq + 1, end
         self.is_scattered = after[0].is_scattered
         last = after.pop()
         if last.type == log.CHECKPOINT:
             try:
-                self._load_tail(last)
+                self._load_last_checkpoint(last)
             except CheckpointCorruptionError:
                 return False  # Reading from the beginning tells damage from records that a power loss took.
         for frame in reversed(after):
-            self._take_beside(frame)
+            self._take_other(frame)
         return end >= start
 
-    def _is_tail_whole(self, tail: log.BackwardReader, seen: Sequence[log.Frame], end: int) -> bool:
+    def _has_unlost_end(self, tail: log.BackwardReader, seen: Sequence[log.Frame], end: int) -> bool:
         """Whether the records are there that a power loss may have taken while it left later ones.
 
         Those are the records that no later one vouches for. Nothing is lost within one boot, so of a log that was
@@ -300,26 +300,26 @@ class LogReader:
             self.synced = end  # What could be read in a later boot than it was written in is on the disk.
         return True
 
-    def _load_tail(self, last: log.Frame) -> None:
+    def _load_last_checkpoint(self, last: log.Frame) -> None:
         key = last.offset - last.key
         for depth, (decoded, end) in enumerate(self._chain(key, last.end)):
             self._advance(decoded, depth, end)
-        assert self.tail is not None
-        if self.tail.offset != last.offset:
+        assert self.last_checkpoint is not None
+        if self.last_checkpoint.offset != last.offset:
             raise CheckpointCorruptionError(self.path, last.offset, "its keyframe does not lead to it")
 
-    def _advance(self, decoded: payloads.Decoded, depth: int, end: int) -> None:
+    def _advance(self, decoded: payloads.DecodedRecord, depth: int, end: int) -> None:
         if decoded.table is not None:
-            self.table = self._table_of(decoded)
-            self.key_length, self.key_end = self.table.length, end
+            self.table = self._build_table(decoded)
+            self.keyframe_length, self.keyframe_end = self.table.length, end
         elif self.table is not None:
-            self._apply(self.table, decoded)
-        self.tail, self.depth, self.state = decoded.entry, depth, None
+            self._apply_change(self.table, decoded)
+        self.last_checkpoint, self.depth, self.state = decoded.checkpoint, depth, None
 
     def _read_all(self, size: int) -> None:
         """Read the log forward from its beginning, as far as it is good."""
         self.index = Index()
-        self.table = self.tail = self.state = None
+        self.table = self.last_checkpoint = self.state = None
         self.seq, self.end = 1, self._first_record()
         self._read_on(size)
 
@@ -329,7 +329,7 @@ class LogReader:
     def _read_on(self, size: int) -> None:
         """Take in what stands behind the known end."""
         for frame in self.scan(self.end, size, self.seq):
-            self._take(frame)
+            self._take_frame(frame)
             self.seq, self.end, self.synced = frame.seq + 1, frame.end, max(self.synced, frame.vouched)
             self.is_scattered = frame.is_scattered
 
@@ -337,57 +337,57 @@ class LogReader:
         """Yield the records of this log between two positions; see `log.scan`."""
         return log.scan(self.io, self.fd, self.path, self.fid, start, end, seq, data, version=self.version)
 
-    def _take(self, frame: log.Frame, *, tracked: bool = True) -> None:
+    def _take_frame(self, frame: log.Frame, *, tracked: bool = True) -> None:
         if frame.type != log.CHECKPOINT:
-            self._take_beside(frame)
+            self._take_other(frame)
             return
-        base = self.tail
+        base = self.last_checkpoint
         decoded = payloads.decode_checkpoint(self.path, frame, base, self._codec.unpack)
         is_key = frame.flags & log.KEY
-        if decoded.entry.key != (frame.offset if is_key or base is None else base.key):
+        if decoded.checkpoint.keyframe_offset != (frame.offset if is_key or base is None else base.keyframe_offset):
             raise CheckpointCorruptionError(self.path, frame.offset, "it names another record as its keyframe")
         depth = 0 if is_key else self.depth + 1
         if tracked:
             self._advance(decoded, depth, frame.end)
         else:
-            self.tail, self.depth = decoded.entry, depth
-        self._list(decoded.entry, decoded.target)
+            self.last_checkpoint, self.depth = decoded.checkpoint, depth
+        self._add_to_index(decoded.checkpoint, decoded.target)
 
-    def _list(self, entry: StoredCheckpoint, target: str | None) -> None:
+    def _add_to_index(self, entry: StoredCheckpoint, target: str | None) -> None:
         if self.index is not None and not self.index.add(entry, target):
             raise CheckpointCorruptionError(self.path, entry.offset, "it replaces a checkpoint that is not there")
 
-    def _take_beside(self, frame: log.Frame) -> None:
+    def _take_other(self, frame: log.Frame) -> None:
         if frame.type in {log.RELEASE, log.TOMBSTONE}:
             self.closed_by = frame
         else:
-            self._note_beside(frame, self._known)
+            self._apply_writes_and_tags(frame, self._find_loaded)
 
-    def _note_beside(self, frame: log.Frame, known: Callable[[str], StoredCheckpoint | None]) -> None:
+    def _apply_writes_and_tags(self, frame: log.Frame, known: Callable[[str], StoredCheckpoint | None]) -> None:
         if frame.type == log.WRITE:
             owner, values = payloads.decode_writes(self.path, frame)
             if (entry := known(owner)) is not None:
-                entry.take_writes(values, frame.offset)
+                entry.add_writes(values, frame.offset)
         elif frame.type == log.MARK:
             owner, add, remove = payloads.decode_tags(self.path, frame)
             if (entry := known(owner)) is not None:
                 entry.tags = payloads.merge_tags(entry.tags, add, remove)
 
-    def _known(self, id: str) -> StoredCheckpoint | None:
+    def _find_loaded(self, id: str) -> StoredCheckpoint | None:
         if self.index is not None:
             return self.index.find(id)
-        return self.tail if self.tail is not None and self.tail.id == id else None
+        return self.last_checkpoint if self.last_checkpoint is not None and self.last_checkpoint.id == id else None
 
-    def values_of(self, entry: StoredCheckpoint) -> dict[str, Any]:
+    def read_writes(self, entry: StoredCheckpoint) -> dict[str, Any]:
         """What was recorded beside a checkpoint, in the order of its first recording."""
-        packed = self.packed_values_of(entry)
+        packed = self.read_packed_writes(entry)
         try:
             return {key: self._codec.unpack(value, key) for key, value in packed.items()}
         except MalformedDataError as error:
             reason = f"what is recorded beside it makes no sense: {error}"
             raise CheckpointCorruptionError(self.path, entry.offset, reason) from error
 
-    def packed_values_of(self, entry: StoredCheckpoint) -> dict[str, bytes]:
+    def read_packed_writes(self, entry: StoredCheckpoint) -> dict[str, bytes]:
         """What was recorded beside a checkpoint, packed, in the order of its first recording."""
         frames: dict[int, Mapping[str, bytes]] = {}
         for offset in entry.writes.values():
@@ -396,12 +396,12 @@ class LogReader:
                 frames[offset] = payloads.decode_writes(self.path, frame)[1]
         return {key: frames[offset][key] for key, offset in entry.writes.items()}
 
-    def closing_version(self) -> int:
+    def read_closing_version(self) -> int:
         """The version that the RELEASE record at the end names."""
         assert self.closed_by is not None
         return payloads.decode_ending(self.path, self.closed_by)
 
-    def checkpoint(
+    def make_checkpoint(
         self, entry: StoredCheckpoint, state: FrozenDict | None, load: Callable[[], FrozenDict] | None
     ) -> Checkpoint:
         """An entry as a Checkpoint, with its state or the way to load it."""
@@ -410,52 +410,56 @@ class LogReader:
 
     # Looking things up
 
-    def listing(self) -> Index:
+    def load_index(self) -> Index:
         """The index, built by a scan of the log if this is the first time."""
         if self.fd < 0:
             return Index()
         if self.index is None:
-            end, kept = self.end, (self.table, self.state, self.key_length, self.key_end)
+            end, kept = self.end, (self.table, self.state, self.keyframe_length, self.keyframe_end)
             try:
-                self.table, self.tail, self.index = None, None, Index()
+                self.table, self.last_checkpoint, self.index = None, None, Index()
                 self.seq, self.end = 1, self._first_record()
                 for frame in self.scan(self.end, end, 1):
-                    self._take(frame, tracked=False)
+                    self._take_frame(frame, tracked=False)
                     self.seq, self.end = frame.seq + 1, frame.end
             except BaseException:
                 self.close()
                 raise
-            self.table, self.state, self.key_length, self.key_end = kept
+            self.table, self.state, self.keyframe_length, self.keyframe_end = kept
         return self.index
 
-    def latest(self) -> StoredCheckpoint | None:
+    def find_latest(self) -> StoredCheckpoint | None:
         """The last checkpoint of the history."""
-        if self.index is None and (self.tail is None or not self.tail.replaces):
-            return self.tail
-        entries = self.listing().entries
+        if self.index is None and (self.last_checkpoint is None or not self.last_checkpoint.is_replacement):
+            return self.last_checkpoint
+        entries = self.load_index().checkpoints
         return entries[-1] if entries else None
 
     def find(self, id: str | None) -> StoredCheckpoint | None:
         """The checkpoint with an id, or the latest."""
         if id is None:
-            return self.latest()
-        if self.tail is not None and self.tail.id == id and not self.tail.replaces:
-            return self.tail
-        return self.listing().find(id)
+            return self.find_latest()
+        if (
+            self.last_checkpoint is not None
+            and self.last_checkpoint.id == id
+            and not self.last_checkpoint.is_replacement
+        ):
+            return self.last_checkpoint
+        return self.load_index().find(id)
 
     # Reading a state
 
-    def state_of(self, entry: StoredCheckpoint) -> FrozenDict:
+    def load_state(self, entry: StoredCheckpoint) -> FrozenDict:
         """The state of a checkpoint of this log.
 
         Raises:
             CheckpointCorruptionError: its bytes are damaged.
             CheckpointSerializationError: they hold a type that is not registered.
         """
-        is_tail = self.tail is not None and entry.offset == self.tail.offset
+        is_tail = self.last_checkpoint is not None and entry.offset == self.last_checkpoint.offset
         if is_tail and self.state is not None and self.state.kind != PRIVATE:
             return self.state
-        table = self.table_of(entry)
+        table = self.load_table(entry)
         bodies = self.bodies(table, entry)
         try:
             state = self._decode(table, bodies)
@@ -475,25 +479,25 @@ class LogReader:
             dict.__setitem__(state, name, unpack(delta.header(value.kind, value.count) + body, name))
         return state
 
-    def table_of(self, entry: StoredCheckpoint) -> delta.Table:
+    def load_table(self, entry: StoredCheckpoint) -> delta.Table:
         """The packed state of a checkpoint; not to be changed."""
-        if self.table is not None and self.tail is not None and entry.offset == self.tail.offset:
+        if self.table is not None and self.last_checkpoint is not None and entry.offset == self.last_checkpoint.offset:
             return self.table
         table: delta.Table | None = None
-        for decoded, _ in self._chain(entry.key, entry.offset + entry.size):
+        for decoded, _ in self._chain(entry.keyframe_offset, entry.offset + entry.size):
             if decoded.table is not None:
-                table = self._table_of(decoded)
+                table = self._build_table(decoded)
             elif table is not None:
-                self._apply(table, decoded)
+                self._apply_change(table, decoded)
         if table is None:
             raise CheckpointCorruptionError(self.path, entry.offset, "it has no keyframe")
         return table
 
     def bodies(self, table: delta.Table, entry: StoredCheckpoint) -> list[bytes]:
         """The bytes of all values of a packed state."""
-        return self.bodies_of(table.values.values(), entry)
+        return self.read_bodies(table.values.values(), entry)
 
-    def bodies_of(self, values: Iterable[delta.Value], entry: StoredCheckpoint) -> list[bytes]:
+    def read_bodies(self, values: Iterable[delta.Value], entry: StoredCheckpoint) -> list[bytes]:
         """The bytes of some values of a packed state."""
         try:
             return delta.bodies(values, self._read)
@@ -511,10 +515,10 @@ class LogReader:
             raise delta.Mismatch
         return self.io.read_at(self.fd, start, length)
 
-    def recent(self, limit: int) -> list[StoredCheckpoint]:
+    def find_recent(self, limit: int) -> list[StoredCheckpoint]:
         """The last entries, oldest first; reads no further back than to the keyframe of the first of them."""
         found = None if self.index is not None else self._from_the_end(limit)
-        return (self.listing() if found is None else found).entries[-limit:]
+        return (self.load_index() if found is None else found).checkpoints[-limit:]
 
     def _from_the_end(self, limit: int) -> Index | None:
         """An index of the end of the log with at least so many entries; None if it is to be read whole."""
@@ -530,18 +534,18 @@ class LogReader:
         for frame in self.scan(start, self.end, first.seq):
             if frame.type == log.CHECKPOINT:
                 decoded = payloads.decode_checkpoint(self.path, frame, base, self._codec.unpack)
-                base = decoded.entry
+                base = decoded.checkpoint
                 index.add(base, decoded.target)  # what takes the place of one further back is not of these
             else:
-                self._note_beside(frame, index.find)
-        return index if len(index.entries) >= limit else None
+                self._apply_writes_and_tags(frame, index.find)
+        return index if len(index.checkpoints) >= limit else None
 
-    def _chain(self, key: int, end: int) -> list[tuple[payloads.Decoded, int]]:
+    def _chain(self, key: int, end: int) -> list[tuple[payloads.DecodedRecord, int]]:
         """The checkpoint records from a keyframe on, each with its end."""
         if not log.HEADER_SIZE <= key < end:
             raise CheckpointCorruptionError(self.path, end, "the record before it names no keyframe")
         data = self.io.read_at(self.fd, key, end - key)
-        chain: list[tuple[payloads.Decoded, int]] = []
+        chain: list[tuple[payloads.DecodedRecord, int]] = []
         offset = key
         base: StoredCheckpoint | None = None
         while offset < end:
@@ -553,40 +557,40 @@ class LogReader:
                     raise CheckpointCorruptionError(self.path, offset, "it is not the keyframe that it should be")
                 decoded = payloads.decode_checkpoint(self.path, frame, base, self._codec.unpack)
                 chain.append((decoded, frame.end))
-                base = decoded.entry
+                base = decoded.checkpoint
             offset = frame.end
         return chain
 
-    def _apply(self, table: delta.Table, decoded: payloads.Decoded) -> None:
+    def _apply_change(self, table: delta.Table, decoded: payloads.DecodedRecord) -> None:
         try:
             table.apply(decoded.ops, decoded.data, decoded.start)
         except delta.MALFORMED as error:
             reason = f"the change makes no sense: {error}"
-            raise CheckpointCorruptionError(self.path, decoded.entry.offset, reason) from error
+            raise CheckpointCorruptionError(self.path, decoded.checkpoint.offset, reason) from error
 
-    def _table_of(self, decoded: payloads.Decoded) -> delta.Table:
+    def _build_table(self, decoded: payloads.DecodedRecord) -> delta.Table:
         """The table that a keyframe carries, with the keyframe's own changes."""
-        position, listed = decoded.entry.offset, decoded.table or ()
+        position, listed = decoded.checkpoint.offset, decoded.table or ()
         table = delta.Table(opaque=self._serializer is not None)
-        seen: dict[int, payloads.Decoded] = {position: decoded}
+        seen: dict[int, payloads.DecodedRecord] = {position: decoded}
         depths: dict[str, int] = {}
         try:
             table.names = list(listed[::2])
             for name, entry in zip(table.names, listed[1::2], strict=True):
                 value = delta.Value(delta.OPAQUE, 0, 0, 0, [])
                 if entry is not None:
-                    value = delta.value_of(entry, position, lambda at, name=name: self._earlier(at, name, seen))  # type: ignore[misc]
+                    value = delta.value_of(entry, position, lambda at, name=name: self._find_value_at(at, name, seen))  # type: ignore[misc]
                 depths[name] = value.depth
                 table.values[name] = value
         except (*delta.MALFORMED, RecursionError) as error:
             raise CheckpointCorruptionError(self.path, position, f"the keyframe makes no sense: {error}") from error
-        self._apply(table, decoded)
+        self._apply_change(table, decoded)
         for name, value in table.values.items():
             if value.base is None:
                 value.named_by(position, depths.get(name, 0))
         return table
 
-    def _earlier(self, position: int, name: str, seen: dict[int, payloads.Decoded]) -> delta.Value:
+    def _find_value_at(self, position: int, name: str, seen: dict[int, payloads.DecodedRecord]) -> delta.Value:
         """A value as the keyframe at a position left it."""
         if position not in seen:
             frame = log.read_frame(self.io, self.fd, self.path, self.fid, position, self.end)
@@ -598,7 +602,7 @@ class LogReader:
         entry = listed[table.names.index(name) * 2 + 1]
         value = delta.Value(delta.OPAQUE, 0, 0, 0, [])
         if entry is not None:
-            value = delta.value_of(entry, position, lambda at: self._earlier(at, name, seen))
+            value = delta.value_of(entry, position, lambda at: self._find_value_at(at, name, seen))
         depth = value.depth
         table.values[name] = value
         table.only(name, decoded.ops, decoded.data, decoded.start)

@@ -28,7 +28,7 @@ class LogSummary(LogReader):
     last: StoredCheckpoint
     """The last of them."""
 
-    def look(self) -> bool:
+    def read(self) -> bool:
         """Read it; False if a glance does not do.
 
         Raises:
@@ -54,20 +54,22 @@ class LogSummary(LogReader):
             frames.append(frame)
         return bool(self.count) and self._take_apart(frames)
 
-    def _advance(self, decoded: payloads.Decoded, depth: int, end: int) -> None:  # noqa: ARG002 - as in every log
+    def _advance(self, decoded: payloads.DecodedRecord, depth: int, end: int) -> None:  # noqa: ARG002 - as in every log
         # Without the state, for nothing is appended.
-        self.tail = decoded.entry
+        self.last_checkpoint = decoded.checkpoint
 
     def _take_apart(self, frames: list[log.Frame]) -> bool:
         """The records from the last keyframe on."""
         for frame in frames:
             if frame.type == log.CHECKPOINT:
-                self.tail = payloads.decode_checkpoint(self.path, frame, self.tail, self._codec.unpack).entry
+                self.last_checkpoint = payloads.decode_checkpoint(
+                    self.path, frame, self.last_checkpoint, self._codec.unpack
+                ).checkpoint
             else:
-                self._take_beside(frame)
-        assert self.tail is not None
-        self.last = self.tail
-        return not self.tail.replaces
+                self._take_other(frame)
+        assert self.last_checkpoint is not None
+        self.last = self.last_checkpoint
+        return not self.last_checkpoint.is_replacement
 
     def __enter__(self) -> Self:
         return self

@@ -66,7 +66,7 @@ class LogWriter(LogReader):
         if target is not None and self.find(target) is None:
             raise CheckpointNotFoundError(self.thread_id, f"checkpoint {target}")
         if target is not None:
-            self.listing()
+            self.load_index()
         state = checkpoint.state
         draft = self._draft(checkpoint, state)
         if self._serializer is None:
@@ -96,13 +96,13 @@ class LogWriter(LogReader):
         if not self._store_change(entry, draft, order, target):
             self._store_keyframe(entry, draft, order, packed, target)
         entry.size = self.end - entry.offset
-        self.tail, self.state = entry, None
+        self.last_checkpoint, self.state = entry, None
         if self.index is not None:
-            self._list(entry, target)
+            self._add_to_index(entry, target)
 
     def _store_change(self, entry: StoredCheckpoint, draft: delta.Draft, order: list[str], target: str | None) -> bool:
         """Append a checkpoint as what changed; False if a keyframe is needed, or better."""
-        base, table = self.tail, self.table
+        base, table = self.last_checkpoint, self.table
         if base is None or table is None or not self._fits(table, draft, order):
             return False
         ops, data, flags = self._emit(draft, table.names)
@@ -111,9 +111,9 @@ class LogWriter(LogReader):
         if target is not None:
             flags |= log.REPLACE
         payload = payloads.pack_change(base, entry, ops, target, data, self._codec.pack)
-        back, key = self.end - base.offset, self.end - base.key
+        back, key = self.end - base.offset, self.end - base.keyframe_offset
         entry.offset = self._write(log.CHECKPOINT, payload, flags, back, key)
-        entry.key = base.key
+        entry.keyframe_offset = base.keyframe_offset
         table.apply(ops, data, self.end - log.TRAILER_SIZE - len(data))
         self.depth += 1
         return True
@@ -145,9 +145,9 @@ class LogWriter(LogReader):
                 flags |= log.COMPRESSED
             if target is not None:
                 flags |= log.REPLACE
-            entry.offset = entry.key = self._write(log.CHECKPOINT, payload, flags | log.KEY)
+            entry.offset = entry.keyframe_offset = self._write(log.CHECKPOINT, payload, flags | log.KEY)
             data_start = self.end - log.TRAILER_SIZE - len(data)
-            table = self._table_of(payloads.Decoded(entry, ops, listed, target, data, data_start))
+            table = self._build_table(payloads.DecodedRecord(entry, ops, listed, target, data, data_start))
         except BaseException:
             # What it needed to read could not be read, or not all of it could be written: none of it may stand.
             if self.fd >= 0 and self.end > start:
@@ -158,7 +158,7 @@ class LogWriter(LogReader):
                     self._abandon()
             raise
         self.table, self.depth = table, 0
-        self.key_length, self.key_end = table.length, self.end
+        self.keyframe_length, self.keyframe_end = table.length, self.end
 
     def _spill(self, draft: delta.Draft, packed: Callable[[str], bytes]) -> dict[str, delta.Value]:
         """Append the bytes of large values of a draft as DATA records, and take these values out of it."""
@@ -209,8 +209,8 @@ class LogWriter(LogReader):
         return self._found(state, table)
 
     def _current_table(self) -> delta.Table | None:
-        if self.table is None and self.tail is not None:
-            self.table = self.table_of(self.tail)
+        if self.table is None and self.last_checkpoint is not None:
+            self.table = self.load_table(self.last_checkpoint)
         return self.table
 
     def _told(self, changes: Changes, state: FrozenDict, table: delta.Table) -> delta.Draft:
@@ -259,11 +259,11 @@ class LogWriter(LogReader):
         return draft
 
     def _compared(self, old: delta.Value, packed: bytes) -> tuple[Any, ...] | None:
-        assert self.tail is not None
+        assert self.last_checkpoint is not None
         opaque = self._serializer is not None
         if len(packed) <= delta.SMALL < old.length:
             return delta.SET, packed
-        return delta.difference(old, self.bodies_of([old], self.tail)[0], packed, opaque=opaque)
+        return delta.difference(old, self.read_bodies([old], self.last_checkpoint)[0], packed, opaque=opaque)
 
     def _opaque_draft(self, state: FrozenDict, table: delta.Table | None) -> delta.Draft:
         assert self._serializer is not None
@@ -279,8 +279,8 @@ class LogWriter(LogReader):
 
     def _fits(self, table: delta.Table, draft: delta.Draft, order: list[str]) -> bool:
         """Whether the draft can and should be stored as a change."""
-        distance = self.end - self.key_end
-        if distance + self.depth * RECORD_COST > max(FLOOR, self.key_length):
+        distance = self.end - self.keyframe_end
+        if distance + self.depth * RECORD_COST > max(FLOOR, self.keyframe_length):
             return False
         if distance > log.MAX_DISTANCE or self.depth >= _MAX_DEPTH:
             return False
@@ -338,7 +338,7 @@ class LogWriter(LogReader):
     def put_packed(self, entry: StoredCheckpoint, values: Mapping[str, bytes]) -> None:
         """Record values, packed by `pack_writes`, beside a checkpoint."""
         offset = self._write(log.WRITE, payloads.pack_writes(entry.id, values), self._flags_about(entry))
-        entry.take_writes(values, offset)
+        entry.add_writes(values, offset)
 
     def put_tags(self, entry: StoredCheckpoint, add: Sequence[str], remove: Sequence[str]) -> None:
         """Add tags to a checkpoint and take some off."""
@@ -347,7 +347,7 @@ class LogWriter(LogReader):
 
     def _flags_about(self, entry: StoredCheckpoint) -> int:
         """The flags of a record about a checkpoint: whether that is another one than the last."""
-        is_last = self.tail is not None and self.tail.id == entry.id
+        is_last = self.last_checkpoint is not None and self.last_checkpoint.id == entry.id
         return 0 if is_last else log.SCATTERED
 
     def finish(self, type: int, version: int) -> None:

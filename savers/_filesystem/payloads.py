@@ -102,26 +102,26 @@ class StoredCheckpoint:
     """What is known of a stored checkpoint without its state."""
 
     __slots__ = (
-        "created", "id", "key", "metadata", "next", "node", "nothing", "offset", "parent", "replaces", "size", "tags",
-        "writes",
+        "cleared", "created", "id", "is_replacement", "keyframe_offset", "metadata", "next", "node", "offset", "parent",
+        "size", "tags", "writes",
     )  # fmt: skip
 
     def __init__(
         self,
         offset: int,
         size: int,
-        key: int,
+        keyframe_offset: int,
         id: str,
         node: str,
         next: str | None,
         created: int,
         parent: str | None,
         metadata: FrozenDict,
-        replaces: bool,
+        is_replacement: bool,
     ) -> None:
         self.offset = offset
         self.size = size
-        self.key = key
+        self.keyframe_offset = keyframe_offset
         """Where its keyframe is."""
         self.id = id
         self.node = node
@@ -130,29 +130,29 @@ class StoredCheckpoint:
         """Microseconds since 1970."""
         self.parent = parent
         self.metadata = metadata
-        self.replaces = replaces
+        self.is_replacement = is_replacement
         """The record took the place of an earlier checkpoint."""
         self.writes: dict[str, int] = {}
         """Per key recorded beside it, the offset of the WRITE record with its value."""
-        self.nothing: set[str] = set()
+        self.cleared: set[str] = set()
         """The keys whose value is None: what was recorded under them does not hold any more."""
         self.tags: tuple[str, ...] = ()
 
-    def take_writes(self, values: Mapping[str, bytes], offset: int) -> None:
+    def add_writes(self, values: Mapping[str, bytes], offset: int) -> None:
         """Note values, packed, that the WRITE record at an offset has put beside it."""
         self.writes.update(dict.fromkeys(values, offset))
-        self.nothing.difference_update(values)
-        self.nothing.update(key for key, packed in values.items() if packed == _NIL)
+        self.cleared.difference_update(values)
+        self.cleared.update(key for key, packed in values.items() if packed == _NIL)
 
-    def beside(self) -> Mapping[str, object]:
+    def outline_writes(self) -> Mapping[str, object]:
         """What is recorded beside it, as far as it is known without reading values: None, or something."""
-        return {**self.writes, **dict.fromkeys(self.nothing)} if self.nothing else self.writes
+        return {**self.writes, **dict.fromkeys(self.cleared)} if self.cleared else self.writes
 
 
-class Decoded(NamedTuple):
+class DecodedRecord(NamedTuple):
     """A checkpoint record, taken apart."""
 
-    entry: StoredCheckpoint
+    checkpoint: StoredCheckpoint
     ops: Sequence[Any]
     table: Sequence[Any] | None
     """Of a keyframe: name, entry, name, entry, ..."""
@@ -234,7 +234,7 @@ def _same(old: Any, new: Any, pack: Pack) -> bool:
     return pack(old, "metadata") == pack(new, "metadata")
 
 
-def decode_checkpoint(path: str, frame: Frame, base: StoredCheckpoint | None, unpack: Unpack) -> Decoded:
+def decode_checkpoint(path: str, frame: Frame, base: StoredCheckpoint | None, unpack: Unpack) -> DecodedRecord:
     """A checkpoint record taken apart; `base` is the checkpoint record before it, not needed for a keyframe.
 
     Raises:
@@ -270,7 +270,7 @@ def decode_checkpoint(path: str, frame: Frame, base: StoredCheckpoint | None, un
         if not FIRST_TIME <= entry.created <= LAST_TIME or entry.node.__class__ is not str:
             raise ValueError("its node or its time is none")  # noqa: TRY301
         start = frame.payload_end - len(data)
-        return Decoded(entry, ops, table, None if target is None else id_text(target), data, start)
+        return DecodedRecord(entry, ops, table, None if target is None else id_text(target), data, start)
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise nonsense(path, frame, error) from error
 

@@ -383,7 +383,7 @@ def _salvage(store: Store, history: Examined, report: FileReport, *, dry_run: bo
         history.io = cast("FileIO", CorrectedIO(store.io, corrections))
     found = _Salvage(history)
     found.search(size)
-    entries = found.index.entries
+    entries = found.index.checkpoints
     name = f"{layout.DAMAGED}{generation}-{history.fid:08x}"
     aside = aside_name(store.io, history.fd, 0, size, directory, name) if size else ""
     unfinished = _unfinished(found.ending) if version is None and entries else ""
@@ -393,7 +393,7 @@ def _salvage(store: Store, history: Examined, report: FileReport, *, dry_run: bo
             store.io.fsync_dir(directory)
         if entries or version is not None:
             ending = (log.RELEASE, version) if version is not None else found.ending
-            rewrite.keep(store, history, entries, lost_at=_NOWHERE, ending=ending)
+            rewrite.keep(store, history, entries, lost_offset=_NOWHERE, ending=ending)
         else:
             history.io.unlink(history.path)
             history.io.fsync_dir(directory)
@@ -451,7 +451,7 @@ class _Salvage:
     def search(self, size: int) -> None:
         """Find the good records, and follow them."""
         history = self.history
-        walk = Replay(history, lost_at=_NOWHERE)
+        walk = Replay(history, lost_offset=_NOWHERE)
         end, seq = log.HEADER_SIZE, -1
         for frame in log.good_frames(history.io, history.fd, history.fid, 0, size):
             if frame.seq <= seq:
@@ -484,7 +484,7 @@ class _Salvage:
             elif frame.type == log.WRITE:
                 owner, values = payloads.decode_writes(path, frame)
                 if (entry := self._kept(frame, owner)) is not None:
-                    entry.take_writes(values, frame.offset)
+                    entry.add_writes(values, frame.offset)
             elif frame.type == log.MARK:
                 owner, add, remove = payloads.decode_tags(path, frame)
                 if (entry := self._kept(frame, owner)) is not None:
@@ -509,11 +509,11 @@ class _Salvage:
             return
         target = decoded.target
         if not self._is_sound(walk):
-            self._lose(frame.offset, decoded.entry.id, "bytes of its values are damaged")
+            self._lose(frame.offset, decoded.checkpoint.id, "bytes of its values are damaged")
             return
         if target is not None and self.index.find(target) is None:
             target = None  # What it replaced is lost: it stands for itself.
-        self.index.add(decoded.entry, target)
+        self.index.add(decoded.checkpoint, target)
 
     def _id_in(self, frame: log.Frame) -> str | None:
         try:
@@ -541,9 +541,9 @@ class _Salvage:
 
     def _is_as_told(self, walk: Replay, value: delta.Value) -> bool:
         """Whether the bytes of a value are what the record says of them, whose own checksum is right."""
-        assert walk.entry is not None
+        assert walk.checkpoint is not None
         try:
-            (body,) = self.history.bodies_of([value], walk.entry)
+            (body,) = self.history.read_bodies([value], walk.checkpoint)
             return delta.is_one(value, body)
         except (CheckpointCorruptionError, *delta.MALFORMED):
             return False

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from savers._filesystem.log import Frame
     from savers._filesystem.log_reader import LogReader
-    from savers._filesystem.payloads import Decoded, StoredCheckpoint
+    from savers._filesystem.payloads import DecodedRecord, StoredCheckpoint
 
 _PAIR: Final = 2
 _ODD_KEYS: Final = ExtType(0, b"\0")
@@ -26,48 +26,50 @@ _ODD_KEYS: Final = ExtType(0, b"\0")
 class Replay:
     """The packed state, from checkpoint record to checkpoint record."""
 
-    def __init__(self, history: LogReader, *, lost_at: int | None = None, blind: bool = False) -> None:
+    def __init__(self, history: LogReader, *, lost_offset: int | None = None, skips_metadata: bool = False) -> None:
         """Begin before the first record.
 
         Args:
             history: the log, open.
-            lost_at: a position within the damage of a log that is; a value whose pieces nobody knows any more is said
-                to have its bytes there. None: it is an error.
-            blind: metadata are looked at and not made, so that no type needs to be registered.
+            lost_offset: an offset inside the damaged region of a log. A value whose pieces are lost is reported to
+                have its bytes there. None: lost pieces are an error.
+            skips_metadata: check metadata without decoding them, so that no application type needs to be registered.
         """
-        self._history, self._lost_at = history, lost_at
-        self._unpack: Any = _unseen if blind else history._codec.unpack  # noqa: SLF001 - of the same package
-        self.entry: StoredCheckpoint | None = None
+        self._history, self._lost_at = history, lost_offset
+        self._unpack: Any = _unseen if skips_metadata else history._codec.unpack  # noqa: SLF001 - of the same package
+        self.checkpoint: StoredCheckpoint | None = None
         """The last checkpoint record."""
         self.table: delta.Table | None = None
         """Its packed state. Changes as the walk goes on."""
-        self.key = 0
+        self.keyframe_offset = 0
         """Where the last keyframe is."""
 
-    def step(self, frame: Frame) -> Decoded:
+    def step(self, frame: Frame) -> DecodedRecord:
         """Take the next CHECKPOINT record.
 
         Raises:
             CheckpointCorruptionError: it does not follow from the record before it. The next keyframe may be taken.
         """
         path = self._history.path
-        base, table = self.entry, self.table
-        self.entry = self.table = None
+        base, table = self.checkpoint, self.table
+        self.checkpoint = self.table = None
         if not frame.flags & log.KEY and (base is None or table is None or frame.offset - frame.back != base.offset):
             raise CheckpointCorruptionError(path, frame.offset, "the record that it is relative to is lost")
         decoded = payloads.decode_checkpoint(path, frame, base, self._unpack)
-        self.key = decoded.entry.key = frame.offset if frame.flags & log.KEY else self.key
+        if frame.flags & log.KEY:
+            self.keyframe_offset = frame.offset
+        decoded.checkpoint.keyframe_offset = self.keyframe_offset
         if decoded.table is not None:
             table = self._listed(decoded, decoded.table)
         assert table is not None
-        self._history._apply(table, decoded)  # noqa: SLF001 - of the same package
-        self.entry, self.table = decoded.entry, table
+        self._history._apply_change(table, decoded)  # noqa: SLF001 - of the same package
+        self.checkpoint, self.table = decoded.checkpoint, table
         return decoded
 
-    def _listed(self, decoded: Decoded, listed: Any) -> delta.Table:
-        history, position = self._history, decoded.entry.offset
+    def _listed(self, decoded: DecodedRecord, listed: Any) -> delta.Table:
+        history, position = self._history, decoded.checkpoint.offset
         table = delta.Table(opaque=history._serializer is not None)  # noqa: SLF001 - of the same package
-        seen: dict[int, Decoded] = {position: decoded}
+        seen: dict[int, DecodedRecord] = {position: decoded}
         try:
             table.names = list(listed[::_PAIR])
             for name, entry in zip(table.names, listed[1::_PAIR], strict=True):
@@ -76,23 +78,23 @@ class Replay:
             raise CheckpointCorruptionError(history.path, position, f"the keyframe makes no sense: {error}") from error
         return table
 
-    def _value(self, name: str, entry: Any, position: int, seen: dict[int, Decoded]) -> delta.Value:
+    def _value(self, name: str, entry: Any, position: int, seen: dict[int, DecodedRecord]) -> delta.Value:
         if entry is None:
             return delta.Value(delta.OPAQUE, 0, 0, 0, [])
         try:
-            return delta.value_of(entry, position, lambda at: self._history._earlier(at, name, seen))  # noqa: SLF001
+            return delta.value_of(entry, position, lambda at: self._history._find_value_at(at, name, seen))  # noqa: SLF001
         except (CheckpointCorruptionError, *delta.MALFORMED):
             if self._lost_at is None:
                 raise
             return delta.Value(entry[0] & ~delta.BLOCK, entry[1], entry[2], entry[3], [self._lost_at, max(entry[2], 1)])
 
-    def to(self, entry: StoredCheckpoint, frames: Iterator[Frame]) -> delta.Table:
+    def advance_to(self, entry: StoredCheckpoint, frames: Iterator[Frame]) -> delta.Table:
         """Go on to a checkpoint.
 
         Raises:
             CheckpointCorruptionError: it is not reached.
         """
-        while self.entry is None or self.entry.offset < entry.offset:
+        while self.checkpoint is None or self.checkpoint.offset < entry.offset:
             frame = next(frames, None)
             if frame is None or frame.offset > entry.offset:
                 raise CheckpointCorruptionError(self._history.path, entry.offset, "it cannot be rebuilt")

@@ -58,7 +58,7 @@ def unfinished_release(store: Store, thread_id: str) -> int | None:
     with history.mutex, suppress(OSError, CheckpointerError):
         is_live = history.refresh()
         if not is_live and history.closed_by is not None and history.closed_by.type == log.RELEASE:
-            return history.closing_version()
+            return history.read_closing_version()
     return None
 
 
@@ -222,7 +222,7 @@ def _releasing_path(store: Store, thread_id: str) -> str:
 def _holds_something(store: Store, thread_id: str, namespace: str) -> bool:
     history = store.fresh(thread_id, namespace)
     try:
-        return history.refresh_to_write() and history.latest() is not None
+        return history.refresh_to_write() and history.find_latest() is not None
     finally:
         history.close()
 
@@ -422,7 +422,11 @@ def _begins_alike(store: Store, threads: tuple[str, str], namespace: str) -> boo
     """Whether the second thread's history is the beginning of the first one's."""
     whole, part = (store.fresh(thread_id, namespace) for thread_id in threads)
     try:
-        if not whole.refresh() or not part.refresh() or len(part.listing().entries) > len(whole.listing().entries):
+        if (
+            not whole.refresh()
+            or not part.refresh()
+            or len(part.load_index().checkpoints) > len(whole.load_index().checkpoints)
+        ):
             return False
         return all(one == other for one, other in zip(_contents(part), _contents(whole), strict=False))
     finally:
@@ -432,10 +436,10 @@ def _begins_alike(store: Store, threads: tuple[str, str], namespace: str) -> boo
 
 def _contents(history: LogWriter) -> Iterator[tuple[Any, ...]]:
     """Each checkpoint, with what is recorded of it, as far as it tells one from another."""
-    for entry, table in _tables(history, history.listing().entries, None):
+    for entry, table in _tables(history, history.load_index().checkpoints, None):
         values = [(name, one.kind, one.count, one.length, one.crc) for name, one in table.values.items()]
         fields = (entry.id, entry.node, entry.next, entry.parent, entry.created, entry.metadata, entry.tags)
-        yield *fields, history.packed_values_of(entry), values
+        yield *fields, history.read_packed_writes(entry), values
 
 
 def copy(store: Store, source: str, target: str) -> None:
@@ -443,7 +447,7 @@ def copy(store: Store, source: str, target: str) -> None:
     for namespace in sorted(namespaces(store, source), reverse=True):
         history, new_history = store.fresh(source, namespace), store.fresh(target, namespace)
         try:
-            if history.refresh() and history.latest() is not None:
+            if history.refresh() and history.find_latest() is not None:
                 new_history.make_directories()
                 header = new_header(layout.locate_thread(target).digest, 1)
                 beginning = header.pack() + new_history.meta_frames(header.fid)
@@ -463,7 +467,7 @@ def keep(
     history: LogWriter,
     entries: Sequence[StoredCheckpoint],
     *,
-    lost_at: int | None = None,
+    lost_offset: int | None = None,
     ending: tuple[int, int] | None = None,
 ) -> None:
     """Write a log anew with these checkpoints only; the caller holds its mutex.
@@ -472,7 +476,7 @@ def keep(
         store: where it is.
         history: the log, open.
         entries: the checkpoints, in the order of the history.
-        lost_at: a position within the damage, if there is any; see Walk.
+        lost_offset: a position within the damage, if there is any; see Replay.
         ending: the type and the version of the record that is to end the log.
     """
     assert history.header is not None
@@ -488,7 +492,7 @@ def keep(
     try:
         new.begin(header, beginning)
         mover = _Mover(history, new)
-        for entry, table in _tables(history, entries, lost_at):
+        for entry, table in _tables(history, entries, lost_offset):
             mover.move(entry, table)
         if ending is not None:
             new.finish(*ending)
@@ -505,20 +509,20 @@ def keep(
 
 
 def _tables(
-    history: LogWriter, entries: Sequence[StoredCheckpoint], lost_at: int | None
+    history: LogWriter, entries: Sequence[StoredCheckpoint], lost_offset: int | None
 ) -> Iterator[tuple[StoredCheckpoint, delta.Table]]:
     """Each checkpoint with its packed state, by one walk over the log; those that were replaced later by their own."""
     ahead, later = [], history.end
     for entry in reversed(entries):
         ahead.append(entry.offset < later)
         later = min(later, entry.offset)
-    walk, frames = Replay(history, lost_at=lost_at), frames_of(history, log.HEADER_SIZE, history.end)
+    walk, frames = Replay(history, lost_offset=lost_offset), frames_of(history, log.HEADER_SIZE, history.end)
     for entry in entries:
         if ahead.pop():
-            yield entry, walk.to(entry, frames)
+            yield entry, walk.advance_to(entry, frames)
         else:
-            own = frames_of(history, entry.key, entry.offset + entry.size)
-            yield entry, Replay(history, lost_at=lost_at).to(entry, own)
+            own = frames_of(history, entry.keyframe_offset, entry.offset + entry.size)
+            yield entry, Replay(history, lost_offset=lost_offset).advance_to(entry, own)
 
 
 class _Was(NamedTuple):
@@ -549,7 +553,7 @@ class _Mover:
 
         def packed(name: str) -> bytes:
             value = values[name]
-            return delta.header(value.kind, value.count) + history.bodies_of([value], entry)[0]
+            return delta.header(value.kind, value.count) + history.read_bodies([value], entry)[0]
 
         try:
             for name, value in values.items():
@@ -561,12 +565,12 @@ class _Mover:
         except delta.MALFORMED as error:
             raise CheckpointCorruptionError(history.path, entry.offset, f"the state makes no sense: {error}") from error
         fields = (entry.id, entry.node, entry.next, entry.created, entry.parent, entry.metadata)
-        moved = StoredCheckpoint(0, 0, 0, *fields, replaces=False)
+        moved = StoredCheckpoint(0, 0, 0, *fields, is_replacement=False)
         changed = list(draft)
         self._new.store(moved, draft, list(values), packed)
         self._check(entry, changed, values)
         if entry.writes:
-            self._new.put_packed(moved, history.packed_values_of(entry))
+            self._new.put_packed(moved, history.read_packed_writes(entry))
         if entry.tags:
             self._new.put_tags(moved, entry.tags, ())
         for name in changed:
@@ -603,7 +607,7 @@ class _Mover:
 
 def compact(store: Store, history: LogWriter) -> bool:
     """Write a log anew without what nobody can reach any more; whether there was such. The caller holds its mutex."""
-    entries = history.listing().entries
+    entries = history.load_index().checkpoints
     reached = {offset for entry in entries for offset in entry.writes.values()}
     reached.update(entry.offset for entry in entries)
     tagged = sum(bool(entry.tags) for entry in entries)

@@ -168,7 +168,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         history = self._live(config)
         with history.mutex:
             entry = history.find(config.checkpoint_id) if self._is_live(history) else None
-            found = None if entry is None else history.checkpoint(entry, history.state_of(entry), None)
+            found = None if entry is None else history.make_checkpoint(entry, history.load_state(entry), None)
             self._store.account(history)
             return found
 
@@ -220,7 +220,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     def _latest(self, thread_id: str, namespace: str) -> StoredCheckpoint | None:
         history = self._store.live(thread_id, namespace)
         with history.mutex:
-            return history.latest() if self._is_live(history) else None
+            return history.find_latest() if self._is_live(history) else None
 
     @_at_the_edge("read")
     def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
@@ -229,7 +229,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         with history.mutex:
             if not self._is_live(history):
                 return []
-            entries = history.listing().entries
+            entries = history.load_index().checkpoints
             self._store.account(history)
             return [_info(history, entry) for entry in reversed(entries)]
 
@@ -240,7 +240,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         with history.mutex:
             if not self._is_live(history):
                 return []
-            return [_info(history, entry) for entry in reversed(history.recent(limit))]
+            return [_info(history, entry) for entry in reversed(history.find_recent(limit))]
 
     @_at_the_edge("read")
     def summary(self, config: ConfigLike = None) -> HistorySummary | None:
@@ -251,10 +251,10 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         config = RunnableConfig.of(config)
         if config.checkpoint_ns and rewrite.unfinished_release(self._store, config.thread) is not None:
             return None
-        with self._store.glance(config.thread, config.checkpoint_ns) as found:
-            if found.look():
+        with self._store.log_summary(config.thread, config.checkpoint_ns) as found:
+            if found.read():
                 info = _info(found, found.last)
-                writes = found.values_of(found.last) if info.status in {"interrupted", "failed"} else {}
+                writes = found.read_writes(found.last) if info.status in {"interrupted", "failed"} else {}
                 return self._summed(info, found.count, (), writes)
         return super().summary(config)
 
@@ -301,7 +301,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         history = self._live(config)
         with history.mutex:
             entry = history.find(config.checkpoint_id) if self._is_live(history) else None
-            return {} if entry is None else history.values_of(entry)
+            return {} if entry is None else history.read_writes(entry)
 
     @_at_the_edge("write to")
     def add_tags(self, config: ConfigLike, *tags: str) -> None:
@@ -357,13 +357,13 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     def _interrupts_of(self, thread: str) -> Sequence[WaitingInterrupt]:
         latest: dict[str, Latest] = {}
         for namespace in rewrite.namespaces(self._store, thread):
-            with self._store.glance(thread, namespace) as history:
-                entry = history.latest() if history.refresh() else None
+            with self._store.log_summary(thread, namespace) as history:
+                entry = history.find_latest() if history.refresh() else None
                 if not namespace and history.closed_by is not None:
                     return []  # The end of the root's log decides about the namespaces, too.
                 if entry is not None:
                     at = RunnableConfig(thread, checkpoint_ns=namespace, checkpoint_id=entry.id)
-                    latest[namespace] = at, entry.metadata, history.values_of(entry)
+                    latest[namespace] = at, entry.metadata, history.read_writes(entry)
         return waiting_in_thread(latest)
 
     @_at_the_edge("read")
@@ -478,7 +478,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             self._ready(history)
             if history.fd < 0:
                 return 0
-            entries = history.listing().entries
+            entries = history.load_index().checkpoints
             going = choose([_info(history, entry) for entry in reversed(entries)])
             if going:
                 rewrite.keep(self._store, history, [entry for entry in entries if entry.id not in going])
@@ -719,13 +719,13 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             CheckpointConflictError: the file of the open log was removed by something other than a delete.
             OSError: the log may only be read.
         """
-        if history.refusal is not None:
+        if history.read_only_error is not None:
             history.close()  # The file system may have become writable since.
         live = history.refresh_to_write()
         if history.was_removed:
             raise CheckpointConflictError(history.thread_id, WAS_REMOVED)
-        if history.refusal is not None:
-            raise history.refusal
+        if history.read_only_error is not None:
+            raise history.read_only_error
         if live and (history.suspect or history.version < log.MAJOR):
             rewrite.renew(self._store, history, history.acknowledged_end)
             live = history.refresh_to_write()
@@ -742,7 +742,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         version = None
         if not history.refresh_to_write() and history.closed_by is not None:
             if history.closed_by.type == log.RELEASE:
-                version = history.closing_version()
+                version = history.read_closing_version()
                 rewrite.finish_release(self._store, thread_id, version)
             else:
                 rewrite.delete(self._store, thread_id, keep_lock=True)
@@ -751,8 +751,8 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     def _listed(self, history: LogReader) -> Sequence[Checkpoint]:
         return [
-            history.checkpoint(entry, None, self._loader(history, entry))
-            for entry in reversed(history.listing().entries)
+            history.make_checkpoint(entry, None, self._loader(history, entry))
+            for entry in reversed(history.load_index().checkpoints)
         ]
 
     def _loader(self, history: LogReader, entry: StoredCheckpoint) -> Callable[[], FrozenDict]:
@@ -794,7 +794,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             found = entry if history.fid == fid else history.find(entry.id)
             if found is None:
                 return None
-            state = history.state_of(found)
+            state = history.load_state(found)
             self._store.account(history)
             return state
 
@@ -887,7 +887,7 @@ def _info(history: LogReader, entry: StoredCheckpoint) -> CheckpointInfo:
         entry.next,
         _EPOCH + timedelta(microseconds=entry.created),
         entry.size,
-        status_of(entry.next, entry.beside()),
+        status_of(entry.next, entry.outline_writes()),
         entry.tags,
         private_copy(entry.metadata),
     )

@@ -61,7 +61,7 @@ _LOGGER: Final = getLogger("graphkit")
 class Version(LogReader):
     """A released log. It ends as such, or something of it is missing."""
 
-    released = True
+    expects_release = True
     final_path = ""
     """Where the log is when its release is finished."""
     live_path = ""
@@ -389,7 +389,7 @@ class Store:
             history.is_ending = is_ending
             return history
 
-    def glance(self, thread_id: str, namespace: str) -> LogSummary:
+    def log_summary(self, thread_id: str, namespace: str) -> LogSummary:
         """The live log of a namespace, to be looked at once and closed."""
         directory = self.directory(thread_id, namespace)
         return LogSummary(*self._arguments(layout.join(directory, layout.LOG), thread_id, namespace))
@@ -449,9 +449,9 @@ class Store:
 
     def account(self, history: LogReader) -> None:
         """Note what a log caches after it was used, and drop what was used longest ago if that is too much."""
-        size = 0 if history.state is None else history.key_length + max(0, history.end - history.key_end)
+        size = 0 if history.state is None else history.keyframe_length + max(0, history.end - history.keyframe_end)
         if history.index is not None:
-            size += ENTRY_COST * len(history.index.entries)
+            size += ENTRY_COST * len(history.index.checkpoints)
         if -_UNACCOUNTED < size - self._sizes.get(history, 0) < _UNACCOUNTED:
             return
         with self._guard:

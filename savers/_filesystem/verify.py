@@ -134,7 +134,7 @@ class _Checker:
         """Where the good records end."""
         self.ids: set[str] = set()
         self.closed_by: log.Frame | None = None
-        self._walk = Replay(history, blind=True)
+        self._walk = Replay(history, skips_metadata=True)
         self._data_from: int | None = None
         """Where the DATA records begin that stand between the last checkpoint and the next, if there are any."""
 
@@ -153,7 +153,7 @@ class _Checker:
         for frame in history.scan(start, size, 1):
             self._take(frame)
             self.records, self.good = self.records + 1, frame.end
-        table, entry = self._walk.table, self._walk.entry
+        table, entry = self._walk.table, self._walk.checkpoint
         if table is not None and entry is not None:
             try:
                 delta.check_pieces(table.values.values())
@@ -161,7 +161,7 @@ class _Checker:
                 reason = "its values name the same bytes twice"
                 raise CheckpointCorruptionError(history.path, entry.offset, reason) from error
             for value in table.values.values():
-                history.bodies_of([value], entry)
+                history.read_bodies([value], entry)
 
     def is_followed_by_zeros(self, size: int) -> bool:
         """Whether only zeros stand behind the good records, which a writer has put there ahead."""
@@ -186,7 +186,7 @@ class _Checker:
     def _checkpoint(self, frame: log.Frame) -> None:
         before = self._walk.table
         decoded = self._walk.step(frame)
-        if frame.offset - frame.key != self._walk.key:
+        if frame.offset - frame.key != self._walk.keyframe_offset:
             raise CheckpointCorruptionError(self.history.path, frame.offset, "it names another record as its keyframe")
         if decoded.table is not None and before is not None:
             self._compare(before, decoded)
@@ -196,9 +196,9 @@ class _Checker:
                     self.history.path, frame.offset, "it replaces a checkpoint that is not there"
                 )
             self.ids.remove(decoded.target)
-        self.ids.add(decoded.entry.id)
+        self.ids.add(decoded.checkpoint.id)
 
-    def _compare(self, before: delta.Table, decoded: payloads.Decoded) -> None:
+    def _compare(self, before: delta.Table, decoded: payloads.DecodedRecord) -> None:
         """See that what a keyframe names is what the records before it led to."""
         listed = decoded.table or ()
         for name, entry in zip(listed[::2], listed[1::2], strict=True):
@@ -209,7 +209,7 @@ class _Checker:
                 ]  # fmt: skip
                 if not same and not self._is_new_data(name):
                     raise CheckpointCorruptionError(
-                        self.history.path, decoded.entry.offset, "the keyframe contradicts the records before it"
+                        self.history.path, decoded.checkpoint.offset, "the keyframe contradicts the records before it"
                     )
 
     def _is_new_data(self, name: str) -> bool:
@@ -218,13 +218,13 @@ class _Checker:
         Raises:
             CheckpointCorruptionError: they are not what it says.
         """
-        table, entry = self._walk.table, self._walk.entry
+        table, entry = self._walk.table, self._walk.checkpoint
         if self._data_from is None or table is None or entry is None:
             return False
         value = table.values[name]
         if min(value.pieces[::_PAIR], default=0) < self._data_from:
             return False
-        self.history.bodies_of([value], entry)
+        self.history.read_bodies([value], entry)
         return True
 
 

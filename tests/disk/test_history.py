@@ -264,7 +264,7 @@ def test_interrupts_and_listings_decode_no_state(opener, disk, config, monkeypat
     from savers._filesystem import log
     from savers._filesystem.log_reader import LogReader
 
-    monkeypatch.setattr(LogReader, "state_of", None)
+    monkeypatch.setattr(LogReader, "load_state", None)
     reader = opener()
     assert [waiting.payload for waiting in reader.interrupts()] == [{"ask": 1}]
     assert [info.status for info in reader.history(config)] == ["interrupted"]

@@ -146,8 +146,15 @@ class LogWriter(LogReader):
             if target is not None:
                 flags |= log.REPLACE
             entry.offset = entry.keyframe_offset = self._write(log.CHECKPOINT, payload, flags | log.KEY)
-            data_start = self.end - log.TRAILER_SIZE - len(data)
-            table = self._build_table(payloads.DecodedRecord(entry, ops, listed, target, data, data_start))
+            record = payloads.DecodedRecord(
+                checkpoint=entry,
+                ops=ops,
+                table=listed,
+                target=target,
+                data=data,
+                start=self.end - log.TRAILER_SIZE - len(data),
+            )
+            table = self._build_table(record)
         except BaseException:
             # What it needed to read could not be read, or not all of it could be written: none of it may stand.
             if self.fd >= 0 and self.end > start:
@@ -191,11 +198,15 @@ class LogWriter(LogReader):
 
     @staticmethod
     def _entry(checkpoint: Checkpoint, target: str | None) -> StoredCheckpoint:
-        metadata = private_copy(checkpoint.metadata)
         return StoredCheckpoint(
-            0, 0, 0, checkpoint.id, checkpoint.node_id, checkpoint.next_node_id, checkpoint._created_us,  # noqa: SLF001
-            checkpoint.parent_id, metadata, target is not None,
-        )  # fmt: skip
+            id=checkpoint.id,
+            node=checkpoint.node_id,
+            next=checkpoint.next_node_id,
+            created=checkpoint._created_us,  # noqa: SLF001 - made for savers
+            parent=checkpoint.parent_id,
+            metadata=private_copy(checkpoint.metadata),
+            is_replacement=target is not None,
+        )
 
     # What changed
 

@@ -564,8 +564,14 @@ class _Mover:
             raise CheckpointCorruptionError(history.path, entry.offset, "the state's checksum is wrong") from None
         except delta.MALFORMED as error:
             raise CheckpointCorruptionError(history.path, entry.offset, f"the state makes no sense: {error}") from error
-        fields = (entry.id, entry.node, entry.next, entry.created, entry.parent, entry.metadata)
-        moved = StoredCheckpoint(0, 0, 0, *fields, is_replacement=False)
+        moved = StoredCheckpoint(
+            id=entry.id,
+            node=entry.node,
+            next=entry.next,
+            created=entry.created,
+            parent=entry.parent,
+            metadata=entry.metadata,
+        )
         changed = list(draft)
         self._new.store(moved, draft, list(values), packed)
         self._check(entry, changed, values)

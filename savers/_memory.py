@@ -374,5 +374,13 @@ def _is_shareable(checkpoint: Checkpoint) -> bool:
 
 
 def _with(checkpoint: Checkpoint, state: FrozenDict | None, load: Any) -> Checkpoint:
-    names = (checkpoint.id, checkpoint.node_id, checkpoint.next_node_id, checkpoint.parent_id, checkpoint._created_us)
-    return Checkpoint._make(*names, private_copy(checkpoint.metadata), state, None, load)
+    return Checkpoint.from_stored(
+        id=checkpoint.id,
+        node_id=checkpoint.node_id,
+        next_node_id=checkpoint.next_node_id,
+        parent_id=checkpoint.parent_id,
+        created_us=checkpoint._created_us,
+        metadata=private_copy(checkpoint.metadata),
+        state=state,
+        load=load,
+    )

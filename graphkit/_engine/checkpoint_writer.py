@@ -146,6 +146,11 @@ def what(request: Save | Record) -> str:
 
 def checkpoint_of(save: Save) -> Checkpoint:
     """The checkpoint that is asked for."""
-    return Checkpoint._next(  # noqa: SLF001 - made of parts that are known to be right
-        save.node_id, save.next_node_id, save.parent_id, save.metadata, save.data, save.changes
+    return Checkpoint._create(  # noqa: SLF001 - the engine's own way to make a checkpoint
+        node_id=save.node_id,
+        next_node_id=save.next_node_id,
+        parent_id=save.parent_id,
+        metadata=save.metadata,
+        state=save.data,
+        changes=save.changes,
     )

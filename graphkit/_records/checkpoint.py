@@ -82,13 +82,24 @@ class Checkpoint(JavaNames):
         _require(metadata, Mapping, "metadata")
         for key in metadata:
             _require(key, str, "metadata key")
-        frozen = _frozen(metadata, "metadata.")
-        micros = time_ns() // 1000 if created_at is None else _microseconds(created_at)
-        state = _frozen_state(state)
-        self._fill(id or new_id(), node_id, next_node_id, parent_id or None, micros, frozen, state, None, None)
+        # One update of __dict__: setting each field through object.__setattr__ takes three times as
+        # long, and a run makes a checkpoint at every step.
+        self.__dict__.update(
+            id=id or new_id(),
+            node_id=node_id,
+            next_node_id=next_node_id,
+            parent_id=parent_id or None,
+            metadata=_freeze_mapping(metadata, "metadata."),
+            _created_us=time_ns() // 1000 if created_at is None else _to_microseconds(created_at),
+            _state=_freeze_state(state),
+            _changes=None,
+            _load=None,
+        )
 
-    def _fill(
-        self,
+    @classmethod
+    def from_stored(
+        cls,
+        *,
         id: str,
         node_id: str,
         next_node_id: str | None,
@@ -96,32 +107,42 @@ class Checkpoint(JavaNames):
         created_us: int,
         metadata: FrozenDict,
         state: FrozenDict | None,
-        changes: Changes | None,
-        load: Callable[[], FrozenDict] | None,
-    ) -> None:
-        # Setting each one through object.__setattr__ takes three times as long, at every step.
-        self.__dict__.update(
+        changes: Changes | None = None,
+        load: Callable[[], FrozenDict] | None = None,
+    ) -> Checkpoint:
+        """Make a checkpoint from fields that are known to be valid and frozen. Checks nothing.
+
+        For savers, which call this for each checkpoint that they read.
+
+        Args:
+            id: the id of the checkpoint.
+            node_id: the node that has finished.
+            next_node_id: the node that will run next.
+            parent_id: the id of the parent; None for the first checkpoint.
+            created_us: when it was created, in microseconds since 1970, UTC.
+            metadata: the metadata, frozen.
+            state: the state, frozen; None if `load` returns it on first use.
+            changes: what changed since the state of the parent, if known.
+            load: returns the state; called at most once, and only if `state` is None.
+        """
+        checkpoint = cls.__new__(cls)
+        checkpoint.__dict__.update(
             id=id,
             node_id=node_id,
             next_node_id=next_node_id,
             parent_id=parent_id,
-            _created_us=created_us,
             metadata=metadata,
+            _created_us=created_us,
             _state=state,
             _changes=changes,
             _load=load,
         )
-
-    @classmethod
-    def _make(cls, *fields: Any) -> Checkpoint:
-        """Make one from parts that are known to be right, in the order of `_fill`; savers and the engine only."""
-        checkpoint = cls.__new__(cls)
-        checkpoint._fill(*fields)  # noqa: SLF001 - it is one of ours
         return checkpoint
 
     @classmethod
-    def _next(
+    def _create(
         cls,
+        *,
         node_id: str,
         next_node_id: str | None,
         parent_id: str | None,
@@ -129,11 +150,17 @@ class Checkpoint(JavaNames):
         state: FrozenDict,
         changes: Changes | None,
     ) -> Checkpoint:
-        """A new checkpoint of a run, from frozen parts; the engine only."""
-        checkpoint = cls.__new__(cls)
-        now = time_ns() // 1000
-        checkpoint._fill(new_id(), node_id, next_node_id, parent_id, now, metadata, state, changes, None)  # noqa: SLF001
-        return checkpoint
+        """Make the next checkpoint of a run from frozen parts: a new id, created now. For the engine."""
+        return cls.from_stored(
+            id=new_id(),
+            node_id=node_id,
+            next_node_id=next_node_id,
+            parent_id=parent_id,
+            created_us=time_ns() // 1000,
+            metadata=metadata,
+            state=state,
+            changes=changes,
+        )
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Checkpoint is immutable; make another one instead of setting {name!r}")
@@ -159,12 +186,28 @@ class Checkpoint(JavaNames):
         return self._with_state(state)
 
     def _with_state(self, state: FrozenDict) -> Checkpoint:
-        fields = (self.id, self.node_id, self.next_node_id, self.parent_id, self._created_us, self.metadata)
-        return Checkpoint._make(*fields, state, None, None)
+        return Checkpoint.from_stored(
+            id=self.id,
+            node_id=self.node_id,
+            next_node_id=self.next_node_id,
+            parent_id=self.parent_id,
+            created_us=self._created_us,
+            metadata=self.metadata,
+            state=state,
+        )
 
     def _with_metadata(self, metadata: FrozenDict) -> Checkpoint:
-        fields = (self.id, self.node_id, self.next_node_id, self.parent_id, self._created_us)
-        return Checkpoint._make(*fields, metadata, self._state, self._changes, self._load)
+        return Checkpoint.from_stored(
+            id=self.id,
+            node_id=self.node_id,
+            next_node_id=self.next_node_id,
+            parent_id=self.parent_id,
+            created_us=self._created_us,
+            metadata=metadata,
+            state=self._state,
+            changes=self._changes,
+            load=self._load,
+        )
 
     @staticmethod
     def copy_of(checkpoint: Checkpoint) -> Checkpoint:
@@ -189,12 +232,27 @@ class Checkpoint(JavaNames):
         return f"Checkpoint({self.node_id} -> {self.next_node_id}, id={self.id!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickled checkpoint carries its state, not the way to load it."""
-        return _rebuild, self._key()
+        """Pickle the state itself, not the function that loads it."""
+        fields = {
+            "id": self.id,
+            "node_id": self.node_id,
+            "next_node_id": self.next_node_id,
+            "parent_id": self.parent_id,
+            "created_us": self._created_us,
+            "metadata": dict(self.metadata),
+            "state": dict(self.state),
+        }
+        return Checkpoint._unpickle, (fields,)
+
+    @classmethod
+    def _unpickle(cls, fields: dict[str, Any]) -> Checkpoint:
+        frozen = {"metadata": freeze(fields["metadata"]), "state": freeze(fields["state"])}
+        return cls.from_stored(**{**fields, **frozen})
 
     # Java names
     updateState = update_state
     copyOf = copy_of
+    fromStored = from_stored
 
     def getId(self) -> str:
         return self.id
@@ -271,20 +329,15 @@ class Tag(JavaNames):
         return self.thread_id
 
 
-def _rebuild(*key: Any) -> Checkpoint:
-    *fields, metadata, state = key
-    return Checkpoint._make(*fields, freeze(dict(metadata)), freeze(dict(state)), None, None)
-
-
-def _frozen_state(state: Mapping[str, Any]) -> FrozenDict:
+def _freeze_state(state: Mapping[str, Any]) -> FrozenDict:
     if isinstance(state, FrozenDict):
         return state
     if isinstance(state, AgentState):
         return state._data  # noqa: SLF001 - private values are not copied twice
-    return _frozen(state, "")
+    return _freeze_mapping(state, "")
 
 
-def _frozen(values: Mapping[str, Any], path: str) -> FrozenDict:
+def _freeze_mapping(values: Mapping[str, Any], path: str) -> FrozenDict:
     try:
         frozen: FrozenDict = freeze(dict(values))
     except ValueError:
@@ -301,7 +354,7 @@ def _refuse_unfreezable(path: str, value: object) -> None:
         raise CheckpointSerializationError(path, type(value).__name__, str(error)) from error
 
 
-def _microseconds(created_at: datetime) -> int:
+def _to_microseconds(created_at: datetime) -> int:
     """The time since 1970, in UTC."""
     try:
         return (created_at.astimezone(UTC) - _EPOCH) // _MICROSECOND

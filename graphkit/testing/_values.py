@@ -242,16 +242,15 @@ def derived(
     """A checkpoint as the engine makes it: its parent's state with an update merged in, knowing what changed."""
     state, ops = merge(parent.state, update, channels or {})
     made_by_hand = made(parent_id=parent.id, **fields)
-    return Checkpoint._make(
-        made_by_hand.id,
-        made_by_hand.node_id,
-        made_by_hand.next_node_id,
-        parent.id,
-        made_by_hand._created_us,  # noqa: SLF001
-        made_by_hand.metadata,
-        state,
-        Changes(parent.state, ops),
-        None,
+    return Checkpoint.from_stored(
+        id=made_by_hand.id,
+        node_id=made_by_hand.node_id,
+        next_node_id=made_by_hand.next_node_id,
+        parent_id=parent.id,
+        created_us=made_by_hand._created_us,  # noqa: SLF001
+        metadata=made_by_hand.metadata,
+        state=state,
+        changes=Changes(parent.state, ops),
     )
 
 

@@ -405,8 +405,16 @@ class LogReader:
         self, entry: StoredCheckpoint, state: FrozenDict | None, load: Callable[[], FrozenDict] | None
     ) -> Checkpoint:
         """An entry as a Checkpoint, with its state or the way to load it."""
-        fields = (entry.id, entry.node, entry.next, entry.parent, entry.created, private_copy(entry.metadata))
-        return Checkpoint._make(*fields, state, None, load)
+        return Checkpoint.from_stored(
+            id=entry.id,
+            node_id=entry.node,
+            next_node_id=entry.next,
+            parent_id=entry.parent,
+            created_us=entry.created,
+            metadata=private_copy(entry.metadata),
+            state=state,
+            load=load,
+        )
 
     # Looking things up
 

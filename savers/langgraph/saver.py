@@ -149,10 +149,17 @@ class FileSystemCheckpointSaver(AsyncTwins):
         if writes:
             state[WRITES] = dict(writes)
         frozen, changes = relative(base_of(latest), state)
-        fields = (checkpoint["id"], node_of(checkpoint, metadata, base_of(parent)), next_of(checkpoint), parent_id)
-        made = freeze({**metadata, MADE_BY: LANGGRAPH})
-        # The constructor would freeze anew what is frozen, and forget what changed.
-        new = Checkpoint._make(*fields, _microseconds(checkpoint), made, frozen, changes, None)
+        # The constructor would freeze the state again, and would not know what changed.
+        new = Checkpoint.from_stored(
+            id=checkpoint["id"],
+            node_id=node_of(checkpoint, metadata, base_of(parent)),
+            next_node_id=next_of(checkpoint),
+            parent_id=parent_id,
+            created_us=_microseconds(checkpoint),
+            metadata=freeze({**metadata, MADE_BY: LANGGRAPH}),
+            state=frozen,
+            changes=changes,
+        )
         self.store.put(at, new, unique=True)
 
     def put_writes(

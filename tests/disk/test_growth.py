@@ -39,9 +39,10 @@ class Engine:
     def _checkpoint(self, new, ops):
         changes = Changes(self.state, ops) if self.parent else None
         metadata = freeze({"step": self.step, "run_id": "r" * 36})
-        made = Checkpoint._make(
-            new_id(), "agent", "agent", self.parent, time_ns() // 1000, metadata, new, changes, None
-        )
+        made = Checkpoint.from_stored(
+            id=new_id(), node_id="agent", next_node_id="agent", parent_id=self.parent, created_us=time_ns() // 1000,
+            metadata=metadata, state=new, changes=changes,
+        )  # fmt: skip
         self.state, self.parent, self.step = new, made.id, self.step + 1
         return made
 

@@ -51,8 +51,10 @@ class Life:
             metadata={key: dice.randrange(5) for key in dice.sample("pqrs", dice.randrange(4))},
             parent_id=dice.choice([None, parent.id if parent else None]),
         )  # fmt: skip
-        fields = (made.id, made.node_id, made.next_node_id, made.parent_id, made._created_us, made.metadata)
-        return Checkpoint._make(*fields, new, changes, None)
+        return Checkpoint.from_stored(
+            id=made.id, node_id=made.node_id, next_node_id=made.next_node_id, parent_id=made.parent_id,
+            created_us=made._created_us, metadata=made.metadata, state=new, changes=changes,
+        )  # fmt: skip
 
     def put(self):
         made = self.checkpoint()

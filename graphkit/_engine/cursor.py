@@ -93,7 +93,7 @@ class GraphCursor:
         """Take a new state, and note what it changed."""
         self.data = data
         if self.changes is not None and ops:
-            self.changes = self.changes.then(ops)
+            self.changes = self.changes.compose(ops)
 
     def without_private(self, update: Mapping[str, Any]) -> Mapping[str, Any]:
         """Take the transient keys out of an update, into what lives in memory only."""

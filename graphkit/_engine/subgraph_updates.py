@@ -12,7 +12,7 @@ from typing import Any, Final, final
 
 from graphkit._engine.update_codec import keys_of, only, pack, unpack
 from graphkit._values.channels import REMOVE
-from graphkit._values.frozen import FrozenDict, FrozenList, extended, freeze
+from graphkit._values.frozen import FrozenDict, FrozenList, extend_frozen, freeze
 from graphkit._values.state import SET, Changes
 
 EXTRA: Final = "graphkit:updates"
@@ -34,7 +34,7 @@ class SubgraphUpdates:
     def add(self, _node_id: str, update: FrozenDict) -> None:
         """Note an update of the child."""
         others = [key for key in keys_of(update) if key not in self.wanted]
-        self.entries = extended(self.entries, [freeze({"update": only(update, self.wanted), "others": others})])
+        self.entries = extend_frozen(self.entries, [freeze({"update": only(update, self.wanted), "others": others})])
         self.entries.base = None
 
     def migrated(self, old: FrozenDict, new: FrozenDict) -> None:
@@ -45,7 +45,7 @@ class SubgraphUpdates:
         touched = {key for entry in self.entries for key in entry["others"]}
         if touched - new.keys():
             others = [key for key in new if key not in old and key not in self.wanted]
-            self.entries = extended(self.entries, [freeze({"update": pack({}), "others": others})])
+            self.entries = extend_frozen(self.entries, [freeze({"update": pack({}), "others": others})])
             self.entries.base = None
 
     def stored(
@@ -54,7 +54,7 @@ class SubgraphUpdates:
         """The state as it is stored, with the entries as they were there, and what changed in it."""
         whole = FrozenDict(data)
         whole.kind = data.kind
-        whole._put(EXTRA, entries)  # noqa: SLF001 - as a merge does
+        whole._set_frozen(EXTRA, entries)  # noqa: SLF001 - as a merge does
         if changes is None:
             return whole, None
         had = changes.base.get(EXTRA)

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, Final, Protocol, final
 
 from graphkit._java_names import JavaNames
-from graphkit._values.frozen import FrozenDict, FrozenList, FrozenSet, extended, freeze
+from graphkit._values.frozen import FrozenDict, FrozenList, FrozenSet, extend_frozen, freeze
 
 _THAWED: Final[Mapping[type, type]] = {FrozenList: list, FrozenDict: dict, FrozenSet: set}
 _FEW: Final = 50
@@ -268,7 +268,7 @@ def _type_of(value: Any) -> type:
 
 
 def _extended(old: Sequence[Any], items: Sequence[Any]) -> Any:
-    return extended(old, items) if isinstance(old, FrozenList) else [*old, *items]
+    return extend_frozen(old, items) if isinstance(old, FrozenList) else [*old, *items]
 
 
 def _with_replaced(old: Sequence[Any], replaced: Mapping[int, Any]) -> Sequence[Any]:
@@ -321,7 +321,7 @@ def _appended_once(old: Sequence[Any], items: Sequence[Any]) -> Any:
             seen.add(digest)
     if not isinstance(old, FrozenList):
         return [*old, *fresh] if fresh else old
-    new = extended(old, fresh) if fresh else old
+    new = extend_frozen(old, fresh) if fresh else old
     new.seen = seen
     return new
 

@@ -5,7 +5,7 @@ adds. The frozen classes are subclasses of the builtins, so that `isinstance`, `
 as such; copies and pickles of them are the plain, mutable builtins.
 
 The read-only classes stop mistakes, not malice: `list.append(frozen, 1)`, and C code that writes to a list without
-asking its class (`heapq.heappush`), still reach inside. `checked_size` finds those that change the length, for the keys
+asking its class (`heapq.heappush`), still reach inside. `check_size` finds those that change the length, for the keys
 that an update names; what keeps the length (`heapq.heapreplace`, `list.sort(frozen)`) is not found.
 
 Every container knows its `kind`, the greatest of its members' kinds:
@@ -75,7 +75,7 @@ class FrozenList(list[Any]):
     ids: set[int] | None
     """Digests of the ids of the elements, and perhaps of others: of a list of messages; see `_channels`."""
     size: int | None
-    """The length when it entered a state; None before that. See `checked_size`."""
+    """The length when it entered a state; None before that. See `check_size`."""
 
     def __getattr__(self, name: str) -> Any:
         # Called only while a slot is empty, so that the decoder can make lists without a line of Python.
@@ -87,7 +87,7 @@ class FrozenList(list[Any]):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __add__(self, other: Any) -> Any:
-        return extended(self, other) if isinstance(other, list) else NotImplemented
+        return extend_frozen(self, other) if isinstance(other, list) else NotImplemented
 
     def __copy__(self) -> list[Any]:
         return list(self)
@@ -114,7 +114,7 @@ class FrozenDict(dict[Any, Any]):
     kind: int
     """PLAIN, VALUE or PRIVATE; found out when first asked for, O(length)."""
     size: int | None
-    """The length when it entered a state; None before that. See `checked_size`."""
+    """The length when it entered a state; None before that. See `check_size`."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "kind":
@@ -124,7 +124,7 @@ class FrozenDict(dict[Any, Any]):
             return None
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def _put(self, key: str, value: Any) -> None:
+    def _set_frozen(self, key: str, value: Any) -> None:
         """Set a key to a frozen value: for whoever builds a dict that nobody else has seen yet."""
         self.kind = max(self.kind, kind_of(value))
         dict.__setitem__(self, key, value)
@@ -151,7 +151,7 @@ class FrozenSet(set[Any]):
     kind: ClassVar[int] = VALUE
     """Elements are hashable and taken to be immutable, and msgpack has no sets."""
     size: int | None
-    """The length when it entered a state; None before that. See `checked_size`."""
+    """The length when it entered a state; None before that. See `check_size`."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "size":
@@ -177,7 +177,7 @@ class FrozenSet(set[Any]):
 
 _FROZEN: Final = frozenset({FrozenList, FrozenDict, FrozenSet})
 CONTAINERS: Final = _FROZEN
-"""The classes that `checked_size` looks at."""
+"""The classes that `check_size` looks at."""
 _AS_IT_IS: Final = LEAVES | _FROZEN
 _KEYED: Final = frozenset({FrozenList, FrozenDict})
 _kind_slot: Final[Callable[[Any], int]] = attrgetter("kind")
@@ -203,7 +203,7 @@ def freeze(value: object) -> object:
     return _frozen(value)
 
 
-def extended(old: FrozenList, items: Iterable[Any]) -> FrozenList:
+def extend_frozen(old: FrozenList, items: Iterable[Any]) -> FrozenList:
     """The old list with items appended; `base` says what it grew from. Only the items are frozen.
 
     Raises:
@@ -219,7 +219,7 @@ def extended(old: FrozenList, items: Iterable[Any]) -> FrozenList:
     return new
 
 
-def grown(old: FrozenList, new: list[Any]) -> tuple[FrozenList, bool]:
+def freeze_grown(old: FrozenList, new: list[Any]) -> tuple[FrozenList, bool]:
     """Freeze what a reducer made of an old list, and see whether it only appended.
 
     An element that is identical to the old one at its place is taken to be unchanged.
@@ -237,10 +237,10 @@ def grown(old: FrozenList, new: list[Any]) -> tuple[FrozenList, bool]:
         return frozen, False
     if len(new) == size:
         return old, True
-    return extended(old, new[size:]), True
+    return extend_frozen(old, new[size:]), True
 
 
-def checked_size(value: Any) -> None:
+def check_size(value: Any) -> None:
     """Note the length of a container that enters a state, or see that it still has the length that it entered with.
 
     Raises:

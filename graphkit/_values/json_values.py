@@ -10,7 +10,7 @@ from datetime import date, time, timedelta
 from typing import Any, Final, NamedTuple, final
 
 from graphkit._values.codec import Codec
-from graphkit._values.frozen import extended, freeze
+from graphkit._values.frozen import extend_frozen, freeze
 
 _PACKED: Final = "$packed"
 _INT_BITS: Final = 10_000
@@ -120,6 +120,6 @@ def changed(values: JsonValueCodec, before: Mapping[str, Any], change: Mapping[s
     after = {key: value for key, value in before.items() if key not in change.get("drop", ())}
     after.update((key, freeze(values.back(value))) for key, value in change.get("set", {}).items())
     for key, items in change.get("extend", {}).items():
-        after[key] = extended(after[key], map(values.back, items))
+        after[key] = extend_frozen(after[key], map(values.back, items))
         after[key].base = None  # it has entered a state, and must not keep the one before alive
     return {key: after[key] for key in change["order"]} if "order" in change else after

@@ -16,9 +16,9 @@ from graphkit._values.frozen import (
     PRIVATE,
     FrozenDict,
     FrozenList,
-    checked_size,
+    check_size,
     freeze,
-    grown,
+    freeze_grown,
     kind_of,
     private_copy,
 )
@@ -43,7 +43,7 @@ class Changes:
         self.base = base
         self.ops = ops
 
-    def then(self, ops: Mapping[str, int]) -> Changes:
+    def compose(self, ops: Mapping[str, int]) -> Changes:
         """These changes and, after them, those of a later merge."""
         if not self.ops:
             return Changes(self.base, dict(ops))
@@ -90,10 +90,10 @@ def merge(
         frozen, op = _enter(old, merged)
         for container in (frozen, old):
             if type(container) in CONTAINERS:
-                checked_size(container)
+                check_size(container)
         if frozen is old and (frozen is not None or key in data):
             continue
-        new._put(key, frozen)  # noqa: SLF001 - the one writer of a state
+        new._set_frozen(key, frozen)  # noqa: SLF001 - the one writer of a state
         ops[key] = op
     return (new, ops) if ops else (data, ops)
 
@@ -116,7 +116,7 @@ def _enter(old: Any, value: Any) -> tuple[Any, int]:
             return value, SET
         return (value, len(old)) if len(value) > len(old) else (old, SET)
     if value.__class__ is list and old.__class__ is FrozenList and old:
-        frozen, appended = grown(old, value)
+        frozen, appended = freeze_grown(old, value)
         return frozen, len(old) if appended else SET
     return freeze(value), SET
 

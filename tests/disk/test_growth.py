@@ -9,7 +9,7 @@ import pytest
 
 from graphkit import Checkpoint
 from graphkit._records.checkpoint import new_id
-from graphkit._values.frozen import FrozenDict, extended, freeze
+from graphkit._values.frozen import FrozenDict, extend_frozen, freeze
 from graphkit._values.state import Changes
 from savers import FileSystemSaver
 from savers._filesystem import log as frames
@@ -25,15 +25,15 @@ class Engine:
 
     def grow(self, item, key="messages"):
         old = self.state[key]
-        items = extended(old, [item])
+        items = extend_frozen(old, [item])
         items.base = None
         new = FrozenDict(self.state)
-        new._put(key, items)
+        new._set_frozen(key, items)
         return self._checkpoint(new, {key: len(old)})
 
     def set(self, key, value):
         new = FrozenDict(self.state)
-        new._put(key, freeze(value))
+        new._set_frozen(key, freeze(value))
         return self._checkpoint(new, {key: -1})
 
     def _checkpoint(self, new, ops):

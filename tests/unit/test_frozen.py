@@ -21,9 +21,9 @@ from graphkit._values.frozen import (
     FrozenDict,
     FrozenList,
     FrozenSet,
-    extended,
+    extend_frozen,
     freeze,
-    grown,
+    freeze_grown,
     kind_of,
     private_copy,
 )
@@ -247,7 +247,7 @@ def test_kinds_of_containers_made_by_hand_are_found_out():
 
 def test_putting_raises_the_kind():
     new = FrozenDict(freeze({"a": 1}))
-    new._put("b", (1,))
+    new._set_frozen("b", (1,))
     assert new == {"a": 1, "b": (1,)}
     assert new.kind == VALUE
 
@@ -263,23 +263,23 @@ def test_a_sum_knows_what_it_grew_from():
     assert old.base is None
     assert (new.kind, (old + [(1,)]).kind) == (PLAIN, VALUE)  # noqa: RUF005 - as above
     assert (old + [3] + [4]).base is old  # noqa: RUF005 - as above
-    assert extended(old, iter("ab")) == [[1], "a", "b"]
+    assert extend_frozen(old, iter("ab")) == [[1], "a", "b"]
 
 
 def test_grown():
     old = freeze([[1], "x"])
-    new, appended = grown(old, [*old, [2]])
+    new, appended = freeze_grown(old, [*old, [2]])
     assert (new, appended) == ([[1], "x", [2]], True)
     assert new[0] is old[0]
     assert type(new[2]) is FrozenList
-    assert grown(old, list(old)) == (old, True)
-    assert grown(old, list(old))[0] is old
+    assert freeze_grown(old, list(old)) == (old, True)
+    assert freeze_grown(old, list(old))[0] is old
     for other in ([[1], "x", [2]], [old[0]], [old[1], old[0], 3]):
-        frozen, appended = grown(old, other)
+        frozen, appended = freeze_grown(old, other)
         assert frozen == other
         assert type(frozen) is FrozenList
         assert not appended
-    assert grown(freeze([1]), [True, 2])[1] is False
+    assert freeze_grown(freeze([1]), [True, 2])[1] is False
 
 
 def test_private_copies_share_all_but_the_private():

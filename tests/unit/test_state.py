@@ -158,7 +158,7 @@ def test_changes_replayed_on_the_base_give_the_state(first, updates):
             old = data.get("plain")
             update = {"plain": old + [2] if isinstance(old, FrozenList) else [1]}  # noqa: PLW2901, RUF005
         data, ops = merge(data, update, CHANNELS)
-        changes = changes.then(ops)
+        changes = changes.compose(ops)
     assert json.dumps(replay(base, data, changes.ops), sort_keys=True) == json.dumps(data, sort_keys=True)
     for key in {*base, *data} - set(changes.ops):
         assert base[key] is data[key]

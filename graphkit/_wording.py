@@ -18,7 +18,7 @@ _SENTENCES: Final = (
 """How pydantic begins a sentence, and what a user reads in its place."""
 
 
-def plain_sentence(message: str) -> str:
+def simplify_message(message: str) -> str:
     """One message of a ValidationError without the library's own terms."""
     for start, replacement in _SENTENCES:
         if message.startswith(start):
@@ -26,7 +26,7 @@ def plain_sentence(message: str) -> str:
     return message
 
 
-def plain_text(text: str) -> str:
+def simplify_text(text: str) -> str:
     """A text that may quote a ValidationError, with that part in one plain line; other text stays as it is.
 
     The text may come from a store and may have been cut anywhere.
@@ -39,7 +39,7 @@ def plain_text(text: str) -> str:
     place = ""
     for line in body.splitlines():
         if line.startswith("  "):
-            sentence = plain_sentence(line.strip())
+            sentence = simplify_message(line.strip())
             problems.append(f"{place}: {sentence}" if place else sentence)
         else:
             place = line.strip()

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from graphkit._plan.events import Observer
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._wording import plain_sentence
+from graphkit._wording import simplify_message
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.observers import observers_of
 from graphkit.registry import get_checkpoint_store
@@ -33,7 +33,7 @@ class _Config(BaseModel):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            problems = [f"{'.'.join(map(str, one['loc']))}: {plain_sentence(one['msg'])}" for one in error.errors()]
+            problems = [f"{'.'.join(map(str, one['loc']))}: {simplify_message(one['msg'])}" for one in error.errors()]
             raise CheckpointerConfigurationError("; ".join(problems)) from error
 
     @classmethod

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from graphkit._wording import plain_text
+from graphkit._wording import simplify_text
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import Said, show
 from graphkit.cli.resolve import LIKE_A_WORD, near
@@ -183,7 +183,7 @@ def _told(world: CliContext, call: Callable[[], Any]) -> int:
     except (GraphKitError, OSError) as error:
         if world.debug:
             world.warn("".join(traceback.format_exception(error)).rstrip())
-        world.warn(f"graphkit: {plain_text(str(error))}{_advice(error)}")
+        world.warn(f"graphkit: {simplify_text(str(error))}{_advice(error)}")
         return error.exit_code if isinstance(error, GraphKitError) else 1
     except KeyboardInterrupt:
         return 130
@@ -191,7 +191,7 @@ def _told(world: CliContext, call: Callable[[], Any]) -> int:
         if world.debug:
             raise
         world.warn(
-            f"graphkit: {type(error).__name__}: {plain_text(str(error))}; "
+            f"graphkit: {type(error).__name__}: {simplify_text(str(error))}; "
             f"unexpected error: rerun with --debug and please report it"
         )
         return _UNFORESEEN

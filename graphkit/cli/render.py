@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from graphkit._wording import plain_text
+from graphkit._wording import simplify_text
 from graphkit.cli.values import asking, brief, plain, shown, to_json
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ def _time(world: CliContext, when: datetime) -> str:
 def _failed(failure: Mapping[str, Any]) -> str:
     """Why a run ended, and in which node; a record that was written by hand may lack anything."""
     node = f" in {shown(str(failure['node_id']))}" if failure.get("node_id") else ""
-    message = shown(plain_text(str(failure.get("message", ""))))
+    message = shown(simplify_text(str(failure.get("message", ""))))
     return f"{shown(str(failure.get('type', 'failed')))}{node}: {message}"
 
 

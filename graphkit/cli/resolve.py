@@ -15,7 +15,7 @@ from graphkit._compiled import CompiledGraph
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver, HasVersions
-from graphkit._wording import plain_text
+from graphkit._wording import simplify_text
 from graphkit.cli.values import UsageError, shown
 from graphkit.errors import (
     CheckpointCorruptionError,
@@ -248,7 +248,7 @@ def _cause(error: Exception) -> str:
     own = [frame for frame in frames if "site-packages" not in frame.filename] or frames
     is_there = own and not isinstance(error, SyntaxError)  # that tells it itself
     where = f" ({own[-1].filename}, line {own[-1].lineno})" if is_there else ""
-    return f"{type(error).__name__}: {plain_text(str(error))}{where}; --debug shows the traceback"
+    return f"{type(error).__name__}: {simplify_text(str(error))}{where}; --debug shows the traceback"
 
 
 def _compiled(name: str, found: Any) -> CompiledGraph:

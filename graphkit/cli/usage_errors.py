@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from graphkit._wording import plain_sentence
+from graphkit._wording import simplify_message
 from graphkit.cli.resolve import near
 from graphkit.cli.values import shown
 
@@ -65,7 +65,7 @@ def _did_you_mean(error: Any) -> str:
 
 
 def _wrong_value(param: Any, message: str) -> str:
-    sentence = plain_sentence(message).rstrip(".")
+    sentence = simplify_message(message).rstrip(".")
     for pattern, words in _VALUES:
         sentence = pattern.sub(words, sentence)
     joint = " " if sentence.startswith("must ") else ": "

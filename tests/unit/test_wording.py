@@ -3,7 +3,7 @@
 import pytest
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from graphkit._wording import plain_sentence, plain_text
+from graphkit._wording import simplify_message, simplify_text
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.graph_config import CheckpointConfig
 
@@ -38,12 +38,14 @@ class Outer(BaseModel):
 def test_a_validation_error_in_one_line(fields, text):
     with pytest.raises(ValidationError) as raised:
         Outer(**fields)
-    assert plain_text(f"the input cannot be merged: {raised.value}").startswith(f"the input cannot be merged: {text}")
+    assert simplify_text(f"the input cannot be merged: {raised.value}").startswith(
+        f"the input cannot be merged: {text}"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "no such item", "1 validation error for nobody", "Value error: 1\n  2"])
 def test_other_text_stays_as_it_is(text):
-    assert plain_text(text) == text
+    assert simplify_text(text) == text
 
 
 def test_a_text_that_was_cut_is_as_plain_as_it_can_be():
@@ -51,12 +53,12 @@ def test_a_text_that_was_cut_is_as_plain_as_it_can_be():
         Outer(inner={"n": 1}, name="bad")
     text = str(raised.value)
     for length in range(len(text)):
-        assert "Value error, " not in plain_text(text[:length]) or length < len("1 validation error for Outer\n  ")
+        assert "Value error, " not in simplify_text(text[:length]) or length < len("1 validation error for Outer\n  ")
 
 
 def test_a_sentence_without_the_library_s_beginning():
-    assert plain_sentence("Value error, too small") == "too small"
-    assert plain_sentence("too small") == "too small"
+    assert simplify_message("Value error, too small") == "too small"
+    assert simplify_message("too small") == "too small"
 
 
 def test_a_configuration_names_the_field_and_what_is_wrong():

@@ -15,7 +15,7 @@ from graphkit._records.config import START, RunnableConfig
 from graphkit._records.output import CheckpointInfo, HistorySummary
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import FAILURE, INNER, INTERRUPT, time_or_none
-from graphkit._wording import plain_text
+from graphkit._wording import simplify_text
 from graphkit.cli.commands.inspect import progress_told
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, Limit, Meta, Namespace, Thread
@@ -181,7 +181,7 @@ def _updated(found: HistorySummary) -> datetime:
 def _waiting(found: HistorySummary) -> Any:
     """What a human is asked, or why it failed."""
     if found.failure is not None and not found.waiting:
-        return f"{found.failure.get('type')}: {plain_text(str(found.failure.get('message', '')))}"
+        return f"{found.failure.get('type')}: {simplify_text(str(found.failure.get('message', '')))}"
     told = [f"{stop.when} {stop.node_id}" if stop.payload is None else stop.payload for stop in found.waiting]
     return told[0] if len(told) == 1 else told
 

@@ -16,7 +16,7 @@ from graphkit._records.output import InterruptionMetadata, NodeOutput, Streaming
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.watch import Change, Watch
 from graphkit._saver.writes import problem_with_interrupt
-from graphkit._wording import plain_text
+from graphkit._wording import simplify_text
 from graphkit.cli.commands.inspect import progress_told
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import App, CheckpointId, Directory, Limit, MaybeThread
@@ -169,7 +169,7 @@ def _question(id: str | None, stop: Any) -> str:
 def _failure(failure: Any) -> str:
     if not isinstance(failure, Mapping):
         return "failed"
-    message = brief(plain_text(str(failure.get("message", ""))), _WIDTH)
+    message = brief(simplify_text(str(failure.get("message", ""))), _WIDTH)
     return f"failed in {shown(str(failure.get('node_id')))}: {failure.get('type')}: {message}"
 
 

@@ -5,7 +5,7 @@ from graphkit._values.codec.codec import (
     MalformedDataError as MalformedDataError,
     array_header as array_header,
 )
-from graphkit._values.codec.registry import type_name as type_name
+from graphkit._values.codec.type_registry import type_name as type_name
 from graphkit._values.codec.writer import MAX_DEPTH as MAX_DEPTH
 
 __all__ = ["MAX_DEPTH", "Codec", "MalformedDataError", "array_header", "type_name"]

@@ -11,8 +11,8 @@ from typing import Any, Final, NoReturn, final
 from msgpack import packb, unpackb
 
 from graphkit._values.codec.reader import Reader, frozen_dict
-from graphkit._values.codec.refusal import Refused
-from graphkit._values.codec.registry import TypeEntry, annotated_types, flavour_of, shown, type_name
+from graphkit._values.codec.type_registry import TypeEntry, annotated_types, flavour_of, shown, type_name
+from graphkit._values.codec.unstorable import Refused
 from graphkit._values.codec.writer import KEYED, MAX_DEPTH, Writer
 from graphkit._values.frozen import LEAVES, PLAIN, FrozenDict, FrozenList
 from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError

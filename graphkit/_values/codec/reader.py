@@ -5,10 +5,21 @@ from __future__ import annotations
 from enum import Flag
 from typing import Any, Final, final
 
-from graphkit._values.codec.codes import DATACLASS, ENUM, FROZENSET, MAP, MARK, MARKS, NAMEDTUPLE, PYDANTIC, SET, TUPLE
-from graphkit._values.codec.leaves import READERS
-from graphkit._values.codec.refusal import HOW_TO_REGISTER
-from graphkit._values.codec.registry import TypeEntry
+from graphkit._values.codec.scalars import READERS
+from graphkit._values.codec.type_codes import (
+    DATACLASS,
+    ENUM,
+    FROZENSET,
+    MAP,
+    MARK,
+    MARKS,
+    NAMEDTUPLE,
+    PYDANTIC,
+    SET,
+    TUPLE,
+)
+from graphkit._values.codec.type_registry import TypeEntry
+from graphkit._values.codec.unstorable import HOW_TO_REGISTER
 from graphkit._values.frozen import FrozenDict, FrozenList, FrozenSet, kind_of
 from graphkit.errors import CheckpointSerializationError
 

@@ -8,10 +8,10 @@ from typing import Any, Final, final
 
 from msgpack import packb
 
-from graphkit._values.codec.codes import DATACLASS, ENUM, FROZENSET, MAP, MARKS, NAMEDTUPLE, PYDANTIC, SET, TUPLE
-from graphkit._values.codec.leaves import encoder, is_native, leaf
-from graphkit._values.codec.refusal import Refused, advice
-from graphkit._values.codec.registry import TypeEntry
+from graphkit._values.codec.scalars import encoder, is_native, leaf
+from graphkit._values.codec.type_codes import DATACLASS, ENUM, FROZENSET, MAP, MARKS, NAMEDTUPLE, PYDANTIC, SET, TUPLE
+from graphkit._values.codec.type_registry import TypeEntry
+from graphkit._values.codec.unstorable import Refused, advice
 from graphkit._values.frozen import LEAVES, PLAIN, FrozenDict, FrozenList, FrozenSet
 
 MAX_DEPTH: Final = 500

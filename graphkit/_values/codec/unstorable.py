@@ -6,7 +6,7 @@ from typing import Final
 
 from msgpack import ExtType
 
-from graphkit._values.codec.registry import flavour_of, type_name
+from graphkit._values.codec.type_registry import flavour_of, type_name
 
 HOW_TO_REGISTER: Final = (
     "its type is not registered: give it to the saver, FileSystemSaver(types=[{name}]) or "

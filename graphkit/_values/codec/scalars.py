@@ -9,8 +9,20 @@ from typing import Any, Final
 
 from msgpack import ExtType
 
-from graphkit._values.codec.codes import COMPLEX, DATE, DATETIME, DECIMAL, INT, PATH, STR, TIME, TIMEDELTA, UUID, ZONE
-from graphkit._values.codec.refusal import Refused
+from graphkit._values.codec.type_codes import (
+    COMPLEX,
+    DATE,
+    DATETIME,
+    DECIMAL,
+    INT,
+    PATH,
+    STR,
+    TIME,
+    TIMEDELTA,
+    UUID,
+    ZONE,
+)
+from graphkit._values.codec.unstorable import Refused
 from graphkit.errors import CheckpointSerializationError
 
 # --- numbers and text -------------------------------------------------------------------------------------------------

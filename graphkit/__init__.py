@@ -10,6 +10,7 @@ from graphkit._diagram.render import GraphRepresentation as GraphRepresentation
 from graphkit._plan.compile_config import CompileConfig as CompileConfig
 from graphkit._plan.events import Event as Event, Observer as Observer
 from graphkit._plan.retry import RetryPolicy as RetryPolicy
+from graphkit._public_names import set_public_module
 from graphkit._records.checkpoint import Checkpoint as Checkpoint, Tag as Tag
 from graphkit._records.config import (
     END as END,
@@ -132,3 +133,5 @@ __all__ = [
     "WaitingInterrupt",
     "interrupt",
 ]
+
+set_public_module(globals(), __name__)

@@ -1,5 +1,6 @@
 """The public door for people who implement something: a saver, a serializer, an action, a channel."""
 
+from graphkit._public_names import set_public_module
 from graphkit._saver.base import (
     BaseCheckpointSaver as BaseCheckpointSaver,
     HasVersions as HasVersions,
@@ -27,3 +28,5 @@ __all__ = [
     "check_writes",
     "copy_thread",
 ]
+
+set_public_module(globals(), __name__)

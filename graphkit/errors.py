@@ -6,10 +6,31 @@ arguments. `exit_code` is what the command line exits with. The Java names stand
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+__all__ = [
+    "DISTRIBUTION",
+    "AccessDeniedError",
+    "CheckpointConflictError",
+    "CheckpointCorruptionError",
+    "CheckpointFormatError",
+    "CheckpointNotFoundError",
+    "CheckpointSerializationError",
+    "CheckpointStorageError",
+    "CheckpointerConfigurationError",
+    "CheckpointerError",
+    "DefaultThreadWarning",
+    "GraphKitError",
+    "GraphRunnerError",
+    "GraphRunnerException",
+    "GraphStateError",
+    "GraphStateException",
+    "MaxIterationsError",
+    "MissingDependencyError",
+    "NodeExecutionError",
+    "ThreadBusyError",
+]
 
 DISTRIBUTION: Final = "graphkit-durable"
 """What pip installs. The name `graphkit` on the package index belongs to another project."""

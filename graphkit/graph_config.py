@@ -21,6 +21,8 @@ from graphkit.errors import CheckpointerConfigurationError
 from graphkit.observers import observers_of
 from graphkit.registry import get_checkpoint_store
 
+__all__ = ["CheckpointConfig", "GraphConfig"]
+
 _STRICT: Final = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 

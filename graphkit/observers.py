@@ -22,6 +22,7 @@ from graphkit._plan.observers import (
     observers_of as observers_of,
     register_observer as register_observer,
 )
+from graphkit._public_names import set_public_module
 
 __all__ = [
     "EVENTS",
@@ -38,3 +39,5 @@ __all__ = [
     "observers_of",
     "register_observer",
 ]
+
+set_public_module(globals(), __name__)

@@ -20,6 +20,8 @@ from graphkit._named_registry import NamedRegistry
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointerConfigurationError
 
+__all__ = ["get_checkpoint_store", "get_saver", "register_checkpoint_store", "register_saver", "saver_names"]
+
 Factory = Callable[..., BaseCheckpointSaver]
 """Makes a saver: a class or a function."""
 

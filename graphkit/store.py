@@ -30,6 +30,8 @@ from graphkit.errors import (
 )
 from graphkit.registry import get_checkpoint_store
 
+__all__ = ["CheckpointStore", "State"]
+
 _SOURCE: Final = "store"
 """The metadata's `source` of what a CheckpointStore saved."""
 _NONE: Final = FrozenDict()

@@ -19,6 +19,7 @@ from graphkit._plan.checkpoint_when import (
     not_of as not_of,
     slower_than as slower_than,
 )
+from graphkit._public_names import set_public_module
 
 __all__ = [
     "Predicate",
@@ -32,3 +33,5 @@ __all__ = [
     "not_of",
     "slower_than",
 ]
+
+set_public_module(globals(), __name__)

@@ -1,5 +1,6 @@
 """Savers: where checkpoints are kept. In memory, in memory with versions, in plain files; and what wraps a saver."""
 
+from graphkit._public_names import set_public_module
 from savers._compression import Compression as Compression
 from savers._filesystem import FileSystemSaver as FileSystemSaver
 from savers._memory import MemorySaver as MemorySaver
@@ -7,3 +8,5 @@ from savers._versioned import VersionedMemorySaver as VersionedMemorySaver
 from savers._wrappers import SaverWrapper as SaverWrapper, ValidatingSaver as ValidatingSaver
 
 __all__ = ["Compression", "FileSystemSaver", "MemorySaver", "SaverWrapper", "ValidatingSaver", "VersionedMemorySaver"]
+
+set_public_module(globals(), __name__)

@@ -22,7 +22,7 @@ class GraphRepresentation:
         MERMAID = "mermaid"
         PLANTUML = "plantuml"
 
-    type: Type
+    type: GraphRepresentation.Type
     """MERMAID or PLANTUML."""
     content: str
     """The text."""

@@ -7,15 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from os import urandom
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final, Self, final
+from typing import Any, Final, Self, final
 
 from graphkit._java_names import JavaNames
+from graphkit._values.channels import Channel
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._values.state import AgentState, Changes, merge
 from graphkit.errors import CheckpointSerializationError
-
-if TYPE_CHECKING:
-    from graphkit._values.channels import Channel
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
+from typing import Any, Final, Self, TypeVar, final
 
 from graphkit._java_names import JavaNames
 from graphkit._records.context import CURRENT, NodeContext, running
 from graphkit.errors import CheckpointerConfigurationError
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
 
 T = TypeVar("T")
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, final
+from typing import Any, Final, Literal, NamedTuple, Self, final
 
 from graphkit._java_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, new_id
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._values.frozen import freeze
-
-if TYPE_CHECKING:
-    from graphkit._values.state import AgentState
+from graphkit._values.state import AgentState
 
 When = Literal["before", "after", "inside", "action"]
 """Where a run stopped: before or after a node, inside one (`interrupt()`), or at an InterruptableAction's wish."""

@@ -6,6 +6,7 @@ ready = branch_on((key_exists("pages"), "report"), otherwise="fetch")
 graph.add_conditional_edges("clean", ready, ready.mappings)
 """
 
+from graphkit._public_names import set_public_module
 from graphkit.flows.nodes import (
     process_chain as process_chain,
     process_conditional as process_conditional,
@@ -37,3 +38,5 @@ __all__ = [
     "process_conditional",
     "process_parallel",
 ]
+
+set_public_module(globals(), __name__)

@@ -6,6 +6,7 @@ A graph's own checkpoints need nothing else: the next node is stored with each, 
 `CheckpointManager` is for loops that are no graph: it saves, restores, lists, compares and prunes on any saver.
 """
 
+from graphkit._public_names import set_public_module
 from graphkit._saver.last_readable import last_good as last_good
 from graphkit.recovery.manager import (
     CheckpointManager as CheckpointManager,
@@ -16,3 +17,5 @@ from graphkit.recovery.manager import (
 from graphkit.recovery.recover_run import arecover as arecover, recover as recover
 
 __all__ = ["CheckpointManager", "CheckpointPolicy", "Comparison", "arecover", "compare", "last_good", "recover"]
+
+set_public_module(globals(), __name__)

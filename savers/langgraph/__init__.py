@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from graphkit._public_names import set_public_module
 from graphkit.errors import MissingDependencyError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def __getattr__(name: str) -> object:
     module = "saver" if name == "FileSystemCheckpointSaver" else "importing"
     found = getattr(import_module(f"{__name__}.{module}"), name)
     globals()[name] = found
+    set_public_module(globals(), __name__)
     return found
 
 

@@ -1,13 +1,17 @@
 """The rules of the house that no other tool checks."""
 
+import dataclasses
 import importlib
 import inspect
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
 import tomllib
+import typing
+from concurrent.futures import Executor
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -18,6 +22,18 @@ import savers
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = [graphkit, savers]
+MODULES = [
+    *PACKAGES,
+    *(
+        importlib.import_module(f"graphkit.{path.stem}")
+        for path in sorted((ROOT / "graphkit").iterdir())
+        if not path.name.startswith("_")
+        and path.stem != "cli"
+        and (path.suffix == ".py" or (path / "__init__.py").exists())
+    ),
+    importlib.import_module("savers.langgraph"),
+]
+"""The public modules; the CLI is a program."""
 HEAVY = ["asyncio", "filelock", "langgraph", "psycopg", "pydantic", "rich", "sqlite3", "typer", "watchdog"]
 
 
@@ -83,11 +99,38 @@ def order_of_names(name):
     return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
 
 
-@pytest.mark.parametrize("package", [*PACKAGES, importlib.import_module("graphkit.abc")])
-def test_all_is_sorted_and_complete(package):
-    assert package.__all__ == sorted(set(package.__all__), key=order_of_names)
-    for name in package.__all__:
-        assert hasattr(package, name), name
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_all_is_sorted_and_complete(module):
+    assert module.__all__ == sorted(set(module.__all__), key=order_of_names)
+    for name in module.__all__:
+        assert hasattr(module, name), name
+    defined = {name for name, thing in vars(module).items() if getattr(thing, "__module__", None) == module.__name__}
+    assert {name for name in defined if not name.startswith("_")} <= set(module.__all__)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_public_classes_and_functions_have_a_public_path(module):
+    named = {module.__name__: module for module in MODULES}
+    for name in module.__all__:
+        thing = getattr(module, name)
+        if inspect.isclass(thing) or inspect.isfunction(thing):
+            assert thing.__name__ in named[thing.__module__].__all__, name
+            assert pickle.loads(pickle.dumps(thing)) is thing
+
+
+def test_the_path_through_graphkit_wins():
+    assert graphkit.abc.Channel.__module__ == graphkit.errors.GraphKitError.__module__ == "graphkit"
+    assert graphkit.abc.Watch.__module__ == "graphkit.abc"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_the_annotations_of_public_classes_resolve(module):
+    for name in module.__all__:
+        if inspect.isclass(thing := getattr(module, name)):
+            # CompileConfig imports Executor for type checkers only.
+            assert isinstance(typing.get_type_hints(thing, localns={"Executor": Executor}), dict)
+            if dataclasses.is_dataclass(thing):
+                assert not any(isinstance(field.type, str) for field in dataclasses.fields(thing))
 
 
 def public_objects():

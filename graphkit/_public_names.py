@@ -1,0 +1,53 @@
+"""Gives public classes and functions their public path: `graphkit.Checkpoint.__module__` is "graphkit"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import FunctionType
+from typing import Any, ForwardRef
+
+
+def set_public_module(namespace: Mapping[str, Any], module_name: str) -> None:
+    """Set `__module__` of the classes and functions that a module exports in `__all__`.
+
+    Tracebacks, documentation and pickles then name `graphkit.Checkpoint` and not the private module
+    that defines it. An object that `graphkit` exports keeps that path when another public module
+    exports it too, because `graphkit` is always imported first. Objects of other packages and
+    objects that are neither a class nor a function stay as they are.
+
+    The price: `inspect.getsource` searches a class in the file of its `__module__`, so it finds the
+    source of the methods of a public class but not of the class.
+
+    Args:
+        namespace: the globals of the module; names of `__all__` that it lacks are passed over.
+        module_name: the public path of the module.
+    """
+    package = module_name.partition(".")[0]
+    for name in namespace["__all__"]:
+        exported = namespace.get(name)
+        if not isinstance(exported, type | FunctionType):
+            continue
+        if exported.__module__.startswith(f"{package}."):
+            if isinstance(exported, type):
+                _bind_annotations(exported)
+            exported.__module__ = module_name
+
+
+def _bind_annotations(cls: type) -> None:
+    """Make the annotations of a class resolve where it is defined, whatever `__module__` says.
+
+    `typing.get_type_hints` and pydantic look up the names in an annotation in the module that
+    `__module__` names, unless the annotation is a ForwardRef that names another module.
+    """
+    annotations = vars(cls).get("__annotations__", {})
+    fields = getattr(cls, "__dataclass_fields__", {})
+    for name, hint in annotations.items():
+        if isinstance(hint, ForwardRef):  # as in a NamedTuple
+            text = hint.__forward_arg__
+        elif isinstance(hint, str):
+            text = hint
+        else:
+            continue
+        annotations[name] = ForwardRef(text, is_argument=False, module=cls.__module__, is_class=True)
+        if name in fields:
+            fields[name].type = annotations[name]

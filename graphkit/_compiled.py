@@ -8,7 +8,7 @@ from typing import Any, cast, final
 
 from graphkit._diagram.render import GraphRepresentation, draw
 from graphkit._engine import subgraph
-from graphkit._engine.cursor import GraphCursor, is_update, no_checkpoint
+from graphkit._engine.cursor import GraphCursor, checkpoint_not_found, is_update
 from graphkit._engine.default_thread import warn_of_default_thread
 from graphkit._engine.driver import Driver
 from graphkit._engine.loop import Run
@@ -83,7 +83,7 @@ class CompiledGraph(JavaNames):
         """
         self._refuse_async()
         run = self._run(input, config)
-        return Driver(run, running=self._running).drive(run.steps())
+        return Driver(run, active_runs=self._running).drive(run.steps())
 
     def stream_snapshots(self, input: Input, config: ConfigLike = None) -> Iterator[NodeOutput]:
         """As `stream`, with a StateSnapshot for every checkpoint that was stored."""
@@ -113,7 +113,7 @@ class CompiledGraph(JavaNames):
         wanted = None if thread is None else self._address(thread, None).thread
         asked = [run for run in self._running.copy().values() if wanted in (None, run.config.thread)]
         for run in asked:
-            run.control.pausing = True
+            run.control.pause_requested = True
         return len(asked)
 
     # Looking
@@ -218,7 +218,7 @@ class CompiledGraph(JavaNames):
     def astream(self, input: Input, config: ConfigLike = None) -> AsyncIterator[NodeOutput]:
         """As `stream`."""
         run = self._run(input, config)
-        return Driver(run, running=self._running).adrive(run.steps())
+        return Driver(run, active_runs=self._running).adrive(run.steps())
 
     def astream_snapshots(self, input: Input, config: ConfigLike = None) -> AsyncIterator[NodeOutput]:
         """As `stream_snapshots`."""
@@ -274,8 +274,8 @@ class CompiledGraph(JavaNames):
     ) -> tuple[Driver, Update]:
         at = RunnableConfig.of(config)
         program, saver, around = self._at(at)
-        wanted = () if around is None else around.topology.schema.channels
-        update = Update(program, at, saver, values, as_node, goto, wanted=wanted)
+        outer_channels = () if around is None else around.topology.schema.channels
+        update = Update(program, at, saver, values=values, as_node=as_node, goto=goto, outer_channels=outer_channels)
         return Driver(update, runs_nodes=False), update
 
     def _at(self, config: RunnableConfig) -> tuple[Program, BaseCheckpointSaver, Program | None]:
@@ -283,7 +283,7 @@ class CompiledGraph(JavaNames):
         saver = self.compile_config.saver
         if saver is None:
             raise CheckpointerConfigurationError("no saver is configured: compile the graph with checkpoint_saver=...")
-        programs = subgraph.programs_at(self.program, config.checkpoint_ns)
+        programs = subgraph.find_programs(self.program, config.checkpoint_ns)
         if programs is None:
             raise GraphRunnerError(f"the graph has no subgraph at checkpoint_ns={config.checkpoint_ns!r}")
         for program in programs[1:]:
@@ -301,9 +301,9 @@ class CompiledGraph(JavaNames):
         return StateSnapshot(checkpoint, config, partial(self._shown, config, checkpoint), self._waiting)
 
     def _shown(self, config: RunnableConfig, checkpoint: Checkpoint, _stored: Any) -> AgentState:
-        walk = GraphCursor(self._at(config)[0], config, None)
-        walk.opened(checkpoint)
-        return walk.schema.state_of(walk.data)
+        cursor = GraphCursor(self._at(config)[0], config, None)
+        cursor.move_to_checkpoint(checkpoint)
+        return cursor.schema.state_of(cursor.data)
 
     def _waiting(self, config: RunnableConfig) -> Sequence[WaitingInterrupt]:
         return waiting_interrupts(config, self._at(config)[1].get_writes(config))
@@ -357,5 +357,5 @@ def _thread_of_run(saver: BaseCheckpointSaver, run_id: str) -> RunnableConfig | 
 
 def _found(snapshot: StateSnapshot | None, config: ConfigLike) -> StateSnapshot:
     if snapshot is None:
-        raise no_checkpoint(RunnableConfig.of(config))
+        raise checkpoint_not_found(RunnableConfig.of(config))
     return snapshot

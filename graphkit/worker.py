@@ -20,7 +20,7 @@ from typing import Any, Final, final
 from graphkit._compiled import CompiledGraph
 from graphkit._plan.retry import RetryPolicy
 from graphkit._records.config import RunnableConfig
-from graphkit._records.context import CURRENT, NodeContext
+from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import CheckpointInfo, InterruptionMetadata, NodeOutput
 from graphkit._saver.base import BaseCheckpointSaver, waiting_ids
 from graphkit._saver.run_lock import held_locks
@@ -253,11 +253,11 @@ class Worker:
     def _go_on(self, at: RunnableConfig) -> None:
         _LOG.info("thread %r goes on", at.thread)
         # As inside a node of whoever holds the lock: the run enters it again.
-        token = CURRENT.set(NodeContext("", (), held_locks() | {self.saver.run_lock_key(at)}))
+        token = CURRENT_NODE_CONTEXT.set(NodeContext("", (), held_locks() | {self.saver.run_lock_key(at)}))
         try:
             last = self._run_async(at) if self.app.topology.asynchronous else self._run(at)
         finally:
-            CURRENT.reset(token)
+            CURRENT_NODE_CONTEXT.reset(token)
         if self._stopping.is_set() and isinstance(last, InterruptionMetadata):
             self._pass_on(at, last)
         _LOG.info("thread %r: %s", at.thread, last)

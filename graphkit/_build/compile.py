@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 
-from graphkit._engine.attempts import composed
+from graphkit._engine.attempts import compose_call
 from graphkit._build.joins import forks_of
 from graphkit._plan.definition import FlattenedGraph, GraphDefinition
 from graphkit._plan.compile_config import CompileConfig
@@ -70,7 +70,7 @@ def _edges(edges: Mapping[str, Targets], forks: Mapping[str, Fork]) -> dict[str,
     single: dict[str, Edge] = {fork.id: fork.join for fork in forks.values()}
     for source, edge in edges.items():
         if isinstance(edge, Condition):
-            single[source] = dataclasses.replace(edge, call=composed(edge.call, source, edge.wraps))
+            single[source] = dataclasses.replace(edge, call=compose_call(edge.call, source, edge.wraps))
         else:
             single[source] = fork_id(source) if len(edge) > 1 else edge[0]
     return single
@@ -82,4 +82,4 @@ def _ready(node: Node, config: CompileConfig) -> Node:
         return node
     retry = node.retry or config.retry
     timeout = config.timeout if node.timeout is None else node.timeout
-    return dataclasses.replace(node, action=composed(node.action, node.id, node.wraps, retry, timeout))
+    return dataclasses.replace(node, action=compose_call(node.action, node.id, node.wraps, retry, timeout))

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 from graphkit._engine.call_kinds import RUN, Chunks, on_thread, on_threads
 from graphkit._engine.timeouts import RUN_IN_TIME, Time
 from graphkit._plan.topology import Call
-from graphkit._records.context import CURRENT, NodeContext
+from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import ABSENT
 
 if TYPE_CHECKING:
     from graphkit._plan.retry import RetryPolicy
 
 
-def composed(
+def compose_call(
     call: Call, node_id: str, wraps: Sequence[Call], retry: RetryPolicy | None = None, timeout: float | None = None
 ) -> Call:
     """A call with everything around it: the wrap hooks, inside them the retries, inside those the timeout.
@@ -131,7 +131,7 @@ class _Inside:
         """How often the visit had asked, and what it had handed out, when this was called first."""
 
     def __call__(self, state: Any = ABSENT, config: Any = ABSENT) -> Any:
-        visit = CURRENT.get()
+        visit = CURRENT_NODE_CONTEXT.get()
         if visit is not None:
             self._begin(visit)
         part = self.part
@@ -144,12 +144,12 @@ class _Inside:
 
     def _begin(self, visit: NodeContext) -> None:
         if self.before is None:
-            self.before = visit.asked, tuple(visit.outputs)
+            self.before = visit.interrupt_calls, tuple(visit.outputs)
             return
         asked, outputs = self.before
         kept = [one for one in visit.outputs if any(one is other for other in outputs)]
         visit.begin(visit.attempt + 1)
-        visit.asked = asked
+        visit.interrupt_calls = asked
         visit.outputs.extend(kept)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Ask, LoadWrites, Request
-from graphkit._engine.subgraph_updates import visible
+from graphkit._engine.subgraph_updates import strip_subgraph_updates
 from graphkit._engine.update_codec import pack
 from graphkit._plan.topology import Call, Condition, Node
 from graphkit._records.checkpoint import Checkpoint
@@ -22,18 +22,20 @@ from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecu
 
 Steps = Generator[Request, Any, None]
 EMPTY: Final = FrozenDict()
-KEEPS: Final = "keeps"
+WRITES_TAKEN_FROM: Final = "keeps"
 """In the metadata of an update: the id of the checkpoint whose record it took over."""
-VISIT: Final = "visit"
+CONTINUED_EXECUTION: Final = "visit"
 """In the metadata: the name of the visit that goes on here, where it did not begin at this very checkpoint."""
-RESUMED: Final = "resumed_at"
+RESUMED_AT: Final = "resumed_at"
 """In the metadata of the first checkpoint after a resume: when the run resumed. Its node ran from then on, and not
 since its parent was stored: between the two the run waited, had failed, or was not running at all."""
-VERSION: Final = "schema_version"
+SCHEMA_VERSION: Final = "schema_version"
 """In the metadata: how many migrations the state has been through; absent for none."""
 MADE_BY: Final = "graphkit:made_by"
 """In the metadata of a thread that is another engine's: its name."""
-OF_ONE_CHECKPOINT: Final = frozenset({"step", "source", "graph", KEEPS, VISIT, RESUMED, VERSION})
+PER_CHECKPOINT_KEYS: Final = frozenset(
+    {"step", "source", "graph", WRITES_TAKEN_FROM, CONTINUED_EXECUTION, RESUMED_AT, SCHEMA_VERSION}
+)
 """What the metadata of one checkpoint say about it alone; the rest belongs to the whole run."""
 
 Post = Callable[..., None]
@@ -233,7 +235,7 @@ class GraphCursor:
 
     # What is stored
 
-    def opened(self, base: Checkpoint) -> None:
+    def move_to_checkpoint(self, base: Checkpoint) -> None:
         """Stand where a stored checkpoint stands, in the shape that this version of the graph knows."""
         other = base.metadata.get(MADE_BY)
         if other is not None:
@@ -241,8 +243,8 @@ class GraphCursor:
                 GraphRunnerError,
                 f"thread {self.config.thread!r} belongs to {other}: run it there, or choose another thread_id here",
             )
-        self.data, self.changes = visible(base.state), Changes(base.state, {})
-        version = base.metadata.get(VERSION, 0)
+        self.data, self.changes = strip_subgraph_updates(base.state), Changes(base.state, {})
+        version = base.metadata.get(SCHEMA_VERSION, 0)
         migrations = self.options.migrations
         if version > len(migrations):
             raise self.failure(
@@ -258,14 +260,14 @@ class GraphCursor:
                 raise self.failure(GraphRunnerError, reason) from error
             self.changes = None
 
-    def loaded_writes(self, base: Checkpoint) -> Generator[Request, Any, dict[str, Any]]:
+    def load_writes(self, base: Checkpoint) -> Generator[Request, Any, dict[str, Any]]:
         """What is recorded beside a checkpoint; also if the process died before an update had taken it over.
 
         Without what is malformed, which a run can neither use nor record again.
         """
         assert self.saver is not None
         recorded = dict((yield LoadWrites(self.saver, self.config.replace(checkpoint_id=base.id))))
-        kept = base.metadata.get(KEEPS)
+        kept = base.metadata.get(WRITES_TAKEN_FROM)
         if not recorded and kept is not None:
             recorded = dict((yield LoadWrites(self.saver, self.config.replace(checkpoint_id=kept))))
         return dict(well_formed_writes(recorded, self.config.thread))
@@ -273,15 +275,15 @@ class GraphCursor:
     def carried(self, base: Checkpoint) -> dict[str, Any]:
         """The metadata that a run's next checkpoints share with this one: its run_id, and the caller's keys."""
         metadata = public_metadata(base.metadata)
-        return {key: value for key, value in metadata.items() if key not in OF_ONE_CHECKPOINT}
+        return {key: value for key, value in metadata.items() if key not in PER_CHECKPOINT_KEYS}
 
     def stamp(self) -> dict[str, Any]:
         """What every checkpoint says of the graph that made it."""
         version = len(self.options.migrations)
-        return {"graph": self.topology.fingerprint, **({VERSION: version} if version else {})}
+        return {"graph": self.topology.fingerprint, **({SCHEMA_VERSION: version} if version else {})}
 
 
-def no_checkpoint(config: RunnableConfig, hint: str = "") -> CheckpointNotFoundError:
+def checkpoint_not_found(config: RunnableConfig, hint: str = "") -> CheckpointNotFoundError:
     """The error of a config that names a checkpoint which there is not, or a thread without any."""
     wanted = config.checkpoint_id
     return CheckpointNotFoundError(config.thread, "a checkpoint" if wanted is None else f"checkpoint {wanted!r}", hint)

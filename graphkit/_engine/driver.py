@@ -41,7 +41,7 @@ from graphkit._engine.requests import (
 from graphkit._engine.task_pool import AsyncPool, ThreadPool, advance, refuse_awaitable, run_node
 from graphkit._plan.events import EVENTS, Level, Outbox
 from graphkit._records.checkpoint import Checkpoint
-from graphkit._records.context import CURRENT, NodeContext
+from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import NodeOutput
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.run_lock import find_held_lock, locks_held_by_runs
@@ -60,19 +60,21 @@ class Driver:
         result: what the loop returned, once it has ended.
     """
 
-    def __init__(self, walk: GraphCursor, *, runs_nodes: bool = True, running: dict[int, Any] | None = None) -> None:
+    def __init__(
+        self, walk: GraphCursor, *, runs_nodes: bool = True, active_runs: dict[int, Any] | None = None
+    ) -> None:
         """Prepare a run, or (`runs_nodes` false) an update, which a node may make of its own thread.
 
         Args:
             walk: what is driven.
             runs_nodes: whether it is a run.
-            running: where it is to be found while it is under way, by its id().
+            active_runs: where it is to be found while it is under way, by its id().
 
         Raises:
             GraphRunnerError: the calling code is a node of a run on the same thread and namespace.
         """
         self.walk = walk
-        self.running = {} if running is None else running
+        self.active_runs = {} if active_runs is None else active_runs
         self.config = walk.config
         self.locks: list[AbstractContextManager[object]] = []
         self.first: AbstractContextManager[object] | None = None
@@ -103,7 +105,9 @@ class Driver:
             self.first = saver.run_lock(self.config)
             hold = find_held_lock(key)
             if hold is not None:
-                self.first = _one_after_the_other(self.first, hold.one_run(self.config.thread, _timeout_of(saver)))
+                self.first = _one_after_the_other(
+                    self.first, hold.serialize_runs(self.config.thread, _timeout_of(saver))
+                )
             self.held |= {key, place}
         self.nobody = NodeContext("", (), self.held, journal=walk.journal)
         """As whom edges and hooks are asked, and releases done: as no node, least of all one that runs this graph."""
@@ -117,7 +121,7 @@ class Driver:
         error: BaseException | None = None
         try:
             self._enter()
-            self.running[id(self.walk)] = self.walk
+            self.active_runs[id(self.walk)] = self.walk
             while (request := self._ask(steps, answer, error)) is not None:
                 answer = error = None
                 if request.__class__ is Emit:
@@ -134,7 +138,7 @@ class Driver:
                         error = raised
         finally:
             del error  # its traceback refers to this frame
-            self.running.pop(id(self.walk), None)
+            self.active_runs.pop(id(self.walk), None)
             self._leave()
 
     def _ask(self, steps: Steps, answer: Any, error: BaseException | None) -> Request | None:
@@ -157,11 +161,11 @@ class Driver:
         return refuse_awaitable(self._as_nobody(request.call.function, *_arguments(request)), None)
 
     def _as_nobody(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        token = CURRENT.set(self.nobody)
+        token = CURRENT_NODE_CONTEXT.set(self.nobody)
         try:
             return call(*arguments)
         finally:
-            CURRENT.reset(token)
+            CURRENT_NODE_CONTEXT.reset(token)
 
     def _save(self, request: Save) -> Any:
         if self.threads is None and self.loops is None:
@@ -275,7 +279,7 @@ class Driver:
         error: BaseException | None = None
         try:
             await self._aenter()
-            self.running[id(self.walk)] = self.walk
+            self.active_runs[id(self.walk)] = self.walk
             while (request := self._ask(steps, answer, error)) is not None:
                 answer, error = None, self._cancellation() if request.__class__ in _BOUNDARIES else None
                 if error is not None:
@@ -294,7 +298,7 @@ class Driver:
                         error = raised
         finally:
             del error
-            self.running.pop(id(self.walk), None)
+            self.active_runs.pop(id(self.walk), None)
             await self._aleave()
 
     async def _aenter(self) -> None:
@@ -318,12 +322,12 @@ class Driver:
         return await (self._arun(task) if task.executor is None else self._loops().run(task, self._arun))
 
     async def _aask_user(self, request: Ask) -> Any:
-        token = CURRENT.set(self.nobody)
+        token = CURRENT_NODE_CONTEXT.set(self.nobody)
         try:
             result = request.call.function(*_arguments(request))
             return await result if inspect.isawaitable(result) else result
         finally:
-            CURRENT.reset(token)
+            CURRENT_NODE_CONTEXT.reset(token)
 
     async def _astart(self, request: Start) -> int:
         if self.cancelled is not None:
@@ -348,7 +352,7 @@ class Driver:
                 return await _aadvanced(task)
             return await self._to_its_end(_in_thread(advance, task))
         assert isinstance(task, RunNode)
-        token = CURRENT.set(task.visit)
+        token = CURRENT_NODE_CONTEXT.set(task.visit)
         try:
             if task.call.is_async:
                 result = task.call.run(task.argument, task.config)
@@ -356,7 +360,7 @@ class Driver:
                 result = await self._to_its_end(_in_thread(task.call.run, task.argument, task.config))
             return await result if inspect.isawaitable(result) else result
         finally:
-            CURRENT.reset(token)
+            CURRENT_NODE_CONTEXT.reset(token)
 
     async def _aload(self, request: Load) -> Any:
         await self._aflush()
@@ -481,13 +485,13 @@ def _arguments(request: Ask) -> tuple[Any, ...]:
 
 
 async def _aadvanced(task: Next) -> Any:
-    token = CURRENT.set(task.visit)
+    token = CURRENT_NODE_CONTEXT.set(task.visit)
     try:
         return await anext(task.generator)
     except StopAsyncIteration:
         return Ended(None)
     finally:
-        CURRENT.reset(token)
+        CURRENT_NODE_CONTEXT.reset(token)
 
 
 async def _aclosed(generator: Any) -> None:

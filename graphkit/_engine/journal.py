@@ -23,7 +23,7 @@ class _Run(Protocol):
     writes: dict[str, Any]
     perform: Callable[[Any], None]
 
-    def place(self, key: str, node_id: str) -> str: ...
+    def idempotency_key(self, key: str, node_id: str) -> str: ...
     def record(self, writes: Mapping[str, Any]) -> Any: ...
     def tell(self, type: str, level: str, node_id: str | None, **data: Any) -> None: ...
 
@@ -41,16 +41,16 @@ class RunJournal:
     def __init__(self, run: _Run) -> None:
         self.run = run
 
-    def place(self, visit: NodeContext) -> str:
+    def idempotency_key(self, visit: NodeContext) -> str:
         """Names a visit: the same again when it is repeated after a crash, and no other's."""
-        return self.run.place(visit.key, visit.node_id)
+        return self.run.idempotency_key(visit.key, visit.node_id)
 
-    def recorded(self, visit: NodeContext, key: str) -> tuple[bool, Any]:
+    def find_result(self, visit: NodeContext, key: str) -> tuple[bool, Any]:
         """Whether `once` has a result under a key, and which."""
         found = self.run.writes.get(f"{ONCE}{visit.key}:{key}", ABSENT)
         return found is not ABSENT, found
 
-    def record(self, visit: NodeContext, key: str, value: Any) -> Any:
+    def record_result(self, visit: NodeContext, key: str, value: Any) -> Any:
         """Record a result at once, from whatever thread the node runs on."""
         try:
             frozen = freeze(value)
@@ -59,7 +59,7 @@ class RunJournal:
         self.run.perform(self.run.record({f"{ONCE}{visit.key}:{key}": frozen}))
         return frozen
 
-    def note(self, visit: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
+    def post_event(self, visit: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
         """Tell the observers of the run."""
         self.run.tell(type, level, visit.node_id or None, **data)
 

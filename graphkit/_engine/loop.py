@@ -33,7 +33,7 @@ from graphkit._engine.journal import failure_of
 from graphkit._engine.node_runner import Halt
 from graphkit._engine.requests import Discard, Emit, Finish, Record, Release
 from graphkit._engine.start import RunStart
-from graphkit._engine.subgraph_updates import visible
+from graphkit._engine.subgraph_updates import strip_subgraph_updates
 from graphkit._engine.update_codec import unpack
 from graphkit._plan.checkpoint_when import Step
 from graphkit._records.config import END, StreamMode
@@ -100,7 +100,7 @@ class Run(RunStart):
                 yield from self._end()
                 yield Emit(NodeOutput(END, state_of(self.data)))
                 return
-            if control.pausing:
+            if control.pause_requested:
                 raise Halt
             step, started = self.step, self.clock() if measures else 0.0
             node = nodes.get(place)  # type: ignore[arg-type]
@@ -245,4 +245,4 @@ class Run(RunStart):
         return StateSnapshot(self.base, self.config, self._shown, lambda _: ())  # type: ignore[arg-type]
 
     def _shown(self, data: FrozenDict) -> Any:
-        return self.schema.state_of(visible(data))
+        return self.schema.state_of(strip_subgraph_updates(data))

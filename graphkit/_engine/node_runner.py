@@ -124,13 +124,13 @@ class NodeRunner(GraphCursor):
             if self.post is not None:
                 run.tell_failed(node.id, error)
             raise self._failed(node, item, visit, error) from error
-        if visit.asked or visit.attempt > 1 or visit.outputs:
+        if visit.interrupt_calls or visit.attempt > 1 or visit.outputs:
             self._finish(node, item, visit)
         return result
 
     def _finish(self, node: Node, item: int | None, visit: NodeContext) -> None:
         """Take in what a visit has left, once its action has returned."""
-        if visit.has_open_question:
+        if visit.has_open_interrupt:
             reason = f"{_named(node, item)} caught the GraphInterrupt of its interrupt(), and went on. {_ADVICE}"
             raise self.failure(NodeExecutionError, reason, node.id)
         if visit.attempt > 1:
@@ -140,7 +140,7 @@ class NodeRunner(GraphCursor):
 
     def _failed(self, node: Node, item: int | None, visit: NodeContext, error: Exception) -> GraphRunnerError:
         reason = f"{_named(node, item)} failed: {told(error)}"
-        if visit.has_open_question:
+        if visit.has_open_interrupt:
             reason += f"; it was raised while interrupt() was stopping the node. {_ADVICE}"
         return self.failure(NodeExecutionError, reason, node.id)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, final
 from graphkit._engine.requests import Collected
 from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig
-from graphkit._records.context import CURRENT, GraphInterrupt, NodeContext
+from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import GraphRunnerError
 
@@ -62,11 +62,11 @@ class RemoteJournal:
         self._prefix = prefix
         self.notes: list[tuple[str, str, dict[str, Any]]] = []
 
-    def place(self, _visit: NodeContext) -> str:
+    def idempotency_key(self, _visit: NodeContext) -> str:
         """As the run said."""
         return self._place
 
-    def recorded(self, _visit: NodeContext, key: str) -> tuple[bool, Any]:
+    def find_result(self, _visit: NodeContext, key: str) -> tuple[bool, Any]:
         """What the run knew, or what is in the thread's log by now.
 
         A cluster whose worker died gives its errand to another one, as it was sent the first time.
@@ -82,14 +82,14 @@ class RemoteJournal:
             self._results |= {name.removeprefix(self._prefix): value for name, value in mine.items()}
         return key in self._results, self._results.get(key)
 
-    def record(self, _visit: NodeContext, key: str, value: Any) -> Any:
+    def record_result(self, _visit: NodeContext, key: str, value: Any) -> Any:
         """Put it into the thread's log from here."""
         if self._here is not None and self._opener is not None:
             self._opener().put_writes(self._here, {self._prefix + key: value})
         self._results[key] = value
         return value
 
-    def note(self, _visit: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
+    def post_event(self, _visit: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
         """Kept, and told when the node is done."""
         self.notes.append((type, level, data))
 
@@ -97,7 +97,7 @@ class RemoteJournal:
 def perform(errand: RemoteCall) -> Outcome:
     """Do it, in the worker; never raises."""
     visit = NodeContext(errand.node_id, errand.answers, frozenset(), key=errand.key, journal=errand.journal)
-    token = CURRENT.set(visit)
+    token = CURRENT_NODE_CONTEXT.set(visit)
     result: Any = None
     error: BaseException | None = None
     try:
@@ -108,8 +108,8 @@ def perform(errand: RemoteCall) -> Outcome:
         raised.add_note(f"In process {os.getpid()}:\n{''.join(traceback.format_exception(raised))}")
         error = _portable(raised)
     finally:
-        CURRENT.reset(token)
-    return Outcome(result, error, visit.outputs, errand.journal.notes, visit.attempt, visit.asked)
+        CURRENT_NODE_CONTEXT.reset(token)
+    return Outcome(result, error, visit.outputs, errand.journal.notes, visit.attempt, visit.interrupt_calls)
 
 
 def _collected(generator: Any) -> Collected:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final, Self
 
 from graphkit._engine import subgraph
-from graphkit._engine.cursor import EMPTY, RESUMED, VISIT, Steps
+from graphkit._engine.cursor import CONTINUED_EXECUTION, EMPTY, RESUMED_AT, Steps
 from graphkit._engine.journal import RunJournal, answers_of
 from graphkit._engine.node_runner import NodeRunner
 from graphkit._engine.program import Program
@@ -36,10 +36,10 @@ Stand = tuple[str, str | None, FrozenDict, Changes | None, int, FrozenList | Non
 class Control:
     """What others may ask of a run; shared with the graphs embedded in it."""
 
-    __slots__ = ("pausing",)
+    __slots__ = ("pause_requested",)
 
     def __init__(self) -> None:
-        self.pausing = False
+        self.pause_requested = False
         """Stop at the next node boundary. Only ever set to true, from any thread or a signal handler."""
 
 
@@ -113,7 +113,7 @@ class RunState(NodeRunner):
     @property
     def pausing(self) -> bool:
         """Whether somebody asked the run to stop at the next node boundary."""
-        return self.control.pausing
+        return self.control.pause_requested
 
     def check_limit(self, node_id: str) -> None:
         """See that one more node may be executed.
@@ -165,7 +165,7 @@ class RunState(NodeRunner):
             following,
             data,
             parent=self.base,
-            metadata=self._stamped(source, step, {} if visit is None else {VISIT: visit}),
+            metadata=self._stamped(source, step, {} if visit is None else {CONTINUED_EXECUTION: visit}),
             changes=changes,
         )
         if saved is None:
@@ -191,7 +191,7 @@ class RunState(NodeRunner):
             self.metadata = freeze({**self.metadata, "clean": False})
 
     def _stamped(self, source: str, step: int, visit: Mapping[str, str]) -> FrozenDict:
-        resumed = {} if self.resumed_at is None else {RESUMED: self.resumed_at.isoformat()}
+        resumed = {} if self.resumed_at is None else {RESUMED_AT: self.resumed_at.isoformat()}
         stamped = FrozenDict({**self.metadata, "step": step, "source": source, **visit, **resumed})
         stamped.kind = self.metadata.kind  # a str and an int do not change it; found out anew it would cost O(keys)
         return stamped
@@ -268,7 +268,7 @@ class RunState(NodeRunner):
         metadata: FrozenDict = freeze({**carried, **self.config.metadata, **own, **self.stamp()})
         return metadata
 
-    def place(self, key: str, node_id: str) -> str:
+    def idempotency_key(self, key: str, node_id: str) -> str:
         """Names a visit: the same again when it is repeated after a crash, and no other's."""
         return f"{self.config.thread}/{self.config.checkpoint_ns}/{self.root()}/{key}/{node_id}"
 

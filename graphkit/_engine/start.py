@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from graphkit._engine import subgraph
-from graphkit._engine.cursor import KEEPS, VISIT, Steps, no_checkpoint
+from graphkit._engine.cursor import CONTINUED_EXECUTION, WRITES_TAKEN_FROM, Steps, checkpoint_not_found
 from graphkit._engine.requests import Load, Request
 from graphkit._engine.run_state import RunState
-from graphkit._engine.subgraph_updates import EXTRA, visible
+from graphkit._engine.subgraph_updates import EXTRA, strip_subgraph_updates
 from graphkit._engine.update_codec import pack_marked, unpack_marked
 from graphkit._records.checkpoint import Checkpoint, new_id
 from graphkit._records.config import START
@@ -18,10 +18,10 @@ from graphkit._records.output import GraphResume, When
 from graphkit._saver.writes import (
     ANSWER,
     FAILURE,
-    INNER,
     INTERRUPT,
+    OUTER_EXECUTION,
+    SUBGRAPH_INTERRUPT,
     UPDATE,
-    WITHIN,
     interrupts_in,
     next_update_key,
     subgraph_interrupts,
@@ -49,7 +49,7 @@ class RunStart(RunState):
             yield from self._begin(given)
         own = {"run_id": self.metadata.get("run_id") or new_id()}
         self.began = self.within or own["run_id"]
-        self.metadata = self._new_metadata(own if self.within is None else {**own, WITHIN: self.within}, {})
+        self.metadata = self._new_metadata(own if self.within is None else {**own, OUTER_EXECUTION: self.within}, {})
         self.next = yield from self.follow(START)
         self.stand_here()
         if self.saver is not None and not self.exits:
@@ -86,7 +86,7 @@ class RunStart(RunState):
         base = self.base
         assert base is not None
         # After an update all of it, in case the update died before it had taken over the record.
-        writes = self.writes if KEEPS in base.metadata else given
+        writes = self.writes if WRITES_TAKEN_FROM in base.metadata else given
         # A stop that is only passed by, on a line of its own, is nothing that anybody has to find.
         if writes and (self.is_latest or resume.has_value or resume.update is not None):
             yield from self.record(writes)
@@ -111,19 +111,19 @@ class RunStart(RunState):
         if self.contribution is not None:
             self.contribution.entries = base.state.get(EXTRA, self.contribution.entries)
             if self.changes is None:
-                self.contribution.migrated(visible(base.state), self.data)
+                self.contribution.migrated(strip_subgraph_updates(base.state), self.data)
         self.at = base.node_id
         self.next = base.next_node_id
         if self.next is not None:
             self.next = self._still_there(self.next)
-        recorded = yield from self.loaded_writes(base)
+        recorded = yield from self.load_writes(base)
         if not self.is_latest:  # what waited here waits again, unanswered
             recorded = {key: value for key, value in recorded.items() if key.startswith(INTERRUPT)}
-        was_stopped = any(key.startswith((INTERRUPT, INNER)) for key in recorded)
+        was_stopped = any(key.startswith((INTERRUPT, SUBGRAPH_INTERRUPT)) for key in recorded)
         carried = self.carried(base)
         self.metadata = self._new_metadata({"run_id": carried["run_id"]} if "run_id" in carried else {}, carried)
         self.step = self.passed = 0 if was_stopped else base.metadata.get("step", 0)
-        self.began = base.metadata.get(VISIT, base.id) if self.is_latest else new_id()
+        self.began = base.metadata.get(CONTINUED_EXECUTION, base.id) if self.is_latest else new_id()
         self.writes = recorded
         given = self._given(resume, unanswered_interrupts(recorded))
         owes_stop = not was_stopped and base.metadata.get("source") in OWN_SOURCES
@@ -156,14 +156,14 @@ class RunStart(RunState):
 
     def _take(self, base: Checkpoint) -> None:
         """Stand where a stored checkpoint stands, if it is of this graph's own history."""
-        if self.within is None and WITHIN in base.metadata:
+        if self.within is None and OUTER_EXECUTION in base.metadata:
             raise self.failure(
                 GraphRunnerError,
                 f"checkpoint_ns={self.config.checkpoint_ns!r} is the history of a subgraph, which only the graph "
                 f"around it runs: leave checkpoint_ns out, and what a resume brings goes to the one that waits",
             )
         self.base = base
-        self.opened(base)
+        self.move_to_checkpoint(base)
 
     def _still_there(self, place: str) -> str:
         found = self.topology.target(place)
@@ -269,7 +269,9 @@ class RunStart(RunState):
 
     def _no_checkpoint(self) -> CheckpointNotFoundError:
         is_latest = self.asked_for.checkpoint_id is None
-        return no_checkpoint(self.asked_for, "invoke it with an input first" if is_latest else "see get_state_history")
+        return checkpoint_not_found(
+            self.asked_for, "invoke it with an input first" if is_latest else "see get_state_history"
+        )
 
 
 def _asked_once(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

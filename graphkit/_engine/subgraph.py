@@ -18,8 +18,8 @@ from graphkit._plan.topology import Node, Topology
 from graphkit._records.output import ABSENT, GraphResume, InterruptionMetadata
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import (
-    INNER,
-    WITHIN,
+    OUTER_EXECUTION,
+    SUBGRAPH_INTERRUPT,
     subgraph_interrupts,
     subgraph_namespace as namespace_of,
     unanswered_interrupts,
@@ -42,7 +42,7 @@ def visit(strand: Any, node: Node, key: str, make: Callable[..., Any]) -> Steps:
     stopped = yield from _relay(run, child)
     if stopped:
         run.inner += stopped
-        yield from run.record({INNER + stop.id: child.config.checkpoint_ns for stop in stopped})
+        yield from run.record({SUBGRAPH_INTERRUPT + stop.id: child.config.checkpoint_ns for stop in stopped})
         raise Halt
     assert child.contribution is not None
     for update in child.contribution.updates(child.data):
@@ -63,7 +63,7 @@ def accept(run: Any, make: Callable[..., Any]) -> Steps:
             child = _child(run, node, "", make)
             child.post = None  # it only tries
             yield from child.accept(resume)
-            if not child.base.metadata.get(WITHIN, "").startswith(f"{run.root()}/"):
+            if not child.base.metadata.get(OUTER_EXECUTION, "").startswith(f"{run.root()}/"):
                 raise run.failure(GraphRunnerError, f"what waited in the subgraph {node.id!r} waits no more", node.id)
 
 
@@ -97,7 +97,7 @@ def _given(strand: Any, child: Any) -> Generator[Request, Any, Any]:
     resume = run.for_children.pop(child.config.checkpoint_ns, None)
     if child.saver is not None:
         latest = yield Load(child.saver, child.config)
-        if latest is not None and latest.metadata.get(WITHIN) == child.within:
+        if latest is not None and latest.metadata.get(OUTER_EXECUTION) == child.within:
             return resume or GraphResume()
     return strand.data
 
@@ -138,7 +138,7 @@ def _settled(run: Any, child: Any, waited: Collection[str]) -> Generator[Request
     waiting = {*unanswered_interrupts(child.writes), *subgraph_interrupts(child.writes)}
     gone = [name for name in waited if name not in waiting]
     if gone:
-        yield from run.record({INNER + name: None for name in gone})
+        yield from run.record({SUBGRAPH_INTERRUPT + name: None for name in gone})
     return [name for name in waited if name in waiting]
 
 
@@ -202,7 +202,7 @@ def savers_of(topology: Topology, saver: BaseCheckpointSaver) -> Iterator[BaseCh
                     yield one
 
 
-def programs_at(program: Any, namespace: str) -> list[Any] | None:
+def find_programs(program: Any, namespace: str) -> list[Any] | None:
     """The graphs on the way to a namespace, the outermost first; None if there is none at it."""
     programs = [program]
     for name in namespace.split("/") if namespace else ():

@@ -69,7 +69,7 @@ class SubgraphUpdates:
         return [update for update in (*updates, final) if update]
 
 
-def visible(data: FrozenDict) -> FrozenDict:
+def strip_subgraph_updates(data: FrozenDict) -> FrozenDict:
     """A stored state without what is nobody's business."""
     if EXTRA not in data:
         return data

@@ -16,7 +16,7 @@ from graphkit._engine.call_kinds import outcome_of
 from graphkit._engine.journal import ONCE
 from graphkit._engine.remote import Outcome, RemoteCall, RemoteJournal, perform
 from graphkit._engine.requests import Ended, Next, RunNode, Stop, Task
-from graphkit._records.context import CURRENT
+from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit.errors import GraphRunnerError
 
 if TYPE_CHECKING:
@@ -45,22 +45,22 @@ def run_node(task: RunNode) -> Any:
 
 def begin(task: RunNode) -> Any:
     """Run a node's action on the calling thread; what it gives may have to be awaited."""
-    token = CURRENT.set(task.visit)
+    token = CURRENT_NODE_CONTEXT.set(task.visit)
     try:
         return task.call.run(task.argument, task.config)
     finally:
-        CURRENT.reset(token)
+        CURRENT_NODE_CONTEXT.reset(token)
 
 
 def advance(task: Next) -> Any:
     """The next chunk of a generator, on the calling thread."""
-    token = CURRENT.set(task.visit)
+    token = CURRENT_NODE_CONTEXT.set(task.visit)
     try:
         return next(task.generator)
     except StopIteration as end:
         return Ended(end.value)
     finally:
-        CURRENT.reset(token)
+        CURRENT_NODE_CONTEXT.reset(token)
 
 
 def refuse_awaitable(result: Any, node_id: str | None) -> Any:
@@ -129,10 +129,10 @@ class TaskPool:
         if not isinstance(result, Outcome):
             return result  # type: ignore[no-any-return]
         task.visit.attempt = result.attempt
-        task.visit.asked = result.asked
+        task.visit.interrupt_calls = result.asked
         task.visit.outputs.extend(result.outputs)
         for type_, level, data in result.notes:
-            task.visit.note(type_, level, data)
+            task.visit.post_event(type_, level, data)
         return result.result, result.error
 
     def withdraw(self, tickets: Collection[int]) -> None:
@@ -157,7 +157,7 @@ def errand_of(run: Run, task: RunNode) -> RemoteCall:
     saver, base = run.saver, run.base
     here = None if saver is None or base is None else run.config.replace(checkpoint_id=base.id, executor=None)
     opener = None if saver is None else saver.opener()
-    journal = RemoteJournal(run.place(visit.key, visit.node_id), results, opener, here, prefix)
+    journal = RemoteJournal(run.idempotency_key(visit.key, visit.node_id), results, opener, here, prefix)
     config = task.config.replace(executor=None)
     return RemoteCall(task.call, task.argument, config, visit.node_id, visit.key, visit.answers, journal)
 
@@ -305,11 +305,11 @@ async def _outcome_of(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseExc
 
 
 async def _awaited(task: Task, result: Any) -> Any:
-    token = CURRENT.set(task.visit)
+    token = CURRENT_NODE_CONTEXT.set(task.visit)
     try:
         return await result
     finally:
-        CURRENT.reset(token)
+        CURRENT_NODE_CONTEXT.reset(token)
 
 
 def _result_of(task: AsyncTask[tuple[Any, BaseException | None]]) -> tuple[Any, BaseException | None]:

@@ -28,7 +28,7 @@ from graphkit._engine.call_kinds import (
     outcome_of,
     settled,
 )
-from graphkit._records.context import CURRENT, Journal, NodeContext
+from graphkit._records.context import CURRENT_NODE_CONTEXT, Journal, NodeContext
 from graphkit.errors import GraphRunnerError
 
 
@@ -113,7 +113,7 @@ class _Bench:
         self.time = time
         self.jobs: SimpleQueue[Start | None] = SimpleQueue()
         self.outcomes: SimpleQueue[Outcome] = SimpleQueue()
-        self.visit = CURRENT.get()
+        self.visit = CURRENT_NODE_CONTEXT.get()
         self.own = None if self.visit is None else copy(self.visit)
         self.gate: _Gate | None = None
         context = copy_context()
@@ -121,7 +121,7 @@ class _Bench:
             self.own.outputs = []
             if self.own.journal is not None:
                 self.own.journal = self.gate = _Gate(self.own.journal, time)
-            context.run(CURRENT.set, self.own)
+            context.run(CURRENT_NODE_CONTEXT.set, self.own)
         Thread(target=context.run, args=(self._work,), name=f"graphkit-{time.node_id}", daemon=True).start()
 
     def _work(self) -> None:
@@ -146,7 +146,7 @@ class _Bench:
 
     def _tell(self) -> None:
         if self.visit is not None and self.own is not None:
-            self.visit.asked = self.own.asked
+            self.visit.interrupt_calls = self.own.interrupt_calls
             self.visit.outputs.extend(self.own.outputs)
             self.own.outputs.clear()
 
@@ -171,23 +171,23 @@ class _Gate:
         self.lock = Lock()
         self.is_open = True
 
-    def place(self, visit: NodeContext) -> str:
-        return self.journal.place(visit)
+    def idempotency_key(self, visit: NodeContext) -> str:
+        return self.journal.idempotency_key(visit)
 
-    def recorded(self, visit: NodeContext, key: str) -> tuple[bool, Any]:
+    def find_result(self, visit: NodeContext, key: str) -> tuple[bool, Any]:
         with self.lock:
             self._refuse()
-            return self.journal.recorded(visit, key)
+            return self.journal.find_result(visit, key)
 
-    def record(self, visit: NodeContext, key: str, value: Any) -> Any:
+    def record_result(self, visit: NodeContext, key: str, value: Any) -> Any:
         with self.lock:
             self._refuse()
-            return self.journal.record(visit, key, value)
+            return self.journal.record_result(visit, key, value)
 
-    def note(self, visit: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
+    def post_event(self, visit: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
         with self.lock:
             if self.is_open:
-                self.journal.note(visit, type, level, data)
+                self.journal.post_event(visit, type, level, data)
 
     def close(self) -> None:
         """Returns when what is being recorded is."""

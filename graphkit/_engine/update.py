@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Mapping
 from typing import Any
 
-from graphkit._engine.cursor import KEEPS, VISIT, GraphCursor, no_checkpoint
+from graphkit._engine.cursor import CONTINUED_EXECUTION, WRITES_TAKEN_FROM, GraphCursor, checkpoint_not_found
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Load, Record, Request, Save
 from graphkit._engine.subgraph_updates import EXTRA, SubgraphUpdates
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.writes import INNER, INTERRUPT
+from graphkit._saver.writes import INTERRUPT, SUBGRAPH_INTERRUPT
 from graphkit._values.frozen import freeze
 from graphkit.errors import GraphRunnerError
 
@@ -25,17 +25,17 @@ class Update(GraphCursor):
         program: Program,
         config: RunnableConfig,
         saver: BaseCheckpointSaver,
+        *,
         values: Mapping[str, Any] | None,
         as_node: str | None,
         goto: str | None,
-        *,
-        wanted: Collection[str] | None = None,
+        outer_channels: Collection[str] | None = None,
     ) -> None:
-        """Prepare one; `wanted`, of an embedded graph, are the keys that the graph around it has channels for."""
+        """Prepare one; `outer_channels` are the channel names of the outer graph, if there is one."""
         # At no checkpoint: a put at one would replace it, and history is never rewritten.
         super().__init__(program, config.with_check_point_id(None), saver)
         self.asked_for = config
-        self.wanted = wanted
+        self.outer_channels = outer_channels
         self.values = values
         self.as_node = as_node
         self.goto = goto
@@ -46,8 +46,8 @@ class Update(GraphCursor):
         assert self.saver is not None
         base = yield Load(self.saver, self.asked_for)
         if base is None:
-            raise no_checkpoint(self.asked_for)
-        self.opened(base)
+            raise checkpoint_not_found(self.asked_for)
+        self.move_to_checkpoint(base)
         contribution = self._contribution(base)
         node_id = self.as_node or base.node_id
         self.merge(node_id, self.values)
@@ -56,15 +56,15 @@ class Update(GraphCursor):
             following = yield from self.follow(self.as_node)
         elif self.goto is not None:
             following = self.topology.target(self.goto)
-        recorded = yield from self.loaded_writes(base)
+        recorded = yield from self.load_writes(base)
         # Without a node of its own the run stands where it stood: what waits there, and what was answered, stays true.
         stays = self.as_node is None and self.goto is None
-        was_stopped = any(key.startswith((INTERRUPT, INNER)) for key in recorded)
+        was_stopped = any(key.startswith((INTERRUPT, SUBGRAPH_INTERRUPT)) for key in recorded)
         own = {"step": 0 if was_stopped else base.metadata.get("step", 0), "source": "update"}
         if stays:
-            own[VISIT] = base.metadata.get(VISIT, base.id)
+            own[CONTINUED_EXECUTION] = base.metadata.get(CONTINUED_EXECUTION, base.id)
         if stays and recorded:
-            own[KEEPS] = base.id  # so that a process that dies before it is recorded here loses no stop
+            own[WRITES_TAKEN_FROM] = base.id  # so that a process that dies before it is recorded here loses no stop
         metadata = freeze({**self.carried(base), **self._callers(), **self.stamp(), **own})
         data, changes = self.data, self.changes
         if contribution is not None:
@@ -81,7 +81,7 @@ class Update(GraphCursor):
         """Of an embedded graph: what it hands to the graph around it, to which this update belongs."""
         if EXTRA not in base.state:
             return None
-        contribution = SubgraphUpdates(self.wanted or ())
+        contribution = SubgraphUpdates(self.outer_channels or ())
         contribution.entries = base.state[EXTRA]
         self.taps.append(contribution.add)
         return contribution

@@ -12,7 +12,7 @@ from time import sleep
 from typing import Any, Self, final
 
 from graphkit._java_names import JavaNames
-from graphkit._records.context import CURRENT
+from graphkit._records.context import CURRENT_NODE_CONTEXT
 
 Retryable = type[Exception] | Callable[[Exception], bool]
 """Which errors: a class of them, or a predicate."""
@@ -235,9 +235,9 @@ class _Tries:
 
 
 def _note(type: str, data: dict[str, Any]) -> None:
-    visit = CURRENT.get()
+    visit = CURRENT_NODE_CONTEXT.get()
     if visit is not None:
-        visit.note(type, "warning", data)
+        visit.post_event(type, "warning", data)
 
 
 def _several(retry_on: Retryable | Collection[Retryable]) -> Collection[Retryable]:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar, final
 
 from graphkit._java_names import JavaNames
-from graphkit._records.context import CURRENT, NodeContext, running
+from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext, require_node_context
 from graphkit.errors import CheckpointerConfigurationError
 
 T = TypeVar("T")
@@ -122,7 +122,7 @@ class RunnableConfig(JavaNames):
     @property
     def node_id(self) -> str | None:
         """The node that the calling code is part of; None outside a node."""
-        visit = CURRENT.get()
+        visit = CURRENT_NODE_CONTEXT.get()
         return None if visit is None else visit.node_id or None
 
     @property
@@ -135,8 +135,8 @@ class RunnableConfig(JavaNames):
         Raises:
             GraphRunnerError: called outside a node.
         """
-        visit = running("idempotency_key")
-        place = visit.node_id if visit.journal is None else visit.journal.place(visit)
+        visit = require_node_context("idempotency_key")
+        place = visit.node_id if visit.journal is None else visit.journal.idempotency_key(visit)
         return f"{place}/{visit.attempt}"
 
     def once(self, key: str, function: Callable[[], T]) -> T:
@@ -154,7 +154,7 @@ class RunnableConfig(JavaNames):
             GraphRunnerError: called outside a node.
             CheckpointSerializationError: the result cannot be stored. The effect has happened.
         """
-        visit = running("once")
+        visit = require_node_context("once")
         found, result = _recorded(visit, key)
         done: T = result if found else _record(visit, key, function())
         return done
@@ -163,7 +163,7 @@ class RunnableConfig(JavaNames):
         """As `once`, for an asynchronous function; the record is made in a thread."""
         import asyncio
 
-        visit = running("aonce")
+        visit = require_node_context("aonce")
         found, result = _recorded(visit, key)
         done: T = result if found else await asyncio.to_thread(_record, visit, key, await function())
         return done
@@ -177,7 +177,7 @@ class RunnableConfig(JavaNames):
         Raises:
             GraphRunnerError: called outside a node.
         """
-        running("dispatch").outputs.append(output)
+        require_node_context("dispatch").outputs.append(output)
 
     def __getitem__(self, key: str) -> Any:
         """LangGraph's view: `config["configurable"]`, `config["metadata"]`, `config["recursion_limit"]`."""
@@ -230,7 +230,7 @@ class RunnableConfig(JavaNames):
         return self.node_id
 
     def customDispatcher(self) -> Callable[[Any], None]:
-        running("customDispatcher()")
+        require_node_context("customDispatcher()")
         return self.dispatch
 
     def threadId(self) -> str | None:
@@ -297,11 +297,11 @@ class RunnableConfigBuilder:
 
 
 def _recorded(visit: NodeContext, key: str) -> tuple[bool, Any]:
-    return (False, None) if visit.journal is None else visit.journal.recorded(visit, key)
+    return (False, None) if visit.journal is None else visit.journal.find_result(visit, key)
 
 
 def _record(visit: NodeContext, key: str, result: Any) -> Any:
-    return result if visit.journal is None else visit.journal.record(visit, key, result)
+    return result if visit.journal is None else visit.journal.record_result(visit, key, result)
 
 
 def _rebuild(values: dict[str, Any]) -> RunnableConfig:

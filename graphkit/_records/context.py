@@ -22,19 +22,19 @@ class GraphInterrupt(BaseException):
 class Journal(Protocol):
     """Where the visits of a run keep what must outlive them; the engine's."""
 
-    def place(self, visit: NodeContext) -> str:
+    def idempotency_key(self, visit: NodeContext) -> str:
         """Names a visit: the same again when it is repeated after a crash, and no other's."""
         ...
 
-    def recorded(self, visit: NodeContext, key: str) -> tuple[bool, Any]:
+    def find_result(self, visit: NodeContext, key: str) -> tuple[bool, Any]:
         """Whether something is recorded under a key of a visit, and what."""
         ...
 
-    def record(self, visit: NodeContext, key: str, value: Any) -> Any:
+    def record_result(self, visit: NodeContext, key: str, value: Any) -> Any:
         """Record a value at once; returns it as it will be read."""
         ...
 
-    def note(self, visit: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
+    def post_event(self, visit: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
         """Tell the observers."""
         ...
 
@@ -44,26 +44,26 @@ class NodeContext:
 
     Attributes:
         answers: the human's answers of earlier stops in this visit, in the order of the `interrupt()` calls.
-        asked: how many `interrupt()` calls this attempt has made.
+        interrupt_calls: how many `interrupt()` calls this attempt has made.
         attempt: which attempt of this visit is running, from 1.
         outputs: what the node dispatched into the stream.
     """
 
-    __slots__ = ("answers", "asked", "attempt", "held", "journal", "key", "node_id", "outputs")
+    __slots__ = ("answers", "attempt", "held_locks", "interrupt_calls", "journal", "key", "node_id", "outputs")
 
     def __init__(
         self,
         node_id: str,
         answers: tuple[Any, ...],
-        held: frozenset[object],
+        held_locks: frozenset[object],
         key: str = "",
         journal: Journal | None = None,
     ) -> None:
         self.node_id = node_id
         self.answers = answers
-        self.asked = 0
+        self.interrupt_calls = 0
         self.attempt = 1
-        self.held = held
+        self.held_locks = held_locks
         """The run locks that the run holds, and those of the runs around it; see `held_locks`."""
         self.key = key
         """Tells this visit from every other of the thread, and is the same when it is repeated after a crash."""
@@ -73,31 +73,31 @@ class NodeContext:
     def begin(self, attempt: int) -> None:
         """Start over: what the attempt before asked and dispatched is as if it had not been."""
         self.attempt = attempt
-        self.asked = 0
+        self.interrupt_calls = 0
         self.outputs.clear()
 
     @property
-    def has_open_question(self) -> bool:
+    def has_open_interrupt(self) -> bool:
         """Whether this attempt has called `interrupt()` without an answer to return, so that it has raised."""
-        return self.asked > len(self.answers)
+        return self.interrupt_calls > len(self.answers)
 
-    def note(self, type: str, level: str, data: dict[str, Any]) -> None:
+    def post_event(self, type: str, level: str, data: dict[str, Any]) -> None:
         """Tell the observers of the run, if it has any."""
         if self.journal is not None:
-            self.journal.note(self, type, level, data)
+            self.journal.post_event(self, type, level, data)
 
 
-CURRENT: Final[ContextVar[NodeContext | None]] = ContextVar("graphkit_visit", default=None)
+CURRENT_NODE_CONTEXT: Final[ContextVar[NodeContext | None]] = ContextVar("graphkit_visit", default=None)
 """The visit that the running code belongs to. Copied into threads by asyncio.to_thread and by graphkit's executors."""
 
 
-def running(what: str) -> NodeContext:
+def require_node_context(what: str) -> NodeContext:
     """The visit that the calling code belongs to.
 
     Raises:
         GraphRunnerError: it belongs to none.
     """
-    visit = CURRENT.get()
+    visit = CURRENT_NODE_CONTEXT.get()
     if visit is None or not visit.node_id:
         raise GraphRunnerError(f"{what} works inside a node of a running graph only")
     return visit
@@ -116,9 +116,9 @@ def interrupt(payload: Any = None) -> Any:
         GraphInterrupt: caught by the engine.
         GraphRunnerError: called outside a node.
     """
-    visit = running("interrupt()")
-    index = visit.asked
-    visit.asked += 1
+    visit = require_node_context("interrupt()")
+    index = visit.interrupt_calls
+    visit.interrupt_calls += 1
     if index < len(visit.answers):
         return visit.answers[index]
     raise GraphInterrupt(payload)

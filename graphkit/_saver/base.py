@@ -460,11 +460,11 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     def _by_hand(self, key: object, lock: AbstractContextManager[object]) -> Iterator[None]:
         with lock:
             hold = HeldRunLock(key, self)
-            hold.take()
+            hold.register()
             try:
                 yield
             finally:
-                hold.let_go()
+                hold.release()
 
     def run_lock_key(self, config: ConfigLike = None) -> object:
         """What tells two run locks apart; equal for two savers on one store."""

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Final, final
 
-from graphkit._records.context import CURRENT
+from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit.errors import ThreadBusyError
 
 
@@ -35,17 +35,17 @@ class HeldRunLock:
         """Whether the lock is still held; not in the child of a fork, and not in a task that outlives the holder."""
         return self._is_open and self._pid == os.getpid()
 
-    def take(self) -> None:
+    def register(self) -> None:
         """Let the calling code, and the tasks that it starts, enter the lock again."""
         _BY_HAND.set({**_BY_HAND.get(), self._key: self})
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """The lock is no longer held."""
         self._is_open = False
         _BY_HAND.set({key: hold for key, hold in _BY_HAND.get().items() if hold is not self})
 
     @contextmanager
-    def one_run(self, thread_id: str, timeout: float) -> Iterator[None]:
+    def serialize_runs(self, thread_id: str, timeout: float) -> Iterator[None]:
         """Keep the runs apart that the holder starts: two of one thread must not run at the same time here either.
 
         Raises:
@@ -71,8 +71,8 @@ def held_locks() -> frozenset[object]:
 
 def locks_held_by_runs() -> frozenset[object]:
     """The keys of the run locks held by the runs that the calling code is a node of."""
-    visit = CURRENT.get()
-    return frozenset() if visit is None else visit.held
+    visit = CURRENT_NODE_CONTEXT.get()
+    return frozenset() if visit is None else visit.held_locks
 
 
 def find_held_lock(key: object) -> HeldRunLock | None:

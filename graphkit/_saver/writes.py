@@ -24,13 +24,13 @@ ANSWER: Final = "answer:"
 """Prefix of a write that records that a stop was answered or passed: `answer:<id>` -> the value."""
 UPDATE: Final = "update:"
 """Prefix of a write that records a resume's `update=`: `update:<n>` -> the mapping."""
-INNER: Final = "inner:"
+SUBGRAPH_INTERRUPT: Final = "inner:"
 """Prefix of a write that records a stop in an embedded graph: `inner:<id>` -> its namespace; None once it goes on."""
 TASK: Final = "task:"
 """Prefix: `task:<key of the visit>` -> a finished node of a branch, or item of a map, with its updates."""
 ITEMS: Final = "items:"
 """Prefix: `items:<key of the visit>` -> what a map goes over."""
-WITHIN: Final = "within"
+OUTER_EXECUTION: Final = "within"
 """In the metadata of an embedded graph's checkpoints: the visit of the node that it is, in the graph around it."""
 FAILURE: Final = "failure"
 """The write that records why a run ended here: {node_id, type, message, at}; None once it goes on."""
@@ -126,7 +126,7 @@ _STOP_FIELDS: Final = ("node_id", "when", "payload", "created_at")
 _STOP_SHAPE: Final = f"an interrupt is a mapping with {', '.join(_STOP_FIELDS)}"
 _CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     INTERRUPT: problem_with_interrupt,
-    INNER: _problem_with_inner,
+    SUBGRAPH_INTERRUPT: _problem_with_inner,
     UPDATE: _problem_with_update,
     TASK: _problem_with_task,
     ITEMS: _problem_with_items,
@@ -211,7 +211,11 @@ def failure_in(config: RunnableConfig, writes: Mapping[str, Any]) -> Mapping[str
 
 def subgraph_interrupts(writes: Mapping[str, Any]) -> dict[str, str]:
     """The stops that wait in embedded graphs: id -> namespace."""
-    stops = {key.removeprefix(INNER): place for key, place in writes.items() if key.startswith(INNER)}
+    stops = {
+        key.removeprefix(SUBGRAPH_INTERRUPT): place
+        for key, place in writes.items()
+        if key.startswith(SUBGRAPH_INTERRUPT)
+    }
     return {key: place for key, place in stops.items() if place is not None}
 
 
@@ -235,8 +239,8 @@ def changes_in_writes(
             yield Change("interrupt", *about, key.removeprefix(INTERRUPT), value, _time_in(value, "created_at"))
         elif key.startswith(ANSWER):
             yield Change("answer", *about, key.removeprefix(ANSWER), value, written_at)
-        elif key.startswith(INNER) and value is None:
-            yield Change("answer", *about, key.removeprefix(INNER), None, written_at)
+        elif key.startswith(SUBGRAPH_INTERRUPT) and value is None:
+            yield Change("answer", *about, key.removeprefix(SUBGRAPH_INTERRUPT), None, written_at)
         elif key == FAILURE and value is not None:
             yield Change("failure", *about, None, value, _time_in(value, "at"))
     tasks = [value for key, value in writes.items() if key.startswith(TASK)]
@@ -307,7 +311,7 @@ def waiting_in_thread(latest: Mapping[str, Latest]) -> list[WaitingInterrupt]:
     for namespace, (at, metadata, writes) in latest.items():
         waiting = waiting_interrupts(at, writes)
         around = namespace.rpartition("/")[0]
-        if WITHIN in metadata and namespace and around in latest:
+        if OUTER_EXECUTION in metadata and namespace and around in latest:
             known = subgraph_interrupts(latest[around][2])
             waiting = [stop for stop in waiting if stop.id in known]
         found += waiting

@@ -9,7 +9,7 @@ from typing import Any
 
 from graphkit._plan.events import EVENTS
 from graphkit._plan.topology import Call
-from graphkit._records.context import CURRENT
+from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit.errors import GraphRunnerError
 
 
@@ -59,9 +59,9 @@ def settled(result: Any, name: str) -> Any:
 
 def note(type_: str, **data: Any) -> None:
     """Tell the observers of the run that the calling code is a node of, at the type's usual level."""
-    visit = CURRENT.get()
+    visit = CURRENT_NODE_CONTEXT.get()
     if visit is not None:
-        visit.note(type_, EVENTS[type_].level, data)
+        visit.post_event(type_, EVENTS[type_].level, data)
 
 
 @contextmanager

@@ -15,10 +15,10 @@ import pytest
 
 from graphkit import Command, GraphInterrupt, interrupt
 from graphkit._engine import timeouts
-from graphkit._engine.attempts import composed
+from graphkit._engine.attempts import compose_call
 from graphkit._plan.retry import RetryPolicy
 from graphkit._plan.topology import Call
-from graphkit._records.context import CURRENT, NodeContext
+from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit.errors import GraphRunnerError
 
 AT_ONCE = RetryPolicy(initial_delay=0)
@@ -34,26 +34,26 @@ class Journal:
         self.kept = {}
         self.told = []
 
-    def place(self, visit):
+    def idempotency_key(self, visit):
         return f"place of {visit.node_id}"
 
-    def recorded(self, visit, key):
+    def find_result(self, visit, key):
         return key in self.kept, self.kept.get(key)
 
-    def record(self, visit, key, value):
+    def record_result(self, visit, key, value):
         self.kept[key] = value
         return value
 
-    def note(self, visit, type, level, data):
+    def post_event(self, visit, type, level, data):
         self.told.append(type)
 
 
 @pytest.fixture
 def visit():
     visit = NodeContext("n", (), frozenset(), journal=Journal())
-    token = CURRENT.set(visit)
+    token = CURRENT_NODE_CONTEXT.set(visit)
     yield visit
-    CURRENT.reset(token)
+    CURRENT_NODE_CONTEXT.reset(token)
 
 
 # Functions of each kind that say they ran, and hooks of each kind that say when.
@@ -161,13 +161,13 @@ def is_async(kind):
 
 def test_with_nothing_to_add_it_is_the_call_itself():
     call = Call(lambda state: None)
-    assert composed(call, "n", (), None, None) is call
+    assert compose_call(call, "n", (), None, None) is call
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
 def test_what_is_no_timeout(timeout):
     with pytest.raises(ValueError, match="timeout of 'n' must be a number of seconds above 0"):
-        composed(Call(lambda state: None), "n", (), None, timeout)
+        compose_call(Call(lambda state: None), "n", (), None, timeout)
 
 
 def can_go_through(hook, *inside):
@@ -189,7 +189,7 @@ NESTS = [
 def test_hooks_of_every_kind_around_functions_of_every_kind(outer, inner, kind, retry, timeout):  # behaviour 18
     log = []
     wraps = [Call(hooks(log, "outer")[outer]), Call(hooks(log, "inner")[inner])]
-    call = composed(Call(functions(log)[kind]), "n", wraps, retry, timeout)
+    call = compose_call(Call(functions(log)[kind]), "n", wraps, retry, timeout)
     assert call.is_async == any(map(is_async, [outer, inner, kind]))
     assert call.is_generator == any(map(is_generator, [outer, inner, kind]))
     chunks, update = run(call)
@@ -203,14 +203,14 @@ def test_an_update_passes_all_hooks_from_the_inside_out():
     def adding(word):
         return Call(lambda node_id, state, config, call: {"log": [*call()["log"], word]})
 
-    call = composed(Call(lambda state: {"log": ["node"]}), "n", [adding("outer"), adding("inner")], AT_ONCE)
+    call = compose_call(Call(lambda state: {"log": ["node"]}), "n", [adding("outer"), adding("inner")], AT_ONCE)
     assert run(call) == ([], {"log": ["node", "inner", "outer"]})
 
 
 def test_a_function_is_called_with_the_config_only_if_it_takes_it():
     hook = Call(lambda node_id, state, config, call: call())
-    assert run(composed(Call(lambda state: state), "n", [hook])) == ([], "s")
-    assert run(composed(Call(lambda state, config: config), "n", [hook])) == ([], "c")
+    assert run(compose_call(Call(lambda state: state), "n", [hook])) == ([], "s")
+    assert run(compose_call(Call(lambda state, config: config), "n", [hook])) == ([], "c")
 
 
 @pytest.mark.parametrize("hook_kind", ["plain", "later"])
@@ -226,7 +226,7 @@ def test_a_hook_may_answer_instead(hook_kind, kind, around):
         return {"cached": True}
 
     wraps = [Call(hooks(log, "around")[around]), Call({"plain": plain, "later": later}[hook_kind])]
-    call = composed(Call(functions(log)[kind]), "n", wraps, AT_ONCE, LONG)
+    call = compose_call(Call(functions(log)[kind]), "n", wraps, AT_ONCE, LONG)
     assert run(call) == ([], {"cached": True})
     assert "node" not in log
 
@@ -238,7 +238,7 @@ def test_a_hook_may_answer_nothing_where_chunks_were_foreseen():
     async def all_of(call):
         return [chunk async for chunk in call.function("s", "c")]
 
-    assert asyncio.run(all_of(composed(Call(functions([])["chunks"]), "n", [Call(hook)]))) == []
+    assert asyncio.run(all_of(compose_call(Call(functions([])["chunks"]), "n", [Call(hook)]))) == []
 
 
 def test_a_hook_may_hand_out_chunks_where_the_function_has_none():
@@ -251,7 +251,7 @@ def test_a_hook_may_hand_out_chunks_where_the_function_has_none():
         yield Command(update=await call())
 
     for one in (hook, later_hook):
-        call = composed(Call(functions([])["plain"]), "n", [Call(one)], AT_ONCE, LONG)
+        call = compose_call(Call(functions([])["plain"]), "n", [Call(one)], AT_ONCE, LONG)
         assert run(call) == (["begun"], {"got": ["s", "c"]})
 
 
@@ -269,9 +269,9 @@ def test_a_hook_may_change_chunks():
             yield chunk.upper() if isinstance(chunk, str) else chunk
 
     chunks = functions([])["chunks"]
-    assert run(composed(Call(chunks), "n", [Call(numbered)])) == (["0: chunk"], {"got": ["s", "c"], "chunks": 1})
+    assert run(compose_call(Call(chunks), "n", [Call(numbered)])) == (["0: chunk"], {"got": ["s", "c"], "chunks": 1})
     wraps = [Call(upper), Call(numbered)]
-    assert run(composed(Call(chunks), "n", wraps, AT_ONCE, LONG))[0] == ["0: CHUNK"]
+    assert run(compose_call(Call(chunks), "n", wraps, AT_ONCE, LONG))[0] == ["0: CHUNK"]
 
 
 def test_a_hook_may_return_an_iterator_of_its_own():
@@ -288,10 +288,10 @@ def test_a_hook_may_return_an_iterator_of_its_own():
             return self.left.pop(0)
 
     chunks = functions([])["chunks"]
-    assert run(composed(Call(chunks), "n", [Call(lambda n, s, c, call: iter("ab"))])) == (["a", "b"], None)
+    assert run(compose_call(Call(chunks), "n", [Call(lambda n, s, c, call: iter("ab"))])) == (["a", "b"], None)
     later = functions([])["later_chunks"]
-    assert run(composed(Call(later), "n", [Call(lambda n, s, c, call: Letters())])) == (["a", "b"], None)
-    assert run(composed(Call(later), "n", [Call(lambda n, s, c, call: iter("ab"))])) == (["a", "b"], None)
+    assert run(compose_call(Call(later), "n", [Call(lambda n, s, c, call: Letters())])) == (["a", "b"], None)
+    assert run(compose_call(Call(later), "n", [Call(lambda n, s, c, call: iter("ab"))])) == (["a", "b"], None)
 
 
 def test_a_command_of_a_plain_generator_stays_one_where_it_is_asynchronous():
@@ -305,7 +305,7 @@ def test_a_command_of_a_plain_generator_stays_one_where_it_is_asynchronous():
     async def all_of(call):
         return [chunk async for chunk in call.function("s", "c")]
 
-    call = composed(Call(chunks), "n", [Call(hook)])
+    call = compose_call(Call(chunks), "n", [Call(hook)])
     assert asyncio.run(all_of(call)) == ["chunk", Command("there", {"x": 1})]
 
 
@@ -314,7 +314,7 @@ def test_nothing_runs_on_the_event_loop_that_may_block_it():
 
     def node(state):
         threads["node"] = threading.get_ident()
-        yield CURRENT.get().node_id
+        yield CURRENT_NODE_CONTEXT.get().node_id
         threads["next"] = threading.get_ident()
 
     def inner(node_id, state, config, call):
@@ -326,10 +326,10 @@ def test_nothing_runs_on_the_event_loop_that_may_block_it():
         return await call()
 
     async def in_a_visit(call):
-        CURRENT.set(NodeContext("n", (), frozenset()))
+        CURRENT_NODE_CONTEXT.set(NodeContext("n", (), frozenset()))
         return await settled_call(call)
 
-    assert asyncio.run(in_a_visit(composed(Call(node), "n", [Call(outer), Call(inner)]))) == (["n"], None)
+    assert asyncio.run(in_a_visit(compose_call(Call(node), "n", [Call(outer), Call(inner)]))) == (["n"], None)
     assert threads["outer"] == threading.get_ident()
     assert threading.get_ident() not in {threads["node"], threads["next"], threads["inner"]}
 
@@ -340,7 +340,7 @@ RAISED = [ValueError("no"), StopIteration(3), GraphInterrupt("q"), KeyboardInter
 @pytest.mark.parametrize("raised", RAISED)
 def test_what_is_raised_on_the_thread_of_an_attempt_comes_through(raised):
     with pytest.raises(type(raised)) as seen:
-        composed(Call(raising(raised)), "n", [], None, LONG).function("s", "c")
+        compose_call(Call(raising(raised)), "n", [], None, LONG).function("s", "c")
     assert seen.value is raised
 
 
@@ -354,7 +354,7 @@ def test_what_is_raised_on_a_thread_comes_through(raised):
             await call()
         return seen.value
 
-    error = run(composed(Call(raising(raised)), "n", [Call(hook)]))[1]
+    error = run(compose_call(Call(raising(raised)), "n", [Call(hook)]))[1]
     assert raised in {error, error.__cause__}
 
 
@@ -370,7 +370,7 @@ def test_a_cancellation_waits_for_a_thread():
         return await call()
 
     async def cancel():
-        task = asyncio.ensure_future(composed(Call(node), "n", [Call(hook)]).function("s", "c"))
+        task = asyncio.ensure_future(compose_call(Call(node), "n", [Call(hook)]).function("s", "c"))
         await asyncio.to_thread(started.wait, LONG)
         for _ in range(2):  # once is as good as twice
             task.cancel()
@@ -400,7 +400,7 @@ def test_a_stream_that_is_closed_closes_everything_inside(kind, timeout):
         yield from call()
 
     wraps = {"plain": [], "chunks": [Call(hook)], "later": [Call(hooks(log, "outer")["later"])]}[kind]
-    call = composed(Call(node), "n", wraps, AT_ONCE, timeout)
+    call = compose_call(Call(node), "n", wraps, AT_ONCE, timeout)
 
     async def close():
         stream = call.function("s", "c")
@@ -426,7 +426,7 @@ def test_an_asynchronous_stream_that_is_closed_closes_everything_inside(timeout)
             log.append("closed")
 
     async def close():
-        call = composed(Call(node), "n", [Call(hooks(log, "outer")["plain"])], AT_ONCE, timeout)
+        call = compose_call(Call(node), "n", [Call(hooks(log, "outer")["plain"])], AT_ONCE, timeout)
         stream = call.function("s", "c")
         assert await anext(stream) == 1
         await stream.aclose()
@@ -445,7 +445,7 @@ def test_what_is_thrown_into_a_stream_closes_everything_inside():
             log.append("closed")
 
     async def throw():
-        stream = composed(Call(node), "n", [Call(hooks(log, "outer")["later"])]).function("s", "c")
+        stream = compose_call(Call(node), "n", [Call(hooks(log, "outer")["later"])]).function("s", "c")
         assert await anext(stream) == 1
         with pytest.raises(KeyError, match="mine") as held:  # noqa: F841 - holds the frames that hold the generator
             await stream.athrow(KeyError("mine"))
@@ -461,7 +461,7 @@ def flaky(kind, failures, log):
     """A function of a kind that fails so many times, with the visit's attempt in the log."""
 
     def body():
-        visit = CURRENT.get()
+        visit = CURRENT_NODE_CONTEXT.get()
         log.append(visit.attempt if visit else None)
         if len(log) <= failures:
             raise ValueError(f"failure {len(log)}")
@@ -489,7 +489,7 @@ def flaky(kind, failures, log):
 def test_what_failed_is_run_again_inside_the_hooks(kind, timeout, visit):  # behaviour 18, G26
     attempts, log = [], []
     hook = Call(hooks(log, "hook")["plain"])
-    chunks, update = run(composed(flaky(kind, 2, attempts), "n", [hook], AT_ONCE, timeout))
+    chunks, update = run(compose_call(flaky(kind, 2, attempts), "n", [hook], AT_ONCE, timeout))
     assert (attempts, update) == ([1, 2, 3], {"ran": 3})
     assert visit.attempt == 3  # H35: the engine tells a clean step by this
     assert chunks == (["chunk"] * 3 if is_generator(kind) else [])
@@ -500,21 +500,21 @@ def test_what_failed_is_run_again_inside_the_hooks(kind, timeout, visit):  # beh
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_a_visit_it_is_run_again_too(kind):
     attempts = []
-    assert run(composed(flaky(kind, 2, attempts), "n", [], AT_ONCE, LONG))[1] == {"ran": 3}
+    assert run(compose_call(flaky(kind, 2, attempts), "n", [], AT_ONCE, LONG))[1] == {"ran": 3}
     assert attempts == [None, None, None]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_last_failure_comes_out(kind, visit):
     with pytest.raises(ValueError, match="failure 3"):
-        run(composed(flaky(kind, 9, []), "n", [], AT_ONCE, LONG))
+        run(compose_call(flaky(kind, 9, []), "n", [], AT_ONCE, LONG))
     assert visit.journal.told == ["retry.attempt", "retry.attempt", "retry.exhausted"]
 
 
 def test_a_policy_as_a_hook_retries_the_hooks_inside_it(visit):  # behaviour 18
     attempts, log = [], []
     wraps = [Call(hooks(log, "outer")["plain"]), Call(AT_ONCE.as_hook()), Call(hooks(log, "inner")["plain"])]
-    assert run(composed(flaky("plain", 1, attempts), "n", wraps))[1] == {"ran": 2}
+    assert run(compose_call(flaky("plain", 1, attempts), "n", wraps))[1] == {"ran": 2}
     assert attempts == [1, 2]
     assert log == ["outer(n, s, c)", "inner(n, s, c)", "inner(n, s, c)", "/inner", "/outer"]
 
@@ -522,7 +522,7 @@ def test_a_policy_as_a_hook_retries_the_hooks_inside_it(visit):  # behaviour 18
 def test_a_policy_inside_a_policy_counts_all_attempts(visit):
     attempts = []
     twice = RetryPolicy(initial_delay=0, max_attempts=2)
-    run(composed(flaky("plain", 3, attempts), "n", [Call(twice.as_hook())], twice))
+    run(compose_call(flaky("plain", 3, attempts), "n", [Call(twice.as_hook())], twice))
     assert attempts == [1, 2, 3, 4]
 
 
@@ -536,14 +536,14 @@ def test_a_hook_may_call_again_by_itself(visit):
             except ValueError:
                 visit.outputs.append("sorry")
 
-    assert run(composed(flaky("plain", 2, attempts), "n", [Call(stubborn)]))[1] == {"ran": 3}
+    assert run(compose_call(flaky("plain", 2, attempts), "n", [Call(stubborn)]))[1] == {"ran": 3}
     assert attempts == [1, 2, 3]
 
 
 @pytest.mark.parametrize("timeout", [None, LONG])
 def test_a_failed_attempt_takes_back_what_it_dispatched(visit, timeout):
     def node(state):
-        now = CURRENT.get()
+        now = CURRENT_NODE_CONTEXT.get()
         now.outputs.append(f"from attempt {now.attempt}")
         if now.attempt < 3:
             raise ValueError
@@ -553,7 +553,7 @@ def test_a_failed_attempt_takes_back_what_it_dispatched(visit, timeout):
         call()
         visit.outputs.append("after")
 
-    run(composed(Call(node), "n", [Call(hook)], AT_ONCE, timeout))
+    run(compose_call(Call(node), "n", [Call(hook)], AT_ONCE, timeout))
     assert visit.outputs == ["from the hook", "from attempt 3", "after"]
 
 
@@ -573,15 +573,15 @@ def test_each_attempt_is_answered_from_where_it_began(timeout, policy_is_outside
         return call()
 
     visit = NodeContext("n", ("A", "B", "C"), frozenset())
-    token = CURRENT.set(visit)
+    token = CURRENT_NODE_CONTEXT.set(visit)
     try:
         wraps = [Call(AT_ONCE.as_hook()), Call(asking)] if policy_is_outside else [Call(asking)]
-        run(composed(Call(node), "n", wraps, None if policy_is_outside else AT_ONCE, timeout))
+        run(compose_call(Call(node), "n", wraps, None if policy_is_outside else AT_ONCE, timeout))
     finally:
-        CURRENT.reset(token)
+        CURRENT_NODE_CONTEXT.reset(token)
     asked, told = ("hook", "A"), ("node", "B", "C")
     assert heard == ([asked, told, asked, told] if policy_is_outside else [asked, told, told])
-    assert visit.asked == 3
+    assert visit.interrupt_calls == 3
 
 
 @pytest.mark.parametrize("timeout", [None, LONG])
@@ -594,22 +594,22 @@ def test_a_stop_is_not_retried(visit, raised, timeout):
         raise raised
 
     with pytest.raises(type(raised)) as seen:
-        composed(Call(node), "n", [], RetryPolicy(), timeout).function("s", "c")
+        compose_call(Call(node), "n", [], RetryPolicy(), timeout).function("s", "c")
     assert seen.value is raised
     assert (len(runs), visit.journal.told) == (1, [])
 
 
 def test_a_question_is_counted_in_an_attempt_with_a_timeout(visit):
     with pytest.raises(GraphInterrupt):
-        composed(Call(lambda state: interrupt("q")), "n", [], AT_ONCE, LONG).function("s", "c")
-    assert visit.asked == 1
+        compose_call(Call(lambda state: interrupt("q")), "n", [], AT_ONCE, LONG).function("s", "c")
+    assert visit.interrupt_calls == 1
 
 
 def test_calls_do_not_know_of_each_other(visit):
     attempts = []
-    call = composed(flaky("plain", 1, attempts), "n", [], AT_ONCE)
+    call = compose_call(flaky("plain", 1, attempts), "n", [], AT_ONCE)
     run(call)
-    CURRENT.set(NodeContext("n", (), frozenset()))
+    CURRENT_NODE_CONTEXT.set(NodeContext("n", (), frozenset()))
     run(call)
     assert attempts == [1, 2, 1]
 
@@ -653,13 +653,13 @@ def slow(kind, free):
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_attempt_that_is_late_fails(kind, late):
     with pytest.raises(TimeoutError, match=r"node 'n' took longer than its timeout of 0\.01 s"):
-        run(composed(slow(kind, late), "n", [], None, SHORT))
+        run(compose_call(slow(kind, late), "n", [], None, SHORT))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_lateness_is_retried_as_any_error_is(kind, late, visit):
     with pytest.raises(TimeoutError, match="node 'n'"):
-        run(composed(slow(kind, late), "n", [], AT_ONCE.replace(retry_on=TimeoutError), SHORT))
+        run(compose_call(slow(kind, late), "n", [], AT_ONCE.replace(retry_on=TimeoutError), SHORT))
     assert visit.attempt == 3
     assert visit.journal.told == ["retry.attempt", "retry.attempt", "retry.exhausted"]
 
@@ -673,7 +673,7 @@ def test_each_attempt_has_the_whole_time(late):
             late.wait(LONG)
         return {"runs": len(runs)}
 
-    assert run(composed(Call(node), "n", [], AT_ONCE, 0.2)) == ([], {"runs": 2})
+    assert run(compose_call(Call(node), "n", [], AT_ONCE, 0.2)) == ([], {"runs": 2})
 
 
 def test_a_late_attempt_is_cancelled_and_may_tidy_up():
@@ -686,7 +686,7 @@ def test_a_late_attempt_is_cancelled_and_may_tidy_up():
             log.append("tidied")
 
     with pytest.raises(TimeoutError, match="node 'n'"):
-        run(composed(Call(node), "n", [], None, SHORT))
+        run(compose_call(Call(node), "n", [], None, SHORT))
     assert log == ["tidied"]
 
 
@@ -700,7 +700,7 @@ def test_a_function_may_raise_a_timeout_of_its_own(kind):
         "later_chunks": later_chunks_raising(own),
     }
     with pytest.raises(TimeoutError) as raised:
-        run(composed(Call(calls[kind]), "n", [], None, LONG))
+        run(compose_call(Call(calls[kind]), "n", [], None, LONG))
     assert raised.value is own
 
 
@@ -736,7 +736,7 @@ def later_chunks_raising(error):
 
 def test_an_awaitable_that_could_not_be_foreseen_is_late_and_retried_too(late):
     slow_one = slow("later", late).function
-    call = composed(Call(functools.partial(lambda f, state: f(state), slow_one)), "n", [], AT_ONCE, SHORT)
+    call = compose_call(Call(functools.partial(lambda f, state: f(state), slow_one)), "n", [], AT_ONCE, SHORT)
     assert not call.is_async
 
     async def awaited():
@@ -749,7 +749,7 @@ def test_an_awaitable_that_could_not_be_foreseen_is_late_and_retried_too(late):
 def test_what_is_done_with_the_chunks_takes_no_time_of_the_generator(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(timeouts, "monotonic", lambda: now[0])
-    stream = composed(Call(functions([])["chunks"]), "n", [], None, LONG).function("s", "c")
+    stream = compose_call(Call(functions([])["chunks"]), "n", [], None, LONG).function("s", "c")
     assert next(stream) == "chunk"
     now[0] += 10 * LONG
     with pytest.raises(StopIteration):
@@ -765,7 +765,7 @@ def test_the_time_of_a_generator_is_that_of_all_its_chunks(monkeypatch):
             now[0] += 25
             yield chunk
 
-    stream = composed(Call(node), "n", [], None, LONG).function("s", "c")
+    stream = compose_call(Call(node), "n", [], None, LONG).function("s", "c")
     assert [next(stream), next(stream), next(stream)] == [0, 1, 2]  # 75 seconds: none is left for the end
     with pytest.raises(TimeoutError, match="of 60 s"):
         next(stream)
@@ -783,7 +783,7 @@ def test_the_time_of_an_asynchronous_generator_is_that_of_all_its_chunks_too(mon
             yield chunk
 
     async def some():
-        stream = composed(Call(node), "n", [], None, LONG).function("s", "c")
+        stream = compose_call(Call(node), "n", [], None, LONG).function("s", "c")
         seen = [await anext(stream), await anext(stream), await anext(stream)]
         now[0] += 10 * LONG
         with pytest.raises(TimeoutError, match="of 60 s"):
@@ -804,7 +804,7 @@ def test_a_generator_stays_on_one_thread_and_in_one_context():
         yield
         seen.append((threading.get_ident(), variable.get()))
 
-    run(composed(Call(node), "n", [], None, LONG))
+    run(compose_call(Call(node), "n", [], None, LONG))
     (first, before), (second, after) = seen
     assert (first == second, before, after, variable.get()) == (True, "around", "inside", "around")
     assert first != threading.get_ident()
@@ -823,15 +823,18 @@ def test_a_late_attempt_records_and_dispatches_nothing_more(visit, monkeypatch):
     monkeypatch.setattr(timeouts, "SimpleQueue", Late)
 
     def node(state):
-        mine = CURRENT.get()
-        mine.journal.record(mine, "in time", 1)
-        mine.note("custom", "info", {})
+        mine = CURRENT_NODE_CONTEXT.get()
+        mine.journal.record_result(mine, "in time", 1)
+        mine.post_event("custom", "info", {})
         mine.outputs.append("never seen")
         recorded.set()
         given_up.wait(LONG)
         mine.outputs.append("late")
-        mine.note("late", "info", {})
-        for late in (lambda: mine.journal.record(mine, "late", 2), lambda: mine.journal.recorded(mine, "in time")):
+        mine.post_event("late", "info", {})
+        for late in (
+            lambda: mine.journal.record_result(mine, "late", 2),
+            lambda: mine.journal.find_result(mine, "in time"),
+        ):
             try:
                 late()
             except GraphRunnerError as error:
@@ -839,7 +842,7 @@ def test_a_late_attempt_records_and_dispatches_nothing_more(visit, monkeypatch):
         went_on.set()
 
     with pytest.raises(TimeoutError):
-        composed(Call(node), "n", [], None, SHORT).function("s", "c")
+        compose_call(Call(node), "n", [], None, SHORT).function("s", "c")
     given_up.set()
     assert went_on.wait(LONG)
     assert visit.journal.kept == {"in time": 1}
@@ -849,14 +852,14 @@ def test_a_late_attempt_records_and_dispatches_nothing_more(visit, monkeypatch):
 
 def test_an_attempt_in_time_records_and_dispatches(visit):
     def node(state):
-        mine = CURRENT.get()
+        mine = CURRENT_NODE_CONTEXT.get()
         mine.outputs.append("one")
-        yield mine.journal.record(mine, "key", 1)
+        yield mine.journal.record_result(mine, "key", 1)
         mine.outputs.append("two")
-        yield mine.journal.recorded(mine, "key")
-        yield mine.journal.place(mine)
+        yield mine.journal.find_result(mine, "key")
+        yield mine.journal.idempotency_key(mine)
 
-    stream = composed(Call(node), "n", [], None, LONG).function("s", "c")
+    stream = compose_call(Call(node), "n", [], None, LONG).function("s", "c")
     assert (next(stream), visit.outputs) == (1, ["one"])
     assert (next(stream), visit.outputs) == ((True, 1), ["one", "two"])
     assert next(stream) == "place of n"
@@ -874,7 +877,7 @@ def test_a_late_generator_is_left_alone(late):
             ended.set()
 
     with pytest.raises(TimeoutError):
-        run(composed(Call(node), "n", [], None, SHORT))
+        run(compose_call(Call(node), "n", [], None, SHORT))
     assert not ended.is_set()
     late.set()
     assert ended.wait(LONG)  # its thread ends with it
@@ -882,7 +885,7 @@ def test_a_late_generator_is_left_alone(late):
 
 def test_no_thread_is_left_behind():
     before = set(threading.enumerate())
-    call = composed(Call(lambda state: threading.current_thread()), "n", [], None, LONG)
+    call = compose_call(Call(lambda state: threading.current_thread()), "n", [], None, LONG)
     thread = call.function("s", "c")
     thread.join(LONG)
     assert thread.daemon
@@ -895,7 +898,7 @@ def test_no_thread_is_left_behind():
 def fails_first(state, config, calls=itertools.count(1)):  # noqa: B008 - counts in the process it runs in
     if next(calls) < 3:
         raise ValueError
-    return {"got": [state, config], "visit": CURRENT.get()}
+    return {"got": [state, config], "visit": CURRENT_NODE_CONTEXT.get()}
 
 
 def outermost(node_id, state, config, call):
@@ -903,7 +906,7 @@ def outermost(node_id, state, config, call):
 
 
 def test_a_composed_call_travels_to_another_process():  # behaviour 18
-    call = composed(Call(fails_first), "n", [Call(outermost)], AT_ONCE, LONG)
+    call = compose_call(Call(fails_first), "n", [Call(outermost)], AT_ONCE, LONG)
     assert pickle.loads(pickle.dumps(call)).takes_config
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         result = pool.submit(call.function, {"x": 1}, "c").result(LONG)

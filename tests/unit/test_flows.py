@@ -10,7 +10,7 @@ import pytest
 
 from graphkit import END, START, GraphInterrupt, GraphResume, NodeExecutionError, RunnableConfig, StateGraph, interrupt
 from graphkit._plan.events import EVENTS
-from graphkit._records.context import CURRENT, NodeContext
+from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit.errors import GraphRunnerError
 from graphkit.flows import (
     always,
@@ -35,15 +35,15 @@ def notes():
         def __init__(self):
             self.got = []
 
-        def note(self, *given):
+        def post_event(self, *given):
             *_, type_, level, data = given
             assert level == EVENTS[type_].level
             self.got.append((type_, data))
 
     journal = Journal()
-    token = CURRENT.set(NodeContext("n", (), frozenset(), journal=journal))
+    token = CURRENT_NODE_CONTEXT.set(NodeContext("n", (), frozenset(), journal=journal))
     yield journal.got
-    CURRENT.reset(token)
+    CURRENT_NODE_CONTEXT.reset(token)
 
 
 def types_of(notes):

@@ -9,7 +9,7 @@ import pytest
 
 from graphkit._plan import retry
 from graphkit._plan.retry import RetryHook, RetryPolicy
-from graphkit._records.context import CURRENT, GraphInterrupt, NodeContext
+from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, NodeContext
 
 
 class Journal:
@@ -18,16 +18,16 @@ class Journal:
     def __init__(self):
         self.told = []
 
-    def note(self, visit, type, level, data):
+    def post_event(self, visit, type, level, data):
         self.told.append((type, level, data))
 
 
 @pytest.fixture
 def told():
     journal = Journal()
-    token = CURRENT.set(NodeContext("n", (), frozenset(), journal=journal))
+    token = CURRENT_NODE_CONTEXT.set(NodeContext("n", (), frozenset(), journal=journal))
     yield journal.told
-    CURRENT.reset(token)
+    CURRENT_NODE_CONTEXT.reset(token)
 
 
 @pytest.fixture

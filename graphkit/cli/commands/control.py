@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from graphkit._engine.cursor import KEEPS, RESUMED, VISIT
+from graphkit._engine.cursor import CONTINUED_EXECUTION, RESUMED_AT, WRITES_TAKEN_FROM
 from graphkit._records.checkpoint import Checkpoint, new_id
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
@@ -267,7 +267,11 @@ def _put_head(
     The node that comes next starts anew, as after a resume from a past checkpoint.
     """
     found = _found(saver, at)
-    metadata = {key: value for key, value in found.metadata.items() if key not in {VISIT, KEEPS, RESUMED}}
+    metadata = {
+        key: value
+        for key, value in found.metadata.items()
+        if key not in {CONTINUED_EXECUTION, WRITES_TAKEN_FROM, RESUMED_AT}
+    }
     builder = Checkpoint.builder(found).metadata({**metadata, "source": "fork"}).createdAt(created_at)
     if not keep_id:
         builder = builder.id(new_id()).parentId(found.id)

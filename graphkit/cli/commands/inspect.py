@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphkit._diagram.render import GraphRepresentation
-from graphkit._engine.subgraph_updates import visible
+from graphkit._engine.subgraph_updates import strip_subgraph_updates
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
@@ -75,7 +75,7 @@ def show(
     if checkpoint is not None:
         at = at.with_check_point_id(checkpoint_of(saver, at, checkpoint).id)
     found = _got(saver, at)
-    state = visible(found.state)
+    state = strip_subgraph_updates(found.state)
     if key is not None:
         value = at_path(state, key)
         return Text("\n".join(tree(value, world.width if world.is_pretty else None)), plain(value))
@@ -147,7 +147,7 @@ def diff(
     after = checkpoint_of(saver, at, second)
     before = checkpoint_of(saver, at, first or after.parent_id)
     old, new = (_got(saver, at.with_check_point_id(one.id)) for one in (before, after))
-    found = list(differences(visible(old.state), visible(new.state)))
+    found = list(differences(strip_subgraph_updates(old.state), strip_subgraph_updates(new.state)))
     nodes = _between(saver.history(at), before.id, after.id)
     data = {
         "from": before.id, "to": after.id, "nodes": nodes,

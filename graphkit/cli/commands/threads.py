@@ -10,11 +10,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from graphkit._engine.cursor import RESUMED
+from graphkit._engine.cursor import RESUMED_AT
 from graphkit._records.config import START, RunnableConfig
 from graphkit._records.output import CheckpointInfo, HistorySummary
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.writes import FAILURE, INNER, INTERRUPT, time_or_none
+from graphkit._saver.writes import FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT, time_or_none
 from graphkit._wording import simplify_text
 from graphkit.cli.commands.inspect import progress_told
 from graphkit.cli.context import CliContext
@@ -277,7 +277,7 @@ def _seconds_of_step(saver: BaseCheckpointSaver, info: CheckpointInfo, before: C
     """How long the node of a checkpoint ran; None where no node ran, or the store does not tell since when."""
     if info.node_id == START or info.metadata.get("source") in _WITHOUT_NODE:
         return None
-    resumed_at = _time_in(info.metadata.get(RESUMED))
+    resumed_at = _time_in(info.metadata.get(RESUMED_AT))
     if resumed_at is not None:
         return max(0.0, (info.created_at - resumed_at).total_seconds())
     if before is None or before.id != info.parent_id:
@@ -307,7 +307,7 @@ def _had_stopped(saver: BaseCheckpointSaver, info: CheckpointInfo) -> bool:
         writes = saver.get_writes(at)
     except CheckpointSerializationError:  # a payload of an application's own type; the keys are what matters
         return True
-    return any(key == FAILURE or key.startswith((INTERRUPT, INNER)) for key in writes)
+    return any(key == FAILURE or key.startswith((INTERRUPT, SUBGRAPH_INTERRUPT)) for key in writes)
 
 
 def history_row(

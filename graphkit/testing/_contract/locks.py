@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from graphkit._build.state_graph import StateGraph
 from graphkit._compiled import CompiledGraph
 from graphkit._records.config import END, START, RunnableConfig
-from graphkit._records.context import CURRENT, NodeContext
+from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._saver.base import BaseCheckpointSaver, HasVersions
 from graphkit.errors import GraphRunnerError, ThreadBusyError
 from graphkit.testing._contract.base import PATIENCE, SaverTests, elsewhere
@@ -187,8 +187,8 @@ def _hold(saver: BaseCheckpointSaver, config: RunnableConfig, timeout: float) ->
 @contextmanager
 def _visit(saver: BaseCheckpointSaver, config: RunnableConfig) -> Iterator[None]:
     """As inside a node of a run that holds the thread."""
-    token = CURRENT.set(NodeContext("node", (), frozenset({saver.run_lock_key(config)})))
+    token = CURRENT_NODE_CONTEXT.set(NodeContext("node", (), frozenset({saver.run_lock_key(config)})))
     try:
         yield
     finally:
-        CURRENT.reset(token)
+        CURRENT_NODE_CONTEXT.reset(token)

@@ -9,7 +9,7 @@ from typing import Any
 from graphkit._records.config import END, RunnableConfig
 from graphkit._records.output import HistorySummary, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.writes import ANSWER, FAILURE, INNER, INTERRUPT, ITEMS, TASK, UPDATE, WITHIN
+from graphkit._saver.writes import ANSWER, FAILURE, INTERRUPT, ITEMS, OUTER_EXECUTION, SUBGRAPH_INTERRUPT, TASK, UPDATE
 from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
 from graphkit.testing._contract.base import SaverTests
 from graphkit.testing._values import at, made, same, stop
@@ -214,15 +214,15 @@ class BesideTests(SaverTests):
 
     def test_a_summary_tells_what_waits_in_an_embedded_graph_and_why_a_run_failed(self) -> None:
         saver = self.open()
-        saver.put(at("t", None, "sub"), made({"n": 1}, metadata={WITHIN: "1"}))
+        saver.put(at("t", None, "sub"), made({"n": 1}, metadata={OUTER_EXECUTION: "1"}))
         saver.put_writes(at("t", None, "sub"), {INTERRUPT + "q": stop("inner", "go?")})
         saver.put(at(), made({"n": 0}))
-        saver.put_writes(at(), {INNER + "q": "sub"})
+        saver.put_writes(at(), {SUBGRAPH_INTERRUPT + "q": "sub"})
         found = self.assert_summary(saver, at())
         assert found.waiting == tuple(saver.interrupts("t"))  # which need not find the namespace
         assert found.latest.status == "interrupted"
         failure = {"node_id": "a", "type": "ValueError", "message": "no", "at": datetime(2026, 1, 1, tzinfo=UTC)}
-        saver.put_writes(at(), {INNER + "q": None, FAILURE: failure})
+        saver.put_writes(at(), {SUBGRAPH_INTERRUPT + "q": None, FAILURE: failure})
         found = self.assert_summary(saver, at())
         assert found.latest.status == "failed"
         same(found.failure, failure)
@@ -273,4 +273,4 @@ def malformed_writes() -> Iterator[tuple[Any, Any]]:
     yield from ((INTERRUPT + "bad", None), (UPDATE + "0", None), (TASK + "t", None))
     yield TASK + "t", {"node": "a", "branches": "two"}
     yield from ((ITEMS + "m", "text"), (ITEMS + "m", 5), (ITEMS + "m", {"a": 1}), (ITEMS + "m", None))
-    yield from ((INNER + "q", 5), (INNER + "q", ["sub"]), (INNER + "q", {}))
+    yield from ((SUBGRAPH_INTERRUPT + "q", 5), (SUBGRAPH_INTERRUPT + "q", ["sub"]), (SUBGRAPH_INTERRUPT + "q", {}))

@@ -148,7 +148,7 @@ class _Inside:
             return
         asked, outputs = self.before
         kept = [one for one in visit.outputs if any(one is other for other in outputs)]
-        visit.begin(visit.attempt + 1)
+        visit.start_attempt(visit.attempt + 1)
         visit.interrupt_calls = asked
         visit.outputs.extend(kept)
 

@@ -109,7 +109,7 @@ class NodeRunner(GraphCursor):
             executor = node.executor
         if executor is not None and not isinstance(executor, ThreadPoolExecutor):
             yield from self._anchor()
-        visit = NodeContext(node.id, run.answers(key) if run.writes else (), run.held, key, run.journal)
+        visit = NodeContext(node.id, run.answers(key) if run.writes else (), run.held, key=key, journal=run.journal)
         try:
             result = yield RunNode(node.action, argument, self.config, visit, executor)
             if result.__class__ in _GENERATORS:

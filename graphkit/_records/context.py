@@ -1,4 +1,4 @@
-"""One visit of a node: what `interrupt()` inside it finds, and which run locks the calling code holds."""
+"""The node context: what `interrupt()`, `once` and `dispatch` find while a node executes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from graphkit.errors import GraphRunnerError
 
 
 class GraphInterrupt(BaseException):
-    """What `interrupt()` raises: the run stops here and is resumed by running the node again.
+    """Raised by `interrupt()`: the run stops here, and a resume runs the node again.
 
-    A BaseException, so that a node's `except Exception` lets it pass. A node may raise it itself.
+    It is a BaseException, so that a node's `except Exception` lets it pass. A node may raise it itself.
     """
 
     def __init__(self, payload: Any = None) -> None:
@@ -20,33 +20,37 @@ class GraphInterrupt(BaseException):
 
 
 class Journal(Protocol):
-    """Where the visits of a run keep what must outlive them; the engine's."""
+    """Where the node executions of a run keep what must survive a crash; the engine implements it."""
 
-    def idempotency_key(self, visit: NodeContext) -> str:
-        """Names a visit: the same again when it is repeated after a crash, and no other's."""
+    def idempotency_key(self, context: NodeContext) -> str:
+        """Return a name that no other node execution has; a repetition after a crash has the same."""
         ...
 
-    def find_result(self, visit: NodeContext, key: str) -> tuple[bool, Any]:
-        """Whether something is recorded under a key of a visit, and what."""
+    def find_result(self, context: NodeContext, key: str) -> tuple[bool, Any]:
+        """Return whether a result is recorded under a key of a node execution, and the result."""
         ...
 
-    def record_result(self, visit: NodeContext, key: str, value: Any) -> Any:
-        """Record a value at once; returns it as it will be read."""
+    def record_result(self, context: NodeContext, key: str, value: Any) -> Any:
+        """Record a result at once, and return it as it will be read."""
         ...
 
-    def post_event(self, visit: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
-        """Tell the observers."""
+    def post_event(self, context: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
+        """Post an event to the observers."""
         ...
 
 
 class NodeContext:
-    """A node is being run; or, with no node id, an edge or a hook is asked, which can neither wait nor record.
+    """What the engine knows about the node that is executing.
+
+    Without a node id it stands for an edge, a hook or a release: these can neither interrupt the
+    run nor record anything.
 
     Attributes:
-        answers: the human's answers of earlier stops in this visit, in the order of the `interrupt()` calls.
+        answers: the answers to interrupts of this node execution, in the order of the `interrupt()`
+            calls.
         interrupt_calls: how many `interrupt()` calls this attempt has made.
-        attempt: which attempt of this visit is running, from 1.
-        outputs: what the node dispatched into the stream.
+        attempt: the number of the attempt that is running, from 1.
+        outputs: what the node has dispatched into the stream.
     """
 
     __slots__ = ("answers", "attempt", "held_locks", "interrupt_calls", "journal", "key", "node_id", "outputs")
@@ -56,6 +60,7 @@ class NodeContext:
         node_id: str,
         answers: tuple[Any, ...],
         held_locks: frozenset[object],
+        *,
         key: str = "",
         journal: Journal | None = None,
     ) -> None:
@@ -64,50 +69,53 @@ class NodeContext:
         self.interrupt_calls = 0
         self.attempt = 1
         self.held_locks = held_locks
-        """The run locks that the run holds, and those of the runs around it; see `held_locks`."""
+        """The keys of the run locks that the run and its outer runs hold; see
+        `run_lock.held_locks`."""
         self.key = key
-        """Tells this visit from every other of the thread, and is the same when it is repeated after a crash."""
+        """Identifies this node execution within the thread; a repetition after a crash has the same
+        key."""
         self.journal = journal
         self.outputs: list[Any] = []
 
-    def begin(self, attempt: int) -> None:
-        """Start over: what the attempt before asked and dispatched is as if it had not been."""
+    def start_attempt(self, attempt: int) -> None:
+        """Start another attempt: forget the interrupts and outputs of the previous one."""
         self.attempt = attempt
         self.interrupt_calls = 0
         self.outputs.clear()
 
     @property
     def has_open_interrupt(self) -> bool:
-        """Whether this attempt has called `interrupt()` without an answer to return, so that it has raised."""
+        """Whether this attempt called `interrupt()` without an answer to return, so that the call raised."""
         return self.interrupt_calls > len(self.answers)
 
     def post_event(self, type: str, level: str, data: dict[str, Any]) -> None:
-        """Tell the observers of the run, if it has any."""
+        """Post an event to the observers of the run, if it has any."""
         if self.journal is not None:
             self.journal.post_event(self, type, level, data)
 
 
-CURRENT_NODE_CONTEXT: Final[ContextVar[NodeContext | None]] = ContextVar("graphkit_visit", default=None)
-"""The visit that the running code belongs to. Copied into threads by asyncio.to_thread and by graphkit's executors."""
+CURRENT_NODE_CONTEXT: Final[ContextVar[NodeContext | None]] = ContextVar("graphkit_node_context", default=None)
+"""The node context of the calling code. asyncio.to_thread and graphkit's own executors copy it into
+their threads."""
 
 
 def require_node_context(what: str) -> NodeContext:
-    """The visit that the calling code belongs to.
+    """Return the node context of the calling code; `what` names the caller's function in the error.
 
     Raises:
-        GraphRunnerError: it belongs to none.
+        GraphRunnerError: the calling code is not part of a node.
     """
-    visit = CURRENT_NODE_CONTEXT.get()
-    if visit is None or not visit.node_id:
+    context = CURRENT_NODE_CONTEXT.get()
+    if context is None or not context.node_id:
         raise GraphRunnerError(f"{what} works inside a node of a running graph only")
-    return visit
+    return context
 
 
 def interrupt(payload: Any = None) -> Any:
-    """Stop the run here and ask a human; returns the answer once the run is resumed with one.
+    """Stop the run here and ask a human; return the answer once the run is resumed with one.
 
-    The node is run again from its start, so what stands before this call runs again too; every call that was answered
-    returns its answer at once, by the order of the calls.
+    A resume runs the node again from its start, so the code before this call runs again too. Each
+    call that was answered returns its answer at once; answers are matched to calls by their order.
 
     Args:
         payload: what the human should see; stored, so it must be storable.
@@ -116,9 +124,9 @@ def interrupt(payload: Any = None) -> Any:
         GraphInterrupt: caught by the engine.
         GraphRunnerError: called outside a node.
     """
-    visit = require_node_context("interrupt()")
-    index = visit.interrupt_calls
-    visit.interrupt_calls += 1
-    if index < len(visit.answers):
-        return visit.answers[index]
+    context = require_node_context("interrupt()")
+    index = context.interrupt_calls
+    context.interrupt_calls += 1
+    if index < len(context.answers):
+        return context.answers[index]
     raise GraphInterrupt(payload)

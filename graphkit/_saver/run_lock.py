@@ -1,4 +1,4 @@
-"""The run locks that the calling code holds: through the runs around it, or taken by hand."""
+"""The run locks that the calling code holds, through the runs that it is a node of or by `saver.run_lock`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from graphkit.errors import ThreadBusyError
 
 @final
 class HeldRunLock:
-    """A run lock that the calling code took itself, with `saver.run_lock(...)`: what runs inside enters it again.
+    """A run lock that the calling code took with `saver.run_lock(...)`; runs inside the block enter it again.
 
-    It does so through the same saver, or a wrapper of it. Another saver object on the same store is another party.
+    They enter it through the same saver, or a wrapper of it. Another saver object on the same store does not hold it.
     """
 
     __slots__ = ("_is_open", "_key", "_pid", "_running", "saver")
@@ -32,24 +32,29 @@ class HeldRunLock:
 
     @property
     def is_open(self) -> bool:
-        """Whether the lock is still held; not in the child of a fork, and not in a task that outlives the holder."""
+        """Whether the lock is still held: False in a forked child, and in a task that outlives the block."""
         return self._is_open and self._pid == os.getpid()
 
     def register(self) -> None:
         """Let the calling code, and the tasks that it starts, enter the lock again."""
-        _BY_HAND.set({**_BY_HAND.get(), self._key: self})
+        _LOCKS_BY_KEY.set({**_LOCKS_BY_KEY.get(), self._key: self})
 
     def release(self) -> None:
-        """The lock is no longer held."""
+        """Mark the lock as no longer held."""
         self._is_open = False
-        _BY_HAND.set({key: hold for key, hold in _BY_HAND.get().items() if hold is not self})
+        others = {key: lock for key, lock in _LOCKS_BY_KEY.get().items() if lock is not self}
+        _LOCKS_BY_KEY.set(others)
 
     @contextmanager
     def serialize_runs(self, thread_id: str, timeout: float) -> Iterator[None]:
-        """Keep the runs apart that the holder starts: two of one thread must not run at the same time here either.
+        """Let one run of the holder execute at a time; two runs of a thread must not overlap here either.
+
+        Args:
+            thread_id: the thread, for the error.
+            timeout: seconds to wait for the other run.
 
         Raises:
-            ThreadBusyError: another one has not ended after that time.
+            ThreadBusyError: the other run had not ended after that time.
         """
         if not self._running.acquire(timeout=timeout):
             raise ThreadBusyError(thread_id, "another run that the holder of the lock started", timeout)
@@ -59,25 +64,28 @@ class HeldRunLock:
             self._running.release()
 
 
-_BY_HAND: Final[ContextVar[Mapping[object, HeldRunLock]]] = ContextVar("graphkit_by_hand", default=MappingProxyType({}))
-"""The run locks that the calling code took by hand, by key. A run takes its lock in a context of its own."""
+_LOCKS_BY_KEY: Final[ContextVar[Mapping[object, HeldRunLock]]] = ContextVar(
+    "graphkit_held_run_locks", default=MappingProxyType({})
+)
+"""The run locks that the calling code took itself, by key. A run takes its lock in a context of its
+own."""
 
 
 def held_locks() -> frozenset[object]:
-    """The keys of the run locks held by the runs that the calling code is a node of, and of those it took by hand."""
-    by_hand = [key for key, hold in _BY_HAND.get().items() if hold.is_open]
-    return locks_held_by_runs().union(by_hand)
+    """Return the keys of all run locks that the calling code holds, through runs or taken by itself."""
+    taken = [key for key, lock in _LOCKS_BY_KEY.get().items() if lock.is_open]
+    return locks_held_by_runs().union(taken)
 
 
 def locks_held_by_runs() -> frozenset[object]:
-    """The keys of the run locks held by the runs that the calling code is a node of."""
-    visit = CURRENT_NODE_CONTEXT.get()
-    return frozenset() if visit is None else visit.held_locks
+    """Return the keys of the run locks held by the runs that the calling code is a node of."""
+    context = CURRENT_NODE_CONTEXT.get()
+    return frozenset() if context is None else context.held_locks
 
 
 def find_held_lock(key: object) -> HeldRunLock | None:
-    """The hold of a run lock that the calling code took by hand, outside any run of that thread."""
-    hold = _BY_HAND.get().get(key)
-    if hold is None or not hold.is_open or key in locks_held_by_runs():
+    """Find the run lock that the calling code took itself, outside any run of that thread."""
+    lock = _LOCKS_BY_KEY.get().get(key)
+    if lock is None or not lock.is_open or key in locks_held_by_runs():
         return None
-    return hold
+    return lock

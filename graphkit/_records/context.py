@@ -11,7 +11,8 @@ from graphkit.errors import GraphRunnerError
 class GraphInterrupt(BaseException):
     """Raised by `interrupt()`: the run stops here, and a resume runs the node again.
 
-    It is a BaseException, so that a node's `except Exception` lets it pass. A node may raise it itself.
+    It is a BaseException, so that a node's `except Exception` lets it pass. A node may raise it
+    itself.
     """
 
     def __init__(self, payload: Any = None) -> None:
@@ -20,14 +21,14 @@ class GraphInterrupt(BaseException):
 
 
 class Journal(Protocol):
-    """Where the node executions of a run keep what must survive a crash; the engine implements it."""
+    """Keeps what the node executions of a run must find again after a crash."""
 
     def idempotency_key(self, context: NodeContext) -> str:
-        """Return a name that no other node execution has; a repetition after a crash has the same."""
+        """Return the unique name of a node execution; it is the same after a crash."""
         ...
 
     def find_result(self, context: NodeContext, key: str) -> tuple[bool, Any]:
-        """Return whether a result is recorded under a key of a node execution, and the result."""
+        """Return whether a result is recorded under a key, and the result."""
         ...
 
     def record_result(self, context: NodeContext, key: str, value: Any) -> Any:
@@ -85,7 +86,7 @@ class NodeContext:
 
     @property
     def has_open_interrupt(self) -> bool:
-        """Whether this attempt called `interrupt()` without an answer to return, so that the call raised."""
+        """Whether this attempt made an `interrupt()` call that had no answer, and so raised."""
         return self.interrupt_calls > len(self.answers)
 
     def post_event(self, type: str, level: str, data: dict[str, Any]) -> None:

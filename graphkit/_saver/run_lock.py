@@ -1,4 +1,4 @@
-"""The run locks that the calling code holds, through the runs that it is a node of or by `saver.run_lock`."""
+"""The run locks that the calling code holds: through its runs, or taken with `saver.run_lock`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from graphkit.errors import ThreadBusyError
 
 @final
 class HeldRunLock:
-    """A run lock that the calling code took with `saver.run_lock(...)`; runs inside the block enter it again.
+    """A run lock that the calling code took itself, with `saver.run_lock(...)`.
 
-    They enter it through the same saver, or a wrapper of it. Another saver object on the same store does not hold it.
+    Runs inside the block enter it again, through the same saver or a wrapper of it. Another saver
+    object on the same store does not hold it.
     """
 
     __slots__ = ("_is_open", "_key", "_pid", "_running", "saver")
@@ -32,7 +33,7 @@ class HeldRunLock:
 
     @property
     def is_open(self) -> bool:
-        """Whether the lock is still held: False in a forked child, and in a task that outlives the block."""
+        """Whether the lock is held: False in a forked child and in a task that outlives the block."""
         return self._is_open and self._pid == os.getpid()
 
     def register(self) -> None:
@@ -47,7 +48,7 @@ class HeldRunLock:
 
     @contextmanager
     def serialize_runs(self, thread_id: str, timeout: float) -> Iterator[None]:
-        """Let one run of the holder execute at a time; two runs of a thread must not overlap here either.
+        """Run one at a time what the holder starts: runs of a thread never overlap.
 
         Args:
             thread_id: the thread, for the error.
@@ -72,7 +73,7 @@ own."""
 
 
 def held_locks() -> frozenset[object]:
-    """Return the keys of all run locks that the calling code holds, through runs or taken by itself."""
+    """Return the keys of the run locks that the calling code holds, in either way."""
     taken = [key for key, lock in _LOCKS_BY_KEY.get().items() if lock.is_open]
     return locks_held_by_runs().union(taken)
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 
-from graphkit._engine.attempts import compose_call
+from graphkit._build.flatten import compose_call
 from graphkit._build.joins import forks_of
-from graphkit._plan.definition import FlattenedGraph, GraphDefinition
+from graphkit._build.reachability import problems_of_reach
+from graphkit._engine.attempts import composed
+from graphkit._plan.checkpoint_when import node_ids_of
 from graphkit._plan.compile_config import CompileConfig
+from graphkit._plan.definition import GraphDefinition
 from graphkit._plan.schema import StateSchema
 from graphkit._plan.topology import Condition, Edge, Fork, Node, Targets, Topology, fork_id, problems_of
-from graphkit._build.reachability import problems_of_reach
 from graphkit._records.config import END
 from graphkit.errors import GraphStateError
-from graphkit._plan.checkpoint_when import node_ids_of
 
 
 def build_topology(sketch: GraphDefinition, schema: StateSchema, config: CompileConfig) -> tuple[Topology, CompileConfig]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
-from graphkit._plan.definition import Hook, HookKind, GraphDefinition
 from graphkit._java_names import JavaNames
+from graphkit._plan.definition import GraphDefinition, Hook, HookKind
 from graphkit._plan.topology import Call, plain_id
 from graphkit.errors import GraphStateError
 

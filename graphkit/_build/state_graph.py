@@ -9,16 +9,16 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
 from graphkit._build.compile import build_topology, checked_child
+from graphkit._build.hooks import Hooks
+from graphkit._build.schema_forms import schema_of
 from graphkit._compiled import CompiledGraph
 from graphkit._diagram.render import GraphRepresentation, draw
-from graphkit._build.hooks import Hooks
-from graphkit._plan.definition import GraphDefinition
 from graphkit._plan.compile_config import CompileConfig
+from graphkit._plan.definition import GraphDefinition
 from graphkit._plan.retry import RetryPolicy
 from graphkit._plan.topology import Call, Condition, Node, plain_id
 from graphkit._records.config import END, START
 from graphkit._saver.base import StateSerializer
-from graphkit._build.schema_forms import schema_of
 from graphkit._values.channels import Channel
 from graphkit._values.state import AgentState, MessagesState
 from graphkit.errors import GraphStateError

@@ -303,7 +303,7 @@ class CompiledGraph(JavaNames):
     def _shown(self, config: RunnableConfig, checkpoint: Checkpoint, _stored: Any) -> AgentState:
         cursor = GraphCursor(self._at(config)[0], config, None)
         cursor.move_to_checkpoint(checkpoint)
-        return cursor.schema.state_of(cursor.data)
+        return cursor.schema.state_factory(cursor.data)
 
     def _waiting(self, config: RunnableConfig) -> Sequence[WaitingInterrupt]:
         return waiting_interrupts(config, self._at(config)[1].get_writes(config))

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, final
 from uuid import uuid4
 
-from graphkit._plan.events import EVENTS, Event, Observer, called
+from graphkit._plan.events import EVENTS, Event, Observer, call_observer
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import START, RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver, _in_thread
@@ -325,7 +325,7 @@ def _tell(state: State, type_: str, **data: Any) -> None:
     if state.observer is not None:
         level, now = EVENTS[type_].level, datetime.now(UTC)
         said = FrozenDict({"run_id": state.run_id, **data})
-        called(state.observer, Event(type_, level, state.run_id, state.checkpoint_node or None, None, now, said))
+        call_observer(state.observer, Event(type_, level, state.run_id, state.checkpoint_node or None, None, now, said))
 
 
 def _rebuild(data: dict[str, Any], run_id: str, node: str, timestamp: datetime) -> State:

@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Collection, Mapping
 
 from graphkit._build.flatten import compose_call
-from graphkit._build.joins import forks_of
-from graphkit._build.reachability import problems_of_reach
+from graphkit._build.joins import find_forks
+from graphkit._build.reachability import find_reachability_problems
 from graphkit._engine.attempts import composed
-from graphkit._plan.checkpoint_when import node_ids_of
+from graphkit._plan.checkpoint_when import find_node_ids
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._plan.definition import GraphDefinition
 from graphkit._plan.schema import StateSchema
-from graphkit._plan.topology import Condition, Edge, Fork, Node, Targets, Topology, fork_id, problems_of
+from graphkit._plan.topology import Condition, Edge, Fork, Node, Targets, Topology, find_problems, fork_id
 from graphkit._records.config import END
 from graphkit.errors import GraphStateError
 
@@ -32,7 +32,7 @@ def build_topology(sketch: GraphDefinition, schema: StateSchema, config: Compile
     return topology, config.replace(interrupt_before=before)
 
 
-def checked_child(node_id: str, child: GraphDefinition) -> GraphDefinition:
+def check_subgraph(node_id: str, child: GraphDefinition) -> GraphDefinition:
     """A graph that can be merged into another, under this id.
 
     Raises:
@@ -47,18 +47,18 @@ def checked_child(node_id: str, child: GraphDefinition) -> GraphDefinition:
 
 def _named_by(config: CompileConfig) -> Collection[str]:
     """The nodes at which a checkpoint is to be stored; a preset with a slip in a name would never store one."""
-    return () if config.checkpoint_when is None else node_ids_of(config.checkpoint_when) - {END}
+    return () if config.checkpoint_when is None else find_node_ids(config.checkpoint_when) - {END}
 
 
 def _checked(
     merged: FlattenedGraph, before: Collection[str] = (), after: Collection[str] = (), saved: Collection[str] = ()
 ) -> dict[str, Fork]:
-    forks, unjoined = forks_of(merged.edges, merged.nodes)
+    forks, unjoined = find_forks(merged.edges, merged.nodes)
     stops = [("interrupt_before", name) for name in before]
     stops += [("interrupt_after", name) for name in after if name not in merged.aliases]
     stops += [("checkpoint_when", name) for name in sorted(saved) if name not in forks]
-    problems = merged.problems + problems_of(merged.nodes, merged.edges, stops) + unjoined
-    problems += problems_of_reach(merged.nodes, merged.edges, forks.values(), merged.written_names())
+    problems = merged.problems + find_problems(merged.nodes, merged.edges, stops) + unjoined
+    problems += find_reachability_problems(merged.nodes, merged.edges, forks.values(), merged.written_names())
     problems += merged.cannot_stop_after(after)
     problems += [f"{name!r} is not a valid node id: the fork has it" for name in forks if name in merged.nodes]
     if problems:
@@ -71,7 +71,7 @@ def _edges(edges: Mapping[str, Targets], forks: Mapping[str, Fork]) -> dict[str,
     single: dict[str, Edge] = {fork.id: fork.join for fork in forks.values()}
     for source, edge in edges.items():
         if isinstance(edge, Condition):
-            single[source] = dataclasses.replace(edge, call=compose_call(edge.call, source, edge.wraps))
+            single[source] = dataclasses.replace(edge, call=compose_call(edge.call, source, edge.wrap_hooks))
         else:
             single[source] = fork_id(source) if len(edge) > 1 else edge[0]
     return single
@@ -83,4 +83,4 @@ def _ready(node: Node, config: CompileConfig) -> Node:
         return node
     retry = node.retry or config.retry
     timeout = config.timeout if node.timeout is None else node.timeout
-    return dataclasses.replace(node, action=compose_call(node.action, node.id, node.wraps, retry, timeout))
+    return dataclasses.replace(node, action=compose_call(node.action, node.id, node.wrap_hooks, retry, timeout))

@@ -88,7 +88,7 @@ class FlattenedGraph:
                 dataclasses.replace(
                     node,
                     id=names[node.id],
-                    names=node.names or names,
+                    local_names=node.local_names or names,
                     metadata={**metadata, **node.metadata},
                     destinations=_renamed(node.destinations, names),
                 )
@@ -186,9 +186,9 @@ def _hooked(part: Hooked, place: str, hooks: Iterable[Hook]) -> Hooked:
     is_graph = getattr(part, "graph", None) is not None
     return dataclasses.replace(
         part,
-        before=calls["before"] + part.before,
-        after=part.after + calls["after"][::-1],
-        wraps=() if is_graph else calls["wrap"] + part.wraps,
+        before_hooks=calls["before"] + part.before_hooks,
+        after_hooks=part.after_hooks + calls["after"][::-1],
+        wrap_hooks=() if is_graph else calls["wrap"] + part.wrap_hooks,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from graphkit._java_names import JavaNames
 from graphkit._plan.definition import GraphDefinition, Hook, HookKind
-from graphkit._plan.topology import Call, plain_id
+from graphkit._plan.topology import Call, parse_node_id
 from graphkit.errors import GraphStateError
 
 Function = Callable[..., Any]
@@ -24,7 +24,7 @@ class Hooks(JavaNames):
     A name that the graph does not have, and an edge without a condition, are problems that `compile` reports.
     """
 
-    _sketch: GraphDefinition
+    _definition: GraphDefinition
 
     def add_before_call_node_hook(self, node_id: str | Function | None = None, hook: Function | None = None) -> Self:
         """Call hook(node_id, state, config) before a node; the update that it returns, or None, is merged first.
@@ -36,7 +36,7 @@ class Hooks(JavaNames):
         Raises:
             GraphStateError: the hook cannot be called.
         """
-        self._sketch.node_hooks.append(_hook("before", node_id, hook))
+        self._definition.node_hooks.append(_hook("before", node_id, hook))
         return self
 
     def add_after_call_node_hook(self, node_id: str | Function | None = None, hook: Function | None = None) -> Self:
@@ -49,7 +49,7 @@ class Hooks(JavaNames):
         Raises:
             GraphStateError: the hook cannot be called.
         """
-        self._sketch.node_hooks.append(_hook("after", node_id, hook))
+        self._definition.node_hooks.append(_hook("after", node_id, hook))
         return self
 
     def add_wrap_call_node_hook(self, node_id: str | Function | None = None, hook: Function | None = None) -> Self:
@@ -64,7 +64,7 @@ class Hooks(JavaNames):
         Raises:
             GraphStateError: the hook cannot be called.
         """
-        self._sketch.node_hooks.append(_hook("wrap", node_id, hook))
+        self._definition.node_hooks.append(_hook("wrap", node_id, hook))
         return self
 
     def add_before_call_edge_hook(self, source: str | Function | None = None, hook: Function | None = None) -> Self:
@@ -77,7 +77,7 @@ class Hooks(JavaNames):
         Raises:
             GraphStateError: the hook cannot be called.
         """
-        self._sketch.edge_hooks.append(_hook("before", source, hook))
+        self._definition.edge_hooks.append(_hook("before", source, hook))
         return self
 
     def add_after_call_edge_hook(self, source: str | Function | None = None, hook: Function | None = None) -> Self:
@@ -90,7 +90,7 @@ class Hooks(JavaNames):
         Raises:
             GraphStateError: the hook cannot be called.
         """
-        self._sketch.edge_hooks.append(_hook("after", source, hook))
+        self._definition.edge_hooks.append(_hook("after", source, hook))
         return self
 
     def add_wrap_call_edge_hook(self, source: str | Function | None = None, hook: Function | None = None) -> Self:
@@ -105,7 +105,7 @@ class Hooks(JavaNames):
         Raises:
             GraphStateError: the hook cannot be called.
         """
-        self._sketch.edge_hooks.append(_hook("wrap", source, hook))
+        self._definition.edge_hooks.append(_hook("wrap", source, hook))
         return self
 
     # Java names
@@ -122,4 +122,4 @@ def _hook(kind: HookKind, place: str | Function | None, hook: Function | None) -
         place, hook = None, place
     if not callable(hook):
         raise GraphStateError(f"a {kind} hook cannot be called: {hook!r}")
-    return Hook(kind, None if place is None else plain_id(place, "what a hook is on"), Call(hook, takes_config=True))
+    return Hook(kind, None if place is None else parse_node_id(place, "what a hook is on"), Call(hook, takes_config=True))

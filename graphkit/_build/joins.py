@@ -27,7 +27,7 @@ _GOAL: Final = ""
 _NO_NODES: Final[Mapping[str, Node]] = {}
 
 
-def forks_of(edges: Mapping[str, Targets], nodes: Mapping[str, Node] = _NO_NODES) -> tuple[dict[str, Fork], list[str]]:
+def find_forks(edges: Mapping[str, Targets], nodes: Mapping[str, Node] = _NO_NODES) -> tuple[dict[str, Fork], list[str]]:
     """The forks of a graph, by id, in the order of their sources; and a sentence for each that has no join.
 
     Args:
@@ -54,9 +54,9 @@ def _not_within(outer: Fork, forks: Mapping[str, Fork]) -> list[str]:
     """A sentence for each fork in a branch that does not end where the branch does, at the latest."""
     return [
         f"the branches out of {inner.source!r} lead past {outer.join!r}, where those out of {outer.source!r} meet"
-        for branch in outer.inside.values()
+        for branch in outer.branches.values()
         for inner in [forks[fork_id(place)] for place in sorted(branch) if fork_id(place) in forks]
-        if inner.join not in branch | {outer.join} or not branch.issuperset(frozenset().union(*inner.inside.values()))
+        if inner.join not in branch | {outer.join} or not branch.issuperset(frozenset().union(*inner.branches.values()))
     ]
 
 
@@ -159,7 +159,7 @@ class _Search:
                 return f"no way leads from the branch {head!r} to {join!r}, where the others meet"
             owner |= dict.fromkeys(branch, head)
             inside[head] = frozenset(branch)
-        return Fork(id=fork_id(self.source), source=self.source, heads=tuple(self.heads), join=join, inside=inside)
+        return Fork(id=fork_id(self.source), source=self.source, heads=tuple(self.heads), join=join, branches=inside)
 
     def _may_end(self, branch: Iterable[str], join: str) -> bool:
         """Whether a branch can come to the join, or to a node where it just ends."""

@@ -8,7 +8,7 @@ from graphkit._plan.topology import Condition, Fork, Node, Targets
 from graphkit._records.config import END, START
 
 
-def problems_of_reach(
+def find_reachability_problems(
     nodes: Mapping[str, Node],
     edges: Mapping[str, Targets],
     forks: Iterable[Fork],
@@ -37,7 +37,7 @@ def problems_of_reach(
     return list(dict.fromkeys(problems))
 
 
-def leads_of(node_id: str, nodes: Mapping[str, Node], edges: Mapping[str, Targets]) -> tuple[str, ...] | None:
+def possible_targets(node_id: str, nodes: Mapping[str, Node], edges: Mapping[str, Targets]) -> tuple[str, ...] | None:
     """The places that a run may go to from a node; None if that is unknown."""
     edge = edges.get(node_id, [])
     node = nodes.get(node_id)
@@ -50,7 +50,7 @@ def leads_of(node_id: str, nodes: Mapping[str, Node], edges: Mapping[str, Target
 
 
 def _dead_ends(nodes: Mapping[str, Node], edges: Mapping[str, Targets], forks: Iterable[Fork]) -> list[str]:
-    in_branches = {place for fork in forks for branch in fork.inside.values() for place in branch}
+    in_branches = {place for fork in forks for branch in fork.branches.values() for place in branch}
     return [
         node_id
         for node_id, node in nodes.items()
@@ -65,7 +65,7 @@ def _reached_from_start(nodes: Mapping[str, Node], edges: Mapping[str, Targets])
     reached = {START}
     waiting = [START]
     while waiting:
-        following = leads_of(waiting.pop(), nodes, edges)
+        following = possible_targets(waiting.pop(), nodes, edges)
         if following is None:
             return None
         for place in following:

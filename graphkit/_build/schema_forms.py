@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from graphkit._plan.schema import StateSchema, application_types, channels_of, is_pydantic_model
+from graphkit._plan.schema import StateSchema, find_application_types, read_channels, is_pydantic_model
 from graphkit._saver.base import StateSerializer
 from graphkit._values.channels import Channel
 from graphkit._values.frozen import private_copy
@@ -14,7 +14,7 @@ from graphkit._values.state import AgentState
 from graphkit.errors import GraphStateError
 
 
-def schema_of(schema: Any, state_factory: Any = None) -> StateSchema:
+def parse_schema(schema: Any, state_factory: Any = None) -> StateSchema:
     """Read a schema argument: channels, a state class, a TypedDict, a pydantic model, a factory or a serializer.
 
     Raises:
@@ -24,7 +24,7 @@ def schema_of(schema: Any, state_factory: Any = None) -> StateSchema:
     if isinstance(state_factory, StateSerializer):
         found.serializer = state_factory
     elif state_factory is not None:
-        found.state_of = _factory(state_factory)
+        found.state_factory = _factory(state_factory)
     return found
 
 
@@ -59,7 +59,7 @@ def _of_class(schema: type) -> StateSchema:
             hints = typing.get_type_hints(schema, include_extras=True)
         except NameError as error:
             raise GraphStateError(f"an annotation of {schema.__name__} cannot be read: {error}") from error
-        return StateSchema(channels_of(hints), keys=hints, types=application_types(hints.values()))
+        return StateSchema(read_channels(hints), keys=hints, types=find_application_types(hints.values()))
     if is_pydantic_model(schema):
         from graphkit._plan.pydantic_schema import PydanticSchema
 

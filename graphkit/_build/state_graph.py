@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
-from graphkit._build.compile import build_topology, checked_child
+from graphkit._build.compile import build_topology, check_subgraph
 from graphkit._build.hooks import Hooks
-from graphkit._build.schema_forms import schema_of
+from graphkit._build.schema_forms import parse_schema
 from graphkit._compiled import CompiledGraph
 from graphkit._diagram.render import GraphRepresentation, draw
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._plan.definition import GraphDefinition
 from graphkit._plan.retry import RetryPolicy
-from graphkit._plan.topology import Call, Condition, Node, plain_id
+from graphkit._plan.topology import Call, Condition, Node, parse_node_id
 from graphkit._records.config import END, START
 from graphkit._saver.base import StateSerializer
 from graphkit._values.channels import Channel
@@ -47,8 +47,8 @@ class StateGraph(Hooks):
         Raises:
             GraphStateError: the schema is none of these.
         """
-        self._schema = schema_of(schema, state_factory)
-        self._sketch = GraphDefinition()
+        self._schema = parse_schema(schema, state_factory)
+        self._definition = GraphDefinition()
 
     # Nodes
 
@@ -148,10 +148,10 @@ class StateGraph(Hooks):
             GraphStateError: the source is END, the target is START, or the source has a conditional edge.
         """
         source = self._checked_source(source)
-        target = plain_id(target, f"the target of {source!r}")
+        target = parse_node_id(target, f"the target of {source!r}")
         if target == START:
             raise GraphStateError(f"the edge of {source!r} leads to START, which nothing leads to")
-        edges = self._sketch.edges.setdefault(source, [])
+        edges = self._definition.edges.setdefault(source, [])
         if isinstance(edges, Condition):
             raise GraphStateError(f"{source!r} has a conditional edge already; it cannot have a plain one too")
         edges.append(target)
@@ -174,15 +174,15 @@ class StateGraph(Hooks):
                 be called.
         """
         source = self._checked_source(source)
-        if source in self._sketch.edges:
+        if source in self._definition.edges:
             raise GraphStateError(f"{source!r} has an edge already; it cannot have a conditional one too")
         if mappings is not None and not mappings:
             raise GraphStateError(f"the mappings of {source!r} are empty; leave them out to return node ids")
         call = _call(condition, f"the condition of {source!r}")
         if mappings is not None:
             pairs = mappings.items() if isinstance(mappings, Mapping) else [(target, target) for target in mappings]
-            mappings = {key: plain_id(target, f"a mapping of {source!r}") for key, target in pairs}
-        self._sketch.edges[source] = Condition(call=call, mappings=mappings)
+            mappings = {key: parse_node_id(target, f"a mapping of {source!r}") for key, target in pairs}
+        self._definition.edges[source] = Condition(call=call, mappings=mappings)
         return self
 
     # The whole
@@ -201,7 +201,7 @@ class StateGraph(Hooks):
             config = CompileConfig(**options)
         elif options:
             config = config.replace(**options)
-        topology, config = build_topology(self._sketch, self._schema, config)
+        topology, config = build_topology(self._definition, self._schema, config)
         return CompiledGraph(topology, config)
 
     def get_graph(
@@ -220,7 +220,7 @@ class StateGraph(Hooks):
         Raises:
             ValueError: there is no such type.
         """
-        return draw(self._sketch, type, title, print_conditional_edges)
+        return draw(self._definition, type, title, print_conditional_edges)
 
     @property
     def channels(self) -> Mapping[str, Channel]:
@@ -230,7 +230,7 @@ class StateGraph(Hooks):
     @property
     def state_factory(self) -> Callable[[Any], AgentState]:
         """What makes the state object that nodes see."""
-        return self._schema.state_of
+        return self._schema.state_factory
 
     @property
     def state_serializer(self) -> StateSerializer | None:
@@ -240,27 +240,27 @@ class StateGraph(Hooks):
     # Parts
 
     def _new_id(self, id: str) -> str:
-        node_id = plain_id(id, "a node id")
+        node_id = parse_node_id(id, "a node id")
         if node_id in (START, END):
             raise GraphStateError(f"{node_id!r} is not a valid node id: it is reserved")
-        if node_id in self._sketch.nodes:
+        if node_id in self._definition.nodes:
             raise GraphStateError(f"a node with id {node_id!r} already exists")
         return node_id
 
     def _add(self, node: Node) -> Self:
-        self._sketch.nodes[node.id] = node
+        self._definition.nodes[node.id] = node
         return self
 
     def _add_graph(self, node_id: str, graph: StateGraph | CompiledGraph, metadata: Mapping[str, Any]) -> Self:
         if isinstance(graph, CompiledGraph):
             return self._add(Node(id=node_id, graph=graph, metadata=dict(metadata)))
-        self._sketch.nodes[node_id] = checked_child(node_id, graph._sketch.copy(metadata))  # noqa: SLF001 - the same class
+        self._definition.nodes[node_id] = check_subgraph(node_id, graph._definition.copy(metadata))  # noqa: SLF001 - the same class
         return self
 
     def _checked_source(self, source: str) -> str:
         if source == END:
             raise GraphStateError("an edge cannot leave END")
-        return plain_id(source, "the source of an edge")
+        return parse_node_id(source, "the source of an edge")
 
     # Java names
     addNode = add_node
@@ -299,7 +299,7 @@ def _node(
     return Node(
         id=node_id,
         action=_call(action, f"the action of node {node_id!r}"),
-        asks=Call(asks) if callable(asks) else None,
+        interrupt_call=Call(asks) if callable(asks) else None,
         retry=_policy(retry, node_id),
         timeout=_seconds(timeout, node_id),
         executor=_executor(executor, node_id),
@@ -316,7 +316,7 @@ def _concurrency(limit: Any, node_id: str) -> int | None:
 def _destinations(destinations: Iterable[str], node_id: str) -> tuple[str, ...]:
     if isinstance(destinations, str) or not isinstance(destinations, Iterable):
         raise GraphStateError(f"the destinations of node {node_id!r} are a list of node ids, not {destinations!r}")
-    targets = tuple(dict.fromkeys(plain_id(target, f"a destination of node {node_id!r}") for target in destinations))
+    targets = tuple(dict.fromkeys(parse_node_id(target, f"a destination of node {node_id!r}") for target in destinations))
     if START in targets:
         raise GraphStateError(f"a destination of node {node_id!r} is START, which nothing leads to")
     return targets

@@ -156,7 +156,7 @@ class _Way:
 
     def __init__(self, edges: Mapping[str, Targets], forks: Mapping[str, Fork], path: Sequence[str]) -> None:
         self._edges = edges
-        self._inside = {place for fork in forks.values() for branch in fork.inside.values() for place in branch}
+        self._inside = {place for fork in forks.values() for branch in fork.branches.values() for place in branch}
         self.places = set(path)
         self.steps: dict[tuple[str, str], list[int]] = {}
         # A history has a node twice where its state was updated, and START where another input came.
@@ -197,7 +197,7 @@ class _Way:
         self.places |= passed - {fork.join}
 
     def _inside_of(self, fork: Fork) -> Iterator[str]:
-        return (place for branch in fork.inside.values() for place in sorted(branch) if place in self.places)
+        return (place for branch in fork.branches.values() for place in sorted(branch) if place in self.places)
 
     def _take(self, number: int, edges: Iterable[tuple[str, str]]) -> None:
         for edge in edges:

@@ -80,7 +80,7 @@ class GraphCursor:
             if self.transient:
                 update = self.without_private(update)
             data, ops = self.schema.merge(self.data, update)
-            packed = pack(self.schema.taken(update, data)) if self.taps else None
+            packed = pack(self.schema.normalize_update(update, data)) if self.taps else None
         except Exception as error:
             reason = f"the update of {whose or repr(node_id)} cannot be merged: {error}"
             raise self.failure(NodeExecutionError, reason, node_id) from error
@@ -101,11 +101,11 @@ class GraphCursor:
         """Take the transient keys out of an update, into what lives in memory only."""
         if not self.transient:
             return update
-        update = self.schema.plain(update)
+        update = self.schema.to_mapping(update)
         private = {key: value for key, value in update.items() if key in self.transient}
         if not private:
             return update
-        self.private = self.schema.merge_private(self.private, private)
+        self.private = self.schema.merge_transient(self.private, private)
         return {key: value for key, value in update.items() if key not in private}
 
     # Edges
@@ -124,10 +124,10 @@ class GraphCursor:
         return self.failure(GraphRunnerError, reason, source)
 
     def _decide(self, source: str, edge: Condition) -> Generator[Request, Any, str]:
-        for hook in edge.before:
+        for hook in edge.before_hooks:
             self.merge(source, (yield from self._ask_edge(source, hook, source, self.state(), self.config)))
         result = yield from self._ask_edge(source, edge.call, self.state(), self.config)
-        for hook in edge.after:
+        for hook in edge.after_hooks:
             result = yield from self._ask_edge(source, hook, source, self.state(), self.config, result)
         if isinstance(result, Command):
             self.merge(source, result.update)
@@ -135,7 +135,7 @@ class GraphCursor:
         target = result if edge.mappings is None else self._mapped(source, edge.mappings, result)
         found = None
         if isinstance(target, str):
-            found = self.topology.target(target, source)
+            found = self.topology.resolve_target(target, source)
         elif _is_several(target):
             raise self._several(f"the edge of {source!r} leads", target, source)
         if self.post is not None:
@@ -172,7 +172,7 @@ class GraphCursor:
         """Where a node's Command goes."""
         if not isinstance(goto, str):
             raise self._several(f"the Command of {node_id!r} goes", goto, node_id)
-        target = self.topology.target(goto, node_id)
+        target = self.topology.resolve_target(goto, node_id)
         if target is None:
             reason = f"the Command of {node_id!r} goes to {goto!r}, which is not a node of the graph"
             raise self.failure(GraphRunnerError, reason, node_id)
@@ -208,7 +208,7 @@ class GraphCursor:
 
     def state(self) -> AgentState:
         """The state as nodes see it, the transient keys included."""
-        return self.schema.state_of(FrozenDict({**self.data, **self.private}) if self.private else self.data)
+        return self.schema.state_factory(FrozenDict({**self.data, **self.private}) if self.private else self.data)
 
     def failure(self, kind: type[GraphRunnerError], reason: str, node_id: str | None = None) -> GraphRunnerError:
         """An error of this run."""

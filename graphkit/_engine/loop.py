@@ -51,7 +51,7 @@ class Run(RunStart):
     def steps(self) -> Steps:
         """Run, from the input or the stored checkpoint, to the end or a stop."""
         if self.transient:
-            self.private = self.schema.merge_private(self.private, {})  # the defaults
+            self.private = self.schema.merge_transient(self.private, {})  # the defaults
         self.updates = self._updates_of_steps()
         if isinstance(self.given, GraphResume):
             yield from self._resume(self.given)
@@ -77,7 +77,7 @@ class Run(RunStart):
         snapshots = saver is not None and self.config.stream_mode is StreamMode.SNAPSHOTS
         updates = self.updates
         stops = bool(before or after)
-        state_of = self.schema.state_of
+        state_of = self.schema.state_factory
         control = self.control
         measures = self.program.when is not None
         while True:
@@ -146,7 +146,7 @@ class Run(RunStart):
     def _inside(self, place: str | None) -> frozenset[str]:
         """The nodes of the branches of a fork; none of any other place."""
         fork = self.topology.forks.get(place or "")
-        return frozenset() if fork is None else frozenset().union(*fork.inside.values())
+        return frozenset() if fork is None else frozenset().union(*fork.branches.values())
 
     def _fail(self, error: BaseException) -> Steps:
         """Store where the run stands, and why it ended, if it did not end by somebody's wish."""
@@ -208,7 +208,7 @@ class Run(RunStart):
         if not waiting and not self.inner:  # somebody asked for a pause
             yield from self.record_stop(self.next or self.at, "before", "", None, {"reason": "pause"})
             waiting = unanswered_interrupts(self.writes)
-        state = self.schema.state_of(self.data)
+        state = self.schema.state_factory(self.data)
         stops = [
             InterruptionMetadata(
                 stop["node_id"],
@@ -245,4 +245,4 @@ class Run(RunStart):
         return StateSnapshot(self.base, self.config, self._shown, lambda _: ())  # type: ignore[arg-type]
 
     def _shown(self, data: FrozenDict) -> Any:
-        return self.schema.state_of(strip_subgraph_updates(data))
+        return self.schema.state_factory(strip_subgraph_updates(data))

@@ -60,7 +60,7 @@ class NodeRunner(GraphCursor):
     def visit(self, node: Node, key: str) -> Generator[Request, Any, str | None]:
         """Visit a node and merge its update; returns where its Command goes, if it returned one with a goto."""
         run = self.run
-        if node.before or node.asks is not None:
+        if node.before_hooks or node.interrupt_call is not None:
             run.check_limit(node.id)  # else they would run for a node that cannot
             yield from self._approach(node, key)
         run.count(node.id)
@@ -76,7 +76,7 @@ class NodeRunner(GraphCursor):
         goto = None
         if update.__class__ is Command:
             goto, update = update.goto, update.update
-        for hook in node.after:
+        for hook in node.after_hooks:
             update = yield from self._hooked(node.id, hook, node.id, self.state(), self.config, update)
             if update.__class__ is Command:
                 goto, update = update.goto or goto, update.update
@@ -87,10 +87,10 @@ class NodeRunner(GraphCursor):
         return goto
 
     def _approach(self, node: Node, key: str) -> Steps:
-        for hook in node.before:
+        for hook in node.before_hooks:
             self.merge(node.id, (yield from self._hooked(node.id, hook, node.id, self.state(), self.config)))
-        if node.asks is not None:
-            yield from self._question(node, node.asks, key)
+        if node.interrupt_call is not None:
+            yield from self._question(node, node.interrupt_call, key)
 
     def _parts(self, node: Node, key: str) -> Generator[Request, Any, Any]:
         """A node that merges what it is made of itself: an after-hook gets None for its update."""
@@ -202,7 +202,7 @@ class NodeRunner(GraphCursor):
     def _output(self, node: Node, chunk: Any) -> NodeOutput:
         if isinstance(chunk, NodeOutput):
             return chunk
-        return StreamingOutput(chunk, node.id, self.schema.state_of(self.data))
+        return StreamingOutput(chunk, node.id, self.schema.state_factory(self.data))
 
     def _outputs(self, node: Node, visit: NodeContext) -> list[NodeOutput]:
         return [self._output(node, output) for output in tuple(visit.outputs)]
@@ -282,7 +282,7 @@ class NodeRunner(GraphCursor):
             reason = f"{_named(node, n)} returned {returned}: return a mapping of updates, or None"
             raise self.failure(NodeExecutionError, reason, node.id)
         try:
-            return pack(self.schema.plain(self.without_private(result or {})))
+            return pack(self.schema.to_mapping(self.without_private(result or {})))
         except ValueError as error:
             reason = f"the update of {_named(node, n)} cannot be kept: {error}"
             raise self.failure(NodeExecutionError, reason, node.id) from error
@@ -350,7 +350,7 @@ class Branch(NodeRunner):
         self.fork_id = fork.id
         self.index, self.total = n, len(fork.heads)
         head = fork.heads[n]
-        self.inside = fork.inside[head]
+        self.inside = fork.branches[head]
         self.join = fork.join
         self.next = head
         self.key = key

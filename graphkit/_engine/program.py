@@ -27,8 +27,8 @@ class Program:
     def __init__(self, topology: Topology, options: CompileConfig) -> None:
         self.topology = topology
         self.options = options
-        self.before = topology.places_before(options.interrupt_before)
-        self.after = topology.places_after(options.interrupt_after)
+        self.before = topology.stops_before(options.interrupt_before)
+        self.after = topology.stops_after(options.interrupt_after)
         self.when = _with_step(options.checkpoint_when)
 
     def with_options(self, options: CompileConfig) -> Program:

@@ -61,13 +61,13 @@ class RunStart(RunState):
             if self.base is None and self.asked_for.checkpoint_id is not None:
                 raise self._no_checkpoint()
         if self.base is None:
-            self.data = self.schema.initial()
+            self.data = self.schema.initial_state()
             self.tell("state.create", "verbose", START, keys=list(given))
         else:
             self._take(self.base)
             self.tell_load(self.base)
         try:
-            self.move_to(*self.schema.begin(self.data, self.without_private(given)))
+            self.move_to(*self.schema.merge_input(self.data, self.without_private(given)))
         except Exception as error:
             raise self.failure(GraphRunnerError, f"the input cannot be merged: {error}", START) from error
 
@@ -166,7 +166,7 @@ class RunStart(RunState):
         self.move_to_checkpoint(base)
 
     def _still_there(self, place: str) -> str:
-        found = self.topology.target(place)
+        found = self.topology.resolve_target(place)
         if found is None:
             raise self.failure(
                 GraphRunnerError,

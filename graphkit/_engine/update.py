@@ -55,7 +55,7 @@ class Update(GraphCursor):
         if self.as_node is not None:
             following = yield from self.follow(self.as_node)
         elif self.goto is not None:
-            following = self.topology.target(self.goto)
+            following = self.topology.resolve_target(self.goto)
         recorded = yield from self.load_writes(base)
         # Without a node of its own the run stands where it stood: what waits there, and what was answered, stays true.
         stays = self.as_node is None and self.goto is None
@@ -99,5 +99,5 @@ class Update(GraphCursor):
             known = self.as_node in self.topology.nodes
             reason = "has no outgoing edge" if known else "is not a node of the graph"
             raise GraphRunnerError(f"as_node={self.as_node!r} {reason}", node_id=self.as_node)
-        if self.goto is not None and self.topology.target(self.goto) is None:
+        if self.goto is not None and self.topology.resolve_target(self.goto) is None:
             raise GraphRunnerError(f"goto={self.goto!r} is not a node of the graph", node_id=self.goto)

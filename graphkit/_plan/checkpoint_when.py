@@ -146,13 +146,13 @@ def takes_step(predicate: Predicate) -> bool:
     return third[0].default is inspect.Parameter.empty or third[0].name == "step"
 
 
-def node_ids_of(predicate: Predicate) -> frozenset[str]:
+def find_node_ids(predicate: Predicate) -> frozenset[str]:
     """The nodes that presets name in a predicate, so that a graph without one of them can be refused."""
     if not isinstance(predicate, When):
         return frozenset()
     if predicate.test in (_after, _before):
         return frozenset(predicate.arguments)
-    return frozenset().union(*map(node_ids_of, predicate.arguments))
+    return frozenset().union(*map(find_node_ids, predicate.arguments))
 
 
 def _after(node_id: str, _state: Any, step: Step, *node_ids: str) -> bool:

@@ -150,13 +150,13 @@ EVENTS: Final[Mapping[str, EventType]] = _table(
 """Every type of event that graphkit posts, with its usual level and what it says."""
 
 
-def level_of(observer: Observer) -> Level:
+def get_level(observer: Observer) -> Level:
     """The lowest level that an observer wants: its attribute `level`, if that is a Level."""
     level = getattr(observer, "level", None)
     return level if isinstance(level, Level) else Level.VERBOSE
 
 
-def called(observer: Observer, event: Event) -> None:
+def call_observer(observer: Observer, event: Event) -> None:
     """Call an observer; what it raises is logged, with its traceback, and goes no further."""
     try:
         observer(event)
@@ -172,7 +172,7 @@ class _Line:
 
     def __init__(self, observer: Observer, limit: int) -> None:
         self.observer = observer
-        self.rank = level_of(observer).rank
+        self.rank = get_level(observer).rank
         self.handled = 0
         self.dropped = 0
         self._limit = limit
@@ -191,7 +191,7 @@ class _Line:
     def _work(self) -> None:
         has_told = False
         while (event := self._waiting.get()) is not None and not self._is_cut:
-            called(self.observer, event)
+            call_observer(self.observer, event)
             self.handled += 1
             if self.dropped and not has_told:
                 has_told = True

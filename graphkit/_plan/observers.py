@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Final, final
 
 from graphkit._named_registry import NamedRegistry
-from graphkit._plan.events import Event, Level, Observer, called, level_of
+from graphkit._plan.events import Event, Level, Observer, call_observer, get_level
 from graphkit._saver.base import BaseCheckpointSaver, ThreadLike
 from graphkit.errors import CheckpointerConfigurationError
 
@@ -67,13 +67,13 @@ class MultiObserver:
     def __init__(self, *observers: Observer | str | None) -> None:
         """Forward to these; a name is looked up, None is left out."""
         self.observers = observers_of(observers)
-        self.level = min(map(level_of, self.observers), default=Level.ERROR)
+        self.level = min(map(get_level, self.observers), default=Level.ERROR)
 
     def __call__(self, event: Event) -> None:
         """Forward an event."""
         for observer in self.observers:
-            if event.level >= level_of(observer):
-                called(observer, event)
+            if event.level >= get_level(observer):
+                call_observer(observer, event)
 
 
 @final
@@ -91,7 +91,7 @@ class _Filtered:
 
 def filtered(observer: Observer, level: Level | str) -> Observer:
     """The observer, told only of events of this level and above."""
-    return _Filtered(observer, max(Level(level), level_of(observer)))
+    return _Filtered(observer, max(Level(level), get_level(observer)))
 
 
 @final

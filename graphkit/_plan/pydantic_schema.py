@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from graphkit._plan.schema import StateSchema, TypedChannel, application_types, channel_from
+from graphkit._plan.schema import StateSchema, TypedChannel, find_application_types, read_channel
 from graphkit._values.channels import REMOVE, RESET, AppenderChannel, Channel, Marker
 from graphkit._values.frozen import FrozenDict, private_copy
 from graphkit._values.state import SET, AgentState, merge
@@ -26,13 +26,13 @@ class PydanticSchema(StateSchema):
 
     def __init__(self, model: type[BaseModel]) -> None:
         fields = model.model_fields
-        found = {name: channel_from(name, field.annotation, field.metadata) for name, field in fields.items()}
+        found = {name: read_channel(name, field.annotation, field.metadata) for name, field in fields.items()}
         channels = {name: channel for name, channel in found.items() if channel is not None}
         for name, channel in channels.items():
             if isinstance(channel, TypedChannel) and not fields[name].is_required():
                 channel.default = partial(fields[name].get_default, call_default_factory=True)
         annotations = [field.annotation for field in fields.values()]
-        super().__init__(channels, state_class(model), keys=fields, types=application_types(annotations))
+        super().__init__(channels, state_class(model), keys=fields, types=find_application_types(annotations))
         if self.transient:
             raise GraphStateError(
                 f"{', '.join(sorted(map(repr, self.transient)))}: a field of {model.__name__} cannot be transient, "
@@ -46,11 +46,11 @@ class PydanticSchema(StateSchema):
         """The fields with a reducer and rules of their own."""
         self._adapters: dict[str, TypeAdapter[Any]] = {}
 
-    def begin(self, data: FrozenDict, update: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
+    def merge_input(self, data: FrozenDict, update: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
         """Merge the input of a run; where fields are missing it is validated as a whole, defaults filled in."""
         if all(name in data for name in self.model.model_fields):
             return self.merge(data, update)
-        return self._whole(data, self.plain(update))
+        return self._whole(data, self.to_mapping(update))
 
     def merge(self, data: FrozenDict, update: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
         """Merge a node's update.
@@ -58,7 +58,7 @@ class PydanticSchema(StateSchema):
         Raises:
             ValueError: a field does not fit (pydantic's ValidationError is one); nothing was merged.
         """
-        plain = {name: self._unmarked(name, value) for name, value in self.plain(update).items()}
+        plain = {name: self._unmarked(name, value) for name, value in self.to_mapping(update).items()}
         if self._is_one_piece:
             for name in plain:
                 if name not in self.model.model_fields and self.model.model_config.get("extra") != "allow":
@@ -83,9 +83,9 @@ class PydanticSchema(StateSchema):
         """The state of another graph as this one's first, validated as a whole."""
         return self._whole(FrozenDict(), {name: data[name] for name in data if name in self.model.model_fields})[0]
 
-    def taken(self, update: Mapping[str, Any], data: FrozenDict) -> Mapping[str, Any]:
+    def normalize_update(self, update: Mapping[str, Any], data: FrozenDict) -> Mapping[str, Any]:
         """The update after validation: "3" for an int is 3."""
-        return {name: self._taken(name, value, data) for name, value in self.plain(update).items()}
+        return {name: self._taken(name, value, data) for name, value in self.to_mapping(update).items()}
 
     def _taken(self, name: str, value: Any, data: FrozenDict) -> Any:
         if isinstance(value, Marker):
@@ -131,7 +131,7 @@ class PydanticSchema(StateSchema):
         self.model.__pydantic_validator__.validate_assignment(holder, name, value)
         return getattr(holder, name)
 
-    def plain(self, update: Mapping[str, Any] | BaseModel) -> Mapping[str, Any]:
+    def to_mapping(self, update: Mapping[str, Any] | BaseModel) -> Mapping[str, Any]:
         if isinstance(update, BaseModel):
             return {name: getattr(update, name) for name in update.model_fields_set}
         return update

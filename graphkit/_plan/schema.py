@@ -26,7 +26,7 @@ class StateSchema:
 
     Attributes:
         channels: by key; a key without one is simply replaced.
-        state_of: makes the state object that nodes see.
+        state_factory: makes the state object that nodes see.
         keys: the keys that the schema names.
         types: the application types that stand in its annotations; a graph registers them with its saver.
         serializer: the serializer that was given as the schema, if one was.
@@ -35,21 +35,21 @@ class StateSchema:
     def __init__(
         self,
         channels: Mapping[str, Channel],
-        state_of: Callable[[Any], AgentState] = AgentState,
+        state_factory: Callable[[Any], AgentState] = AgentState,
         *,
         keys: Iterable[str] = (),
         types: Iterable[type] = (),
         serializer: StateSerializer | None = None,
     ) -> None:
         self.channels = dict(channels)
-        self.state_of = state_of
+        self.state_factory = state_factory
         self.keys = tuple(dict.fromkeys((*channels, *keys)))
         self.types = tuple(types)
         self.serializer = serializer
         self.transient = frozenset(key for key, channel in self.channels.items() if channel.is_transient)
         """The keys that live in memory only."""
 
-    def initial(self) -> FrozenDict:
+    def initial_state(self) -> FrozenDict:
         """The state of a thread that has none: the channels' defaults."""
         defaults = {
             key: channel.initial()
@@ -58,7 +58,7 @@ class StateSchema:
         }
         return merge(_EMPTY, {key: value for key, value in defaults.items() if value is not None}, {})[0]
 
-    def begin(self, data: FrozenDict, update: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
+    def merge_input(self, data: FrozenDict, update: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
         """Merge the input of a run."""
         return self.merge(data, update)
 
@@ -66,20 +66,20 @@ class StateSchema:
         """Merge a node's update; see `graphkit._values.state.merge`."""
         return merge(data, update, self.channels)
 
-    def plain(self, update: Mapping[str, Any]) -> Mapping[str, Any]:
+    def to_mapping(self, update: Mapping[str, Any]) -> Mapping[str, Any]:
         """An update as a mapping of the keys that it names."""
         return update
 
-    def taken(self, update: Mapping[str, Any], data: FrozenDict) -> Mapping[str, Any]:  # noqa: ARG002 - for schemas that validate
+    def normalize_update(self, update: Mapping[str, Any], data: FrozenDict) -> Mapping[str, Any]:  # noqa: ARG002 - for schemas that validate
         """An update as it was merged into what is now `data`: what another graph may merge again."""
         return update
 
     def adopt(self, data: Mapping[str, Any]) -> FrozenDict:
         """The state of another graph as this one's first: as it is, with this schema's defaults for what it lacks."""
-        initial = self.initial()
+        initial = self.initial_state()
         return merge(initial, data, {})[0] if initial else freeze(dict(data))
 
-    def merge_private(self, private: FrozenDict, update: Mapping[str, Any]) -> FrozenDict:
+    def merge_transient(self, private: FrozenDict, update: Mapping[str, Any]) -> FrozenDict:
         """Merge an update of transient keys; what has no value yet gets its default."""
         missing = {key: self.channels[key].initial() for key in self.transient if key not in private}
         begun = merge(private, {key: value for key, value in missing.items() if value is not None}, {})[0]
@@ -102,20 +102,20 @@ class TypedChannel(Channel):
         return super().update(key, old, new)
 
 
-def channels_of(hints: Mapping[str, Any]) -> dict[str, Channel]:
+def read_channels(hints: Mapping[str, Any]) -> dict[str, Channel]:
     """The channels that `Annotated[T, reducer]` (or a Channel in the reducer's place) asks for."""
     found = {key: _channel_of(key, hint) for key, hint in hints.items()}
     return {key: channel for key, channel in found.items() if channel is not None}
 
 
-def application_types(annotations: Iterable[Any]) -> Iterator[type]:
+def find_application_types(annotations: Iterable[Any]) -> Iterator[type]:
     """The Enum, dataclass, NamedTuple and pydantic classes that stand in annotations, however deep."""
     for annotation in annotations:
         if isinstance(annotation, type) and typing.get_origin(annotation) is None:
             if _is_application_type(annotation):
                 yield annotation
         else:
-            yield from application_types(typing.get_args(annotation))
+            yield from find_application_types(typing.get_args(annotation))
 
 
 def is_pydantic_model(cls: type) -> TypeGuard[type[BaseModel]]:
@@ -137,10 +137,10 @@ def _channel_of(key: str, hint: Any) -> Channel | None:
     if typing.get_origin(hint) is not Annotated:
         return None
     annotation, *extras = typing.get_args(hint)
-    return channel_from(key, annotation, extras)
+    return read_channel(key, annotation, extras)
 
 
-def channel_from(key: str, annotation: Any, extras: Iterable[Any]) -> Channel | None:
+def read_channel(key: str, annotation: Any, extras: Iterable[Any]) -> Channel | None:
     """The channel among an annotation's extras: a Channel, or the last callable as a reducer."""
     channel: Channel | None = None
     for extra in extras:

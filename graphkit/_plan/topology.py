@@ -52,7 +52,7 @@ class Call:
         return self.function(argument, config) if self.takes_config else self.function(argument)
 
 
-class Embedded(Protocol):
+class NestedGraph(Protocol):
     """What a node needs to know of a compiled graph that stands in it."""
 
     @property
@@ -69,9 +69,9 @@ class Node:
     id: str
     action: Call | None = None
     """What runs; in a Topology with its wrap hooks, retries and timeout around it."""
-    graph: Embedded | None = None
+    graph: NestedGraph | None = None
     """The compiled graph that runs instead."""
-    asks: Call | None = None
+    interrupt_call: Call | None = None
     """The question an InterruptableAction is asked before it runs."""
     items: Call | None = None
     """Of a map node: what gives the items that the action is run with, one by one, instead of the state."""
@@ -85,13 +85,13 @@ class Node:
     """Where its Commands may go, besides its edges; empty: not declared, so anywhere."""
     max_concurrency: int | None = None
     """Of a map node: how many items run at the same time; None: all that the executor takes."""
-    before: tuple[Call, ...] = ()
+    before_hooks: tuple[Call, ...] = ()
     """Hooks to call before it, in this order."""
-    after: tuple[Call, ...] = ()
+    after_hooks: tuple[Call, ...] = ()
     """Hooks to call after it, in this order."""
-    wraps: tuple[Call, ...] = ()
+    wrap_hooks: tuple[Call, ...] = ()
     """Hooks around it, outermost first."""
-    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    local_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Of a node of a merged subgraph: what its own graph calls a place -> the place."""
 
 
@@ -104,11 +104,11 @@ class Condition:
     """The condition; in a Topology with its wrap hooks around it."""
     mappings: Mapping[Any, str] | None = None
     """Result -> node id; None: the condition returns node ids."""
-    before: tuple[Call, ...] = ()
+    before_hooks: tuple[Call, ...] = ()
     """Hooks to call before it, in this order."""
-    after: tuple[Call, ...] = ()
+    after_hooks: tuple[Call, ...] = ()
     """Hooks to call after it, in this order."""
-    wraps: tuple[Call, ...] = ()
+    wrap_hooks: tuple[Call, ...] = ()
     """Hooks around it, outermost first."""
 
 
@@ -124,7 +124,7 @@ class Fork:
     """The first node of each branch, in the order of the edges."""
     join: str
     """Where the branches meet: a node, or END."""
-    inside: Mapping[str, frozenset[str]]
+    branches: Mapping[str, frozenset[str]]
     """Head -> the nodes of its branch."""
 
 
@@ -171,7 +171,7 @@ class Topology:
         """Whether a run may go to this place: END, a node or a fork."""
         return node_id == END or node_id in self.nodes or node_id in self.forks
 
-    def target(self, name: str, source: str | None = None) -> str | None:
+    def resolve_target(self, name: str, source: str | None = None) -> str | None:
         """The place that a Command or a condition without mappings means.
 
         Args:
@@ -182,10 +182,10 @@ class Topology:
             The place to go to; None if there is none of this name.
         """
         node = None if source is None else self.nodes.get(source)
-        place = self.aliases.get(name, name) if node is None or name not in node.names else node.names[name]
+        place = self.aliases.get(name, name) if node is None or name not in node.local_names else node.local_names[name]
         return str.__str__(place) if self.has_target(place) else None  # of a StrEnum, too
 
-    def places_before(self, names: Iterable[str]) -> dict[str, str]:
+    def stops_before(self, names: Iterable[str]) -> dict[str, str]:
         """Where a run stops if it is to stop before these nodes: place -> name.
 
         The place is the node itself and, for a node in a branch, the fork: a run stops before it, not within.
@@ -196,12 +196,12 @@ class Topology:
                 places.setdefault(place, name)
         return places
 
-    def places_after(self, names: Iterable[str]) -> dict[str, str]:
-        """Where a run stops if it is to stop after these nodes: place -> name; as `places_before`."""
-        return self.places_before(names)
+    def stops_after(self, names: Iterable[str]) -> dict[str, str]:
+        """Where a run stops if it is to stop after these nodes: place -> name; as `stops_before`."""
+        return self.stops_before(names)
 
     def _forks_around(self, name: str) -> list[str]:
-        return [fork.id for fork in self.forks.values() if any(name in inside for inside in fork.inside.values())]
+        return [fork.id for fork in self.forks.values() if any(name in inside for inside in fork.branches.values())]
 
 
 def fork_id(source: str) -> str:
@@ -209,7 +209,7 @@ def fork_id(source: str) -> str:
     return f"__PARALLEL__({source})"
 
 
-def plain_id(node_id: Any, role: str) -> str:
+def parse_node_id(node_id: Any, role: str) -> str:
     """A node id as it is stored: a member of a StrEnum becomes its text.
 
     Raises:
@@ -220,7 +220,7 @@ def plain_id(node_id: Any, role: str) -> str:
     return str.__str__(node_id)
 
 
-def problems_of(
+def find_problems(
     nodes: Mapping[str, Node], edges: Mapping[str, Targets], stops: Iterable[tuple[str, str]] = ()
 ) -> list[str]:
     """What is wrong with the nodes and edges of a graph, one sentence each. Forks are judged by `_joins`.
@@ -288,12 +288,12 @@ def _is(kind: Callable[[Any], bool], function: Callable[..., Any]) -> bool:
 
 
 def _any_async(hooked: Node | Condition, *calls: Call | None) -> bool:
-    return any(call.is_async for call in (*calls, *hooked.before, *hooked.after) if call is not None)
+    return any(call.is_async for call in (*calls, *hooked.before_hooks, *hooked.after_hooks) if call is not None)
 
 
 def _asynchronous(node: Node) -> list[str]:
     inner = [] if node.graph is None else [f"{node.id}/{name}" for name in node.graph.topology.asynchronous]
-    return [node.id, *inner] if _any_async(node, node.action, node.asks, node.items) else inner
+    return [node.id, *inner] if _any_async(node, node.action, node.interrupt_call, node.items) else inner
 
 
 def _fingerprint(topology: Topology) -> str:

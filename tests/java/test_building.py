@@ -104,7 +104,7 @@ def test_branches_that_lead_to_different_nodes_meet_later():
         built.compile()
     built = fork().addEdge("A1", "B").addEdge("A3", "C").addEdge("C", "B")
     (one,) = built.compile().topology.forks.values()
-    assert (one.join, one.inside["A3"]) == ("B", {"A3", "C"})
+    assert (one.join, one.branches["A3"]) == ("B", {"A3", "C"})
 
 
 def test_a_branch_without_an_outgoing_edge_is_tolerated():

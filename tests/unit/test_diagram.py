@@ -40,7 +40,7 @@ def forked():
 
 
 def lines(graph, type=MERMAID, title=None, conditions=True, path=()):
-    picture = graph.compile().topology if path else graph._sketch
+    picture = graph.compile().topology if path else graph._definition
     return [line.strip() for line in draw(picture, type, title, conditions, path=path).content.splitlines()]
 
 
@@ -51,7 +51,7 @@ def arrows(graph, **more):
 
 
 def test_a_representation_says_what_it_is():
-    drawn = draw(chain("A")._sketch, "plantuml")
+    drawn = draw(chain("A")._definition, "plantuml")
     assert (drawn.type, drawn.content.splitlines()[-1]) == (PLANTUML, "@enduml")
     assert (MERMAID, PLANTUML) == ("mermaid", "plantuml")
     with pytest.raises(AttributeError):

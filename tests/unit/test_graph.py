@@ -272,7 +272,7 @@ def test_no_entry_point():
 # Graphs that cannot end
 
 
-def problems_of(graph):
+def find_problems(graph):
     with pytest.raises(GraphStateError) as failed:
         graph.compile()
     return failed.value.problems
@@ -284,7 +284,7 @@ def test_every_way_in_which_a_graph_cannot_end_is_reported_at_once():
         graph.add_node(name, node)
     graph.add_conditional_edges(START, node, ["fork", "dead"]).add_edge("fork", "left").add_edge("fork", "right")
     graph.add_edge("left", "fork").add_edge("right", "spin").add_edge("spin", "right").add_edge("island", "island")
-    assert problems_of(graph) == (
+    assert find_problems(graph) == (
         "the branches out of 'fork' cannot be joined: no way leads from the branch 'right' to 'fork', where the others meet",
         "'dead' has no outgoing edge: add_edge('dead', ...), or destinations=[...] if it returns Commands",
         "'island' cannot be reached from START: no edge leads to it, and no destinations=[...] of a node name it",
@@ -304,14 +304,14 @@ def test_a_branch_may_just_end_if_another_shows_where_they_meet(graph):
     graph.add_node("b", node).add_edge(START, "b").add_edge("b", END)
     assert graph.compile().topology.forks["__PARALLEL__(__START__)"].join == END
     alone = StateGraph({}).add_node("a", node).add_node("b", node).add_edge(START, "a").add_edge(START, "b")
-    assert any("cannot be joined" in problem for problem in problems_of(alone))
-    assert sum("has no outgoing edge" in problem for problem in problems_of(alone)) == 2
+    assert any("cannot be joined" in problem for problem in find_problems(alone))
+    assert sum("has no outgoing edge" in problem for problem in find_problems(alone)) == 2
 
 
 def test_a_join_without_an_outgoing_edge_is_reported():
     graph = StateGraph({}).add_node("a", node).add_node("b", node).add_node("j", node)
     graph.add_edge(START, "a").add_edge(START, "b").add_edge("a", "j").add_edge("b", "j")
-    assert any(problem.startswith("'j' has no outgoing edge") for problem in problems_of(graph))
+    assert any(problem.startswith("'j' has no outgoing edge") for problem in find_problems(graph))
 
 
 def test_what_may_lead_anywhere_causes_no_report(graph):
@@ -321,14 +321,14 @@ def test_what_may_lead_anywhere_causes_no_report(graph):
 
 def test_a_condition_that_no_run_comes_to_hides_nothing(graph):
     graph.add_edge("a", END).add_node("b", node).add_conditional_edges("b", node).add_node("c", node).add_edge("c", END)
-    assert [problem.split()[0] for problem in problems_of(graph)] == ["'b'", "'c'"]
+    assert [problem.split()[0] for problem in find_problems(graph)] == ["'b'", "'c'"]
 
 
 def test_a_merged_graph_is_reported_by_the_name_it_was_added_under(graph):
     child = StateGraph({}).add_node("x", node).add_node("y", node)
     child.add_edge(START, "x").add_edge("x", "y").add_edge("y", END)
     graph.add_edge("a", END).add_node("S", child)
-    assert [problem.split(":")[0] for problem in problems_of(graph)] == [
+    assert [problem.split(":")[0] for problem in find_problems(graph)] == [
         "'S' has no outgoing edge",
         "'S' cannot be reached from START",
     ]
@@ -356,7 +356,7 @@ def test_destinations_lead_within_a_branch():
     graph.add_node("c", lambda state: {"c": 1}).add_node("j", node).add_edge("j", END)
     graph.add_edge(START, "a").add_edge(START, "b").add_edge("b", "j").add_edge("c", "j")
     app = graph.compile()
-    assert app.topology.forks["__PARALLEL__(__START__)"].inside["a"] == {"a", "c"}
+    assert app.topology.forks["__PARALLEL__(__START__)"].branches["a"] == {"a", "c"}
     assert app.invoke({}) == {"c": 1}
 
 

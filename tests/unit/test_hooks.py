@@ -37,7 +37,7 @@ def names(calls):
 
 
 def around(part):
-    return names(part.before), names(part.wraps), names(part.after)
+    return names(part.before_hooks), names(part.wrap_hooks), names(part.after_hooks)
 
 
 def chain(*nodes):
@@ -163,7 +163,7 @@ def test_both_ways_to_say_it():
     graph.add_before_call_node_hook(hook("h1")).add_before_call_node_hook(hook=hook("h2"))
     graph.add_before_call_node_hook("a", hook("h3")).add_before_call_node_hook(node_id="a", hook=hook("h4"))
     graph.add_before_call_node_hook(None, hook("h5"))
-    assert names(graph.compile().topology.nodes["a"].before) == "h1 h2 h5 h3 h4"
+    assert names(graph.compile().topology.nodes["a"].before_hooks) == "h1 h2 h5 h3 h4"
 
 
 @pytest.mark.parametrize("part", ["node", "edge"])

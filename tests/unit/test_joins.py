@@ -5,7 +5,7 @@ import random
 import pytest
 
 from graphkit import END, START
-from graphkit._build.joins import forks_of
+from graphkit._build.joins import find_forks
 from graphkit._plan.topology import Call, Condition
 
 
@@ -18,15 +18,15 @@ def to(**mappings):
 
 
 def fork_of(source, edges):
-    forks, problems = forks_of(edges)
+    forks, problems = find_forks(edges)
     assert problems == []
     return forks[f"__PARALLEL__({source})"]
 
 
 def shape(source, edges):
     fork = fork_of(source, edges)
-    assert (fork.source, tuple(fork.inside)) == (source, fork.heads)
-    return fork.join, {head: "".join(sorted(inside)) for head, inside in fork.inside.items()}
+    assert (fork.source, tuple(fork.branches)) == (source, fork.heads)
+    return fork.join, {head: "".join(sorted(inside)) for head, inside in fork.branches.items()}
 
 
 SHAPES = {
@@ -112,7 +112,7 @@ def test_the_only_branch_of_a_fork_forks():
 
 
 def test_branches_do_not_meet_where_a_branch_of_a_fork_in_them_begins():
-    forks, problems = forks_of({"A": ["B", "C"], "B": ["D", END], "C": ["D"], "D": [END]})
+    forks, problems = find_forks({"A": ["B", "C"], "B": ["D", END], "C": ["D"], "D": [END]})
     assert list(forks) == ["__PARALLEL__(B)"]
     assert ["'B' and 'C' meet in 'D', before all of them meet in '__END__'" in problem for problem in problems] == [
         True
@@ -121,7 +121,7 @@ def test_branches_do_not_meet_where_a_branch_of_a_fork_in_them_begins():
 
 def test_a_fork_in_a_branch_does_not_lead_past_its_end():
     edges = {"E": ["H", END], "H": to(x="G", y="A"), "G": ["H", END]}
-    _, problems = forks_of(edges)
+    _, problems = find_forks(edges)
     assert problems == ["the branches out of 'G' lead past 'A', where those out of 'E' meet"]
 
 
@@ -162,7 +162,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in REFUSED.items()])
 def test_shapes_that_do_not_join_and_what_is_said(case):
     edges, words = case
-    forks, problems = forks_of(edges)
+    forks, problems = find_forks(edges)
     assert not forks
     assert len(problems) == 1
     assert problems[0].startswith("the branches out of 'A' cannot be joined: ")
@@ -171,7 +171,7 @@ def test_shapes_that_do_not_join_and_what_is_said(case):
 
 @pytest.mark.parametrize("edge", [[END, END], ["B", "B"], ["B"], [], to(x="B")])
 def test_what_is_no_fork(edge):
-    assert forks_of({"A": edge, "B": [END]}) == ({}, [])
+    assert find_forks({"A": edge, "B": [END]}) == ({}, [])
 
 
 # An independent model: try every place, and look at all that can be reached without it
@@ -221,13 +221,13 @@ def forking_graph(seed):
 def test_a_fork_in_a_branch_joins_within_it_or_where_the_branch_ends():
     within = 0
     for seed in range(5000):
-        forks, problems = forks_of(forking_graph(seed))
+        forks, problems = find_forks(forking_graph(seed))
         for outer in forks.values() if not problems else ():
-            for inside in outer.inside.values():
+            for inside in outer.branches.values():
                 for inner in [fork for fork in forks.values() if fork is not outer and fork.source in inside]:
                     within += 1
                     assert inner.join in {*inside, outer.join}, seed
-                    assert all(branch <= inside for branch in inner.inside.values()), seed
+                    assert all(branch <= inside for branch in inner.branches.values()), seed
     assert within > 50
 
 
@@ -246,12 +246,12 @@ def test_against_trying_every_place():
         passed = [place for place in possible if all(place in reachable(head, leads, None) for head in heads)]
         if goes_on != heads:
             passed = []  # a branch that goes round in itself never comes to a join
-        forks, _ = forks_of(edges)
+        forks, _ = find_forks(edges)
         assert bool(forks) == bool(passed), (seed, edges)
         if forks:
             joined += 1
             join = forks["__PARALLEL__(A)"].join
-            nearer = [place for place in passed if place in set().union(*forks["__PARALLEL__(A)"].inside.values())]
+            nearer = [place for place in passed if place in set().union(*forks["__PARALLEL__(A)"].branches.values())]
             assert (join in passed, nearer) == (True, []), (seed, edges)
     assert joined > 100
 
@@ -272,5 +272,5 @@ def test_a_hundred_branches_of_ten_nodes_cost_what_is_there():
 
     leads = Counting({source: tuple(targets) for source, targets in edges.items()})
     fork = joins._Search("A", edges, leads).fork()
-    assert (fork.join, len(fork.inside["b42.0"])) == ("J", 10)
+    assert (fork.join, len(fork.branches["b42.0"])) == ("J", 10)
     assert Counting.looks < 5 * len(edges)

@@ -135,7 +135,7 @@ def test_merged_graphs_as_branches():
         graph.add_node(name, child).add_edge("A", name).add_edge(name, "J")
     (fork,) = graph.compile().topology.forks.values()
     assert (fork.heads, fork.join) == (("S-a", "T-__START__"), "J")
-    assert fork.inside["T-__START__"] == {"T-__START__", "T-a", "T-b"}
+    assert fork.branches["T-__START__"] == {"T-__START__", "T-a", "T-b"}
 
 
 def test_an_end_among_the_targets_of_a_childs_fork_is_no_branch_either():
@@ -183,16 +183,16 @@ def test_a_condition_without_mappings_says_what_its_own_graph_calls_it():
 
 def test_where_a_command_leads_from_a_merged_node():
     topology = chain(("S", chain(("I", CHILD), "i")), "Z", "a").compile().topology
-    assert [topology.target(name, "S-i") for name in ["I", "I-b", "i", END]] == ["S-I-a", "S-I-b", "S-i", "Z"]
-    assert [topology.target(name, "S-I-a") for name in ["a", "b", END]] == ["S-I-a", "S-I-b", "S-i"]
-    assert [topology.target(name, "Z") for name in ["a", "S", "S-I", END]] == ["a", "S-I-a", "S-I-a", END]
+    assert [topology.resolve_target(name, "S-i") for name in ["I", "I-b", "i", END]] == ["S-I-a", "S-I-b", "S-i", "Z"]
+    assert [topology.resolve_target(name, "S-I-a") for name in ["a", "b", END]] == ["S-I-a", "S-I-b", "S-i"]
+    assert [topology.resolve_target(name, "Z") for name in ["a", "S", "S-I", END]] == ["a", "S-I-a", "S-I-a", END]
 
 
 def test_what_each_of_two_merged_graphs_calls_its_places():
     topology = chain(("O", chain(("S", CHILD), ("T", CHILD), "n")), "Z").compile().topology
-    assert [topology.target(name, "O-S-a") for name in ["b", END]] == ["O-S-b", "O-T-a"]
-    assert [topology.target(name, "O-T-a") for name in ["b", END]] == ["O-T-b", "O-n"]
-    assert [topology.target(name, "O-n") for name in ["S", "T", END]] == ["O-S-a", "O-T-a", "Z"]
+    assert [topology.resolve_target(name, "O-S-a") for name in ["b", END]] == ["O-S-b", "O-T-a"]
+    assert [topology.resolve_target(name, "O-T-a") for name in ["b", END]] == ["O-T-b", "O-n"]
+    assert [topology.resolve_target(name, "O-n") for name in ["S", "T", END]] == ["O-S-a", "O-T-a", "Z"]
 
 
 # Stops

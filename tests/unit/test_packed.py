@@ -62,7 +62,7 @@ def merged(updates):
         .program
     )
     schema = program.topology.schema
-    data = schema.initial()
+    data = schema.initial_state()
     for update in updates:
         data, _ = schema.merge(data, update)
     return dict(data)

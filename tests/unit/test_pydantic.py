@@ -195,7 +195,7 @@ def test_model_validators_see_the_whole_update_at_once():
 
 def test_a_model_validator_writes_no_more_than_changed():
     schema = StateGraph(Span)._schema
-    data, _ = schema.begin(schema.initial(), {"low": 1, "high": 5, "notes": ["a"]})
+    data, _ = schema.merge_input(schema.initial_state(), {"low": 1, "high": 5, "notes": ["a"]})
     new, ops = schema.merge(data, {"low": 2})
     assert set(ops) == {"low", "width"}
     assert new["inner"] is data["inner"]

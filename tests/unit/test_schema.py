@@ -19,7 +19,7 @@ from graphkit import (
     StateGraph,
     StateSerializer,
 )
-from graphkit._build.schema_forms import schema_of
+from graphkit._build.schema_forms import parse_schema
 from graphkit.errors import GraphStateError
 from savers import MemorySaver
 
@@ -172,7 +172,7 @@ def test_the_types_of_a_schema_come_back_from_a_saver():
     given = {"colour": Colour.RED, "points": [Point(1)], "pair": Pair(2), "by_name": {"x": (Colour.RED,)}}
     run(Rich, given, saver=saver)
     assert dict(saver.get(CONFIG).state) == given
-    assert set(schema_of(Rich).types) == {Colour, Point, Pair}
+    assert set(parse_schema(Rich).types) == {Colour, Point, Pair}
 
 
 def test_a_state_factory_makes_what_nodes_see():
@@ -216,8 +216,8 @@ def test_a_serializer():
 
 
 def test_a_schema_is_taken_as_it_is():
-    schema = schema_of(Typed)
-    assert schema_of(schema) is schema
+    schema = parse_schema(Typed)
+    assert parse_schema(schema) is schema
 
 
 @pytest.mark.parametrize("schema", [None, 3, "x", int, dict, [1], {"x": list}, {"x": None, "y": 2}])

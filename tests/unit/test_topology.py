@@ -91,7 +91,7 @@ def node(node_id, **more):
 
 def fork(source, join, **inside):
     branches = {head: frozenset(nodes) for head, nodes in inside.items()}
-    return Fork(id=fork_id(source), source=source, heads=tuple(branches), join=join, inside=branches)
+    return Fork(id=fork_id(source), source=source, heads=tuple(branches), join=join, branches=branches)
 
 
 def topology(nodes, edges, forks=(), schema=None, **aliases):
@@ -114,7 +114,7 @@ NESTED = topology(
 def test_where_a_run_may_go():
     assert all(NESTED.has_target(place) for place in ["A", END, fork_id("A")])
     assert not any(NESTED.has_target(place) for place in ["Z", START, None, ""])
-    assert [NESTED.target(name) for name in ["A", END, fork_id("A"), "Z", START]] == [
+    assert [NESTED.resolve_target(name) for name in ["A", END, fork_id("A"), "Z", START]] == [
         "A",
         END,
         fork_id("A"),
@@ -125,23 +125,23 @@ def test_where_a_run_may_go():
 
 def test_the_id_of_a_merged_graph_is_where_a_run_enters_it():
     graph = topology(["S-a"], {START: "S-a"}, S="S-a")
-    assert (graph.target("S"), graph.target("S-a"), graph.has_target("S")) == ("S-a", "S-a", False)
+    assert (graph.resolve_target("S"), graph.resolve_target("S-a"), graph.has_target("S")) == ("S-a", "S-a", False)
 
 
 def test_in_a_merged_graph_its_own_names_come_first():
     names = {"a": "S-a", END: "b"}
-    graph = topology(["a", "b", node("S-a", names=names)], {START: "S-a"}, S="S-a")
-    assert [graph.target(name, "S-a") for name in ["a", END, "b", "S"]] == ["S-a", "b", "b", "S-a"]
-    assert [graph.target(name, "a") for name in ["a", END]] == ["a", END]
-    assert graph.target("a", START) == "a"
+    graph = topology(["a", "b", node("S-a", local_names=names)], {START: "S-a"}, S="S-a")
+    assert [graph.resolve_target(name, "S-a") for name in ["a", END, "b", "S"]] == ["S-a", "b", "b", "S-a"]
+    assert [graph.resolve_target(name, "a") for name in ["a", END]] == ["a", END]
+    assert graph.resolve_target("a", START) == "a"
 
 
 def test_a_stop_in_a_branch_holds_at_the_forks_around_it():
     """Before a branch: the stop is before its fork. Behaviour 8."""
-    assert NESTED.places_before(["D"]) == {"D": "D", fork_id("A"): "D", fork_id("B"): "D"}
-    assert NESTED.places_after(["C", "J"]) == {"C": "C", fork_id("A"): "C", "J": "J"}
-    assert NESTED.places_before(["C", "B"])[fork_id("A")] == "C"
-    assert NESTED.places_before([]) == {}
+    assert NESTED.stops_before(["D"]) == {"D": "D", fork_id("A"): "D", fork_id("B"): "D"}
+    assert NESTED.stops_after(["C", "J"]) == {"C": "C", fork_id("A"): "C", "J": "J"}
+    assert NESTED.stops_before(["C", "B"])[fork_id("A")] == "C"
+    assert NESTED.stops_before([]) == {}
 
 
 def test_what_a_synchronous_run_cannot_execute():
@@ -151,17 +151,17 @@ def test_what_a_synchronous_run_cannot_execute():
         [
             "plain",
             Node(id="action", action=late),
-            node("asks", asks=late),
+            node("asks", interrupt_call=late),
             node("items", items=late),
-            node("before", before=(late,)),
-            node("after", after=(late,)),
+            node("before", before_hooks=(late,)),
+            node("after", after_hooks=(late,)),
             Node(id="chunks", action=Call(later_chunks)),
             Node(id="graph", graph=Embedded(inner)),
-            Node(id="hooked", graph=Embedded(inner), before=(late,)),
+            Node(id="hooked", graph=Embedded(inner), before_hooks=(late,)),
         ],
         {
             "plain": Condition(call=late),
-            "action": Condition(call=Call(chunks), after=(late,)),
+            "action": Condition(call=Call(chunks), after_hooks=(late,)),
             "asks": Condition(call=Call(chunks)),
         },
     )

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from graphkit._plan.checkpoint_when import node_ids_of, takes_step
+from graphkit._plan.checkpoint_when import find_node_ids, takes_step
 from graphkit.when import Step, after, all_of, any_of, before, changed_more_than, not_of, slower_than
 
 
@@ -154,8 +154,8 @@ def test_which_predicates_take_the_step(predicate, expected):
 
 def test_the_nodes_that_presets_name():
     when = any_of(after("a", "b"), not_of(before("c")), all_of(is_hot, slower_than()), changed_more_than())
-    assert node_ids_of(when) == {"a", "b", "c"}
-    assert node_ids_of(slower_than()) == node_ids_of(is_hot) == frozenset()
+    assert find_node_ids(when) == {"a", "b", "c"}
+    assert find_node_ids(slower_than()) == find_node_ids(is_hot) == frozenset()
 
 
 @pytest.mark.parametrize(

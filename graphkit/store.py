@@ -20,7 +20,7 @@ from uuid import uuid4
 from graphkit._plan.events import EVENTS, Event, Observer, call_observer
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import START, RunnableConfig
-from graphkit._saver.base import BaseCheckpointSaver, _in_thread
+from graphkit._saver.base import BaseCheckpointSaver, run_in_thread
 from graphkit._values.frozen import FrozenDict, freeze, private_copy
 from graphkit.errors import (
     CheckpointConflictError,
@@ -306,19 +306,19 @@ class CheckpointStore:
 
     async def asave(self, state: State) -> None:
         """As `save`."""
-        await _in_thread(self.save, state)
+        await run_in_thread(self.save, state)
 
     async def aload(self, run_id: str) -> State:
         """As `load`."""
-        return await _in_thread(self.load, run_id)
+        return await run_in_thread(self.load, run_id)
 
     async def adelete(self, run_id: str) -> None:
         """As `delete`."""
-        await _in_thread(self.delete, run_id)
+        await run_in_thread(self.delete, run_id)
 
     async def alist(self) -> list[str]:  # type: ignore[valid-type]
         """As `list`."""
-        return await _in_thread(self.list)
+        return await run_in_thread(self.list)
 
 
 def _tell(state: State, type_: str, **data: Any) -> None:

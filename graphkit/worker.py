@@ -23,9 +23,9 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import CheckpointInfo, InterruptionMetadata, NodeOutput
 from graphkit._saver.base import BaseCheckpointSaver, waiting_ids
-from graphkit._saver.run_lock import held_locks
+from graphkit._saver.run_lock import get_held_run_locks
 from graphkit._saver.watch import Change, Watch
-from graphkit._saver.writes import ANSWER, UPDATE, status_of
+from graphkit._saver.writes import ANSWER, UPDATE, derive_status
 from graphkit.errors import CheckpointerConfigurationError, ThreadBusyError
 
 __all__ = ["Worker"]
@@ -209,7 +209,7 @@ class Worker:
             self._put_off(at.thread, case, case.until)
             return False
         writes = self.saver.get_writes(at.with_check_point_id(latest.id))
-        status = status_of(latest.next_node_id, writes)
+        status = derive_status(latest.next_node_id, writes)
         if status == "finished":
             return self._owes_an_end(writes)
         return not waiting_ids(self.saver, at) if status == "interrupted" else status == "running" or self._failed
@@ -253,7 +253,7 @@ class Worker:
     def _go_on(self, at: RunnableConfig) -> None:
         _LOG.info("thread %r goes on", at.thread)
         # As inside a node of whoever holds the lock: the run enters it again.
-        token = CURRENT_NODE_CONTEXT.set(NodeContext("", (), held_locks() | {self.saver.run_lock_key(at)}))
+        token = CURRENT_NODE_CONTEXT.set(NodeContext("", (), get_held_run_locks() | {self.saver.run_lock_key(at)}))
         try:
             last = self._run_async(at) if self.app.topology.asynchronous else self._run(at)
         finally:
@@ -312,7 +312,7 @@ class Worker:
             latest = self.saver.get(at)
             if latest is not None:
                 writes = self.saver.get_writes(at.with_check_point_id(latest.id))
-                return latest.id, status_of(latest.next_node_id, writes) == "failed"
+                return latest.id, derive_status(latest.next_node_id, writes) == "failed"
         return None, False
 
     def _delay_after(self, error: Exception, failures: int) -> float:

@@ -17,7 +17,7 @@ from typing import Any
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import ConfigLike, RunnableConfig
 from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
-from graphkit._saver.base import BaseCheckpointSaver, ThreadLike, info_of, thread_id_of
+from graphkit._saver.base import BaseCheckpointSaver, ThreadLike, make_checkpoint_info, resolve_thread_id
 from graphkit._saver.retention import Retention
 from graphkit._saver.writes import check_tags, check_writes
 from graphkit._values.codec import Codec
@@ -100,7 +100,7 @@ class MemorySaver(BaseCheckpointSaver):
 
     def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
         with self._lock:
-            return tuple(self._threads.get(thread_id_of(thread), ()))
+            return tuple(self._threads.get(resolve_thread_id(thread), ()))
 
     def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
         config = RunnableConfig.of(config)
@@ -154,7 +154,7 @@ class MemorySaver(BaseCheckpointSaver):
         Raises:
             ThreadBusyError: a run holds the thread. Nothing was changed.
         """
-        thread_id = thread_id_of(thread)
+        thread_id = resolve_thread_id(thread)
         with self._exclusive(thread_id), self._lock:
             return self._threads.pop(thread_id, None) is not None
 
@@ -166,7 +166,7 @@ class MemorySaver(BaseCheckpointSaver):
             CheckpointConflictError: the target is not empty. Nothing was changed.
             ThreadBusyError: a run holds one of them. Nothing was changed.
         """
-        origin, goal = thread_id_of(source), thread_id_of(target)
+        origin, goal = resolve_thread_id(source), resolve_thread_id(target)
         with ExitStack() as held:
             # In one order, so that two copies in opposite directions do not wait for each other.
             for thread in sorted({origin, goal}):
@@ -181,7 +181,7 @@ class MemorySaver(BaseCheckpointSaver):
 
     def _prune(self, config: RunnableConfig, retention: Retention) -> int:
         with self._lock:
-            going = {info.id for info in retention.going(self.history(config))}
+            going = {info.id for info in retention.select_removable(self.history(config))}
             if going:
                 self._history(config).remove(going)
             return len(going)
@@ -189,7 +189,7 @@ class MemorySaver(BaseCheckpointSaver):
     def size(self, thread: ThreadLike = None) -> int:
         """The bytes that a thread, or all (None), would take if each checkpoint were stored in full; O(that)."""
         with self._lock:
-            threads = self.threads(released=True) if thread is None else [thread_id_of(thread)]
+            threads = self.threads(released=True) if thread is None else [resolve_thread_id(thread)]
             return sum(self._size(part) for one in threads for part in self._parts(one))
 
     def _parts(self, thread: str) -> Iterator[FrozenDict]:
@@ -353,7 +353,7 @@ class _History:
 
 
 def _info(config: RunnableConfig, entry: _Entry) -> CheckpointInfo:
-    info = info_of(config, entry.checkpoint, entry.writes, entry.tags)
+    info = make_checkpoint_info(config, entry.checkpoint, entry.writes, entry.tags)
     return info._replace(metadata=private_copy(info.metadata))
 
 

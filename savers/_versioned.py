@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from graphkit._records.checkpoint import Tag
 from graphkit._records.config import ConfigLike, RunnableConfig
-from graphkit._saver.base import HasVersions, ThreadLike, thread_id_of
+from graphkit._saver.base import HasVersions, ThreadLike, resolve_thread_id
 from graphkit._values.frozen import FrozenDict
 from graphkit.errors import CheckpointNotFoundError
 from savers._memory import MemorySaver, _History
@@ -26,7 +26,7 @@ class VersionedMemorySaver(MemorySaver, HasVersions):
 
     def versions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
         with self._lock:
-            return range(1, len(self._versions.get(thread_id_of(thread), ())) + 1)
+            return range(1, len(self._versions.get(resolve_thread_id(thread), ())) + 1)
 
     def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
         config = RunnableConfig.of(config)
@@ -43,7 +43,7 @@ class VersionedMemorySaver(MemorySaver, HasVersions):
             return tuple(dict.fromkeys((*self._threads, *self._versions))) if released else tuple(self._threads)
 
     def delete(self, thread: ThreadLike = None) -> bool:
-        thread_id = thread_id_of(thread)
+        thread_id = resolve_thread_id(thread)
         with self._exclusive(thread_id), self._lock:
             versions = self._versions.pop(thread_id, None)
             return self._threads.pop(thread_id, None) is not None or versions is not None

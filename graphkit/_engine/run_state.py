@@ -17,7 +17,7 @@ from graphkit._engine.program import Program
 from graphkit._engine.requests import Load, Record, Request, Save
 from graphkit._engine.subgraph_updates import SubgraphUpdates
 from graphkit._plan.topology import Node
-from graphkit._records.checkpoint import Checkpoint, new_id
+from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import START, RunnableConfig
 from graphkit._records.output import GraphResume, InterruptionMetadata, When
 from graphkit._saver.base import BaseCheckpointSaver
@@ -260,7 +260,7 @@ class RunState(NodeRunner):
             frozen = freeze(stop)
         except ValueError as error:
             raise self.failure(NodeExecutionError, f"what {node_id!r} asks cannot be kept: {error}", node_id) from error
-        id = again[0] if again else new_id()  # noqa: A001
+        id = again[0] if again else generate_id()  # noqa: A001
         yield from self.record({INTERRUPT + id: frozen})
         self.tell("interrupt.raised", "info", node_id, id=id, when=when)
 

@@ -12,7 +12,7 @@ from graphkit._engine.requests import Load, Request
 from graphkit._engine.run_state import RunState
 from graphkit._engine.subgraph_updates import EXTRA, strip_subgraph_updates
 from graphkit._engine.update_codec import pack_marked, unpack_marked
-from graphkit._records.checkpoint import Checkpoint, new_id
+from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import START
 from graphkit._records.output import GraphResume, When
 from graphkit._saver.writes import (
@@ -47,7 +47,7 @@ class RunStart(RunState):
             self._adopt(given)
         else:
             yield from self._begin(given)
-        own = {"run_id": self.metadata.get("run_id") or new_id()}
+        own = {"run_id": self.metadata.get("run_id") or generate_id()}
         self.began = self.within or own["run_id"]
         self.metadata = self._new_metadata(own if self.within is None else {**own, OUTER_EXECUTION: self.within}, {})
         self.next = yield from self.follow(START)
@@ -123,7 +123,7 @@ class RunStart(RunState):
         carried = self.carried(base)
         self.metadata = self._new_metadata({"run_id": carried["run_id"]} if "run_id" in carried else {}, carried)
         self.step = self.passed = 0 if was_stopped else base.metadata.get("step", 0)
-        self.began = base.metadata.get(CONTINUED_EXECUTION, base.id) if self.is_latest else new_id()
+        self.began = base.metadata.get(CONTINUED_EXECUTION, base.id) if self.is_latest else generate_id()
         self.writes = recorded
         given = self._given(resume, unanswered_interrupts(recorded))
         owes_stop = not was_stopped and base.metadata.get("source") in OWN_SOURCES

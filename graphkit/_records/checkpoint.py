@@ -20,7 +20,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 _EMPTY: Final = FrozenDict()
 
 
-def new_id() -> str:
+def generate_id() -> str:
     """A new id in the layout of UUID version 7: milliseconds, then 72 random bits.
 
     Ids of one machine sort roughly by time, which helps a reader of logs; no order is ever derived from them.
@@ -83,7 +83,7 @@ class Checkpoint(JavaNames):
         # One update of __dict__: setting each field through object.__setattr__ takes three times as
         # long, and a run makes a checkpoint at every step.
         self.__dict__.update(
-            id=id or new_id(),
+            id=id or generate_id(),
             node_id=node_id,
             next_node_id=next_node_id,
             parent_id=parent_id or None,
@@ -150,7 +150,7 @@ class Checkpoint(JavaNames):
     ) -> Checkpoint:
         """Make the next checkpoint of a run from frozen parts: a new id, created now. For the engine."""
         return cls.from_stored(
-            id=new_id(),
+            id=generate_id(),
             node_id=node_id,
             next_node_id=next_node_id,
             parent_id=parent_id,
@@ -210,7 +210,7 @@ class Checkpoint(JavaNames):
     @staticmethod
     def copy_of(checkpoint: Checkpoint) -> Checkpoint:
         """The same content under a new id."""
-        return Checkpoint.builder(checkpoint).id(new_id()).build()
+        return Checkpoint.builder(checkpoint).id(generate_id()).build()
 
     @staticmethod
     def builder(checkpoint: Checkpoint | None = None) -> CheckpointBuilder:

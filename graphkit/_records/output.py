@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, Self, final
 
 from graphkit._java_names import JavaNames
-from graphkit._records.checkpoint import Checkpoint, new_id
+from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._values.frozen import freeze
 from graphkit._values.state import AgentState
@@ -163,7 +163,7 @@ class InterruptionMetadata(NodeOutput):
     ) -> None:
         super().__init__(node_id, state)
         self.when: When = when
-        self.id = id or new_id()
+        self.id = id or generate_id()
         self.payload = payload
         self.metadata = freeze(dict(metadata or {}))
         self.interrupts = (self,) if interrupts is None else tuple(interrupts)

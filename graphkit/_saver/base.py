@@ -20,17 +20,17 @@ from graphkit._saver.retention import Retention
 from graphkit._saver.run_lock import HeldRunLock, find_held_lock, locks_held_by_runs
 from graphkit._saver.watch import Change, PollingWatch, Watch
 from graphkit._saver.writes import (
-    Latest,
-    changes_in_writes,
+    LatestCheckpoint,
     check_tags,
     check_writes,
+    derive_status,
     failure_in,
+    find_waiting_interrupts,
     is_fork,
-    status_of,
+    iter_changes,
     subgraph_interrupts,
     subgraph_namespace,
     unanswered_interrupts,
-    waiting_in_thread,
     waiting_interrupts,
     well_formed_writes,
 )
@@ -52,7 +52,7 @@ _WRITES: Final = "graphkit:writes"
 _TAGS: Final = "graphkit:tags"
 
 
-def thread_id_of(thread: ThreadLike) -> str:
+def resolve_thread_id(thread: ThreadLike) -> str:
     """The thread id of an id or a config; None is the default thread."""
     return thread if isinstance(thread, str) else RunnableConfig.of(thread).thread
 
@@ -115,7 +115,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         as waiting. What only the store knows is not found: a namespace that the application chose, and a graph embedded
         in a branch of a fork that does not wait. A saver that can list its namespaces overrides this.
         """
-        thread_id = thread_id_of(thread)
+        thread_id = resolve_thread_id(thread)
         found: list[str] = []
         possible = [""]
         for namespace in possible:  # grows while it is read: each namespace names those inside it
@@ -142,7 +142,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
     def _info(self, config: RunnableConfig, checkpoint: Checkpoint) -> CheckpointInfo:
         at = config.replace(checkpoint_id=checkpoint.id)
-        return info_of(config, checkpoint, self.get_writes(at), self.tags_of(at))
+        return make_checkpoint_info(config, checkpoint, self.get_writes(at), self.tags_of(at))
 
     def recent(self, config: ConfigLike = None, *, limit: int) -> Sequence[CheckpointInfo]:
         """As `history`, only the newest `limit`. Costs `history` at most.
@@ -233,17 +233,17 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
     def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
         """What waits for a human at the latest checkpoints: of one thread, or of all (None)."""
-        threads = self.threads() if thread_id is None else [thread_id_of(thread_id)]
+        threads = self.threads() if thread_id is None else [resolve_thread_id(thread_id)]
         found: list[WaitingInterrupt] = []
         for thread in threads:
-            latest: dict[str, Latest] = {}
+            latest: dict[str, LatestCheckpoint] = {}
             for namespace in self.namespaces(thread):
                 at = RunnableConfig(thread, checkpoint_ns=namespace)
                 checkpoint = self.get(at)
                 if checkpoint is not None:
                     at = at.replace(checkpoint_id=checkpoint.id)
-                    latest[namespace] = at, checkpoint.metadata, self.get_writes(at)
-            found += waiting_in_thread(latest)
+                    latest[namespace] = LatestCheckpoint(at, checkpoint.metadata, self.get_writes(at))
+            found += find_waiting_interrupts(latest)
         return found
 
     def threads(self, *, released: bool = False) -> Sequence[str]:  # noqa: ARG002 - for those that can
@@ -259,7 +259,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
         On the four methods alone: what `release` ends. A saver that keeps versions overrides this.
         """
-        return bool(self.release(RunnableConfig(thread_id_of(thread))).checkpoints)
+        return bool(self.release(RunnableConfig(resolve_thread_id(thread))).checkpoints)
 
     def copy(self, source: ThreadLike, target: ThreadLike) -> None:
         """Copy a thread's active history, ids and all, into an empty thread.
@@ -268,16 +268,16 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             CheckpointNotFoundError: the source is empty.
             CheckpointConflictError: the target is not empty. Nothing was changed.
         """
-        goal = thread_id_of(target)
+        goal = resolve_thread_id(target)
         with _rewrite_lock(self.run_lock_key(RunnableConfig(goal))):
-            copy_thread(self, thread_id_of(source), self, goal)
+            copy_thread(self, resolve_thread_id(source), self, goal)
 
     def search(
         self, metadata: Mapping[str, Any], *, thread_id: ThreadLike = None, limit: int | None = None
     ) -> Sequence[CheckpointInfo]:
         """The checkpoints whose metadata has all these keys with these values; newest first within a thread."""
         found: list[CheckpointInfo] = []
-        for thread in self.threads() if thread_id is None else [thread_id_of(thread_id)]:
+        for thread in self.threads() if thread_id is None else [resolve_thread_id(thread_id)]:
             for namespace in self.namespaces(thread):
                 for info in self.history(RunnableConfig(thread, checkpoint_ns=namespace)):
                     if limit is not None and len(found) >= limit:
@@ -310,8 +310,13 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
                 graphs embedded in its branches may be unknown. The thread was not changed.
             ThreadBusyError: on the four methods alone, a run holds the thread. The thread was not changed.
         """
-        retention = Retention(keep_last, older_than, tuple(keep_tags), keep_interrupted)
-        threads = self.threads() if thread is None else [thread_id_of(thread)]
+        retention = Retention(
+            keep_last=keep_last,
+            older_than=older_than,
+            keep_tags=frozenset(keep_tags),
+            keep_interrupted=keep_interrupted,
+        )
+        threads = self.threads() if thread is None else [resolve_thread_id(thread)]
         return sum(
             self._prune(RunnableConfig(one, checkpoint_ns=namespace), retention)
             for one in threads
@@ -322,7 +327,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         # The run lock keeps out what a run would put between `list` and `release`, the other lock what is recorded
         # beside a checkpoint.
         with self.run_lock(config), _rewrite_lock(self.run_lock_key(config)):
-            going = {info.id for info in retention.going(self.history(config))}
+            going = {info.id for info in retention.select_removable(self.history(config))}
             if not going:
                 return 0
             histories = self._histories(config.thread)
@@ -395,9 +400,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
                 interval is not above 0.
         """
         config = self._followed(thread)
-        return PollingWatch(
-            self, config, changes_in_writes, partial(_versions_of, self), latest=latest, interval=interval
-        )
+        return PollingWatch(self, config, iter_changes, partial(_versions_of, self), latest=latest, interval=interval)
 
     def _followed(self, thread: ThreadLike) -> RunnableConfig | None:
         """What a watch is to follow."""
@@ -478,77 +481,77 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
     async def alist(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
         """As `list`."""
-        return await _in_thread(self.list, config)
+        return await run_in_thread(self.list, config)
 
     async def aget(self, config: ConfigLike = None) -> Checkpoint | None:
         """As `get`."""
-        return await _in_thread(self.get, config)
+        return await run_in_thread(self.get, config)
 
     async def aput(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
         """As `put`."""
-        return await _in_thread(self.put, config, checkpoint)
+        return await run_in_thread(self.put, config, checkpoint)
 
     async def arelease(self, config: ConfigLike = None) -> Tag:
         """As `release`."""
-        return await _in_thread(self.release, config)
+        return await run_in_thread(self.release, config)
 
     async def anamespaces(self, thread: ThreadLike = None) -> Sequence[str]:
         """As `namespaces`."""
-        return await _in_thread(self.namespaces, thread)
+        return await run_in_thread(self.namespaces, thread)
 
     async def ahistory(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
         """As `history`."""
-        return await _in_thread(self.history, config)
+        return await run_in_thread(self.history, config)
 
     async def arecent(self, config: ConfigLike = None, *, limit: int) -> Sequence[CheckpointInfo]:
         """As `recent`."""
-        return await _in_thread(self.recent, config, limit=limit)
+        return await run_in_thread(self.recent, config, limit=limit)
 
     async def asummary(self, config: ConfigLike = None) -> HistorySummary | None:
         """As `summary`."""
-        return await _in_thread(self.summary, config)
+        return await run_in_thread(self.summary, config)
 
     async def aput_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
         """As `put_writes`."""
-        await _in_thread(self.put_writes, config, writes)
+        await run_in_thread(self.put_writes, config, writes)
 
     async def aget_writes(self, config: ConfigLike) -> Mapping[str, Any]:
         """As `get_writes`."""
-        return await _in_thread(self.get_writes, config)
+        return await run_in_thread(self.get_writes, config)
 
     async def ainterrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
         """As `interrupts`."""
-        return await _in_thread(self.interrupts, thread_id)
+        return await run_in_thread(self.interrupts, thread_id)
 
     async def athreads(self, *, released: bool = False) -> Sequence[str]:
         """As `threads`."""
-        return await _in_thread(self.threads, released=released)
+        return await run_in_thread(self.threads, released=released)
 
     async def adelete(self, thread: ThreadLike = None) -> bool:
         """As `delete`."""
-        return await _in_thread(self.delete, thread)
+        return await run_in_thread(self.delete, thread)
 
     async def acopy(self, source: ThreadLike, target: ThreadLike) -> None:
         """As `copy`."""
-        await _in_thread(self.copy, source, target)
+        await run_in_thread(self.copy, source, target)
 
     async def asearch(
         self, metadata: Mapping[str, Any], *, thread_id: ThreadLike = None, limit: int | None = None
     ) -> Sequence[CheckpointInfo]:
         """As `search`."""
-        return await _in_thread(self.search, metadata, thread_id=thread_id, limit=limit)
+        return await run_in_thread(self.search, metadata, thread_id=thread_id, limit=limit)
 
     async def aadd_tags(self, config: ConfigLike, *tags: str) -> None:
         """As `add_tags`."""
-        await _in_thread(self.add_tags, config, *tags)
+        await run_in_thread(self.add_tags, config, *tags)
 
     async def aremove_tags(self, config: ConfigLike, *tags: str) -> None:
         """As `remove_tags`."""
-        await _in_thread(self.remove_tags, config, *tags)
+        await run_in_thread(self.remove_tags, config, *tags)
 
     async def atags_of(self, config: ConfigLike) -> tuple[str, ...]:
         """As `tags_of`."""
-        return await _in_thread(self.tags_of, config)
+        return await run_in_thread(self.tags_of, config)
 
     async def aprune(
         self,
@@ -561,18 +564,20 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     ) -> int:
         """As `prune`."""
         options: dict[str, Any] = {"keep_last": keep_last, "older_than": older_than}
-        return await _in_thread(self.prune, thread, **options, keep_tags=keep_tags, keep_interrupted=keep_interrupted)
+        return await run_in_thread(
+            self.prune, thread, **options, keep_tags=keep_tags, keep_interrupted=keep_interrupted
+        )
 
     async def asize(self, thread: ThreadLike = None) -> int:
         """As `size`."""
-        return await _in_thread(self.size, thread)
+        return await run_in_thread(self.size, thread)
 
     async def awatch(
         self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0
     ) -> AsyncIterator[Change]:
         """As `watch`; begins with the first item asked for, and ends when the iterator is closed."""
-        with await _in_thread(self.watch, thread, latest=latest, interval=interval) as changes:
-            while (change := await _in_thread(changes.get)) is not None:
+        with await run_in_thread(self.watch, thread, latest=latest, interval=interval) as changes:
+            while (change := await run_in_thread(changes.get)) is not None:
                 yield change
 
     async def await_for_resume(
@@ -583,7 +588,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         interval: float = 1.0,
     ) -> bool:
         """As `wait_for_resume`."""
-        return await _in_thread(self.wait_for_resume, thread, timeout, interval=interval)
+        return await run_in_thread(self.wait_for_resume, thread, timeout, interval=interval)
 
     # Java names
     putWrites = put_writes
@@ -603,7 +608,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     atagsOf = atags_of
 
     def threadId(self, config: ConfigLike = None) -> str:
-        return thread_id_of(config)
+        return resolve_thread_id(config)
 
 
 class HasVersions(JavaNames, abc.ABC):
@@ -633,19 +638,19 @@ class HasVersions(JavaNames, abc.ABC):
 
     async def aversions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
         """As `versions_by_thread_id`."""
-        return await _in_thread(self.versions_by_thread_id, thread)
+        return await run_in_thread(self.versions_by_thread_id, thread)
 
     async def atag(self, config: ConfigLike, version: int | None = None) -> Tag:
         """As `tag`."""
-        return await _in_thread(self.tag, config, version)
+        return await run_in_thread(self.tag, config, version)
 
     async def alast_version_by_thread_id(self, thread: ThreadLike = None) -> int | None:
         """As `last_version_by_thread_id`."""
-        return await _in_thread(self.last_version_by_thread_id, thread)
+        return await run_in_thread(self.last_version_by_thread_id, thread)
 
     async def aget_version(self, config: ConfigLike = None) -> str | None:
         """As `get_version`."""
-        return await _in_thread(self.get_version, config)
+        return await run_in_thread(self.get_version, config)
 
     # Java names
     versionsByThreadId = versions_by_thread_id
@@ -703,7 +708,7 @@ def _versions_of(saver: BaseCheckpointSaver, thread: str) -> object:
     return saver.versions_by_thread_id(thread) if isinstance(saver, HasVersions) else None
 
 
-def info_of(
+def make_checkpoint_info(
     config: RunnableConfig, checkpoint: Checkpoint, writes: Mapping[str, Any], tags: tuple[str, ...]
 ) -> CheckpointInfo:
     """What is known of a checkpoint of a history, where the saver cannot tell its size."""
@@ -716,7 +721,7 @@ def info_of(
         next_node_id=checkpoint.next_node_id,
         created_at=checkpoint.created_at,
         size=0,
-        status=status_of(checkpoint.next_node_id, writes),
+        status=derive_status(checkpoint.next_node_id, writes),
         tags=tags,
         metadata=public_metadata(checkpoint.metadata),
     )
@@ -769,7 +774,7 @@ def _whole_history(saver: BaseCheckpointSaver, config: RunnableConfig) -> Iterat
         yield _Whole(plain, saver.get_writes(at), saver.tags_of(at))
 
 
-async def _in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def run_in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     import asyncio  # 25 ms to import, and only async callers need it
 
     return await asyncio.to_thread(call, *args, **kwargs)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
-from graphkit._saver.base import BaseCheckpointSaver, ThreadLike, thread_id_of
+from graphkit._saver.base import BaseCheckpointSaver, ThreadLike, resolve_thread_id
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError
 
 _LOGGER: Final = getLogger("graphkit.recovery")
@@ -27,7 +27,7 @@ def last_good(saver: BaseCheckpointSaver, thread: ThreadLike = None) -> Checkpoi
         ThreadBusyError: it is damaged, and a run holds it.
         CheckpointStorageError: it is damaged, and may not be repaired by this process.
     """
-    at = RunnableConfig(thread_id_of(thread))
+    at = RunnableConfig(resolve_thread_id(thread))
     try:
         for namespace in saver.namespaces(at):
             _read(saver, at.replace(checkpoint_ns=namespace))

@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Collection, Sequence
 from datetime import datetime
+from typing import final
 
 from graphkit._records.output import CheckpointInfo
 
 
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Retention:
-    """Which checkpoints of a history may go; see `BaseCheckpointSaver.prune`."""
+    """The options of a `prune`, checked; decides which checkpoints of a history it removes.
 
-    def __init__(
-        self, keep_last: int | None, older_than: datetime | None, keep_tags: Sequence[str], keep_interrupted: bool
-    ) -> None:
-        if keep_last is None and older_than is None:
+    Raises:
+        ValueError: neither `keep_last` nor `older_than` is given, or `keep_last` is below one.
+    """
+
+    keep_last: int | None = None
+    """How many of the newest checkpoints stay, whatever their age; None is one."""
+    older_than: datetime | None = None
+    """Checkpoints made at this time or later stay; None leaves their age out of account."""
+    keep_tags: Collection[str] = ()
+    """Checkpoints with one of these tags stay."""
+    keep_interrupted: bool = True
+    """Whether checkpoints with pending interrupts stay."""
+
+    def __post_init__(self) -> None:
+        if self.keep_last is None and self.older_than is None:
             raise ValueError("say what to prune: keep_last=, older_than= or both")
-        if keep_last is not None and keep_last < 1:
-            raise ValueError(f"keep_last must be at least 1, not {keep_last}: delete() removes a whole thread")
-        self.keep_last = keep_last or 1
-        self.older_than = older_than
-        self.keep_tags = frozenset(keep_tags)
-        self.keep_interrupted = keep_interrupted
+        if self.keep_last is not None and self.keep_last < 1:
+            raise ValueError(f"keep_last must be at least 1, not {self.keep_last}: delete() removes a whole thread")
 
-    def going(self, history: Sequence[CheckpointInfo]) -> Sequence[CheckpointInfo]:
-        """Those of a history, newest first, that go."""
-        return [info for info in history[self.keep_last :] if self._goes(info)]
+    def select_removable(self, history: Sequence[CheckpointInfo]) -> Sequence[CheckpointInfo]:
+        """Return the checkpoints of a history that `prune` removes.
 
-    def _goes(self, info: CheckpointInfo) -> bool:
+        Args:
+            history: all checkpoints of one namespace, newest first.
+        """
+        return [info for info in history[self.keep_last or 1 :] if not self._keeps(info)]
+
+    def _keeps(self, info: CheckpointInfo) -> bool:
         if self.older_than is not None and info.created_at >= self.older_than:
-            return False
-        if self.keep_tags.intersection(info.tags):
-            return False
-        return not (self.keep_interrupted and info.status == "interrupted")
+            return True
+        if not set(info.tags).isdisjoint(self.keep_tags):
+            return True
+        return self.keep_interrupted and info.status == "interrupted"

@@ -72,7 +72,7 @@ _LOCKS_BY_KEY: Final[ContextVar[Mapping[object, HeldRunLock]]] = ContextVar(
 own."""
 
 
-def held_locks() -> frozenset[object]:
+def get_held_run_locks() -> frozenset[object]:
     """Return the keys of the run locks that the calling code holds, in either way."""
     taken = [key for key, lock in _LOCKS_BY_KEY.get().items() if lock.is_open]
     return locks_held_by_runs().union(taken)

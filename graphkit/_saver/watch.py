@@ -16,7 +16,7 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit.errors import CheckpointerConfigurationError
 
-Kind = Literal["checkpoint", "interrupt", "answer", "failure", "progress", "release", "delete", "idle"]
+ChangeKind = Literal["checkpoint", "interrupt", "answer", "failure", "progress", "release", "delete", "idle"]
 """What has happened: see `Change`."""
 
 _FOREVER: Final = threading.TIMEOUT_MAX
@@ -32,7 +32,7 @@ class Change(NamedTuple):
     nobody runs the thread any more, its run having ended or its process having died; told by savers that can see it.
     """
 
-    kind: Kind
+    kind: ChangeKind
     thread_id: str
     checkpoint_ns: str
     checkpoint: CheckpointInfo | None = None
@@ -230,7 +230,8 @@ class PollingWatch(Watch):
         if config is None:
             return [(thread, namespace) for thread in saver.threads() for namespace in saver.namespaces(thread)]
         thread, wanted = config.thread, config.checkpoint_ns
-        inside = [(thread, one) for one in saver.namespaces(thread) if is_inside(one, wanted) and one != wanted]
+        namespaces = [one for one in saver.namespaces(thread) if is_namespace_inside(one, wanted)]
+        inside = [(thread, namespace) for namespace in namespaces if namespace != wanted]
         # A saver that cannot list its namespaces does not name one that the application chose.
         return [(thread, wanted), *inside] if saver.get(config.with_check_point_id(None)) else inside
 
@@ -259,7 +260,7 @@ class PollingWatch(Watch):
         self._next = monotonic() + self._interval
 
     def _end_of(self, place: _Place) -> Change:
-        kind: Kind = "delete" if self._versions(place[0]) == self._seen.pop(place)[2] else "release"
+        kind: ChangeKind = "delete" if self._versions(place[0]) == self._seen.pop(place)[2] else "release"
         return Change(kind, *place)
 
     def _look_at(self, place: _Place) -> Iterator[Change]:
@@ -291,6 +292,6 @@ def _outline(writes: Mapping[str, Any]) -> frozenset[tuple[str, bool]]:
     return frozenset((key, value is None) for key, value in writes.items())
 
 
-def is_inside(namespace: str, of: str) -> bool:
+def is_namespace_inside(namespace: str, of: str) -> bool:
     """Whether a namespace is another one, or below it; all are below the root's."""
     return not of or namespace == of or namespace.startswith(f"{of}/")

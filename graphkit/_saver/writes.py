@@ -219,7 +219,7 @@ def subgraph_interrupts(writes: Mapping[str, Any]) -> dict[str, str]:
     return {key: place for key, place in stops.items() if place is not None}
 
 
-def changes_in_writes(
+def iter_changes(
     place: tuple[str, str],
     info: CheckpointInfo | None,
     writes: Mapping[str, Any],
@@ -298,27 +298,34 @@ def _is_item_of(task: str, place: str) -> bool:
     return head == place and number.isdigit()
 
 
-Latest = tuple[RunnableConfig, Mapping[str, Any], Mapping[str, Any]]
-"""The latest checkpoint of a namespace: where it is, its metadata, and what is recorded beside it."""
+class LatestCheckpoint(NamedTuple):
+    """The latest checkpoint of a namespace, as `find_waiting_interrupts` needs it."""
+
+    config: RunnableConfig
+    """Names the checkpoint."""
+    metadata: Mapping[str, Any]
+    """The checkpoint's metadata."""
+    writes: Mapping[str, Any]
+    """The checkpoint's pending writes."""
 
 
-def waiting_in_thread(latest: Mapping[str, Latest]) -> list[WaitingInterrupt]:
+def find_waiting_interrupts(latest: Mapping[str, LatestCheckpoint]) -> list[WaitingInterrupt]:
     """What waits for a human in a thread, by namespace.
 
     A stop in an embedded graph waits as long as the graph around it says so: that may have gone past it since.
     """
     found: list[WaitingInterrupt] = []
-    for namespace, (at, metadata, writes) in latest.items():
-        waiting = waiting_interrupts(at, writes)
-        around = namespace.rpartition("/")[0]
-        if OUTER_EXECUTION in metadata and namespace and around in latest:
-            known = subgraph_interrupts(latest[around][2])
+    for namespace, checkpoint in latest.items():
+        waiting = waiting_interrupts(checkpoint.config, checkpoint.writes)
+        outer = namespace.rpartition("/")[0]
+        if OUTER_EXECUTION in checkpoint.metadata and namespace and outer in latest:
+            known = subgraph_interrupts(latest[outer].writes)
             waiting = [stop for stop in waiting if stop.id in known]
         found += waiting
     return found
 
 
-def status_of(next_node_id: str | None, writes: Mapping[str, Any]) -> str:
+def derive_status(next_node_id: str | None, writes: Mapping[str, Any]) -> str:
     """The status of a run whose latest checkpoint this is: running, interrupted, failed or finished."""
     if writes and (unanswered_interrupts(writes) or subgraph_interrupts(writes)):
         return "interrupted"

@@ -10,7 +10,7 @@ from graphkit._compiled import CompiledGraph
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import GraphResume
-from graphkit._saver.base import BaseCheckpointSaver, ThreadLike, _in_thread, public_metadata, thread_id_of
+from graphkit._saver.base import BaseCheckpointSaver, ThreadLike, public_metadata, resolve_thread_id, run_in_thread
 from graphkit._saver.last_readable import last_good
 from graphkit._saver.writes import well_formed_writes
 from graphkit._values.state import AgentState
@@ -36,15 +36,15 @@ def recover(
         CheckpointCorruptionError: nothing of it reads.
     """
     _settle(_saver_of(graph), thread)
-    return graph.invoke(_resume(modifications), RunnableConfig(thread_id_of(thread)))
+    return graph.invoke(_resume(modifications), RunnableConfig(resolve_thread_id(thread)))
 
 
 async def arecover(
     graph: CompiledGraph, thread: ThreadLike = None, *, modifications: Mapping[str, Any] | None = None
 ) -> AgentState | None:
     """As `recover`."""
-    await _in_thread(_settle, _saver_of(graph), thread)
-    return await graph.ainvoke(_resume(modifications), RunnableConfig(thread_id_of(thread)))
+    await run_in_thread(_settle, _saver_of(graph), thread)
+    return await graph.ainvoke(_resume(modifications), RunnableConfig(resolve_thread_id(thread)))
 
 
 def _saver_of(graph: CompiledGraph) -> BaseCheckpointSaver:
@@ -60,7 +60,7 @@ def _resume(modifications: Mapping[str, Any] | None) -> GraphResume:
 
 def _settle(saver: BaseCheckpointSaver, thread: ThreadLike) -> None:
     """Make the last good checkpoint the one that a resume finds."""
-    at = RunnableConfig(thread_id_of(thread))
+    at = RunnableConfig(resolve_thread_id(thread))
     good = last_good(saver, at)
     try:
         is_latest = saver.get(at) is not None

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
-from graphkit._saver.watch import Change, Kind
-from graphkit._saver.writes import changes_in_writes
+from graphkit._saver.watch import Change, ChangeKind
+from graphkit._saver.writes import iter_changes
 from graphkit._values.codec import MalformedDataError
 from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
 from savers._filesystem import log, payloads
@@ -78,7 +78,7 @@ class LogFollower(LogReader):
             entry = self._find_loaded(beside)
             about = None if entry is None else info(self, entry)
             writes = {key: self._value(key, packed) for key, packed in values.items()}
-            yield from changes_in_writes(place, about, writes, self._written_at())
+            yield from iter_changes(place, about, writes, self._written_at())
         elif frame.type in {log.RELEASE, log.TOMBSTONE} and not self._is_empty(frame):
             yield self._end_told(frame)
 
@@ -87,7 +87,7 @@ class LogFollower(LogReader):
         return end.seq == log.META_RECORDS[self.version]
 
     def _end_told(self, frame: log.Frame) -> Change:
-        kind: Kind = "release" if frame.type == log.RELEASE else "delete"
+        kind: ChangeKind = "release" if frame.type == log.RELEASE else "delete"
         return Change(kind, self.thread_id, self.namespace, at=self._written_at())
 
     def _written_at(self) -> datetime:
@@ -130,7 +130,7 @@ class LogFollower(LogReader):
     def _beside(self, entry: StoredCheckpoint, info: Info) -> Iterator[Change]:
         values = {key: self._value(key, packed) for key, packed in self.read_packed_writes(entry).items()}
         place = self.thread_id, self.namespace
-        yield from changes_in_writes(place, info(self, entry), values, self._written_at())
+        yield from iter_changes(place, info(self, entry), values, self._written_at())
 
     def bookmark(self) -> Bookmark:
         """Where it was read to."""

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, cast, final
 
-from graphkit._records.checkpoint import new_id
+from graphkit._records.checkpoint import generate_id
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerError,
@@ -203,7 +203,7 @@ def _repair_marker(store: Store, *, dry_run: bool) -> FileReport | None:
     if report is None or report.state != "damaged":
         return None
     if not dry_run:
-        store.write_marker(new_id())
+        store.write_marker(generate_id())
     return report
 
 

@@ -19,12 +19,12 @@ from graphkit._saver.base import (
     HasVersions,
     StateSerializer,
     ThreadLike,
-    _in_thread,
-    thread_id_of,
+    resolve_thread_id,
+    run_in_thread,
 )
 from graphkit._saver.retention import Retention
-from graphkit._saver.run_lock import held_locks
-from graphkit._saver.writes import Latest, check_tags, check_writes, status_of, waiting_in_thread
+from graphkit._saver.run_lock import get_held_run_locks
+from graphkit._saver.writes import LatestCheckpoint, check_tags, check_writes, derive_status, find_waiting_interrupts
 from graphkit._values.codec import Codec
 from graphkit._values.frozen import FrozenDict, private_copy
 from graphkit.errors import (
@@ -212,7 +212,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     @_at_the_edge("read")
     def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
-        thread_id = thread_id_of(thread)
+        thread_id = resolve_thread_id(thread)
         return [
             namespace for namespace in rewrite.namespaces(self._store, thread_id) if self._latest(thread_id, namespace)
         ]
@@ -347,7 +347,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
         """As in the contract. Of all threads (None): one that cannot be read is told in a warning and passed over."""
         if thread_id is not None:
-            return self._interrupts_of(thread_id_of(thread_id))
+            return self._interrupts_of(resolve_thread_id(thread_id))
         found: list[WaitingInterrupt] = []
         for thread in self.threads():
             with self._passing_over(thread):
@@ -355,7 +355,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         return found
 
     def _interrupts_of(self, thread: str) -> Sequence[WaitingInterrupt]:
-        latest: dict[str, Latest] = {}
+        latest: dict[str, LatestCheckpoint] = {}
         for namespace in rewrite.namespaces(self._store, thread):
             with self._store.log_summary(thread, namespace) as history:
                 entry = history.find_latest() if history.refresh() else None
@@ -363,8 +363,8 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
                     return []  # The end of the root's log decides about the namespaces, too.
                 if entry is not None:
                     at = RunnableConfig(thread, checkpoint_ns=namespace, checkpoint_id=entry.id)
-                    latest[namespace] = at, entry.metadata, history.read_writes(entry)
-        return waiting_in_thread(latest)
+                    latest[namespace] = LatestCheckpoint(at, entry.metadata, history.read_writes(entry))
+        return find_waiting_interrupts(latest)
 
     @_at_the_edge("read")
     def search(
@@ -398,7 +398,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     @_at_the_edge("delete")
     def delete(self, thread: ThreadLike = None) -> bool:
-        thread_id = thread_id_of(thread)
+        thread_id = resolve_thread_id(thread)
         if self._store.io.stat(self._store.directory(thread_id)) is None:
             return False
         with self._exclusive(thread_id) as keep_lock:
@@ -410,7 +410,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     @_at_the_edge("copy")
     def copy(self, source: ThreadLike, target: ThreadLike) -> None:
-        first, second = thread_id_of(source), thread_id_of(target)
+        first, second = resolve_thread_id(source), resolve_thread_id(target)
         if not self.namespaces(first):
             raise CheckpointNotFoundError(first)
         with ExitStack() as stack:
@@ -438,7 +438,12 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             CheckpointCorruptionError: a log is damaged. Of all threads (None): the others are pruned, and the error
                 names those that are not.
         """
-        retention = Retention(keep_last, older_than, tuple(keep_tags), keep_interrupted)
+        retention = Retention(
+            keep_last=keep_last,
+            older_than=older_than,
+            keep_tags=frozenset(keep_tags),
+            keep_interrupted=keep_interrupted,
+        )
 
         def prune_one(thread_id: str) -> int:
             at = RunnableConfig(thread_id)
@@ -446,7 +451,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             return sum(self._prune(at.replace(checkpoint_ns=namespace), retention) for namespace in spaces)
 
         if thread is not None:
-            return prune_one(thread_id_of(thread))
+            return prune_one(resolve_thread_id(thread))
         failures = _Failures("prune")
         going = 0
         for thread_id in self.threads():
@@ -457,7 +462,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     @_at_the_edge("prune")
     def _prune(self, config: RunnableConfig, retention: Retention) -> int:
-        return self._remove(config, lambda infos: {info.id for info in retention.going(infos)})
+        return self._remove(config, lambda infos: {info.id for info in retention.select_removable(infos)})
 
     @_at_the_edge("remove from")
     def remove(self, config: ConfigLike, ids: Collection[str]) -> int:
@@ -487,7 +492,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     @_at_the_edge("read")
     def size(self, thread: ThreadLike = None) -> int:
         """The bytes of all files of a thread, or of the whole store (None)."""
-        return rewrite.size(self._store, None if thread is None else thread_id_of(thread))
+        return rewrite.size(self._store, None if thread is None else resolve_thread_id(thread))
 
     def register_types(self, *types: type) -> None:
         self._codec.register(*types)
@@ -517,7 +522,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         """
         from savers._filesystem.verify import verify
 
-        return verify(self._store, None if thread is None else thread_id_of(thread), progress)
+        return verify(self._store, None if thread is None else resolve_thread_id(thread), progress)
 
     @_at_the_edge("repair")
     def repair(
@@ -542,7 +547,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         """
         from savers._filesystem.repair import repair
 
-        thread_id = None if thread is None else thread_id_of(thread)
+        thread_id = None if thread is None else resolve_thread_id(thread)
         return repair(self._store, thread_id, self._exclusive, self._finish, progress, dry_run=dry_run)
 
     def _finish(self, thread_id: str) -> None:
@@ -569,9 +574,9 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
                 names those that are not.
         """
         if thread is not None:
-            freed = self._compact(thread_id_of(thread))
+            freed = self._compact(resolve_thread_id(thread))
             if progress is not None:
-                progress(1, 1, thread_id_of(thread))
+                progress(1, 1, resolve_thread_id(thread))
             return freed
         failures = _Failures("compact")
         freed, threads = 0, self.threads()
@@ -596,23 +601,23 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     async def averify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> StoreReport:
         """As `verify`."""
-        return await _in_thread(self.verify, thread, progress=progress)
+        return await run_in_thread(self.verify, thread, progress=progress)
 
     async def arepair(
         self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None
     ) -> RepairReport:
         """As `repair`."""
-        return await _in_thread(self.repair, thread, dry_run=dry_run, progress=progress)
+        return await run_in_thread(self.repair, thread, dry_run=dry_run, progress=progress)
 
     async def acompact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
         """As `compact`."""
-        return await _in_thread(self.compact, thread, progress=progress)
+        return await run_in_thread(self.compact, thread, progress=progress)
 
     # Versions
 
     @_at_the_edge("read")
     def versions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
-        return rewrite.versions(self._store, thread_id_of(thread))
+        return rewrite.versions(self._store, resolve_thread_id(thread))
 
     @_at_the_edge("read")
     def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
@@ -669,7 +674,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     def _exclusive(self, thread_id: str) -> Iterator[bool]:
         """The run lock, unless the caller is a node of the run that holds it, or has taken it itself: then True."""
         config = RunnableConfig(thread_id)
-        if self.run_lock_key(config) in held_locks() or self._store.run_lock(thread_id, None).is_mine:
+        if self.run_lock_key(config) in get_held_run_locks() or self._store.run_lock(thread_id, None).is_mine:
             yield True
         else:
             with self._run_lock(config, None):
@@ -887,7 +892,7 @@ def _info(history: LogReader, entry: StoredCheckpoint) -> CheckpointInfo:
         entry.next,
         _EPOCH + timedelta(microseconds=entry.created),
         entry.size,
-        status_of(entry.next, entry.outline_writes()),
+        derive_status(entry.next, entry.outline_writes()),
         entry.tags,
         private_copy(entry.metadata),
     )

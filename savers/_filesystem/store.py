@@ -13,7 +13,7 @@ from logging import getLogger
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
-from graphkit._records.checkpoint import new_id
+from graphkit._records.checkpoint import generate_id
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointCorruptionError,
@@ -188,7 +188,7 @@ class Store:
 
     def write_marker(self, store_id: str) -> None:
         """Write the marker file of the current version; what stood there is replaced."""
-        temporary = layout.join(self.root, layout.temporary_marker_name(new_id()))
+        temporary = layout.join(self.root, layout.temporary_marker_name(generate_id()))
         write_file(self.io, temporary, [pack_marker(store_id)])
         try:
             self.io.rename(temporary, layout.join(self.root, layout.MARKER))
@@ -204,7 +204,7 @@ class Store:
             self._make_root()
         self.io.mkdir(layout.join(self.root, layout.LOCKS))
         if self.read_marker() is None:
-            self.write_marker(new_id())
+            self.write_marker(generate_id())
 
     def update_marker(self) -> None:
         """Let the marker say the current version, before a log of it takes its place."""

@@ -15,7 +15,7 @@ from logging import getLogger
 from time import monotonic
 from typing import TYPE_CHECKING, Final, final
 
-from graphkit._saver.watch import Change, Watch, is_inside
+from graphkit._saver.watch import Change, Watch, is_namespace_inside
 from graphkit.errors import CheckpointerError, CheckpointFormatError, CheckpointStorageError
 from savers._filesystem import layout, rewrite
 from savers._filesystem.file_events import Events, is_locked, remote_kind
@@ -343,7 +343,7 @@ class FileWatch(Watch):
         if self._config is None or not self._config.checkpoint_ns:
             return True
         ids = self._ids(place)
-        return ids is not None and is_inside(ids[1], self._config.checkpoint_ns)
+        return ids is not None and is_namespace_inside(ids[1], self._config.checkpoint_ns)
 
     def _ids(self, place: _Place) -> tuple[str, str] | None:
         """The thread and the namespace; None while no file tells them."""

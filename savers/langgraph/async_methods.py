@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, DeltaChannelHistory
 
-from graphkit._saver.base import _in_thread
+from graphkit._saver.base import run_in_thread
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig as LangGraphConfig
@@ -25,17 +25,17 @@ class AsyncTwins(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> LangGraphConfig:
         """As `put`."""
-        return await _in_thread(self.put, config, checkpoint, metadata, new_versions)
+        return await run_in_thread(self.put, config, checkpoint, metadata, new_versions)
 
     async def aput_writes(
         self, config: LangGraphConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """As `put_writes`."""
-        await _in_thread(self.put_writes, config, writes, task_id, task_path)
+        await run_in_thread(self.put_writes, config, writes, task_id, task_path)
 
     async def aget_tuple(self, config: LangGraphConfig) -> CheckpointTuple | None:
         """As `get_tuple`."""
-        return await _in_thread(self.get_tuple, config)
+        return await run_in_thread(self.get_tuple, config)
 
     async def alist(
         self,
@@ -47,27 +47,27 @@ class AsyncTwins(BaseCheckpointSaver[str]):
     ) -> AsyncIterator[CheckpointTuple]:
         """As `list`."""
         found = self.list(config, filter=filter, before=before, limit=limit)
-        while (one := await _in_thread(next, found, None)) is not None:
+        while (one := await run_in_thread(next, found, None)) is not None:
             yield one
 
     async def aget_delta_channel_history(
         self, *, config: LangGraphConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """As `get_delta_channel_history`."""
-        return await _in_thread(self.get_delta_channel_history, config=config, channels=channels)
+        return await run_in_thread(self.get_delta_channel_history, config=config, channels=channels)
 
     async def adelete_thread(self, thread_id: str) -> None:
         """As `delete_thread`."""
-        await _in_thread(self.delete_thread, thread_id)
+        await run_in_thread(self.delete_thread, thread_id)
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """As `delete_for_runs`."""
-        await _in_thread(self.delete_for_runs, run_ids)
+        await run_in_thread(self.delete_for_runs, run_ids)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """As `copy_thread`."""
-        await _in_thread(self.copy_thread, source_thread_id, target_thread_id)
+        await run_in_thread(self.copy_thread, source_thread_id, target_thread_id)
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """As `prune`."""
-        await _in_thread(self.prune, thread_ids, strategy=strategy)
+        await run_in_thread(self.prune, thread_ids, strategy=strategy)

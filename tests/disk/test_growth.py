@@ -8,7 +8,7 @@ from time import time_ns
 import pytest
 
 from graphkit import Checkpoint
-from graphkit._records.checkpoint import new_id
+from graphkit._records.checkpoint import generate_id
 from graphkit._values.frozen import FrozenDict, extend_frozen, freeze
 from graphkit._values.state import Changes
 from savers import FileSystemSaver
@@ -40,7 +40,7 @@ class Engine:
         changes = Changes(self.state, ops) if self.parent else None
         metadata = freeze({"step": self.step, "run_id": "r" * 36})
         made = Checkpoint.from_stored(
-            id=new_id(), node_id="agent", next_node_id="agent", parent_id=self.parent, created_us=time_ns() // 1000,
+            id=generate_id(), node_id="agent", next_node_id="agent", parent_id=self.parent, created_us=time_ns() // 1000,
             metadata=metadata, state=new, changes=changes,
         )  # fmt: skip
         self.state, self.parent, self.step = new, made.id, self.step + 1

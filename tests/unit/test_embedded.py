@@ -23,7 +23,7 @@ from graphkit import (
     StateGraph,
     interrupt,
 )
-from graphkit._saver.writes import status_of
+from graphkit._saver.writes import derive_status
 from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointNotFoundError,
@@ -655,7 +655,7 @@ def test_an_answer_that_was_accepted_is_not_asked_for_again_after_a_crash(saver,
     with pytest.raises(Killed):
         run(graph, GraphResume("ok"), how=how)
     dies.clear()
-    assert status_of("s", saver.get_writes(CONFIG)) == "running"
+    assert derive_status("s", saver.get_writes(CONFIG)) == "running"
     assert run(graph, GraphResume(), how=how)[-1].state["log"] == ["ok"]
 
 

@@ -69,16 +69,16 @@ def test_a_task_that_outlives_the_holder_does_not_hold_it(saver, app):
 
         async def late():
             await go.wait()
-            return held_locks()
+            return get_held_run_locks()
 
         with saver.run_lock(CONFIG):
-            assert saver.run_lock_key(CONFIG) in held_locks()
+            assert saver.run_lock_key(CONFIG) in get_held_run_locks()
             task = asyncio.create_task(late())
             await asyncio.sleep(0)
         go.set()
         return await task
 
-    from graphkit._saver.run_lock import held_locks
+    from graphkit._saver.run_lock import get_held_run_locks
 
     assert asyncio.run(main()) == frozenset()
 

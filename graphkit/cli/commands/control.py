@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphkit._engine.cursor import CONTINUED_EXECUTION, RESUMED_AT, WRITES_TAKEN_FROM
-from graphkit._records.checkpoint import Checkpoint, new_id
+from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
@@ -274,7 +274,7 @@ def _put_head(
     }
     builder = Checkpoint.builder(found).metadata({**metadata, "source": "fork"}).createdAt(created_at)
     if not keep_id:
-        builder = builder.id(new_id()).parentId(found.id)
+        builder = builder.id(generate_id()).parentId(found.id)
     here = saver.put(new, builder.build())
     writes = well_formed_writes(saver.get_writes(at), at.thread)
     waits = {key: stop for key, stop in writes.items() if key.startswith(INTERRUPT)}

@@ -15,7 +15,15 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver, public_metadata
-from graphkit._saver.writes import ANSWER, UPDATE, failure_in, progress_of, status_of, time_or_none, waiting_interrupts
+from graphkit._saver.writes import (
+    ANSWER,
+    UPDATE,
+    derive_status,
+    failure_in,
+    progress_of,
+    time_or_none,
+    waiting_interrupts,
+)
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import CheckpointId, Directory, MaybeApp, Namespace, Thread
 from graphkit.cli.placeholder_types import looks_without_types
@@ -99,7 +107,7 @@ def _facts(saver: BaseCheckpointSaver, at: RunnableConfig, found: Checkpoint) ->
     recorded = {name: value for name, value in writes.items() if name.startswith(_RECORDED) and value is not None}
     return {
         "thread": at.thread, "ns": at.checkpoint_ns, "id": found.id, "parent": found.parent_id,
-        "node": found.node_id, "next": found.next_node_id, "status": status_of(found.next_node_id, writes),
+        "node": found.node_id, "next": found.next_node_id, "status": derive_status(found.next_node_id, writes),
         "created": found.created_at, "tags": list(saver.tags_of(at)),
         "metadata": public_metadata(found.metadata), "waiting": stops, "progress": progress_told(writes),
         "failure": failure_in(at, writes), "recorded": recorded,

@@ -80,9 +80,9 @@ def prune(
 
 
 def _going(saver: BaseCheckpointSaver, thread_id: str, options: dict[str, Any]) -> int:
-    retention = Retention(*options.values())
+    retention = Retention(**options)
     spaces = [RunnableConfig(thread_id, checkpoint_ns=ns) for ns in saver.namespaces(thread_id)]
-    return sum(len(retention.going(saver.history(at))) for at in spaces)
+    return sum(len(retention.select_removable(saver.history(at))) for at in spaces)
 
 
 def _count(saver: BaseCheckpointSaver, thread_id: str) -> int:

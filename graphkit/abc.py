@@ -1,32 +1,76 @@
-"""The public door for people who implement something: a saver, a serializer, an action, a channel."""
+"""The contracts, for people who implement one: a saver, a serializer, an action or a channel.
+
+Savers also find here what the savers of graphkit use: pending writes and the status that follows
+from them, retention, run locks and watches. `graphkit.codec` has the codec for savers that store
+bytes, and `graphkit.values` the read-only values of a state. docs/writing-a-saver.md is the guide.
+
+Except for the contracts themselves, this module is provisional until 1.0: its names may change
+between minor versions.
+"""
 
 from graphkit._public_names import set_public_module
+from graphkit._records.checkpoint import generate_id as generate_id
+from graphkit._records.config import ConfigLike as ConfigLike
 from graphkit._saver.base import (
     BaseCheckpointSaver as BaseCheckpointSaver,
     HasVersions as HasVersions,
     InterruptableAction as InterruptableAction,
     InterruptibleAction as InterruptibleAction,
     StateSerializer as StateSerializer,
+    ThreadLike as ThreadLike,
     copy_thread as copy_thread,
+    make_checkpoint_info as make_checkpoint_info,
+    resolve_thread_id as resolve_thread_id,
+    run_in_thread as run_in_thread,
 )
-from graphkit._saver.watch import Change as Change, Watch as Watch
-from graphkit._saver.writes import check_tags as check_tags, check_writes as check_writes
+from graphkit._saver.retention import Retention as Retention
+from graphkit._saver.run_lock import get_held_run_locks as get_held_run_locks
+from graphkit._saver.watch import (
+    Change as Change,
+    ChangeKind as ChangeKind,
+    Watch as Watch,
+    is_namespace_inside as is_namespace_inside,
+)
+from graphkit._saver.writes import (
+    LatestCheckpoint as LatestCheckpoint,
+    check_tags as check_tags,
+    check_writes as check_writes,
+    derive_status as derive_status,
+    find_failure as find_failure,
+    find_waiting_interrupts as find_waiting_interrupts,
+    iter_changes as iter_changes,
+)
 from graphkit._values.channels import Channel as Channel, Reducer as Reducer, RemoveIdentifier as RemoveIdentifier
 
 __all__ = [
     "BaseCheckpointSaver",
     "Change",
+    "ChangeKind",
     "Channel",
+    "ConfigLike",
     "HasVersions",
     "InterruptableAction",
     "InterruptibleAction",
+    "LatestCheckpoint",
     "Reducer",
     "RemoveIdentifier",
+    "Retention",
     "StateSerializer",
+    "ThreadLike",
     "Watch",
     "check_tags",
     "check_writes",
     "copy_thread",
+    "derive_status",
+    "find_failure",
+    "find_waiting_interrupts",
+    "generate_id",
+    "get_held_run_locks",
+    "is_namespace_inside",
+    "iter_changes",
+    "make_checkpoint_info",
+    "resolve_thread_id",
+    "run_in_thread",
 ]
 
 set_public_module(globals(), __name__)

@@ -1,7 +1,7 @@
 """MemorySaver: histories in the memory of this process, as fast as a saver can be. Ports langgraph4j's class.
 
 Values in a state are immutable, so checkpoints are kept as they are and share all that did not change. Only application
-objects that are mutable themselves (`PRIVATE`, see `graphkit._values.frozen`) are copied: as they come from a caller's
+objects that are mutable themselves (`PRIVATE`, see `graphkit.values`) are copied: as they come from a caller's
 hand, and as they are handed out.
 """
 
@@ -14,16 +14,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
-from graphkit._records.checkpoint import Checkpoint, Tag
-from graphkit._records.config import ConfigLike, RunnableConfig
-from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
-from graphkit._saver.base import BaseCheckpointSaver, ThreadLike, make_checkpoint_info, resolve_thread_id
-from graphkit._saver.retention import Retention
-from graphkit._saver.writes import check_tags, check_writes
-from graphkit._values.codec import Codec
-from graphkit._values.frozen import PLAIN, PRIVATE, FrozenDict, freeze, kind_of, private_copy
-from graphkit._values.state import REMOVED, SET
+from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, Tag, WaitingInterrupt
+from graphkit.abc import (
+    BaseCheckpointSaver,
+    ConfigLike,
+    Retention,
+    ThreadLike,
+    check_tags,
+    check_writes,
+    make_checkpoint_info,
+    resolve_thread_id,
+)
+from graphkit.codec import Codec
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
+from graphkit.values import PLAIN, PRIVATE, REMOVED, SET, FrozenDict, freeze, kind_of, private_copy
 
 _EMPTY = FrozenDict()
 

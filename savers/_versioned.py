@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from graphkit._records.checkpoint import Tag
-from graphkit._records.config import ConfigLike, RunnableConfig
-from graphkit._saver.base import HasVersions, ThreadLike, resolve_thread_id
-from graphkit._values.frozen import FrozenDict
+from graphkit import RunnableConfig, Tag
+from graphkit.abc import ConfigLike, HasVersions, ThreadLike, resolve_thread_id
 from graphkit.errors import CheckpointNotFoundError
+from graphkit.values import FrozenDict
 from savers._memory import MemorySaver, _History
 
 

@@ -11,12 +11,8 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Self
 
-from graphkit._java_names import snake_to_camel
-from graphkit._records.checkpoint import Checkpoint, Tag
-from graphkit._records.config import ConfigLike, RunnableConfig
-from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
-from graphkit._saver.base import BaseCheckpointSaver, HasVersions, ThreadLike
-from graphkit._saver.watch import Change, Watch
+from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, Tag, WaitingInterrupt
+from graphkit.abc import BaseCheckpointSaver, Change, ConfigLike, HasVersions, ThreadLike, Watch
 from graphkit.errors import CheckpointerConfigurationError
 
 
@@ -43,8 +39,8 @@ class SaverWrapper(BaseCheckpointSaver):
         for name in [name for name in vars(cls) if not name.startswith("_")]:
             twin = getattr(BaseCheckpointSaver, f"a{name}", None)
             if twin is not None and f"a{name}" not in vars(cls):
-                setattr(cls, f"a{name}", twin)
-                setattr(cls, snake_to_camel(f"a{name}"), twin)
+                for spelling in _spellings_of(twin):
+                    setattr(cls, spelling, twin)
 
     # The four
 
@@ -274,6 +270,12 @@ class VersionedSaverWrapper(SaverWrapper, HasVersions):
 
     def get_version(self, config: ConfigLike = None) -> str | None:
         return self.delegate.get_version(config)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _spellings_of(method: Callable[..., Any]) -> Sequence[str]:
+    """Return the names of a method of the contract: the Python name and the Java name, where it has one."""
+    return [name for name in dir(BaseCheckpointSaver) if getattr(BaseCheckpointSaver, name) is method]
 
 
 @functools.cache

@@ -69,9 +69,9 @@ class NodeContext:
         self.answers = answers
         self.interrupt_calls = 0
         self.attempt = 1
-        self.get_held_run_locks = get_held_run_locks
+        self.held_locks = held_locks
         """The keys of the run locks that the run and its outer runs hold; see
-        `run_lock.get_held_run_locks`."""
+        `get_held_run_locks`."""
         self.key = key
         """Identifies this node execution within the thread; a repetition after a crash has the same
         key."""

@@ -24,7 +24,7 @@ from graphkit._saver.writes import (
     check_tags,
     check_writes,
     derive_status,
-    failure_in,
+    find_failure,
     find_waiting_interrupts,
     is_fork,
     iter_changes,
@@ -175,7 +175,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             waiting = self.interrupts(latest.thread_id)
         elif writes:
             waiting = waiting_interrupts(here, writes)
-        return HistorySummary(latest, count, tags, tuple(waiting), failure_in(here, writes))
+        return HistorySummary(latest, count, tags, tuple(waiting), find_failure(here, writes))
 
     def put_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
         """Record values beside the checkpoint that the config names (or the latest), merged over those already there.
@@ -775,7 +775,8 @@ def _whole_history(saver: BaseCheckpointSaver, config: RunnableConfig) -> Iterat
 
 
 async def run_in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    import asyncio  # 25 ms to import, and only async callers need it
+    """Call a function in a worker thread and return its result, without blocking the event loop."""
+    import asyncio  # takes 25 ms to import, and only async callers need it
 
     return await asyncio.to_thread(call, *args, **kwargs)
 

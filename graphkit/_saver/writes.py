@@ -200,7 +200,7 @@ def waiting_interrupts(config: RunnableConfig, writes: Mapping[str, Any]) -> lis
     return found
 
 
-def failure_in(config: RunnableConfig, writes: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def find_failure(config: RunnableConfig, writes: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Why a run ended at the checkpoint that the config names; None if it did not fail, or if that is malformed."""
     failure = writes.get(FAILURE)
     if failure is None or isinstance(failure, Mapping):

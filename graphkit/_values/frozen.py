@@ -43,6 +43,7 @@ def _refuse(copier: str) -> Callable[..., Never]:
     """Make the method that stands in for every mutator of a class."""
 
     def read_only(*_args: object, **_kwargs: object) -> Never:
+        """Raise a TypeError: the value is read-only."""
         raise TypeError(
             f"a state is read-only: return an update from the node instead, "
             f"or change a copy of your own, which {copier}(x) makes"

@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
-from graphkit._saver.watch import Change, ChangeKind
-from graphkit._saver.writes import iter_changes
-from graphkit._values.codec import MalformedDataError
+from graphkit.abc import Change, ChangeKind, iter_changes
+from graphkit.codec import MalformedDataError
 from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
 from savers._filesystem import log, payloads
 from savers._filesystem.log_reader import LogReader
 
 if TYPE_CHECKING:
-    from graphkit._records.output import CheckpointInfo
+    from graphkit import CheckpointInfo
     from savers._filesystem.payloads import StoredCheckpoint
 
 Info = Callable[[LogReader, "StoredCheckpoint"], "CheckpointInfo"]

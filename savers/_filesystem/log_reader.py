@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from graphkit._records.checkpoint import Checkpoint
-from graphkit._saver.base import StateSerializer
-from graphkit._values.codec import MalformedDataError
-from graphkit._values.frozen import PRIVATE, FrozenDict, freeze, private_copy
+from graphkit import Checkpoint
+from graphkit.abc import StateSerializer
+from graphkit.codec import MalformedDataError
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerError,
     CheckpointFormatError,
     CheckpointStorageError,
 )
+from graphkit.values import PRIVATE, FrozenDict, freeze, private_copy
 from savers import _delta as delta
 from savers._filesystem import log, payloads
 from savers._filesystem.io import boot_number
@@ -33,7 +33,7 @@ from savers._filesystem.payloads import StoredCheckpoint
 _LOOKED_AT: Final = 8 << 10
 
 if TYPE_CHECKING:
-    from graphkit._values.codec import Codec
+    from graphkit.codec import Codec
     from savers._filesystem.io import FileIO
 
 

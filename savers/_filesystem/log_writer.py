@@ -11,17 +11,17 @@ from operator import is_
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from graphkit._values.frozen import PRIVATE, FrozenDict, FrozenList, kind_of, private_copy
 from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
+from graphkit.values import PRIVATE, FrozenDict, FrozenList, kind_of, private_copy
 from savers import _delta as delta
 from savers._filesystem import layout, log, payloads
 from savers._filesystem.log_reader import LogReader
 from savers._filesystem.payloads import StoredCheckpoint
 
 if TYPE_CHECKING:
-    from graphkit._records.checkpoint import Checkpoint
-    from graphkit._values.codec import Codec
-    from graphkit._values.state import Changes
+    from graphkit import Checkpoint
+    from graphkit.codec import Codec
+    from graphkit.values import Changes
     from savers._compression import Compression
     from savers._filesystem.io import FileIO
 

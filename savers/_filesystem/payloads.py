@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from msgpack import Packer, unpackb
 
-from graphkit._values.frozen import FrozenDict
 from graphkit.errors import CheckpointCorruptionError
+from graphkit.values import FrozenDict
 from savers._filesystem.frame import KEY, Frame
 
 Pack = Callable[[object, str], bytes]

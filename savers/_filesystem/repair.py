@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, cast, final
 
-from graphkit._records.checkpoint import generate_id
+from graphkit.abc import generate_id
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerError,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgpack import ExtType, unpackb
 
-from graphkit._values.frozen import FrozenDict
 from graphkit.errors import CheckpointCorruptionError
+from graphkit.values import FrozenDict
 from savers import _delta as delta
 from savers._filesystem import log, payloads
 

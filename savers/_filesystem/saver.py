@@ -11,22 +11,24 @@ from functools import partial, wraps
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar, final
 
-from graphkit._records.checkpoint import Checkpoint, Tag
-from graphkit._records.config import ConfigLike, RunnableConfig
-from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
-from graphkit._saver.base import (
+from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, Tag, WaitingInterrupt
+from graphkit.abc import (
     BaseCheckpointSaver,
+    ConfigLike,
     HasVersions,
+    LatestCheckpoint,
+    Retention,
     StateSerializer,
     ThreadLike,
+    check_tags,
+    check_writes,
+    derive_status,
+    find_waiting_interrupts,
+    get_held_run_locks,
     resolve_thread_id,
     run_in_thread,
 )
-from graphkit._saver.retention import Retention
-from graphkit._saver.run_lock import get_held_run_locks
-from graphkit._saver.writes import LatestCheckpoint, check_tags, check_writes, derive_status, find_waiting_interrupts
-from graphkit._values.codec import Codec
-from graphkit._values.frozen import FrozenDict, private_copy
+from graphkit.codec import Codec
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointCorruptionError,
@@ -36,6 +38,7 @@ from graphkit.errors import (
     CheckpointNotFoundError,
     CheckpointStorageError,
 )
+from graphkit.values import FrozenDict, private_copy
 from savers._compression import Compression, checked
 from savers._filesystem import log, rewrite
 from savers._filesystem.io import FileIO
@@ -46,7 +49,7 @@ from savers._filesystem.store import WAS_REMOVED, Store
 from savers._filesystem.sync import Flusher, Ticket, give_back, sync, take_ticket
 
 if TYPE_CHECKING:
-    from graphkit._saver.watch import Watch
+    from graphkit.abc import Watch
     from savers._filesystem.repair import RepairReport
     from savers._filesystem.verify import Progress, StoreReport
 

@@ -13,7 +13,7 @@ from logging import getLogger
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
-from graphkit._records.checkpoint import generate_id
+from graphkit.abc import generate_id
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointCorruptionError,
@@ -32,8 +32,8 @@ from savers._filesystem.marker import Marker, pack_marker, read_marker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from graphkit._saver.base import StateSerializer
-    from graphkit._values.codec import Codec
+    from graphkit.abc import StateSerializer
+    from graphkit.codec import Codec
     from savers._compression import Compression
     from savers._filesystem.io import FileIO
 

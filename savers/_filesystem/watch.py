@@ -15,14 +15,14 @@ from logging import getLogger
 from time import monotonic
 from typing import TYPE_CHECKING, Final, final
 
-from graphkit._saver.watch import Change, Watch, is_namespace_inside
+from graphkit.abc import Change, Watch, is_namespace_inside
 from graphkit.errors import CheckpointerError, CheckpointFormatError, CheckpointStorageError
 from savers._filesystem import layout, rewrite
 from savers._filesystem.file_events import Events, is_locked, remote_kind
 from savers._filesystem.log_follower import Bookmark, Info, LogFollower
 
 if TYPE_CHECKING:
-    from graphkit._records.config import RunnableConfig
+    from graphkit import RunnableConfig
     from savers._filesystem.store import Store
 
 _OPEN: Final = 64

@@ -19,10 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from graphkit._records.checkpoint import Checkpoint
-from graphkit._values.frozen import PLAIN, FrozenDict, FrozenList, freeze
-from graphkit._values.state import REMOVED, SET, Changes
+from graphkit import Checkpoint
 from graphkit.errors import CheckpointSerializationError
+from graphkit.values import PLAIN, REMOVED, SET, Changes, FrozenDict, FrozenList, freeze
 from savers import _delta as delta
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from graphkit._records.config import RunnableConfig
+from graphkit import RunnableConfig
 from savers.langgraph.saver import FileSystemCheckpointSaver
 from savers.langgraph.sources import Found, Place, Source, as_it_is, postgres_source, sqlite_source
 

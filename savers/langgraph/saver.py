@@ -19,11 +19,9 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from graphkit._records.checkpoint import Checkpoint
-from graphkit._records.config import RunnableConfig
-from graphkit._records.output import CheckpointInfo
-from graphkit._values.frozen import freeze
+from graphkit import Checkpoint, CheckpointInfo, RunnableConfig
 from graphkit.errors import CheckpointConflictError
+from graphkit.values import freeze
 from savers._filesystem import FileSystemSaver
 from savers.langgraph.async_methods import AsyncTwins
 from savers.langgraph.channels import (

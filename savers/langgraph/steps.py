@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any, Final
 
-from graphkit._records.config import END, START
+from graphkit import END, START
 from savers.langgraph.channels import SEEN
 
 NEXT: Final = "langgraph:"

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
 
-from graphkit._records.checkpoint import Checkpoint
-from graphkit._records.config import RunnableConfig
-from graphkit._values.frozen import FrozenList
+from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointNotFoundError
+from graphkit.values import FrozenList
 from savers.langgraph.channels import WRITES, Encoder
 
 if TYPE_CHECKING:

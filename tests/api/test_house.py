@@ -94,6 +94,13 @@ def test_every_module_of_graphkit_has_a_layer():
     assert modules == {name for layer in layers() for name in layer}
 
 
+def test_savers_may_import_no_private_module_of_graphkit():
+    contracts = pyproject()["tool"]["importlinter"]["contracts"]
+    (forbidden,) = (contract["forbidden_modules"] for contract in contracts if contract["id"] == "public-names")
+    private = [name for layer in layers() for name in layer if name.startswith("_")]
+    assert sorted(forbidden) == sorted(f"graphkit.{name}" for name in private)
+
+
 def order_of_names(name):
     """Constants, then classes, then functions, each by name: as ruff sorts them."""
     return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
@@ -134,7 +141,7 @@ def test_the_annotations_of_public_classes_resolve(module):
 
 
 def public_objects():
-    for package in PACKAGES:
+    for package in MODULES:
         for name in package.__all__:
             thing = getattr(package, name)
             if inspect.isclass(thing) or inspect.isfunction(thing):

@@ -19,7 +19,7 @@ from graphkit._saver.writes import (
     ANSWER,
     UPDATE,
     derive_status,
-    failure_in,
+    find_failure,
     progress_of,
     time_or_none,
     waiting_interrupts,
@@ -110,7 +110,7 @@ def _facts(saver: BaseCheckpointSaver, at: RunnableConfig, found: Checkpoint) ->
         "node": found.node_id, "next": found.next_node_id, "status": derive_status(found.next_node_id, writes),
         "created": found.created_at, "tags": list(saver.tags_of(at)),
         "metadata": public_metadata(found.metadata), "waiting": stops, "progress": progress_told(writes),
-        "failure": failure_in(at, writes), "recorded": recorded,
+        "failure": find_failure(at, writes), "recorded": recorded,
     }  # fmt: skip
 
 

@@ -40,7 +40,7 @@ from graphkit.errors import (
 )
 from graphkit.values import FrozenDict, private_copy
 from savers._compression import Compression, checked
-from savers._filesystem import log, rewrite
+from savers._filesystem import catalog, lifecycle, log, rewrite
 from savers._filesystem.io import FileIO
 from savers._filesystem.log_reader import LogReader
 from savers._filesystem.log_writer import LogWriter, pack_writes
@@ -201,12 +201,12 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             finished = self._finish_what_was_begun(thread_id, history)
             live = history.refresh_to_write()
             checkpoints = self._listed(history) if live else []
-            version = rewrite.release(self._store, thread_id)
+            version = lifecycle.release(self._store, thread_id)
             history.close()
             if version is None:
                 failed = self._store.begun_releases.pop(thread_id, None)
                 finished = failed if finished is None else finished
-                if finished in rewrite.versions(self._store, thread_id):
+                if finished in catalog.versions(self._store, thread_id):
                     # An earlier release died or failed before its caller was told of the version.
                     return self.tag(RunnableConfig(thread_id), finished)
         return Tag(thread_id, checkpoints, version)
@@ -217,7 +217,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
         thread_id = resolve_thread_id(thread)
         return [
-            namespace for namespace in rewrite.namespaces(self._store, thread_id) if self._latest(thread_id, namespace)
+            namespace for namespace in catalog.namespaces(self._store, thread_id) if self._latest(thread_id, namespace)
         ]
 
     def _latest(self, thread_id: str, namespace: str) -> StoredCheckpoint | None:
@@ -252,7 +252,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         Of a history with tags all are taken apart.
         """
         config = RunnableConfig.of(config)
-        if config.checkpoint_ns and rewrite.unfinished_release(self._store, config.thread) is not None:
+        if config.checkpoint_ns and catalog.unfinished_release(self._store, config.thread) is not None:
             return None
         with self._store.log_summary(config.thread, config.checkpoint_ns) as found:
             if found.read():
@@ -359,7 +359,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     def _interrupts_of(self, thread: str) -> Sequence[WaitingInterrupt]:
         latest: dict[str, LatestCheckpoint] = {}
-        for namespace in rewrite.namespaces(self._store, thread):
+        for namespace in catalog.namespaces(self._store, thread):
             with self._store.log_summary(thread, namespace) as history:
                 entry = history.find_latest() if history.refresh() else None
                 if not namespace and history.closed_by is not None:
@@ -397,7 +397,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     @_at_the_edge("read")
     def threads(self, *, released: bool = False) -> Sequence[str]:
-        return rewrite.threads(self._store, released=released)
+        return catalog.threads(self._store, released=released)
 
     @_at_the_edge("delete")
     def delete(self, thread: ThreadLike = None) -> bool:
@@ -406,7 +406,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             return False
         with self._exclusive(thread_id) as keep_lock:
             with self._store.write_lock(thread_id):
-                found = rewrite.delete(self._store, thread_id, keep_lock=keep_lock)
+                found = lifecycle.delete(self._store, thread_id, keep_lock=keep_lock)
             # Space is free when the last descriptor is closed.
             self._store.close_thread(thread_id)
             return found
@@ -495,7 +495,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     @_at_the_edge("read")
     def size(self, thread: ThreadLike = None) -> int:
         """The bytes of all files of a thread, or of the whole store (None)."""
-        return rewrite.size(self._store, None if thread is None else resolve_thread_id(thread))
+        return catalog.size(self._store, None if thread is None else resolve_thread_id(thread))
 
     def register_types(self, *types: type) -> None:
         self._codec.register(*types)
@@ -555,7 +555,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     def _finish(self, thread_id: str) -> None:
         """Finish a release or a delete that somebody began, under the locks."""
-        for namespace in rewrite.namespaces(self._store, thread_id):
+        for namespace in catalog.namespaces(self._store, thread_id):
             history = self._store.fresh(thread_id, namespace)
             try:
                 self._finish_what_was_begun(thread_id, history)
@@ -593,7 +593,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     def _compact(self, thread_id: str) -> int:
         freed = 0
-        for namespace in rewrite.namespaces(self._store, thread_id):
+        for namespace in catalog.namespaces(self._store, thread_id):
             history = self._store.live(thread_id, namespace)
             with history.mutex, self._store.write_lock(thread_id):
                 self._ready(history)
@@ -620,13 +620,13 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     @_at_the_edge("read")
     def versions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
-        return rewrite.versions(self._store, resolve_thread_id(thread))
+        return catalog.versions(self._store, resolve_thread_id(thread))
 
     @_at_the_edge("read")
     def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
         config = RunnableConfig.of(config)
-        ending = rewrite.unfinished_release(self._store, config.thread)
-        versions = rewrite.versions(self._store, config.thread)
+        ending = catalog.unfinished_release(self._store, config.thread)
+        versions = catalog.versions(self._store, config.thread)
         if version is None and versions:
             version = versions[-1]
         if version is None or version not in versions:
@@ -718,7 +718,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         if not history.refresh():
             return False
         # The end of the root's log decides about the namespaces, too.
-        return not history.namespace or rewrite.unfinished_release(self._store, history.thread_id) is None
+        return not history.namespace or catalog.unfinished_release(self._store, history.thread_id) is None
 
     def _ready(self, history: LogWriter) -> None:
         """Bring a log up to date for an append; the caller holds its mutex and the short lock.
@@ -751,9 +751,9 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         if not history.refresh_to_write() and history.closed_by is not None:
             if history.closed_by.type == log.RELEASE:
                 version = history.read_closing_version()
-                rewrite.finish_release(self._store, thread_id, version)
+                lifecycle.finish_release(self._store, thread_id, version)
             else:
-                rewrite.delete(self._store, thread_id, keep_lock=True)
+                lifecycle.delete(self._store, thread_id, keep_lock=True)
             history.close()
         return version
 
@@ -790,8 +790,8 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     def _logs_of(self, thread_id: str, namespace: str) -> Iterator[LogReader]:
         """The live history of a namespace, then its versions, the newest first."""
         yield self._store.live(thread_id, namespace)
-        ending = rewrite.unfinished_release(self._store, thread_id)
-        for version in reversed(rewrite.versions(self._store, thread_id)):
+        ending = catalog.unfinished_release(self._store, thread_id)
+        for version in reversed(catalog.versions(self._store, thread_id)):
             yield self._store.version(thread_id, namespace, version, is_ending=version == ending)
 
     def _state_in(self, history: LogReader, fid: int, entry: StoredCheckpoint) -> FrozenDict | None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from graphkit.abc import Change, Watch, is_namespace_inside
 from graphkit.errors import CheckpointerError, CheckpointFormatError, CheckpointStorageError
-from savers._filesystem import layout, rewrite
+from savers._filesystem import catalog, layout
 from savers._filesystem.file_events import Events, is_locked, remote_kind
 from savers._filesystem.log_follower import Bookmark, Info, LogFollower
 
@@ -351,7 +351,7 @@ class FileWatch(Watch):
         thread = self._thread(name)
         if thread is None or not inner:
             return None if thread is None else (thread, "")
-        namespace = rewrite._id_in(self._store, layout.join(self._store.root, name, inner), [layout.LOG], "ns")  # noqa: SLF001
+        namespace = catalog.find_id(self._store, layout.join(self._store.root, name, inner), [layout.LOG], "ns")
         return None if namespace is None else (thread, namespace)
 
     def _thread(self, name: str) -> str | None:
@@ -361,8 +361,8 @@ class FileWatch(Watch):
         if known is not None:
             return known
         directory = layout.join(self._store.root, name)
-        logs = rewrite._logs_of_thread(self._store, directory, released=True)  # noqa: SLF001 - of the same package
-        return rewrite._id_in(self._store, directory, logs, "thread")  # noqa: SLF001
+        logs = catalog.logs_of_thread(self._store, directory, released=True)
+        return catalog.find_id(self._store, directory, logs, "thread")
 
     # Run locks
 

@@ -12,7 +12,7 @@ import pytest
 
 from graphkit import CheckpointCorruptionError, CheckpointerError, CheckpointStorageError
 from savers import FileSystemSaver
-from savers._filesystem import frame, log, rewrite, saver as saver_module, store, sync
+from savers._filesystem import frame, lifecycle, log, rewrite, saver as saver_module, store, sync
 from savers._filesystem.log_writer import LogWriter
 from tests.disk import crashes
 from tests.disk.crashes import PLACE, Crashes, config_of, fixed, made, view
@@ -184,7 +184,7 @@ def without_looking_at_what_others_wrote():
 @contextmanager
 def without_a_durable_tombstone():
     original, inside = SimFS.fsync, []
-    delete = rewrite.delete
+    delete = lifecycle.delete
 
     def fsync(self, fd):
         if not inside:
@@ -197,7 +197,7 @@ def without_a_durable_tombstone():
         finally:
             inside.pop()
 
-    with mock.patch.object(SimFS, "fsync", fsync), mock.patch.object(rewrite, "delete", deleting):
+    with mock.patch.object(SimFS, "fsync", fsync), mock.patch.object(lifecycle, "delete", deleting):
         yield
 
 

@@ -12,10 +12,8 @@ The header and the description are not needed: the directory's name proves whose
 from __future__ import annotations
 
 import os
-from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, cast, final
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from graphkit.abc import generate_id
 from graphkit.errors import (
@@ -26,33 +24,19 @@ from graphkit.errors import (
     CheckpointStorageError,
     ThreadBusyError,
 )
-from savers import _delta as delta
-from savers._filesystem import layout, log, payloads, rewrite
+from savers._filesystem import layout, log, rewrite
 from savers._filesystem.correction import CorrectedIO, find_corrections
-from savers._filesystem.log_reader import Index
+from savers._filesystem.log_checker import Examined, check_file, examined, namespace_of, owner_of
 from savers._filesystem.log_writer import aside_name, put_aside
-from savers._filesystem.replay import Replay
-from savers._filesystem.verify import (
-    Examined,
-    FileReport,
-    Meter,
-    Progress,
-    check_file,
-    check_marker,
-    description,
-    examined,
-    files_of,
-    namespace_of,
-    owner_of,
-    threads_of,
-)
+from savers._filesystem.reports import FileRepair, FileReport, Progress, RepairReport
+from savers._filesystem.salvage import HEAD, NOWHERE, Salvage, identify
+from savers._filesystem.verify import Meter, check_marker, files_of, threads_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from savers._filesystem.io import FileIO
-    from savers._filesystem.payloads import StoredCheckpoint
     from savers._filesystem.store import Store
 
 _REFUSALS: Final = (
@@ -62,87 +46,6 @@ _REFUSALS: Final = (
     CheckpointStorageError,
 )
 """Why a log cannot be repaired; the report says so, and the others are repaired."""
-_PAIR: Final = 2
-_HEAD: Final = 1 << 14
-_NOWHERE: Final = 0
-"""A position that no value's bytes have: that of the file's header."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Lost:
-    """Something that could not be rebuilt."""
-
-    offset: int
-    """Where it stood in the log, which is set aside."""
-    checkpoint_id: str | None
-    """The checkpoint that is lost or, for a value or a tag beside one, that it belonged to; None: nobody can tell."""
-    reason: str
-    records: int | None = 1
-    """How many records are lost here; None: the damage reaches to the end of the log, and nobody can tell."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class FileRepair:
-    """What was done to one log, or would be."""
-
-    before: FileReport
-    thread_id: str | None = None
-    """Whose log it is; None: no readable file tells."""
-    kept: int = 0
-    """Checkpoints."""
-    lost: tuple[Lost, ...] = ()
-    set_aside: str = ""
-    """Where the old bytes are now, below the store's directory."""
-    refused: str = ""
-    """Why nothing was done."""
-    unfinished: Literal["", "release", "delete"] = ""
-    """What the log says was begun and not finished; the repair finishes it."""
-    corrected: tuple[int, ...] = ()
-    """The positions of bytes in which one bit was wrong and is right in the new log; nothing is lost by these."""
-
-    @property
-    def is_total_loss(self) -> bool:
-        """Whether the log was damaged and not one checkpoint of it could be kept."""
-        return self.before.state == "damaged" and not self.kept and not self.refused
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class RepairReport:
-    """What `repair` did, or would do. Files that were well are not listed."""
-
-    files: tuple[FileRepair, ...]
-    dry_run: bool = False
-    """Whether nothing was changed: all the rest says what a repair would do."""
-    finished: tuple[str, ...] = ()
-    """Threads whose release or delete was finished."""
-    removed: tuple[str, ...] = ()
-    """Leftovers that were removed."""
-    marker: FileReport | None = None
-    """The store's marker file, if it was damaged and is rewritten."""
-
-    @property
-    def changed(self) -> bool:
-        """Whether anything was done."""
-        is_repaired = any(not file.refused for file in self.files)
-        return bool(self.finished or self.removed or self.marker or is_repaired)
-
-    @property
-    def ok(self) -> bool:
-        """Whether all of it can be read now, whatever was lost; see `total_losses`."""
-        return not any(file.refused for file in self.files)
-
-    @property
-    def total_losses(self) -> tuple[FileRepair, ...]:
-        """The damaged logs of which nothing could be kept: restore them from a backup."""
-        return tuple(file for file in self.files if file.is_total_loss)
-
-    @property
-    def lost(self) -> tuple[Lost, ...]:
-        """All that could not be rebuilt."""
-        return tuple(lost for file in self.files for lost in file.lost)
 
 
 def repair(
@@ -294,7 +197,7 @@ def _set_aside_incomplete(store: Store, path: str, report: FileReport, *, dry_ru
     fd = store.io.open(path)
     try:
         size = store.io.fstat(fd).st_size
-        holds_something = size > _HEAD or store.io.read_at(fd, 0, size).strip(b"\0")
+        holds_something = size > HEAD or store.io.read_at(fd, 0, size).strip(b"\0")
         if holds_something and dry_run:
             aside = aside_name(store.io, fd, 0, size, directory, name)
         elif holds_something:
@@ -355,7 +258,7 @@ def _cut_off(
     directory = os.path.dirname(history.path)
     if dry_run:
         history.examine()
-        generation = _identify(store, history, history.end)
+        generation = identify(store, history, history.end)
         name = f"{layout.TORN}{generation}-{report.offset}"
         aside = aside_name(history.io, history.fd, report.offset, history.end, directory, name)
     else:
@@ -376,12 +279,12 @@ def _salvage(store: Store, history: Examined, report: FileReport, *, dry_run: bo
     history.examine()
     size = history.end
     directory = os.path.dirname(history.path)
-    generation = _identify(store, history, size)
+    generation = identify(store, history, size)
     version = layout.parse_version(os.path.basename(history.path))
     corrections = find_corrections(history.io, history.fd, history.fid, size)
     if corrections:
         history.io = cast("FileIO", CorrectedIO(store.io, corrections))
-    found = _Salvage(history)
+    found = Salvage(history)
     found.search(size)
     entries = found.index.checkpoints
     name = f"{layout.DAMAGED}{generation}-{history.fid:08x}"
@@ -393,7 +296,7 @@ def _salvage(store: Store, history: Examined, report: FileReport, *, dry_run: bo
             store.io.fsync_dir(directory)
         if entries or version is not None:
             ending = (log.RELEASE, version) if version is not None else found.ending
-            rewrite.keep(store, history, entries, lost_offset=_NOWHERE, ending=ending)
+            rewrite.keep(store, history, entries, lost_offset=NOWHERE, ending=ending)
         else:
             history.io.unlink(history.path)
             history.io.fsync_dir(directory)
@@ -413,140 +316,3 @@ def _unfinished(ending: tuple[int, int] | None) -> Literal["", "release", "delet
     if ending is None:
         return ""
     return "release" if ending[0] == log.RELEASE else "delete"
-
-
-def _identify(store: Store, history: Examined, size: int) -> int:
-    """Find the file's id, by its header or by its records, and whether its states are opaque; its generation."""
-    header = None
-    with suppress(log.IncompleteLog, CheckpointerError):
-        header = log.read_header(history.path, history.io.read_at(history.fd, 0, min(size, _HEAD)))
-    if header is None:
-        fids = Counter[int]()
-        for frame in log.good_frames(history.io, history.fd, None, 0, size):
-            extent = log.extent_of(history.io.read_at(history.fd, frame.offset, log.FRAME_SIZE), frame.offset)
-            assert extent is not None
-            fids[extent.fid] += 1
-        fid = fids.most_common(1)[0][0] if fids else 0
-        header = log.Header(fid, 0, 0, layout.locate_thread(history.thread_id).digest)
-    history.header = header
-    history.fid = header.fid
-    history.version = header.major
-    meta = description(store, history.path)
-    if meta:
-        history.take_meta(meta)
-    return header.generation
-
-
-class _Salvage:
-    """What can be rebuilt from a damaged log."""
-
-    def __init__(self, history: Examined) -> None:
-        self.history = history
-        self.index = Index()
-        self.lost: list[Lost] = []
-        self.ending: tuple[int, int] | None = None
-        self._gaps = [(_NOWHERE, log.HEADER_SIZE)]
-        self._sound: dict[str, tuple[object, int, bool]] = {}
-
-    def search(self, size: int) -> None:
-        """Find the good records, and follow them."""
-        history = self.history
-        walk = Replay(history, lost_offset=_NOWHERE)
-        end, seq = log.HEADER_SIZE, -1
-        for frame in log.good_frames(history.io, history.fd, history.fid, 0, size):
-            if frame.seq <= seq:
-                continue
-            if frame.offset > end or frame.seq != seq + 1:
-                self._missing(end, frame.offset, frame.seq - seq - 1)
-            log.check_known(history.path, frame)
-            self._take(walk, frame)
-            end, seq = frame.end, frame.seq
-        if end < size:
-            self._missing(end, size, None)
-
-    def _missing(self, start: int, end: int, count: int | None) -> None:
-        """Note a gap between good records; `count` is None at the end of the log."""
-        self._gaps.append((start, end))
-        if count is None:
-            reason = f"the last {end - start} bytes are damaged"
-        else:
-            records = "1 record" if count == 1 else f"{count} records"
-            reason = f"{end - start} bytes of {records} are damaged"
-        self.lost.append(Lost(offset=start, checkpoint_id=None, reason=reason, records=count))
-
-    def _take(self, walk: Replay, frame: log.Frame) -> None:
-        path = self.history.path
-        try:
-            if frame.type == log.CHECKPOINT:
-                self._checkpoint(walk, frame)
-            elif frame.type in {log.RELEASE, log.TOMBSTONE}:
-                self.ending = (frame.type, payloads.decode_ending(path, frame))
-            elif frame.type == log.WRITE:
-                owner, values = payloads.decode_writes(path, frame)
-                if (entry := self._kept(frame, owner)) is not None:
-                    entry.add_writes(values, frame.offset)
-            elif frame.type == log.MARK:
-                owner, add, remove = payloads.decode_tags(path, frame)
-                if (entry := self._kept(frame, owner)) is not None:
-                    entry.tags = payloads.merge_tags(entry.tags, add, remove)
-        except CheckpointCorruptionError as error:
-            self._lose(frame.offset, None, error.reason)
-
-    def _kept(self, frame: log.Frame, id: str) -> StoredCheckpoint | None:
-        entry = self.index.find(id)
-        if entry is None:
-            self._lose(frame.offset, id, "what was recorded beside it is lost with it")
-        return entry
-
-    def _lose(self, offset: int, checkpoint_id: str | None, reason: str) -> None:
-        self.lost.append(Lost(offset=offset, checkpoint_id=checkpoint_id, reason=reason))
-
-    def _checkpoint(self, walk: Replay, frame: log.Frame) -> None:
-        try:
-            decoded = walk.step(frame)
-        except CheckpointCorruptionError as error:
-            self._lose(frame.offset, self._id_in(frame), error.reason)
-            return
-        target = decoded.target
-        if not self._is_sound(walk):
-            self._lose(frame.offset, decoded.checkpoint.id, "bytes of its values are damaged")
-            return
-        if target is not None and self.index.find(target) is None:
-            target = None  # What it replaced is lost: it stands for itself.
-        self.index.add(decoded.checkpoint, target)
-
-    def _id_in(self, frame: log.Frame) -> str | None:
-        try:
-            return payloads.id_text(payloads.unpack_payload(self.history.path, frame)[0])
-        except (CheckpointCorruptionError, TypeError, IndexError, KeyError):
-            return None
-
-    def _is_sound(self, walk: Replay) -> bool:
-        """Whether all bytes of the state lie in good records, and are what those say."""
-        assert walk.table is not None
-        sound = True
-        for name, value in walk.table.values.items():
-            known, size, good = self._sound.get(name, (None, 0, True))
-            if known is not value:
-                size, good = 0, value.block is None or self._is_whole(*value.block[:2])
-            # A value that has only grown has its first pieces from before.
-            pieces = value.pieces[size:]
-            good = good and all(
-                pieces[i] < 0 or self._is_whole(pieces[i], pieces[i + 1]) for i in range(0, len(pieces), _PAIR)
-            )
-            good = good and (known is value or self._is_as_told(walk, value))
-            self._sound[name] = value, len(value.pieces), good
-            sound = sound and good
-        return sound
-
-    def _is_as_told(self, walk: Replay, value: delta.Value) -> bool:
-        """Whether the bytes of a value are what the record says of them, whose own checksum is right."""
-        assert walk.checkpoint is not None
-        try:
-            (body,) = self.history.read_bodies([value], walk.checkpoint)
-            return delta.is_one(value, body)
-        except (CheckpointCorruptionError, *delta.MALFORMED):
-            return False
-
-    def _is_whole(self, start: int, length: int) -> bool:
-        return all(start >= end or start + length <= first for first, end in self._gaps)

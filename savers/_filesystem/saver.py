@@ -50,8 +50,7 @@ from savers._filesystem.sync import Flusher, Ticket, give_back, sync, take_ticke
 
 if TYPE_CHECKING:
     from graphkit.abc import Watch
-    from savers._filesystem.repair import RepairReport
-    from savers._filesystem.verify import Progress, StoreReport
+    from savers._filesystem.reports import Progress, RepairReport, StoreReport
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -96,12 +96,12 @@ class Value:
         self.shared = 0
         self.depth = 0
 
-    def named_by(self, keyframe: int, depth: int) -> None:
+    def set_base(self, keyframe: int, depth: int) -> None:
         """Note that a keyframe at this position has named all the pieces."""
         self.base, self.shared, self.depth = keyframe, len(self.pieces), depth
 
 
-def split(data: bytes, at: int) -> tuple[int, int, int]:
+def parse_header(data: bytes, at: int) -> tuple[int, int, int]:
     """The kind of the packed value at a position, its count, and the length of its header."""
     first = data[at]
     if 0x80 <= first <= 0xBF:  # noqa: PLR2004 - msgpack's fixmap, fixarray and fixstr
@@ -127,7 +127,7 @@ _SHORT: Final = {LIST: 0x90, MAP: 0x80, STR: 0xA0}
 _FIRST: Final = {LIST: 0xDC - 1, MAP: 0xDE - 1, STR: 0xD9, BIN: 0xC4}
 
 
-def header(kind: int, count: int) -> bytes:
+def pack_header(kind: int, count: int) -> bytes:
     """The header that a value's bytes leave out; the shortest form, which is what the packer writes."""
     if kind == OPAQUE:
         return b""
@@ -141,10 +141,10 @@ def header(kind: int, count: int) -> bytes:
     return struct.pack(">BI", first + 2, count)
 
 
-def is_one(value: Value, body: bytes) -> bool:
+def has_canonical_header(value: Value, body: bytes) -> bool:
     """Whether a value's kind and count make a header that tells the same of them; that of an opaque one has none."""
-    head = header(value.kind, value.count)
-    return value.kind == OPAQUE or split(head + body, 0) == (value.kind, value.count, len(head))
+    head = pack_header(value.kind, value.count)
+    return value.kind == OPAQUE or parse_header(head + body, 0) == (value.kind, value.count, len(head))
 
 
 class Table:
@@ -212,12 +212,12 @@ class Table:
             self.names = list(values)
 
     def _new(self, data: bytes, at: int, length: int, start: int) -> Value:
-        kind, count, skip = (OPAQUE, 0, 0) if self.opaque or not length else split(data, at)
+        kind, count, skip = (OPAQUE, 0, 0) if self.opaque or not length else parse_header(data, at)
         body = data[at + skip : at + length]
         size = len(body)
         return Value(kind, count, size, crc32(body), [start + at + skip, size] if size else [])
 
-    def only(self, name: str, ops: Sequence[Any], data: bytes, start: int) -> None:
+    def apply_to_key(self, name: str, ops: Sequence[Any], data: bytes, start: int) -> None:
         """As `apply`, for the one key that this table holds; the others are passed over."""
         at = i = 0
         while i < len(ops):
@@ -281,9 +281,9 @@ def _check_size(size: int) -> None:
         raise ValueError(f"a value of {size} bytes is longer than any value can be")
 
 
-def taken_apart(packed: bytes, *, opaque: bool) -> tuple[Value, bytes]:
+def split_value(packed: bytes, *, opaque: bool) -> tuple[Value, bytes]:
     """Return a packed value without pieces, and its bytes."""
-    kind, count, skip = (OPAQUE, 0, 0) if opaque or not packed else split(packed, 0)
+    kind, count, skip = (OPAQUE, 0, 0) if opaque or not packed else parse_header(packed, 0)
     body = packed[skip:]
     return Value(kind, count, len(body), crc32(body), []), body
 
@@ -304,7 +304,7 @@ def _cut(pieces: Sequence[int], first: int, last: int) -> list[int]:
 # Writing
 
 
-def emit(draft: Mapping[str, tuple[Any, ...]], names: Sequence[str]) -> tuple[list[Any], bytes]:
+def encode_draft(draft: Mapping[str, tuple[Any, ...]], names: Sequence[str]) -> tuple[list[Any], bytes]:
     """A draft as the ops and the data of a record whose keys stand in this order before it."""
     ops: list[Any] = []
     data: list[bytes] = []
@@ -326,18 +326,18 @@ def emit(draft: Mapping[str, tuple[Any, ...]], names: Sequence[str]) -> tuple[li
     return ops, data[0] if len(data) == 1 else b"".join(data)
 
 
-def compressed(op: tuple[Any, ...], method: int, shorter: Callable[[bytes], bytes | None], *, opaque: bool) -> Any:
+def compress(op: tuple[Any, ...], method: int, shorter: Callable[[bytes], bytes | None], *, opaque: bool) -> Any:
     """A SET as PACKED, or as it is if its bytes do not become shorter."""
     data = op[1]
-    kind, count, skip = (OPAQUE, 0, 0) if opaque else split(data, 0)
+    kind, count, skip = (OPAQUE, 0, 0) if opaque else parse_header(data, 0)
     body = data[skip:]
     block = shorter(body)
     return op if block is None else (PACKED, kind, count, len(body), crc32(body), method, block)
 
 
-def difference(old: Value, old_body: bytes, packed: bytes, *, opaque: bool) -> tuple[Any, ...] | None:
+def compare_values(old: Value, old_body: bytes, packed: bytes, *, opaque: bool) -> tuple[Any, ...] | None:
     """The op that turns one packed value into another; None if they are the same."""
-    kind, count, skip = (OPAQUE, 0, 0) if opaque or not packed else split(packed, 0)
+    kind, count, skip = (OPAQUE, 0, 0) if opaque or not packed else parse_header(packed, 0)
     new = packed[skip:]
     if kind != old.kind:
         return SET, packed
@@ -393,12 +393,12 @@ def _search(limit: int, same: Callable[[int], bool]) -> int:
     return low
 
 
-def to_inline(value: Value) -> bool:
+def is_inlined(value: Value) -> bool:
     """Whether a keyframe had better write a value again than name its pieces."""
     return value.length <= SMALL or value.length * _PAIR < CRUMB * len(value.pieces)
 
 
-def entry_of(value: Value, position: int) -> list[int]:
+def encode_entry(value: Value, position: int) -> list[int]:
     """A keyframe's entry for a value: [kind, count, length, crc, distance to the base or 0, block, pieces ...].
 
     Of the first piece the distance back from the keyframe and the length are given, of the others the gap to the one
@@ -421,7 +421,7 @@ def entry_of(value: Value, position: int) -> list[int]:
     return entry
 
 
-def value_of(entry: Sequence[int], position: int, base: Callable[[int], Value]) -> Value:
+def decode_entry(entry: Sequence[int], position: int, base: Callable[[int], Value]) -> Value:
     """The value of a keyframe's entry; `base` finds the value as an earlier keyframe left it.
 
     Raises:
@@ -450,7 +450,7 @@ def value_of(entry: Sequence[int], position: int, base: Callable[[int], Value]) 
     return value
 
 
-def by_pieces(before: list[int], length: int, new: Value) -> tuple[list[int], int, int]:
+def compare_pieces(before: list[int], length: int, new: Value) -> tuple[list[int], int, int]:
     """What of a value is not in the pieces, `length` bytes long, that it had before: the pieces, and what they replace.
 
     That is prefix and removed, as in SPLICE.
@@ -463,7 +463,7 @@ def by_pieces(before: list[int], length: int, new: Value) -> tuple[list[int], in
     return _cut(after, prefix, new.length - suffix), prefix, length - prefix - suffix
 
 
-def window_by_pieces(before: list[int], length: int, new: Value) -> tuple[list[int], int, int] | None:
+def find_moved_window(before: list[int], length: int, new: Value) -> tuple[list[int], int, int] | None:
     """Tell a window that moved on by its pieces, `length` bytes long before: what DROP needs; None if it is none.
 
     Returns:
@@ -513,7 +513,7 @@ def _mirrored(pieces: Sequence[int]) -> list[int]:
 # Reading
 
 
-def bodies(values: Iterable[Value], read: Callable[[int, int], bytes]) -> list[bytes]:
+def read_bodies(values: Iterable[Value], read: Callable[[int, int], bytes]) -> list[bytes]:
     """The bytes of values, without their headers.
 
     Raises:
@@ -527,7 +527,7 @@ def bodies(values: Iterable[Value], read: Callable[[int, int], bytes]) -> list[b
     return found
 
 
-def part(value: Value, pieces: list[int], read: Callable[[int, int], bytes]) -> bytes:
+def read_pieces(value: Value, pieces: list[int], read: Callable[[int, int], bytes]) -> bytes:
     """The bytes of some pieces of a value, unchecked.
 
     Raises:

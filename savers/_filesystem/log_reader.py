@@ -484,7 +484,7 @@ class LogReader:
             return FrozenDict(freeze(dict(self._serializer.loads(bodies[0]))))
         unpack, state = self._codec.unpack, FrozenDict()
         for (name, value), body in zip(table.values.items(), bodies, strict=True):
-            dict.__setitem__(state, name, unpack(delta.header(value.kind, value.count) + body, name))
+            dict.__setitem__(state, name, unpack(delta.pack_header(value.kind, value.count) + body, name))
         return state
 
     def load_table(self, entry: StoredCheckpoint) -> delta.Table:
@@ -508,7 +508,7 @@ class LogReader:
     def read_bodies(self, values: Iterable[delta.Value], entry: StoredCheckpoint) -> list[bytes]:
         """The bytes of some values of a packed state."""
         try:
-            return delta.bodies(values, self._read)
+            return delta.read_bodies(values, self._read)
         except MemoryError as error:
             # Compressed bytes that were forged may expand to 4 GiB; so may a state on a machine that is too small.
             cause = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), self.path)
@@ -587,7 +587,7 @@ class LogReader:
             for name, entry in zip(table.names, listed[1::2], strict=True):
                 value = delta.Value(delta.OPAQUE, 0, 0, 0, [])
                 if entry is not None:
-                    value = delta.value_of(entry, position, lambda at, name=name: self._find_value_at(at, name, seen))  # type: ignore[misc]
+                    value = delta.decode_entry(entry, position, lambda at, name=name: self._find_value_at(at, name, seen))  # type: ignore[misc]
                 depths[name] = value.depth
                 table.values[name] = value
         except (*delta.MALFORMED, RecursionError) as error:
@@ -595,7 +595,7 @@ class LogReader:
         self._apply_change(table, decoded)
         for name, value in table.values.items():
             if value.base is None:
-                value.named_by(position, depths.get(name, 0))
+                value.set_base(position, depths.get(name, 0))
         return table
 
     def _find_value_at(self, position: int, name: str, seen: dict[int, payloads.DecodedRecord]) -> delta.Value:
@@ -610,11 +610,11 @@ class LogReader:
         entry = listed[table.names.index(name) * 2 + 1]
         value = delta.Value(delta.OPAQUE, 0, 0, 0, [])
         if entry is not None:
-            value = delta.value_of(entry, position, lambda at: self._find_value_at(at, name, seen))
+            value = delta.decode_entry(entry, position, lambda at: self._find_value_at(at, name, seen))
         depth = value.depth
         table.values[name] = value
-        table.only(name, decoded.ops, decoded.data, decoded.start)
+        table.apply_to_key(name, decoded.ops, decoded.data, decoded.start)
         value = table.values[name]
         if value.base is None:
-            value.named_by(position, depth)
+            value.set_base(position, depth)
         return value

@@ -174,7 +174,7 @@ class LogWriter(LogReader):
             if len(op) == 1 or len(op[-1]) <= _SPILLED:
                 continue
             whole = op[1] if op[0] == delta.SET else packed(name)
-            value, body = delta.taken_apart(whole, opaque=self._serializer is not None)
+            value, body = delta.split_value(whole, opaque=self._serializer is not None)
             for at in range(0, len(body), _longest_data()):
                 part = body[at : at + _longest_data()]
                 offset = self._write(log.DATA, part)
@@ -185,16 +185,16 @@ class LogWriter(LogReader):
 
     def _emit(self, draft: delta.Draft, names: list[str]) -> tuple[list[Any], bytes, int]:
         """The ops and the data of a draft, large values compressed, and the flag that says so."""
-        ops, data = delta.emit(draft, names)
+        ops, data = delta.encode_draft(draft, names)
         compression = self.compression
         if compression is None or len(data) < compression.threshold:
             return ops, data, 0
         flag, opaque = 0, self._serializer is not None
         for name, op in draft.items():
             if op[0] == delta.SET and len(op[1]) >= compression.threshold:
-                draft[name] = delta.compressed(op, compression.number, compression.shorter, opaque=opaque)
+                draft[name] = delta.compress(op, compression.number, compression.shorter, opaque=opaque)
                 flag |= log.COMPRESSED if draft[name] is not op else 0
-        return (*delta.emit(draft, names), flag) if flag else (ops, data, 0)
+        return (*delta.encode_draft(draft, names), flag) if flag else (ops, data, 0)
 
     @staticmethod
     def _entry(checkpoint: Checkpoint, target: str | None) -> StoredCheckpoint:
@@ -274,7 +274,7 @@ class LogWriter(LogReader):
         opaque = self._serializer is not None
         if len(packed) <= delta.SMALL < old.length:
             return delta.SET, packed
-        return delta.difference(old, self.read_bodies([old], self.last_checkpoint)[0], packed, opaque=opaque)
+        return delta.compare_values(old, self.read_bodies([old], self.last_checkpoint)[0], packed, opaque=opaque)
 
     def _opaque_draft(self, state: FrozenDict, table: delta.Table | None) -> delta.Draft:
         assert self._serializer is not None
@@ -325,14 +325,14 @@ class LogWriter(LogReader):
         listed: list[Any] = []
         for name in order:
             if name in spilled:
-                listed += (name, delta.entry_of(spilled[name], self.end))
+                listed += (name, delta.encode_entry(spilled[name], self.end))
                 continue
             old = self.table.values.get(name) if self.table is not None else None
             op = draft.get(name)
             if op is None or op[0] != delta.SET:
                 assert old is not None
-                if not delta.to_inline(old):
-                    listed += (name, delta.entry_of(old, self.end))
+                if not delta.is_inlined(old):
+                    listed += (name, delta.encode_entry(old, self.end))
                     continue
                 draft[name] = (delta.SET, packed(name))
             listed += (name, None)

@@ -82,7 +82,7 @@ class Replay:
         if entry is None:
             return delta.Value(delta.OPAQUE, 0, 0, 0, [])
         try:
-            return delta.value_of(entry, position, lambda at: self._history._find_value_at(at, name, seen))  # noqa: SLF001
+            return delta.decode_entry(entry, position, lambda at: self._history._find_value_at(at, name, seen))  # noqa: SLF001
         except (CheckpointCorruptionError, *delta.MALFORMED):
             if self._lost_at is None:
                 raise

@@ -245,7 +245,7 @@ class _Mover:
 
         def packed(name: str) -> bytes:
             value = values[name]
-            return delta.header(value.kind, value.count) + history.read_bodies([value], entry)[0]
+            return delta.pack_header(value.kind, value.count) + history.read_bodies([value], entry)[0]
 
         try:
             for name, value in values.items():
@@ -280,18 +280,18 @@ class _Mover:
         """What turns the value into this one; (SET,) if that is as short; None if nothing does."""
         if was is None or was.kind != value.kind:
             return (delta.SET,)
-        dropped = delta.window_by_pieces(was.pieces, was.length, value)
+        dropped = delta.find_moved_window(was.pieces, was.length, value)
         if dropped is not None:
             pieces, prefix, gone = dropped
-            middle = delta.part(value, pieces, self._history._read) if pieces else b""  # noqa: SLF001 - of the same package
+            middle = delta.read_pieces(value, pieces, self._history._read) if pieces else b""  # noqa: SLF001 - of the same package
             return delta.DROP, value.count, prefix, gone, value.crc, middle
-        pieces, prefix, removed = delta.by_pieces(was.pieces, was.length, value)
+        pieces, prefix, removed = delta.compare_pieces(was.pieces, was.length, value)
         length = value.length - (was.length - removed)
         if not length and not removed and value.count == was.elements:
             return None
         if length + delta.SPLICE_COST >= value.length:
             return (delta.SET,)
-        middle = delta.part(value, pieces, self._history._read) if pieces else b""  # noqa: SLF001 - of the same package
+        middle = delta.read_pieces(value, pieces, self._history._read) if pieces else b""  # noqa: SLF001 - of the same package
         if value.kind == delta.LIST and not removed and prefix == was.length and value.count > was.elements:
             return delta.APPEND, value.count - was.elements, middle
         return delta.SPLICE, value.count, prefix, removed, value.crc, middle
@@ -340,7 +340,7 @@ def _names_all(history: LogWriter, frame: log.Frame, data: Sequence[log.Frame]) 
     starts: set[int] = set()
     for entry in (decoded.table or ())[1::2]:
         if entry is not None and not entry[_BASE]:
-            starts.update(delta.value_of(entry, frame.offset, _no_base).pieces[::2])
+            starts.update(delta.decode_entry(entry, frame.offset, _no_base).pieces[::2])
     return all(one.offset + log.FRAME_SIZE in starts for one in data)
 
 

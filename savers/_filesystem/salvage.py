@@ -153,7 +153,7 @@ class Salvage:
         assert walk.checkpoint is not None
         try:
             (body,) = self.history.read_bodies([value], walk.checkpoint)
-            return delta.is_one(value, body)
+            return delta.has_canonical_header(value, body)
         except (CheckpointCorruptionError, *delta.MALFORMED):
             return False
 

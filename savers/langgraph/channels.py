@@ -83,7 +83,7 @@ class Encoder:
 
     def _channel(self, state: dict[str, Any], name: str, version: Any, value: Any, base: FrozenDict) -> None:
         kind, data = self.typed(value, name)
-        head = len(data) if len(data) <= _SHORT else delta.split(data, 0)[2]
+        head = len(data) if len(data) <= _SHORT else delta.parse_header(data, 0)[2]
         state[CHANNEL + name] = [version, kind, data[:head]]
         if head < len(data):
             state[VALUE + name] = _pieces(base.get(VALUE + name, ()), data[head:])

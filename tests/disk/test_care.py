@@ -126,7 +126,7 @@ def test_hostile_compressed_bytes_are_damage_and_take_no_memory():
         value = _delta.Value(_delta.OPAQUE, 0, 1000, 0, [-_delta._FAR, 1000])
         value.block = 0, len(data), 1000, method
         with pytest.raises(_delta.Mismatch):
-            _delta.bodies([value], lambda start, length, data=data: data)
+            _delta.read_bodies([value], lambda start, length, data=data: data)
     assert len(_compression.zlib.decompressobj().decompress(bomb, 1000)) == 1000
 
 

@@ -203,11 +203,11 @@ def test_the_op_between_two_values_makes_one_of_the_other(old, edits):
     data = b"?" * 1000
     table.apply([delta.SET, "k", len(before)], before, len(data))
     data += before
-    op = delta.difference(table.values["k"], before[delta.split(before, 0)[2] :], after, opaque=False)
+    op = delta.compare_values(table.values["k"], before[delta.parse_header(before, 0)[2] :], after, opaque=False)
     if op is not None:
-        ops, brought = delta.emit({"k": op}, ["k"])
+        ops, brought = delta.encode_draft({"k": op}, ["k"])
         table.apply(ops, brought, len(data))
         data += brought
         assert len(brought) <= len(after)
-    (body,) = delta.bodies([table.values["k"]], lambda start, length: data[start : start + length])
-    assert delta.header(table.values["k"].kind, table.values["k"].count) + body == after
+    (body,) = delta.read_bodies([table.values["k"]], lambda start, length: data[start : start + length])
+    assert delta.pack_header(table.values["k"].kind, table.values["k"].count) + body == after

@@ -33,8 +33,8 @@ class Tape:
             if old is None or name not in old.values:
                 draft[name] = (delta.SET, value)
                 continue
-            body = delta.bodies([old.values[name]], self.read)[0]
-            op = delta.difference(old.values[name], body, value, opaque=self.opaque)
+            body = delta.read_bodies([old.values[name]], self.read)[0]
+            op = delta.compare_values(old.values[name], body, value, opaque=self.opaque)
             if op is not None:
                 draft[name] = op
         gone = [name for name in self.before if name not in packed]
@@ -46,7 +46,7 @@ class Tape:
         )
         if fits:
             draft |= dict.fromkeys(gone, (delta.DEL,))
-            ops, data = delta.emit(draft, old.names)
+            ops, data = delta.encode_draft(draft, old.names)
             self.records.append((len(self.data), None, ops, data))
         else:
             position = len(self.data)
@@ -54,12 +54,12 @@ class Tape:
             for name in order:
                 if name in draft and draft[name][0] == delta.SET:
                     listed += (name, None)
-                elif delta.to_inline(old.values[name]):
+                elif delta.is_inlined(old.values[name]):
                     draft[name] = (delta.SET, packed[name])
                     listed += (name, None)
                 else:
-                    listed += (name, delta.entry_of(old.values[name], position))
-            ops, data = delta.emit(draft, order)
+                    listed += (name, delta.encode_entry(old.values[name], position))
+            ops, data = delta.encode_draft(draft, order)
             self.records.append((position, listed, ops, data))
         self.data += data + b"##"
         self.before = dict(packed)
@@ -83,14 +83,14 @@ class Tape:
                 value = delta.Value(delta.OPAQUE, 0, 0, 0, [])
             else:
                 assert all(isinstance(part, int) for part in entry)
-                value = delta.value_of(entry, position, lambda at, name=name: self.at(at).values[name])
+                value = delta.decode_entry(entry, position, lambda at, name=name: self.at(at).values[name])
             depths[name] = value.depth
             table.values[name] = value
         table.apply(ops, data, position)
         for name, value in table.values.items():
             assert depths[name] <= delta.MAX_DEPTH
             if value.base is None:
-                value.named_by(position, depths[name])
+                value.set_base(position, depths[name])
         return table
 
     def at(self, position):
@@ -101,9 +101,9 @@ class Tape:
 
     def state(self, number):
         table = self.load(number)
-        bodies = delta.bodies(table.values.values(), self.read)
+        bodies = delta.read_bodies(table.values.values(), self.read)
         return {
-            name: delta.header(value.kind, value.count) + body
+            name: delta.pack_header(value.kind, value.count) + body
             for (name, value), body in zip(table.values.items(), bodies, strict=True)
         }
 
@@ -196,10 +196,10 @@ def test_growth_costs_what_it_grows_by_in_keyframes_too():
 )
 def test_the_header_of_a_value_is_left_out_and_put_back(value):
     packed = msgpack.packb(value)
-    kind, count, skip = delta.split(packed, 0)
+    kind, count, skip = delta.parse_header(packed, 0)
     assert (kind != delta.OPAQUE) == isinstance(value, (list, dict, str, bytes))
     assert count == (len(value) if kind else 0)
-    assert delta.header(kind, count) + packed[skip:] == packed
+    assert delta.pack_header(kind, count) + packed[skip:] == packed
 
 
 def table_of(**values):
@@ -228,12 +228,12 @@ def test_ops_that_make_no_sense_are_refused():
 
 def test_bytes_that_are_not_those_stored_are_noticed():
     table = table_of(a=b"\x92\x01\x02")
-    assert delta.bodies(table.values.values(), lambda start, length: b"\x01\x02"[start - 101 :][:length]) == [
+    assert delta.read_bodies(table.values.values(), lambda start, length: b"\x01\x02"[start - 101 :][:length]) == [
         b"\x01\x02"
     ]
     for wrong in (b"\x01\x03", b"\x01", b""):
         with pytest.raises(delta.Mismatch):
-            delta.bodies(table.values.values(), lambda start, length, wrong=wrong: wrong[start - 101 :][:length])
+            delta.read_bodies(table.values.values(), lambda start, length, wrong=wrong: wrong[start - 101 :][:length])
 
 
 def test_far_pieces_are_read_apart_and_near_ones_together():
@@ -245,5 +245,5 @@ def test_far_pieces_are_read_apart_and_near_ones_together():
         asked.append((start, length))
         return disk[start][:length]
 
-    assert delta.bodies([value], read) == [b"a" * 10 + b"b" * 10 + b"c" * 10]
+    assert delta.read_bodies([value], read) == [b"a" * 10 + b"b" * 10 + b"c" * 10]
     assert asked == [(0, 60), (10_000_000, 10)]

@@ -39,7 +39,7 @@ def _versions_in(store: Store, directory: str) -> set[int]:
 
 def unfinished_release(store: Store, thread_id: str) -> int | None:
     """The version that a thread's live logs become: the root's log ends so, and its writer died or failed then."""
-    history = store.live(thread_id, "")
+    history = store.shared_writer(thread_id, "")
     # A log that cannot be read names no version. Reading the live history tells why.
     with history.mutex, suppress(OSError, CheckpointerError):
         is_live = history.refresh()
@@ -181,7 +181,7 @@ def _size_below(store: Store, directory: str) -> int:
 
 
 def holds_something(store: Store, thread_id: str, namespace: str) -> bool:
-    history = store.fresh(thread_id, namespace)
+    history = store.new_writer(thread_id, namespace)
     try:
         return history.refresh_to_write() and history.find_latest() is not None
     finally:

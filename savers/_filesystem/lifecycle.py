@@ -72,7 +72,7 @@ def _end_log(store: Store, thread_id: str, namespace: str, version: int) -> bool
 
     The root's log is made if there is none, for its end decides about those of the namespaces.
     """
-    history = store.fresh(thread_id, namespace)
+    history = store.new_writer(thread_id, namespace)
     try:
         is_live = history.refresh_to_write()
         if not is_live and history.closed_by is not None:
@@ -105,7 +105,7 @@ def delete(store: Store, thread_id: str, *, keep_lock: bool) -> bool:
     names = namespaces(store, thread_id)
     unended = set(names)
     for namespace in names if "" in names else names[: len(names) == 1]:
-        history = store.fresh(thread_id, namespace)
+        history = store.new_writer(thread_id, namespace)
         try:
             if history.refresh_to_write():
                 history.finish(log.TOMBSTONE, 0)
@@ -141,7 +141,7 @@ def _tell_readers(store: Store, thread_id: str, away: str, namespaces: Iterable[
     """End the logs of a thread that is gone: those who have them open shall know that it was deleted, not lost."""
     for namespace in namespaces:
         path = layout.join(away, layout.namespace_name(namespace), layout.LOG)
-        history = store.fresh(thread_id, namespace, path)
+        history = store.new_writer(thread_id, namespace, path)
         with suppress(OSError, CheckpointerError):
             if history.refresh_to_write():
                 history.finish(log.TOMBSTONE, 0)

@@ -263,7 +263,7 @@ def _cut_off(
         aside = aside_name(history.io, history.fd, report.offset, history.end, directory, name)
     else:
         before = set(store.io.listdir(directory))
-        live = store.fresh(owner, namespace)
+        live = store.new_writer(owner, namespace)
         try:
             live.refresh_to_write()
         finally:

@@ -112,7 +112,7 @@ def is_half_copy(store: Store, source: str, target: str) -> bool:
 
 def _begins_alike(store: Store, threads: tuple[str, str], namespace: str) -> bool:
     """Whether the second thread's history is the beginning of the first one's."""
-    whole, part = (store.fresh(thread_id, namespace) for thread_id in threads)
+    whole, part = (store.new_writer(thread_id, namespace) for thread_id in threads)
     try:
         if (
             not whole.refresh()
@@ -137,7 +137,7 @@ def _contents(history: LogWriter) -> Iterator[tuple[Any, ...]]:
 def copy(store: Store, source: str, target: str) -> None:
     """Copy the live logs of a thread to one that has none; the root's last, so that a half copy is an empty thread."""
     for namespace in sorted(namespaces(store, source), reverse=True):
-        history, new_history = store.fresh(source, namespace), store.fresh(target, namespace)
+        history, new_history = store.new_writer(source, namespace), store.new_writer(target, namespace)
         try:
             if history.refresh() and history.find_latest() is not None:
                 new_history.make_directories()
@@ -176,7 +176,7 @@ def keep(
     header = new_header(history.header.digest, history.header.generation + 1)
     beginning = header.pack() + history.meta_frames(header.fid)
     path = layout.join(directory, f"{layout.TEMPORARY}{header.fid:08x}")
-    new = store.fresh(history.thread_id, history.namespace, path)
+    new = store.new_writer(history.thread_id, history.namespace, path)
     new.is_synced_before_use = True
     new._serializer = history._serializer  # noqa: SLF001 - of the same package; repair goes by the log
     store.update_marker()

@@ -195,7 +195,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     def release(self, config: ConfigLike = None) -> Tag:
         config = RunnableConfig.of(config)
         thread_id = config.thread
-        history = self._store.live(thread_id, "")
+        history = self._store.shared_writer(thread_id, "")
         with self._exclusive(thread_id), history.mutex, self._store.write_lock(thread_id):
             finished = self._finish_what_was_begun(thread_id, history)
             live = history.refresh_to_write()
@@ -220,7 +220,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         ]
 
     def _latest(self, thread_id: str, namespace: str) -> StoredCheckpoint | None:
-        history = self._store.live(thread_id, namespace)
+        history = self._store.shared_writer(thread_id, namespace)
         with history.mutex:
             return history.find_latest() if self._is_live(history) else None
 
@@ -253,7 +253,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         config = RunnableConfig.of(config)
         if config.checkpoint_ns and catalog.unfinished_release(self._store, config.thread) is not None:
             return None
-        with self._store.log_summary(config.thread, config.checkpoint_ns) as found:
+        with self._store.new_summary(config.thread, config.checkpoint_ns) as found:
             if found.read():
                 info = _info(found, found.last)
                 writes = found.read_writes(found.last) if info.status in {"interrupted", "failed"} else {}
@@ -359,7 +359,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     def _interrupts_of(self, thread: str) -> Sequence[WaitingInterrupt]:
         latest: dict[str, LatestCheckpoint] = {}
         for namespace in catalog.namespaces(self._store, thread):
-            with self._store.log_summary(thread, namespace) as history:
+            with self._store.new_summary(thread, namespace) as history:
                 entry = history.find_latest() if history.refresh() else None
                 if not namespace and history.closed_by is not None:
                     return []  # The end of the root's log decides about the namespaces, too.
@@ -555,7 +555,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     def _finish(self, thread_id: str) -> None:
         """Finish a release or a delete that somebody began, under the locks."""
         for namespace in catalog.namespaces(self._store, thread_id):
-            history = self._store.fresh(thread_id, namespace)
+            history = self._store.new_writer(thread_id, namespace)
             try:
                 self._finish_what_was_begun(thread_id, history)
             finally:
@@ -593,7 +593,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     def _compact(self, thread_id: str) -> int:
         freed = 0
         for namespace in catalog.namespaces(self._store, thread_id):
-            history = self._store.live(thread_id, namespace)
+            history = self._store.shared_writer(thread_id, namespace)
             with history.mutex, self._store.write_lock(thread_id):
                 self._ready(history)
                 before = history.end
@@ -630,7 +630,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             version = versions[-1]
         if version is None or version not in versions:
             raise CheckpointNotFoundError(config.thread, "version" + (f" {version}" if version is not None else ""))
-        history = self._store.version(config.thread, config.checkpoint_ns, version, is_ending=version == ending)
+        history = self._store.shared_version(config.thread, config.checkpoint_ns, version, is_ending=version == ending)
         with history.mutex:
             checkpoints = self._listed(history) if history.refresh() else []
         return Tag(config.thread, checkpoints, version)
@@ -710,7 +710,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     # What the above is made of
 
     def _live(self, config: RunnableConfig) -> LogWriter:
-        return self._store.live(config.thread, config.checkpoint_ns)
+        return self._store.shared_writer(config.thread, config.checkpoint_ns)
 
     def _is_live(self, history: LogWriter) -> bool:
         """Bring a log up to date for reading; whether its history is live. The caller holds its mutex."""
@@ -788,10 +788,10 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     def _logs_of(self, thread_id: str, namespace: str) -> Iterator[LogReader]:
         """The live history of a namespace, then its versions, the newest first."""
-        yield self._store.live(thread_id, namespace)
+        yield self._store.shared_writer(thread_id, namespace)
         ending = catalog.unfinished_release(self._store, thread_id)
         for version in reversed(catalog.versions(self._store, thread_id)):
-            yield self._store.version(thread_id, namespace, version, is_ending=version == ending)
+            yield self._store.shared_version(thread_id, namespace, version, is_ending=version == ending)
 
     def _state_in(self, history: LogReader, fid: int, entry: StoredCheckpoint) -> FrozenDict | None:
         """The state of a checkpoint if it is in a log: at the same place if it is the same file."""

@@ -362,7 +362,7 @@ class Store:
 
     # Open logs
 
-    def live(self, thread_id: str, namespace: str) -> LogWriter:
+    def shared_writer(self, thread_id: str, namespace: str) -> LogWriter:
         """The live log of a namespace, whether it exists or not; shared, so hold its mutex."""
         key = (thread_id, namespace, 0)
         with self._guard:
@@ -370,9 +370,9 @@ class Store:
             if history is not None:
                 self._open.move_to_end(key)
                 return history  # type: ignore[return-value]
-            return self._keep(key, self.fresh(thread_id, namespace))  # type: ignore[return-value]
+            return self._keep(key, self.new_writer(thread_id, namespace))  # type: ignore[return-value]
 
-    def version(self, thread_id: str, namespace: str, version: int, *, is_ending: bool = False) -> LogReader:
+    def shared_version(self, thread_id: str, namespace: str, version: int, *, is_ending: bool = False) -> LogReader:
         """A released log, or one whose release is unfinished (`is_ending`); shared, so hold its mutex."""
         key = (thread_id, namespace, version)
         with self._guard:
@@ -389,12 +389,12 @@ class Store:
             history.is_ending = is_ending
             return history
 
-    def log_summary(self, thread_id: str, namespace: str) -> LogSummary:
+    def new_summary(self, thread_id: str, namespace: str) -> LogSummary:
         """The live log of a namespace, to be looked at once and closed."""
         directory = self.directory(thread_id, namespace)
         return LogSummary(*self._arguments(layout.join(directory, layout.LOG), thread_id, namespace))
 
-    def fresh(self, thread_id: str, namespace: str, path: str | None = None) -> LogWriter:
+    def new_writer(self, thread_id: str, namespace: str, path: str | None = None) -> LogWriter:
         """The live log of a namespace, opened for one caller alone, who closes it."""
         directory = self.directory(thread_id, namespace)
         history = LogWriter(*self._arguments(path or layout.join(directory, layout.LOG), thread_id, namespace))
@@ -445,7 +445,7 @@ class Store:
             closed = sum(self._close_idle(history, lambda: None) for history in logs)
         finally:
             self._guard.release()
-        return closed + sum(short.close_if_idle() for short in self._write_locks)
+        return closed + sum(lock.close_if_idle() for lock in self._write_locks)
 
     def account(self, history: LogReader) -> None:
         """Note what a log caches after it was used, and drop what was used longest ago if that is too much."""
@@ -490,16 +490,16 @@ class Store:
         for history in histories:
             with history.mutex:
                 history.close()
-        for short in self._write_locks:
-            short.close()
+        for lock in self._write_locks:
+            lock.close()
 
     def after_fork(self) -> None:
         """In the child: close what belongs to the parent, and make locks that nobody holds."""
         for history in self._open.values():
             history.pins = 0
             history.close()
-        for short in self._write_locks:
-            short.close_after_fork()
+        for lock in self._write_locks:
+            lock.close_after_fork()
         self._open.clear()
         self._sizes.clear()
         self._cached = 0

@@ -316,7 +316,7 @@ class FileWatch(Watch):
             return False
         if layout.namespace_name(config.checkpoint_ns) != place[1]:
             return False
-        history = self._store.live(config.thread, config.checkpoint_ns)
+        history = self._store.shared_writer(config.thread, config.checkpoint_ns)
         with history.mutex:
             entry = history.find(config.checkpoint_id) if history.refresh() else None
             if entry is None:

@@ -195,7 +195,7 @@ def test_a_copy_that_ends_in_a_record_of_version_1_is_opened_from_its_end(root):
     assert frames_of(log_of(root, "copied"))[-1].boot is None, "its last record is of version 1"
     reader = open_saver(root)
     assert reader.info(RunnableConfig("copied")) is not None
-    assert reader._store.live("copied", "").index is None, "the log was not read from its beginning"
+    assert reader._store.shared_writer("copied", "").index is None, "the log was not read from its beginning"
 
 
 def test_releasing_keeps_the_log_as_it_is(root, before):

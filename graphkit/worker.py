@@ -17,6 +17,7 @@ from contextlib import ExitStack, suppress
 from time import monotonic
 from typing import Any, Final, final
 
+from graphkit import operations
 from graphkit._compiled import CompiledGraph
 from graphkit._plan.retry import RetryPolicy
 from graphkit._records.config import RunnableConfig
@@ -290,8 +291,7 @@ class Worker:
         paused = {stop.id for stop in last.interrupts if stop.metadata.get("reason") == "pause"}
         for waiting in self.saver.interrupts(at):
             if waiting.id in paused:
-                place = RunnableConfig(waiting.thread_id, waiting.checkpoint_id, waiting.checkpoint_ns)
-                self.saver.put_writes(place, {ANSWER + waiting.id: None})
+                operations.answer(self.saver, at, None, interrupt=waiting.id)
 
     def _has_failed(self, at: RunnableConfig, case: _Case, error: Exception) -> None:
         """A run has failed, or its thread could not be read: leave it for a while, or for good."""

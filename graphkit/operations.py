@@ -1,0 +1,324 @@
+"""Operations on stored threads that need no graph: answer, update, fork, rollback.
+
+    answer(saver, "order-17", "yes")             # answer a pending interrupt
+    update(saver, "order-17", {"city": "Bern"})  # values that the next resume merges
+    fork(saver, "order-17", "order-17-again")    # a new thread that begins like another
+    rollback(saver, config)                      # an older checkpoint becomes the latest
+
+The command line and the worker call these functions; so can a web page, a bot or a test. They run no node: the next
+resume of the thread, in any process, continues from what they stored. `CompiledGraph.update_state` is the operation
+that needs the graph: it merges at once and can choose the next node.
+
+Every function takes the run lock of the thread that it changes, and blocks while another run holds it, up to the
+saver's `lock_timeout`. Code that holds the lock with `saver.run_lock(...)` may call them inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, final
+
+from graphkit._engine.cursor import KEEPS, RESUMED, VISIT
+from graphkit._engine.update_codec import pack_marked
+from graphkit._records.checkpoint import Checkpoint, new_id
+from graphkit._records.config import ConfigLike, RunnableConfig
+from graphkit._records.output import CheckpointInfo, WaitingInterrupt
+from graphkit._saver.base import BaseCheckpointSaver, ThreadLike, public_metadata, thread_id_of
+from graphkit._saver.writes import ANSWER, INTERRUPT, next_update_key, well_formed_writes
+from graphkit._values.frozen import freeze
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointerConfigurationError,
+    CheckpointNotFoundError,
+    CheckpointSerializationError,
+)
+
+__all__ = ["ForkedThread", "answer", "fork", "lineage", "rollback", "update"]
+
+_OF_ITS_RUN: Final = frozenset({KEEPS, RESUMED, VISIT})
+"""Metadata keys that tie a checkpoint to the run that stored it. A copy that starts a run of its own has none of them.
+"""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkedThread:
+    """A thread that `fork` made."""
+
+    config: RunnableConfig
+    """Names the latest checkpoint of the new thread."""
+    origin: CheckpointInfo
+    """The checkpoint of the other thread at which they part."""
+    checkpoints: int
+    """How many checkpoints the new thread has."""
+
+
+def answer(
+    saver: BaseCheckpointSaver, thread: ThreadLike, value: Any, *, interrupt: str | None = None
+) -> WaitingInterrupt:
+    """Answer a pending interrupt of a thread; return the interrupt that was answered.
+
+    No node runs: the answer is stored, and the next resume of the thread continues with it.
+
+    Args:
+        saver: the store of the thread.
+        thread: the thread id, or a config that names the thread.
+        value: what `interrupt()` returns. At a declared stop, before or after a node, a mapping to merge into the
+            state, or None to continue without a change.
+        interrupt: the id of the interrupt; required if several are pending.
+
+    Raises:
+        CheckpointConflictError: no interrupt is pending, or several are and `interrupt` names none of them.
+        CheckpointNotFoundError: the thread has no pending interrupt with this id.
+        CheckpointSerializationError: the value cannot be stored, or a declared stop is answered with something else
+            than a mapping or None.
+        ThreadBusyError: another run holds the thread.
+
+        None of them changes the store.
+    """
+    thread_id = thread_id_of(thread)
+    with saver.run_lock(RunnableConfig(thread_id)):
+        stop = _find_interrupt(thread_id, saver.interrupts(thread_id), interrupt)
+        config = RunnableConfig(thread_id, stop.checkpoint_id, stop.checkpoint_ns)
+        saver.put_writes(config, {ANSWER + stop.id: _prepare_answer(stop, value)})
+    return stop
+
+
+def update(saver: BaseCheckpointSaver, config: ThreadLike, values: Mapping[str, Any]) -> RunnableConfig:
+    """Store values that the next resume of a thread merges into its state, through the channels of its graph.
+
+    No checkpoint is added: the values are pending writes of the latest one. The result of several updates is that of
+    merging them one after the other.
+
+    Args:
+        saver: the store of the thread.
+        config: a thread id, or a config that names the thread and the namespace. If it names a checkpoint, that must be
+            the latest.
+        values: the update. It may have markers such as RESET; it must not have transient keys, which only the graph
+            knows.
+
+    Returns:
+        The config of the checkpoint that the values were stored with.
+
+    Raises:
+        CheckpointNotFoundError: the thread has no checkpoint in this namespace.
+        CheckpointConflictError: the checkpoint that the config names is not the latest.
+        CheckpointSerializationError: the values are not a mapping, or one of them cannot be stored.
+        ThreadBusyError: another run holds the thread.
+
+        None of them changes the store.
+    """
+    config = _config_of(config)
+    recorded = _freeze_update("values", values)
+    with saver.run_lock(config):
+        latest = saver.get(config.with_check_point_id(None))
+        if latest is None:
+            raise CheckpointNotFoundError(config.thread)
+        if config.checkpoint_id not in {None, latest.id}:
+            raise CheckpointConflictError(
+                config.thread, f"checkpoint {config.checkpoint_id} is not the latest, which is {latest.id}"
+            )
+        config = config.with_check_point_id(latest.id)
+        saver.put_writes(config, {next_update_key(saver.get_writes(config)): recorded})
+    return config
+
+
+def fork(
+    saver: BaseCheckpointSaver, config: ThreadLike, target: ThreadLike, *, created_at: datetime | None = None
+) -> ForkedThread:
+    """Make a new thread from a checkpoint of another and from the checkpoints that led to it.
+
+    The checkpoints keep their ids, and all but the last keep their times and tags. The interrupts that were recorded
+    with the last one are pending in the new thread, unanswered. Histories of nested graphs are not copied. The other
+    thread is only read, without its lock, and does not change.
+
+    Args:
+        saver: the store of both threads.
+        config: a config that names the thread to fork and the checkpoint; without a checkpoint id, or as a thread id
+            alone, the latest.
+        target: the new thread.
+        created_at: the time of the new thread's last checkpoint; now by default.
+
+    Raises:
+        CheckpointNotFoundError: there is no such thread or checkpoint.
+        CheckpointConflictError: the new thread is not empty.
+        CheckpointerConfigurationError: the config names the namespace of a nested graph.
+        ThreadBusyError: another run holds the new thread.
+
+        None of them changes the store. If the process dies midway, the new thread has the first of the checkpoints:
+        delete it and fork again.
+    """
+    source = _require_root(config)
+    new = RunnableConfig(thread_id_of(target))
+    path = _path_to(saver, source)
+    origin = path[-1]
+    with saver.run_lock(new):
+        if saver.namespaces(new):
+            raise CheckpointConflictError(new.thread, "not empty; choose another id for the new thread")
+        for info in path[:-1]:
+            copied = saver.put(new, _load(saver, source.with_check_point_id(info.id)))
+            if info.tags:
+                saver.add_tags(copied, *info.tags)
+        checkpoint = _load(saver, source.with_check_point_id(origin.id))
+        head = _copy_as_fork(checkpoint, created_at, id=checkpoint.id, parent_id=checkpoint.parent_id)
+        latest = saver.put(new, head)
+        _copy_interrupts(saver, source.with_check_point_id(origin.id), latest)
+    return ForkedThread(config=latest, origin=origin, checkpoints=len(path))
+
+
+def rollback(saver: BaseCheckpointSaver, config: ConfigLike, *, created_at: datetime | None = None) -> RunnableConfig:
+    """Append a copy of an older checkpoint, so that the thread continues from there. Nothing is removed.
+
+    The copy has an id of its own and the older checkpoint as its parent. The interrupts that were recorded with the
+    older checkpoint are pending again, unanswered.
+
+    Args:
+        saver: the store of the thread.
+        config: the thread and the checkpoint to return to.
+        created_at: the time of the copy; now by default.
+
+    Returns:
+        The config of the copy, which is the latest checkpoint now.
+
+    Raises:
+        CheckpointNotFoundError: there is no such checkpoint.
+        CheckpointerConfigurationError: the config names no checkpoint, or the namespace of a nested graph.
+        ThreadBusyError: another run holds the thread.
+
+        None of them changes the store.
+    """
+    config = _require_root(config)
+    if config.checkpoint_id is None:
+        raise CheckpointerConfigurationError("rollback needs a checkpoint_id: the checkpoint to return to")
+    with saver.run_lock(config):
+        checkpoint = _load(saver, config)
+        copy = _copy_as_fork(checkpoint, created_at, id=new_id(), parent_id=checkpoint.id)
+        # At a config with a checkpoint id, put replaces that checkpoint.
+        latest = saver.put(config.with_check_point_id(None), copy)
+        _copy_interrupts(saver, config, latest)
+    return latest
+
+
+def lineage(history: Sequence[CheckpointInfo], checkpoint_id: str) -> list[CheckpointInfo]:
+    """Return the checkpoints that led to one, oldest first and itself last; empty if the history does not have it.
+
+    Follows the parents, and ends where a parent is no longer kept.
+    """
+    by_id = {info.id: info for info in reversed(history)}  # of several with one id, the newest
+    path: list[CheckpointInfo] = []
+    info = by_id.get(checkpoint_id)
+    while info is not None and len(path) <= len(by_id):  # a damaged or foreign history may have a cycle
+        path.append(info)
+        info = None if info.parent_id is None else by_id.get(info.parent_id)
+    path.reverse()
+    return path
+
+
+# Helpers
+
+
+def _find_interrupt(thread_id: str, pending: Sequence[WaitingInterrupt], wanted: str | None) -> WaitingInterrupt:
+    if not pending:
+        raise CheckpointConflictError(thread_id, "no interrupt is pending, so there is nothing to answer")
+    ids = ", ".join(stop.id for stop in pending)
+    if wanted is None:
+        if len(pending) == 1:
+            return pending[0]
+        raise CheckpointConflictError(thread_id, f"{len(pending)} interrupts are pending, name one of them: {ids}")
+    for stop in pending:
+        if stop.id == wanted:
+            return stop
+    raise CheckpointNotFoundError(thread_id, f"pending interrupt {wanted!r}", f"pending: {ids}")
+
+
+def _prepare_answer(stop: WaitingInterrupt, value: Any) -> Any:
+    """Return an answer in the form in which it is stored."""
+    if stop.when == "inside":
+        return _freeze("value", value)
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise CheckpointSerializationError(
+            "value",
+            type(value).__name__,
+            f"the run stopped {stop.when} {stop.node_id!r}: "
+            "answer with a mapping to merge into the state, or with None",
+        )
+    return _freeze_update("value", value)
+
+
+def _freeze_update(name: str, values: Any) -> Any:
+    if not isinstance(values, Mapping):
+        raise CheckpointSerializationError(name, type(values).__name__, "an update is a mapping of keys to values")
+    try:
+        return freeze(dict(pack_marked(values)))
+    except ValueError as error:
+        raise CheckpointSerializationError(name, type(values).__name__, str(error)) from error
+
+
+def _freeze(name: str, value: Any) -> Any:
+    try:
+        return freeze(value)
+    except ValueError as error:
+        raise CheckpointSerializationError(name, type(value).__name__, str(error)) from error
+
+
+def _config_of(thread: ThreadLike) -> RunnableConfig:
+    return RunnableConfig(thread) if isinstance(thread, str) else RunnableConfig.of(thread)
+
+
+def _require_root(thread: ThreadLike) -> RunnableConfig:
+    config = _config_of(thread)
+    if config.checkpoint_ns:
+        raise CheckpointerConfigurationError(
+            f"checkpoint_ns={config.checkpoint_ns!r} is the history of a nested graph, which only the graph around it "
+            f"runs: leave checkpoint_ns out"
+        )
+    return config
+
+
+def _path_to(saver: BaseCheckpointSaver, config: RunnableConfig) -> list[CheckpointInfo]:
+    """Return the checkpoint that the config names, or the latest, after those that led to it.
+
+    Raises:
+        CheckpointNotFoundError: there is none.
+    """
+    history = saver.history(config.with_check_point_id(None))
+    if not history:
+        raise CheckpointNotFoundError(config.thread)
+    path = lineage(history, config.checkpoint_id or history[0].id)
+    if not path:
+        raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id!r}")
+    return path
+
+
+def _load(saver: BaseCheckpointSaver, config: RunnableConfig) -> Checkpoint:
+    checkpoint = saver.get(config)
+    if checkpoint is None:
+        raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id!r}")
+    return checkpoint
+
+
+def _copy_as_fork(checkpoint: Checkpoint, created_at: datetime | None, *, id: str, parent_id: str | None) -> Checkpoint:
+    """Return a copy from which a run starts the next node afresh, as after a resume from a past checkpoint."""
+    metadata = public_metadata(checkpoint.metadata)
+    kept = {key: value for key, value in metadata.items() if key not in _OF_ITS_RUN}
+    return Checkpoint(
+        id=id,
+        node_id=checkpoint.node_id,
+        next_node_id=checkpoint.next_node_id,
+        state=checkpoint.state,
+        parent_id=parent_id,
+        created_at=created_at,
+        metadata={**kept, "source": "fork"},
+    )
+
+
+def _copy_interrupts(saver: BaseCheckpointSaver, source: RunnableConfig, target: RunnableConfig) -> None:
+    """Record the interrupts of one checkpoint with another, without their answers."""
+    writes = well_formed_writes(saver.get_writes(source), source.thread)
+    interrupts = {key: value for key, value in writes.items() if key.startswith(INTERRUPT)}
+    if interrupts:
+        saver.put_writes(target, interrupts)

@@ -1,0 +1,334 @@
+"""graphkit.operations: what each function stores, and that a refusal stores nothing."""
+
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import pytest
+
+from graphkit import END, RESET, START, Checkpoint, RunnableConfig, interrupt
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointerConfigurationError,
+    CheckpointNotFoundError,
+    CheckpointSerializationError,
+    ThreadBusyError,
+)
+from graphkit.operations import answer, fork, lineage, rollback, update
+from savers import FileSystemSaver
+from tests.unit.graphs import LOG, chain, says
+
+T = RunnableConfig("t")
+NEW = RunnableConfig("new")
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+
+
+def asking(state):
+    return {"log": f"answer {interrupt('Really?')}"}
+
+
+def looping():
+    contains = []
+    contains.append(contains)
+    return contains
+
+
+@pytest.fixture
+def app(saver):
+    return chain(LOG, first=says("first"), ask=asking, last=says("last")).compile(checkpoint_saver=saver)
+
+
+@pytest.fixture
+def waiting(app, saver):
+    """A store whose only thread has one pending interrupt."""
+    app.invoke({}, T)
+    return saver
+
+
+@pytest.fixture
+def stopped(saver):
+    """A store whose only thread stopped before its last node."""
+    graph = chain(LOG, first=says("first"), last=says("last"))
+    graph.compile(checkpoint_saver=saver, interrupt_before=["last"]).invoke({}, T)
+    return saver
+
+
+@pytest.fixture
+def two_pending(waiting):
+    (stop,) = waiting.interrupts("t")
+    config = RunnableConfig("t", stop.checkpoint_id)
+    record = waiting.get_writes(config)[f"interrupt:{stop.id}"]
+    waiting.put_writes(config, {"interrupt:other": dict(record)})
+    return waiting
+
+
+def contents(saver):
+    """All checkpoints, pending writes and tags of both threads."""
+    return [
+        (config.thread, checkpoint, dict(saver.get_writes(at)), saver.tags_of(at))
+        for config in (T, NEW)
+        for checkpoint in saver.list(config)
+        for at in [config.with_check_point_id(checkpoint.id)]
+    ]
+
+
+@contextmanager
+def unchanged(saver):
+    before = contents(saver)
+    yield
+    assert contents(saver) == before
+
+
+def log_of(state):
+    return list(state.state["log"])
+
+
+# answer
+
+
+def test_an_answer_is_what_the_resumed_node_gets(app, waiting):
+    (pending,) = waiting.interrupts("t")
+    assert answer(waiting, "t", "yes") == pending
+    assert not waiting.interrupts("t")
+    assert log_of(app.get_state(T)) == ["first"]  # nothing has run
+    app.invoke(None, T)
+    assert log_of(app.get_state(T)) == ["first", "answer yes", "last"]
+
+
+def test_none_is_an_answer(app, waiting):
+    answer(waiting, T, None)
+    app.invoke(None, T)
+    assert log_of(app.get_state(T))[1] == "answer None"
+
+
+@pytest.mark.parametrize(("value", "log"), [({"log": "extra"}, ["first", "extra", "last"]), (None, ["first", "last"])])
+def test_a_declared_stop_takes_a_mapping_or_none(stopped, value, log):
+    answer(stopped, "t", value)
+    assert not stopped.interrupts("t")
+    graph = chain(LOG, first=says("first"), last=says("last"))
+    app = graph.compile(checkpoint_saver=stopped, interrupt_before=["last"])
+    app.invoke(None, T)
+    assert log_of(app.get_state(T)) == log
+
+
+def test_a_declared_stop_refuses_other_answers(stopped):
+    with unchanged(stopped), pytest.raises(CheckpointSerializationError, match="the run stopped before 'last'"):
+        answer(stopped, "t", "yes")
+    assert len(stopped.interrupts("t")) == 1
+
+
+def test_an_answer_needs_a_pending_interrupt(waiting):
+    answer(waiting, "t", 1)
+    with unchanged(waiting), pytest.raises(CheckpointConflictError, match="no interrupt is pending"):
+        answer(waiting, "t", 2)
+    with unchanged(waiting), pytest.raises(CheckpointConflictError, match="no interrupt is pending"):
+        answer(waiting, "unknown", 2)
+
+
+def test_one_of_several_interrupts_must_be_named(two_pending):
+    ids = {stop.id for stop in two_pending.interrupts("t")}
+    with unchanged(two_pending), pytest.raises(CheckpointConflictError, match="2 interrupts are pending"):
+        answer(two_pending, "t", 1)
+    assert answer(two_pending, "t", 1, interrupt="other").id == "other"
+    assert {stop.id for stop in two_pending.interrupts("t")} == ids - {"other"}
+
+
+def test_an_answer_to_an_unknown_interrupt_is_refused(two_pending):
+    with unchanged(two_pending), pytest.raises(CheckpointNotFoundError, match=r"no pending interrupt 'third'.*other"):
+        answer(two_pending, "t", 1, interrupt="third")
+
+
+def test_a_value_that_contains_itself_is_refused(waiting):
+    with unchanged(waiting), pytest.raises(CheckpointSerializationError, match="value"):
+        answer(waiting, "t", looping())
+    with unchanged(waiting), pytest.raises(CheckpointSerializationError, match="values"):
+        update(waiting, "t", {"log": looping()})
+
+
+# update
+
+
+def test_updates_are_merged_by_the_next_resume_in_their_order(app, waiting):
+    config = update(waiting, "t", {"log": "by hand"})
+    assert config.checkpoint_id == waiting.get(T).id
+    update(waiting, T, {"log": ["again"]})
+    answer(waiting, "t", 1)
+    app.invoke(None, T)
+    assert log_of(app.get_state(T)) == ["first", "by hand", "again", "answer 1", "last"]
+
+
+def test_an_update_may_have_markers(app, waiting):
+    update(waiting, "t", {"log": RESET})
+    answer(waiting, "t", 1)
+    app.invoke(None, T)
+    assert log_of(app.get_state(T)) == ["answer 1", "last"]
+
+
+def test_an_update_may_name_the_latest_checkpoint_only(waiting):
+    latest, older = (info.id for info in waiting.history(T)[:2])
+    with unchanged(waiting), pytest.raises(CheckpointConflictError, match=f"{older} is not the latest"):
+        update(waiting, RunnableConfig("t", older), {"log": "x"})
+    update(waiting, RunnableConfig("t", latest), {"log": "x"})
+    assert waiting.get_writes(T)["update:0"] == {"log": "x"}
+
+
+@pytest.mark.parametrize("config", ["unknown", RunnableConfig("t", checkpoint_ns="sub")])
+def test_an_update_needs_a_checkpoint(waiting, config):
+    with unchanged(waiting), pytest.raises(CheckpointNotFoundError):
+        update(waiting, config, {"log": "x"})
+
+
+def test_an_update_is_a_mapping(waiting):
+    with unchanged(waiting), pytest.raises(CheckpointSerializationError, match="an update is a mapping"):
+        update(waiting, "t", ["log"])
+
+
+# fork
+
+
+def test_a_fork_has_the_path_to_its_checkpoint(app, waiting):
+    answer(waiting, "t", "yes")
+    app.invoke(None, T)
+    waiting.add_tags(RunnableConfig("t", waiting.history(T)[-1].id), "begin")
+    before = contents(waiting)
+    stop = next(info for info in waiting.history(T) if info.node_id == "first")
+
+    forked = fork(waiting, RunnableConfig("t", stop.id), "new", created_at=NOON)
+
+    assert (forked.origin.id, forked.checkpoints) == (stop.id, 2)
+    assert forked.config == RunnableConfig("new", stop.id)
+    assert contents(waiting)[: len(before)] == before
+    head, start = waiting.history(NEW)
+    assert (head.created_at, head.metadata["source"], head.parent_id) == (NOON, "fork", start.id)
+    assert (start.node_id, start.tags) == (START, ("begin",))
+    assert len(waiting.interrupts("new")) == 1
+    answer(waiting, "new", "no")
+    app.invoke(None, NEW)
+    assert log_of(app.get_state(NEW)) == ["first", "answer no", "last"]
+    assert log_of(app.get_state(T)) == ["first", "answer yes", "last"]
+
+
+def test_a_fork_without_a_checkpoint_is_of_the_latest(app, waiting):
+    answer(waiting, "t", "yes")
+    app.invoke(None, T)
+    forked = fork(waiting, "t", "new")
+    assert (forked.origin.id, forked.checkpoints) == (waiting.get(T).id, len(waiting.history(T)))
+    assert waiting.get(NEW).next_node_id == END
+
+
+def test_a_fork_does_not_copy_other_lines(saver):
+    for own, parent in (("a", None), ("b", "a"), ("c", "a")):
+        saver.put(T, Checkpoint(id=own, parent_id=parent, node_id="n", next_node_id="n", state={}))
+    assert fork(saver, T, "new").checkpoints == 2
+    assert [info.id for info in saver.history(NEW)] == ["c", "a"]
+
+
+def test_a_fork_does_not_overwrite(waiting):
+    waiting.put(NEW, Checkpoint(node_id="n", next_node_id="n", state={}))
+    with unchanged(waiting), pytest.raises(CheckpointConflictError, match="not empty"):
+        fork(waiting, "t", "new")
+
+
+@pytest.mark.parametrize("config", ["unknown", RunnableConfig("t", "unknown")])
+def test_a_fork_needs_a_checkpoint(waiting, config):
+    with unchanged(waiting), pytest.raises(CheckpointNotFoundError):
+        fork(waiting, config, "new")
+
+
+# rollback
+
+
+def test_a_rollback_appends_a_copy_to_resume_from(app, waiting):
+    answer(waiting, "t", "yes")
+    app.invoke(None, T)
+    history = waiting.history(T)
+    stop = next(info for info in history if info.node_id == "first")
+
+    config = rollback(waiting, RunnableConfig("t", stop.id), created_at=NOON)
+
+    assert waiting.history(T)[1:] == history
+    head = waiting.history(T)[0]
+    assert (head.id, head.parent_id, head.created_at) == (config.checkpoint_id, stop.id, NOON)
+    assert (head.node_id, head.next_node_id, head.metadata["source"]) == ("first", "ask", "fork")
+    (pending,) = waiting.interrupts("t")
+    assert pending.checkpoint_id == head.id
+    answer(waiting, "t", "no")
+    app.invoke(None, T)
+    assert log_of(app.get_state(T)) == ["first", "answer no", "last"]
+
+
+def test_a_rollback_needs_a_checkpoint(waiting):
+    with unchanged(waiting), pytest.raises(CheckpointerConfigurationError, match="checkpoint_id"):
+        rollback(waiting, T)
+    with unchanged(waiting), pytest.raises(CheckpointNotFoundError):
+        rollback(waiting, RunnableConfig("t", "unknown"))
+
+
+def test_a_copy_does_not_continue_the_old_node_execution(app, waiting):
+    """Neither copy has the metadata that would give it the answers and results of the run it comes from."""
+    updated = app.update_state(T, {"log": "x"})
+    assert {"visit", "keeps"} <= waiting.get(T).metadata.keys()
+    fork(waiting, updated, NEW)
+    rollback(waiting, updated)
+    for config in (T, NEW):
+        assert not {"visit", "keeps", "resumed_at"} & waiting.get(config).metadata.keys()
+
+
+@pytest.mark.parametrize("operation", [lambda saver, at: fork(saver, at, "new"), rollback])
+def test_the_history_of_a_nested_graph_is_refused(waiting, operation):
+    at = RunnableConfig("t", waiting.get(T).id, "sub")
+    with unchanged(waiting), pytest.raises(CheckpointerConfigurationError, match="nested graph"):
+        operation(waiting, at)
+
+
+# Locks and lineage
+
+
+@pytest.fixture
+def busy(tmp_path):
+    """A saver on a store whose threads another saver holds."""
+    with (
+        FileSystemSaver(tmp_path / "busy", lock_timeout=0) as other,
+        FileSystemSaver(tmp_path / "busy", lock_timeout=0) as saver,
+    ):
+        other.put(T, Checkpoint(id="c", node_id="n", next_node_id="n", state={}))
+        record = {"node_id": "n", "when": "inside", "payload": "?", "created_at": NOON}
+        other.put_writes(T, {"interrupt:i": record})
+        with other.run_lock(T), other.run_lock(NEW):
+            yield saver
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda saver: answer(saver, "t", 1),
+        lambda saver: update(saver, "t", {"log": "x"}),
+        lambda saver: fork(saver, "t", "new"),
+        lambda saver: rollback(saver, RunnableConfig("t", "c")),
+    ],
+    ids=["answer", "update", "fork", "rollback"],
+)
+def test_a_busy_thread_is_left_alone(busy, operation):
+    with unchanged(busy), pytest.raises(ThreadBusyError):
+        operation(busy)
+
+
+def test_the_holder_of_the_lock_may_call_them(waiting):
+    with waiting.run_lock(T), waiting.run_lock(NEW):
+        update(waiting, "t", {"log": "x"})
+        fork(waiting, "t", "new")
+        rollback(waiting, RunnableConfig("t", waiting.get(T).id))
+        answer(waiting, "t", 1)
+
+
+def test_lineage(saver):
+    for own, parent in (("b", "pruned"), ("c", "b"), ("d", "b"), ("e", "d")):
+        saver.put(T, Checkpoint(id=own, parent_id=parent, node_id="n", next_node_id="n", state={}))
+    history = saver.history(T)
+    assert [info.id for info in lineage(history, "e")] == ["b", "d", "e"]
+    assert lineage(history, "unknown") == []
+
+
+def test_lineage_ends_at_a_cycle(saver):
+    for own, parent in (("b", "c"), ("c", "b")):
+        saver.put(T, Checkpoint(id=own, parent_id=parent, node_id="n", next_node_id="n", state={}))
+    assert {info.id for info in lineage(saver.history(T), "c")} == {"b", "c"}

@@ -86,18 +86,18 @@ class _Group(TyperGroup):
         extra["standalone_mode"] = False
         if not standalone_mode:
             return super().main(*args, **extra)
-        world: CliContext = extra["obj"]
+        context: CliContext = extra["obj"]
         try:
             code = super().main(*args, **extra)
         except KeyboardInterrupt:
             code = 130
         except Exception as error:
             if isinstance(error, UsageError):
-                world.warn(f"graphkit: {error}")
+                context.warn(f"graphkit: {error}")
             elif type(error).__name__ == "NoArgsIsHelpError":
-                world.warn(str(error))
+                context.warn(str(error))
             elif is_usage_error(error):
-                world.warn(sentence_of(error))
+                context.warn(sentence_of(error))
             else:
                 raise
             code = UsageError.exit_code
@@ -141,8 +141,8 @@ class _Command(TyperCommand):
             return super().parse_args(ctx, [place, *given])
 
 
-def _default_place(world: CliContext | None, args: list[str]) -> str | None:
-    named = None if world is None else world.environment.get("GRAPHKIT_DIR")
+def _default_place(context: CliContext | None, args: list[str]) -> str | None:
+    named = None if context is None else context.environment.get("GRAPHKIT_DIR")
     if named:
         return named
     return "" if any(one.split("=")[0] == "--app" for one in args) else None
@@ -152,11 +152,11 @@ def _as_typer_wants(function: Callable[..., Any]) -> Callable[..., None]:
     """The command with the options that all have; its result is shown, its errors are told."""
     signature = inspect.signature(function)
     hints = get_type_hints(function, include_extras=True)
-    own = [one.replace(annotation=hints[one.name]) for one in signature.parameters.values() if one.name != "world"]
+    own = [one.replace(annotation=hints[one.name]) for one in signature.parameters.values() if one.name != "context"]
 
     def command(ctx: typer.Context, **given: Any) -> None:
-        world = dataclasses.replace(ctx.obj, as_json=given.pop("as_json"), debug=given.pop("debug"))
-        code = _told(world, lambda: function(world, **given))
+        context = dataclasses.replace(ctx.obj, as_json=given.pop("as_json"), debug=given.pop("debug"))
+        code = _told(context, lambda: function(context, **given))
         if code:
             raise typer.Exit(code)
 
@@ -172,25 +172,25 @@ def _as_typer_wants(function: Callable[..., Any]) -> Callable[..., None]:
     return command
 
 
-def _told(world: CliContext, call: Callable[[], Any]) -> int:
+def _told(context: CliContext, call: Callable[[], Any]) -> int:
     """Show what a command gives: a view, or several as they come. Returns the exit code."""
     try:
-        with _warnings_to(world):
-            return _shown(world, call())
+        with _warnings_to(context):
+            return _shown(context, call())
     except BrokenPipeError:  # `graphkit threads | head`: whoever read has seen enough
-        world.abandon()
+        context.abandon()
         return 0
     except (GraphKitError, OSError) as error:
-        if world.debug:
-            world.warn("".join(traceback.format_exception(error)).rstrip())
-        world.warn(f"graphkit: {simplify_text(str(error))}{_advice(error)}")
+        if context.debug:
+            context.warn("".join(traceback.format_exception(error)).rstrip())
+        context.warn(f"graphkit: {simplify_text(str(error))}{_advice(error)}")
         return error.exit_code if isinstance(error, GraphKitError) else 1
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        if world.debug:
+        if context.debug:
             raise
-        world.warn(
+        context.warn(
             f"graphkit: {type(error).__name__}: {simplify_text(str(error))}; "
             f"unexpected error: rerun with --debug and please report it"
         )
@@ -198,13 +198,13 @@ def _told(world: CliContext, call: Callable[[], Any]) -> int:
 
 
 @contextmanager
-def _warnings_to(world: CliContext) -> Iterator[None]:
+def _warnings_to(context: CliContext) -> Iterator[None]:
     """Say what the library logs, and the warnings of Python, in a line each."""
-    handler = _Warnings(world)
+    handler = _Warnings(context)
     logger = logging.getLogger("graphkit")
     logger.addHandler(handler)
     show_before = warnings.showwarning
-    warnings.showwarning = lambda message, *_, **__: world.warn(f"graphkit: warning: {message}")
+    warnings.showwarning = lambda message, *_, **__: context.warn(f"graphkit: warning: {message}")
     try:
         yield
     finally:
@@ -218,23 +218,23 @@ def _advice(error: Exception) -> str:
     return "; here --app module:object registers the types of that graph" if is_unknown else ""
 
 
-def _shown(world: CliContext, result: Any) -> int:
+def _shown(context: CliContext, result: Any) -> int:
     code = 0
     for view in result if isinstance(result, Iterator) else [result]:
         if isinstance(view, Said):
             code = view.exit_code
         if view is not None:  # else it has written its output itself
-            show(world, view)
+            show(context, view)
     return code
 
 
 class _Warnings(logging.Handler):
     """Says what the library logs."""
 
-    def __init__(self, world: CliContext) -> None:
+    def __init__(self, context: CliContext) -> None:
         super().__init__(logging.WARNING)
-        self._world = world
+        self._context = context
 
     def emit(self, record: logging.LogRecord) -> None:
         """One line of it."""
-        self._world.warn(f"graphkit: {record.levelname.lower()}: {record.getMessage()}")
+        self._context.warn(f"graphkit: {record.levelname.lower()}: {record.getMessage()}")

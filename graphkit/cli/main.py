@@ -1,4 +1,4 @@
-"""The entry point: looks at the world once, and hands it to the commands."""
+"""The entry point: reads the environment of the process once, and hands it to the commands."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _CALLS: Final = 10_000
 def main() -> None:
     """Run the command that the process was started with, and exit with its code."""
     sys.setrecursionlimit(_CALLS)
-    world = CliContext.of_process()
+    context = CliContext.of_process()
     try:
         import rich as rich  # noqa: PLC0414 - only whether it is there
         import typer as typer  # noqa: PLC0414 - the same
     except ImportError as error:
-        sys.exit(_without_the_extra(world, MissingDependencyError(error.name or "typer", "cli")))
+        sys.exit(_without_the_extra(context, MissingDependencyError(error.name or "typer", "cli")))
     from graphkit.cli.app import application
 
-    application()(sys.argv[1:], prog_name="graphkit", obj=world)
+    application()(sys.argv[1:], prog_name="graphkit", obj=context)
 
 
-def _without_the_extra(world: CliContext, missing: MissingDependencyError) -> int:
+def _without_the_extra(context: CliContext, missing: MissingDependencyError) -> int:
     """Answer what needs no command; the exit code."""
     advice = str(missing)
     said = answer_to(sys.argv[1:], advice)
     if said is None:
-        world.warn(f"graphkit: {advice}")
+        context.warn(f"graphkit: {advice}")
         return missing.exit_code
-    world.say(said)
+    context.say(said)
     return 0

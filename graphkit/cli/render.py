@@ -84,57 +84,57 @@ class Said:
 View = Table | Card | Text | Said
 
 
-def show(world: CliContext, view: View) -> None:
+def show(context: CliContext, view: View) -> None:
     """Write a view to the output."""
-    if world.as_json:
+    if context.as_json:
         data = {Table: "rows", Card: "row", Text: "data", Said: "data"}[type(view)]
-        world.say(to_json(getattr(view, data)))
+        context.say(to_json(getattr(view, data)))
     elif isinstance(view, Table):
-        _show_table(world, view)
+        _show_table(context, view)
     elif isinstance(view, Card):
-        _show_card(world, view)
+        _show_card(context, view)
     elif isinstance(view, Text):
-        world.say(view.text.rstrip("\n"))
+        context.say(view.text.rstrip("\n"))
     else:
         for line in view.sentence.rstrip("\n").split("\n"):
-            _say_sentence(world, line)
+            _say_sentence(context, line)
 
 
-def _say_sentence(world: CliContext, line: str) -> None:
+def _say_sentence(context: CliContext, line: str) -> None:
     """Write a line that says something, broken between words at a terminal; a path stays whole."""
-    if not world.is_pretty or len(line) <= world.width:
-        world.say(line)
+    if not context.is_pretty or len(line) <= context.width:
+        context.say(line)
         return
     from textwrap import wrap
 
     indent = " " * (len(line) - len(line.lstrip()) + len(_GAP))
     for part in wrap(
-        line, world.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        line, context.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     ):  # fmt: skip
-        world.say(part)
+        context.say(part)
 
 
-def _show_table(world: CliContext, table: Table) -> None:
+def _show_table(context: CliContext, table: Table) -> None:
     if not table.rows:
-        world.warn(table.empty)
+        context.warn(table.empty)
         return
-    cells = [_column_cells(world, column, table.rows) for column in table.columns]
-    if world.is_pretty:
-        _show_rich(world, *fitted(table.columns, cells, world.width))
+    cells = [_column_cells(context, column, table.rows) for column in table.columns]
+    if context.is_pretty:
+        _show_rich(context, *fitted(table.columns, cells, context.width))
     else:
         for line in _aligned([[column.title for column in table.columns], *zip(*cells, strict=True)]):
-            world.say(line)
+            context.say(line)
     if table.note:
-        world.warn(table.note)
+        context.warn(table.note)
 
 
-def _column_cells(world: CliContext, column: Column, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _column_cells(context: CliContext, column: Column, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     values = [row.get(column.key) for row in rows]
-    if column.kind in {"name", "id"} and world.is_pretty:
+    if column.kind in {"name", "id"} and context.is_pretty:
         known = [value for value in values if isinstance(value, str)]
         short = short_ids(known) if column.kind == "id" else short_names(known)
         return [short.get(value, "") if value is not None else "" for value in values]
-    return [cell(world, column.kind, value) for value in values]
+    return [cell(context, column.kind, value) for value in values]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
@@ -144,7 +144,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
         yield _GAP.join(padded).rstrip()
 
 
-def _show_rich(world: CliContext, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:
+def _show_rich(context: CliContext, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:
     from rich.table import Table as RichTable
     from rich.text import Text as RichText
 
@@ -154,7 +154,7 @@ def _show_rich(world: CliContext, columns: Sequence[Column], cells: Sequence[Seq
         grid.add_column(column.title, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
     for row in zip(*cells, strict=True):
         grid.add_row(*(RichText(text, style=_STYLES.get(text, "")) for text in row))
-    _console(world).print(grid)
+    _console(context).print(grid)
 
 
 def fitted(
@@ -182,26 +182,26 @@ def fitted(
     return titled, [*cut]
 
 
-def _console(world: CliContext) -> Any:
+def _console(context: CliContext) -> Any:
     from rich.console import Console
 
-    system = "auto" if world.colour else None
+    system = "auto" if context.colour else None
     return Console(
-        file=world.out, width=world.width, color_system=system, force_terminal=world.colour, highlight=False  # type: ignore[arg-type]
+        file=context.out, width=context.width, color_system=system, force_terminal=context.colour, highlight=False  # type: ignore[arg-type]
     )  # fmt: skip
 
 
-def _show_card(world: CliContext, card: Card) -> None:
+def _show_card(context: CliContext, card: Card) -> None:
     known = [column for column in card.columns if card.row.get(column.key) not in _NOTHING]
     margin = max(len(column.title) for column in known) + len(_GAP)
     for column in known:
-        text = cell(world, _long(column.kind), card.row[column.key])
-        for line in _wrapped(f"{column.title:{margin}}{text}", world.width if world.is_pretty else None, margin):
-            world.say(line)
+        text = cell(context, _long(column.kind), card.row[column.key])
+        for line in _wrapped(f"{column.title:{margin}}{text}", context.width if context.is_pretty else None, margin):
+            context.say(line)
     if card.tree:
-        world.say("")
-        for line in tree(card.row[card.tree], world.width if world.is_pretty else None):
-            world.say(line)
+        context.say("")
+        for line in tree(card.row[card.tree], context.width if context.is_pretty else None):
+            context.say(line)
 
 
 def _wrapped(text: str, width: int | None, margin: int) -> Sequence[str]:
@@ -219,23 +219,23 @@ def _long(kind: str) -> str:
 # Cells
 
 
-def cell(world: CliContext, kind: str, value: Any) -> str:
+def cell(context: CliContext, kind: str, value: Any) -> str:
     """A value as people read it."""
     if value is None:
         return ""
     make = _CELLS.get(kind)
-    return make(world, value) if make else brief(value, _TEXT_LIMIT)
+    return make(context, value) if make else brief(value, _TEXT_LIMIT)
 
 
-def _age(world: CliContext, when: datetime) -> str:
-    if not world.is_pretty:
+def _age(context: CliContext, when: datetime) -> str:
+    if not context.is_pretty:
         return when.isoformat(timespec="seconds").replace("+00:00", "Z")
-    return relative(world.now() - when)
+    return relative(context.now() - when)
 
 
-def _time(world: CliContext, when: datetime) -> str:
-    local = world.local(when).strftime("%Y-%m-%d %H:%M:%S")
-    return f"{local} ({relative(world.now() - when)})"
+def _time(context: CliContext, when: datetime) -> str:
+    local = context.local(when).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{local} ({relative(context.now() - when)})"
 
 
 def _failed(failure: Mapping[str, Any]) -> str:
@@ -245,7 +245,7 @@ def _failed(failure: Mapping[str, Any]) -> str:
     return f"{shown(str(failure.get('type', 'failed')))}{node}: {message}"
 
 
-def _bytes(_world: CliContext, size: int) -> str:
+def _bytes(_context: CliContext, size: int) -> str:
     return human_bytes(size)
 
 

@@ -1,4 +1,4 @@
-"""The command line in this process, in a world of its own; checkpoints with known ids and times; a module with graphs."""
+"""The command line in this process, in a CliContext of its own; checkpoints with known ids and times; a module with graphs."""
 
 import contextlib
 import dataclasses
@@ -46,9 +46,9 @@ def the_application():
 
 
 def graphkit(*args, terminal=False, width=100, colour=False, stdin="", now=NOW, **environment):
-    """Run a command line in this process, in a world of its own."""
+    """Run a command line in this process, in a CliContext of its own."""
     out, err = Terminal(is_terminal=terminal), Terminal(is_terminal=terminal)
-    world = CliContext(
+    context = CliContext(
         out=out,
         err=err,
         input=Terminal(stdin, is_terminal=terminal),
@@ -62,7 +62,7 @@ def graphkit(*args, terminal=False, width=100, colour=False, stdin="", now=NOW, 
     code = 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            the_application()([str(arg) for arg in args], prog_name="graphkit", obj=world)
+            the_application()([str(arg) for arg in args], prog_name="graphkit", obj=context)
         except SystemExit as end:
             code = end.code or 0
     return Done(code, out.getvalue(), err.getvalue())

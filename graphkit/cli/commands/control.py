@@ -41,7 +41,7 @@ _UNKNOWN_TIME: Final = datetime.min.replace(tzinfo=UTC)
 
 
 @looks_without_types
-def interrupts(world: CliContext, directory: Directory, thread: MaybeThread = None) -> Table:
+def interrupts(context: CliContext, directory: Directory, thread: MaybeThread = None) -> Table:
     """List what waits for a human: where, since when, and what is asked.
 
     Example: graphkit interrupts runs
@@ -57,13 +57,13 @@ def interrupts(world: CliContext, directory: Directory, thread: MaybeThread = No
         except CheckpointerError as error:
             damaged.append(error)
     for one in damaged:
-        world.warn(f"graphkit: {one}")
+        context.warn(f"graphkit: {one}")
     rows.sort(key=lambda row: row["since"] or _UNKNOWN_TIME)
     return Table(_INTERRUPTS, rows, "nothing waits")
 
 
 def answer(
-    world: CliContext,
+    context: CliContext,
     directory: Directory,
     thread: Thread,
     value: Annotated[
@@ -86,7 +86,7 @@ def answer(
     """
     saver = open_store(directory)
     thread_id = thread_of(saver, thread)
-    given = from_json(world.given(value), "--value")
+    given = from_json(context.given(value), "--value")
     with saver.run_lock(RunnableConfig(thread_id)):
         stop = _stop_of(saver, thread_id, interrupt)
         if stop.when != "inside" and not isinstance(given, Mapping):
@@ -116,7 +116,7 @@ def _stop_of(saver: BaseCheckpointSaver, thread_id: str, typed: str | None) -> W
 
 
 def update(
-    world: CliContext,  # noqa: ARG001 - as all commands
+    context: CliContext,  # noqa: ARG001 - as all commands
     directory: Directory,
     thread: Thread,
     assign: Assign = None,
@@ -190,7 +190,7 @@ def _updated(
 
 
 def fork(
-    world: CliContext,
+    context: CliContext,
     directory: Directory,
     thread: Thread,
     target: Annotated[str, typer.Argument(metavar="NEW", help="The id of the new thread.")],
@@ -212,7 +212,7 @@ def fork(
             raise CheckpointConflictError(target, "not empty; choose another id for the new thread")
         for info in line[:-1]:
             _put_again(saver, at.with_check_point_id(info.id), new, info.tags)
-        here = _put_head(saver, at.with_check_point_id(head.id), new, created_at=world.now(), keep_id=True)
+        here = _put_head(saver, at.with_check_point_id(head.id), new, created_at=context.now(), keep_id=True)
     path = f"{counted(len(line), 'checkpoint')} of {shown(at.thread)}"
     sentence = f"{shown(target)} begins with {path} and goes on with {_next(head)}"
     return Said(
@@ -221,7 +221,7 @@ def fork(
 
 
 def rollback(
-    world: CliContext,
+    context: CliContext,
     directory: Directory,
     thread: Thread,
     checkpoint: Annotated[
@@ -239,7 +239,7 @@ def rollback(
     at = RunnableConfig(thread_of(saver, thread))
     with saver.run_lock(at):
         old = checkpoint_of(saver, at, checkpoint)
-        here = _put_head(saver, at.with_check_point_id(old.id), at, created_at=world.now(), keep_id=False)
+        here = _put_head(saver, at.with_check_point_id(old.id), at, created_at=context.now(), keep_id=False)
     sentence = (
         f"{shown(at.thread)} is back after {shown(old.node_id)} and goes on with {_next(old)}; nothing was removed"
     )

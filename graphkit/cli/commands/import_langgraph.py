@@ -18,7 +18,7 @@ Target = Annotated[str, typer.Argument(metavar="DIR", help="The checkpoint direc
 
 
 def import_langgraph_sqlite(
-    world: CliContext,
+    context: CliContext,
     file: Annotated[str, typer.Argument(metavar="FILE", help="The database of a SqliteSaver; it is only read.")],
     directory: Target,
 ) -> Said:
@@ -28,12 +28,12 @@ def import_langgraph_sqlite(
 
     Example: graphkit import langgraph-sqlite checkpoints.sqlite runs
     """
-    with world.progress("importing") as progress:
+    with context.progress("importing") as progress:
         return _told(_savers().import_langgraph_sqlite(file, directory, progress=progress), directory)
 
 
 def import_langgraph_postgres(
-    world: CliContext,
+    context: CliContext,
     dsn: Annotated[str, typer.Argument(metavar="DSN", help="The database of a PostgresSaver; it is only read.")],
     directory: Target,
 ) -> Said:
@@ -41,7 +41,7 @@ def import_langgraph_postgres(
 
     Example: graphkit import langgraph-postgres postgresql://localhost/agents runs
     """
-    with world.progress("importing") as progress:
+    with context.progress("importing") as progress:
         return _told(_savers().import_langgraph_postgres(dsn, directory, progress=progress), directory)
 
 

@@ -59,7 +59,7 @@ def store_of(directory: str, app: str | None) -> BaseCheckpointSaver:
 
 @looks_without_types
 def show(
-    world: CliContext,
+    context: CliContext,
     directory: Directory,
     thread: Thread,
     checkpoint: CheckpointId = None,
@@ -86,7 +86,7 @@ def show(
     state = strip_subgraph_updates(found.state)
     if key is not None:
         value = at_path(state, key)
-        return Text("\n".join(tree(value, world.width if world.is_pretty else None)), plain(value))
+        return Text("\n".join(tree(value, context.width if context.is_pretty else None)), plain(value))
     facts = _facts(saver, at.with_check_point_id(found.id), found)
     if keys:
         return Card(_SHOW, {**facts, "state": {name: type(value).__name__ for name, value in state.items()}}, "state")
@@ -133,7 +133,7 @@ def asked(stop: WaitingInterrupt) -> dict[str, Any]:
 
 @looks_without_types
 def diff(
-    world: CliContext,
+    context: CliContext,
     directory: Directory,
     thread: Thread,
     first: Annotated[
@@ -161,7 +161,7 @@ def diff(
         "from": before.id, "to": after.id, "nodes": nodes,
         "differences": [{**one._asdict(), "old": _cut(one.old), "new": _cut(one.new)} for one in found],
     }  # fmt: skip
-    lines = [line for one in found for line in _told(one.path, one.change, one.old, one.new, world)]
+    lines = [line for one in found for line in _told(one.path, one.change, one.old, one.new, context)]
     path = f"nodes in between: {' → '.join(map(shown, nodes))}" if nodes else "no nodes in between"
     return Text("\n".join([*(lines or ["the states are the same"]), path]), data)
 
@@ -176,14 +176,14 @@ def _cut(value: Any) -> Any:
     return value[:LONGEST] + "…" if isinstance(value, str) and len(value) > LONGEST else plain(value)
 
 
-def _told(path: str, change: str, old: Any, new: Any, world: CliContext) -> list[str]:
+def _told(path: str, change: str, old: Any, new: Any, context: CliContext) -> list[str]:
     if change != "changed":
         sign, value = ("+", new) if change == "added" else ("-", old)
         return [f"{sign} {shown(path)}: {brief(value, LONGEST)}"]
     if isinstance(old, str) and isinstance(new, str) and ("\n" in old or "\n" in new):
         return [f"~ {shown(path)}:", *_line_by_line(old, new)]
     short = [brief(value, LONGEST) for value in (old, new)]
-    if sum(map(len, short)) + len(path) + 8 <= world.width:
+    if sum(map(len, short)) + len(path) + 8 <= context.width:
         return [f"~ {shown(path)}: {short[0]} → {short[1]}"]
     return [f"~ {shown(path)}:", f"  - {short[0]}", f"  + {short[1]}"]
 
@@ -197,7 +197,7 @@ def _line_by_line(old: str, new: str) -> list[str]:
 
 
 def graph(
-    world: CliContext,
+    context: CliContext,
     directory: Directory,
     thread: Annotated[
         str | None, typer.Argument(metavar="THREAD", help="Whose path to draw.", show_default=False)
@@ -228,7 +228,7 @@ def graph(
         drawing = _chain(path, at.thread, type)
     else:
         if stored is not None and stored != compiled.topology.fingerprint:
-            world.warn("graphkit: the graph has changed since this thread was stored")
+            context.warn("graphkit: the graph has changed since this thread was stored")
         drawing = compiled.get_graph(type, at.thread, path=path).content
     return Text(drawing, {"thread": at.thread, "fingerprint": stored, "path": path, "drawing": drawing})
 

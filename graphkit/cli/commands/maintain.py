@@ -19,7 +19,7 @@ from graphkit.cli.values import UsageError, counted, shown
 from graphkit.errors import CheckpointNotFoundError
 
 
-def compact(world: CliContext, directory: Directory, thread: MaybeThread = None, dry_run: DryRun = False) -> Said:
+def compact(context: CliContext, directory: Directory, thread: MaybeThread = None, dry_run: DryRun = False) -> Said:
     """Free the bytes of what nobody can reach any more, because it was replaced.
 
     Example: graphkit compact runs
@@ -30,13 +30,13 @@ def compact(world: CliContext, directory: Directory, thread: MaybeThread = None,
     if dry_run:
         size = saver.size(only)
         return Said(f"would rewrite what can be shortened among {human_bytes(size)}", {"size": size})
-    with world.progress("compacting") as progress:
+    with context.progress("compacting") as progress:
         freed = call(only, progress=progress)
     return Said(f"freed {human_bytes(freed)}", {"freed": freed})
 
 
 def prune(
-    world: CliContext,
+    context: CliContext,
     directory: Directory,
     thread: MaybeThread = None,
     keep_last: Annotated[
@@ -59,7 +59,7 @@ def prune(
     if keep_last is None and older_than is None:
         raise UsageError("say what to prune: --keep-last, --older-than or both")
     saver = open_store(directory)
-    before = None if older_than is None else world.now() - age(older_than)
+    before = None if older_than is None else context.now() - age(older_than)
     options: dict[str, Any] = {
         "keep_last": keep_last,
         "older_than": before,
@@ -68,7 +68,7 @@ def prune(
     }
     among = saver.threads() if thread is None else [thread_of(saver, thread)]
     count = 0
-    with world.progress("pruning") as progress:
+    with context.progress("pruning") as progress:
         for done, thread_id in enumerate(among, 1):
             count += _going(saver, thread_id, options) if dry_run else saver.prune(thread_id, **options)
             progress(done, len(among), thread_id)
@@ -91,7 +91,7 @@ def _count(saver: BaseCheckpointSaver, thread_id: str) -> int:
 
 
 def copy(
-    world: CliContext,  # noqa: ARG001 - as all commands
+    context: CliContext,  # noqa: ARG001 - as all commands
     directory: Directory,
     thread: Thread,
     target: Annotated[str, typer.Argument(metavar="NEW", help="The id of the copy.")],
@@ -115,7 +115,7 @@ def copy(
 
 
 def delete(
-    world: CliContext,
+    context: CliContext,
     directory: Directory,
     thread: Thread,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -133,7 +133,7 @@ def delete(
     data = {"thread": thread_id, "size": size, "dry_run": dry_run}
     if dry_run:
         return Said(f"would delete {shown(thread_id)}, {human_bytes(size)}", data)
-    if not yes and not _agreed(world, f"delete {shown(thread_id)}, {human_bytes(size)}, for good?"):
+    if not yes and not _agreed(context, f"delete {shown(thread_id)}, {human_bytes(size)}, for good?"):
         return Said("nothing was deleted", {**data, "deleted": False}, 1)
     saver.delete(thread_id)
     return Said(f"deleted {shown(thread_id)}, {human_bytes(size)}", {**data, "deleted": True})
@@ -151,16 +151,16 @@ def _whole(saver: BaseCheckpointSaver, typed: str) -> str:
     return found
 
 
-def _agreed(world: CliContext, question: str) -> bool:
-    if not world.is_terminal or not world.input.isatty():
+def _agreed(context: CliContext, question: str) -> bool:
+    if not context.is_terminal or not context.input.isatty():
         raise UsageError("nobody can be asked here: give --yes")
-    world.err.write(f"{question} [y/N] ")
-    world.err.flush()
-    return world.input.readline().strip().lower() in {"y", "yes"}
+    context.err.write(f"{question} [y/N] ")
+    context.err.flush()
+    return context.input.readline().strip().lower() in {"y", "yes"}
 
 
 def release(
-    world: CliContext,  # noqa: ARG001 - as all commands
+    context: CliContext,  # noqa: ARG001 - as all commands
     directory: Directory,
     thread: Thread,
     dry_run: DryRun = False,

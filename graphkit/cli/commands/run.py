@@ -26,7 +26,7 @@ MaxIterations = Annotated[
 
 
 def run(
-    world: CliContext,
+    context: CliContext,
     app: App,
     directory: Annotated[
         str,
@@ -67,14 +67,14 @@ def run(
     Example: graphkit run runs --app shop:app --thread order-17 --input '{"item": "lamp"}'
     """
     graph = load_app(app, directory, create=True)
-    values = object_from_json(world.given(given), "--input")
+    values = object_from_json(context.given(given), "--input")
     metadata = assignments(meta or (), "--meta")
     config = RunnableConfig(thread, metadata=metadata, max_iterations=max_iterations)
-    return _followed(world, graph, values, config)
+    return _followed(context, graph, values, config)
 
 
 def resume(
-    world: CliContext,
+    context: CliContext,
     directory: Directory,
     thread: Thread,
     app: App,
@@ -110,8 +110,8 @@ def resume(
         return iter([_recovered(graph, at, (checkpoint, value), update)])
     if checkpoint is not None:
         at = at.with_check_point_id(checkpoint_of(saver, at, checkpoint).id)
-    answer = ABSENT if value is None else from_json(world.given(value), "--value")
-    return _followed(world, graph, GraphResume(answer, update=update), at)
+    answer = ABSENT if value is None else from_json(context.given(value), "--value")
+    return _followed(context, graph, GraphResume(answer, update=update), at)
 
 
 def _recovered(
@@ -128,11 +128,11 @@ def _recovered(
     return Said(f"{shown(at.thread)} went on and is {status}", data)
 
 
-def _followed(world: CliContext, graph: CompiledGraph, given: Input, config: RunnableConfig) -> Iterator[View]:
+def _followed(context: CliContext, graph: CompiledGraph, given: Input, config: RunnableConfig) -> Iterator[View]:
     """The views of a run: one per output, and how it ended."""
     last: NodeOutput | None = None
     steps, began = 0, monotonic()
-    with world.stopping(lambda: graph.pause(config.thread)):
+    with context.stopping(lambda: graph.pause(config.thread)):
         for last in outputs(graph, given, config.with_stream_mode(StreamMode.UPDATES)):
             if isinstance(last, InterruptionMetadata):
                 break

@@ -36,7 +36,7 @@ _SHORTEST_FOR_RATE: Final = 60
 """Seconds from the oldest checkpoint to the newest, below which a rate per hour would be a guess."""
 
 
-def stats(world: CliContext, directory: Directory, thread: MaybeThread = None) -> Card:
+def stats(context: CliContext, directory: Directory, thread: MaybeThread = None) -> Card:
     """Sum up a store or a thread: statuses, checkpoints, bytes, how often and how fast it saves, how resumes end.
 
     The time of a node counts neither waiting for people nor downtime. A rate per hour wants a minute of history.
@@ -48,7 +48,7 @@ def stats(world: CliContext, directory: Directory, thread: MaybeThread = None) -
     histories: list[Sequence[CheckpointInfo]] = []
     statuses: Counter[str] = Counter()
     among = saver.threads() if only is None else [only]
-    with world.progress("reading") as progress:
+    with context.progress("reading") as progress:
         for done, thread_id in enumerate(among, 1):
             try:
                 histories.append(saver.history(RunnableConfig(thread_id)))

@@ -84,7 +84,7 @@ _HISTORY: Final = (
 
 @looks_without_types
 def threads(
-    world: CliContext,
+    context: CliContext,
     directory: Directory,
     status: Annotated[list[Status] | None, typer.Option("--status", help="Only those; repeatable.")] = None,
     meta: Meta = None,
@@ -105,10 +105,10 @@ def threads(
 
     Example: graphkit threads runs --status interrupted --sort age
     """
-    is_wanted = _filter(world.now(), status, assignments(meta or (), "--meta"), tag, newer, older)
+    is_wanted = _filter(context.now(), status, assignments(meta or (), "--meta"), tag, newer, older)
     saver = open_store(directory)
     wanted = filter(is_wanted, (_thread_row(saver, thread_id) for thread_id in saver.threads()))
-    if limit is None and world.is_pretty and not everything:
+    if limit is None and context.is_pretty and not everything:
         limit = _PAGE
     if sort is Sort.ID:
         page = _page(wanted, offset, limit)
@@ -237,7 +237,7 @@ def age(text: str) -> timedelta:
 
 
 def history(
-    world: CliContext,  # noqa: ARG001 - as all commands
+    context: CliContext,  # noqa: ARG001 - as all commands
     directory: Directory,
     thread: Thread,
     limit: Limit = None,
@@ -333,7 +333,7 @@ _FOUND: Final = (Column("thread", "THREAD", "name"), *_HISTORY[:4], _HISTORY[6])
 
 
 def search(
-    world: CliContext,
+    context: CliContext,
     directory: Directory,
     metadata: Annotated[
         list[str],
@@ -355,7 +355,7 @@ def search(
         try:
             found += saver.search(wanted, thread_id=thread_id, limit=left)
         except CheckpointerError as error:
-            world.warn(f"graphkit: {error}")
+            context.warn(f"graphkit: {error}")
         if limit is not None and len(found) >= limit:
             break
     rows = [{"thread": info.thread_id, "ns": info.checkpoint_ns, **history_row(saver, info)} for info in found]

@@ -26,7 +26,7 @@ OutputFile = Annotated[
 
 
 def export(
-    world: CliContext,
+    context: CliContext,
     directory: Directory,
     threads: Annotated[
         list[str] | None, typer.Argument(metavar="THREAD", help="Only these threads.", show_default=False)
@@ -48,7 +48,7 @@ def export(
     chosen = [thread_of(saver, one, released=versions) for one in threads] if threads else None
     if dry_run:
         return _would_export(chosen or saver.threads(released=versions), output)
-    with world.progress("exporting", is_wanted=output != "-") as progress:
+    with context.progress("exporting", is_wanted=output != "-") as progress:
         if raw:
             from graphkit.rawlogs import export_logs
 
@@ -57,7 +57,7 @@ def export(
             from graphkit.transfer import export_threads
 
             lines = export_threads(saver, chosen, types=types, versions=versions, progress=progress)
-        return _write(world, lines, output)
+        return _write(context, lines, output)
 
 
 def _would_export(threads: Sequence[str], output: str) -> Said:
@@ -70,12 +70,12 @@ def _types(app: str | None) -> tuple[type, ...]:
     return () if app is None else tuple(load_app(app).topology.schema.types)
 
 
-def _write(world: CliContext, lines: Iterable[str], output: str) -> Said | None:
+def _write(context: CliContext, lines: Iterable[str], output: str) -> Said | None:
     """Write the lines; a file appears when all of it is there."""
     if output == "-":
-        world.pass_files()
+        context.pass_files()
         for line in lines:
-            world.out.write(line)
+            context.out.write(line)
         return None
     path = Path(output)
     beside = path.with_name(f"{path.name}.part")
@@ -96,7 +96,7 @@ def _write(world: CliContext, lines: Iterable[str], output: str) -> Said | None:
 
 
 def import_(
-    world: CliContext,
+    context: CliContext,
     directory: Directory,
     file: Annotated[str, typer.Argument(metavar="FILE", help="What `export` wrote, of either form; - is the input.")],
     rename: Annotated[
@@ -112,7 +112,7 @@ def import_(
 
     Example: graphkit import elsewhere order-17.jsonl --as order-18
     """
-    with _opened(world, file) as found, world.progress("importing") as progress:
+    with _opened(context, file) as found, context.progress("importing") as progress:
         head = next(found, "")
         is_raw = _form(head) == "logs"
         if rename is not None and is_raw:
@@ -144,11 +144,11 @@ def _imported(
 
 
 @contextmanager
-def _opened(world: CliContext, file: str) -> Iterator[Iterator[str]]:
+def _opened(context: CliContext, file: str) -> Iterator[Iterator[str]]:
     try:
         if file == "-":
-            world.pass_files()
-            yield iter(world.input)
+            context.pass_files()
+            yield iter(context.input)
             return
         try:
             opened: TextIO = Path(file).open(encoding="utf-8")  # noqa: SIM115 - closed below

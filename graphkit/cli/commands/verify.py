@@ -53,14 +53,14 @@ def has_files(saver: BaseCheckpointSaver, thread_id: str) -> bool:
     return verify is not None and bool(verify(thread_id).threads)
 
 
-def verify(world: CliContext, directory: Directory, thread: MaybeThread = None) -> Any:
+def verify(context: CliContext, directory: Directory, thread: MaybeThread = None) -> Any:
     """Read every byte and tell what is wrong. Changes nothing, and nobody waits. Exits with 12 if there is damage.
 
     Example: graphkit verify runs
     """
     saver = open_store(directory)
     check = ability(saver, "verify")
-    with world.progress("verifying") as progress:
+    with context.progress("verifying") as progress:
         report = check(named_thread(saver, thread), progress=progress)
     rows = [_file_row(one, file) for one in report.threads for file in one.files if file.state != "ok"]
     rows += [
@@ -80,7 +80,7 @@ def verify(world: CliContext, directory: Directory, thread: MaybeThread = None) 
     code = CheckpointCorruptionError.exit_code if any(row["state"] != "torn" for row in rows) else 0
     advice = "see `graphkit repair`" if code else "the next write, or `graphkit repair`, sets a torn end aside"
     said = Said(f"{amount}: {len(rows)} not well; {advice}", {**sums, "problems": rows}, code)
-    return iter([said] if world.as_json else [Table(_PROBLEMS, rows, ""), said])
+    return iter([said] if context.as_json else [Table(_PROBLEMS, rows, ""), said])
 
 
 def _file_row(one: Any, file: Any) -> dict[str, Any]:
@@ -94,7 +94,7 @@ _DETAILS: Final = 10
 """So many losses of a log are listed for people; JSON has them all."""
 
 
-def repair(world: CliContext, directory: Directory, thread: MaybeThread = None, dry_run: DryRun = False) -> Said:
+def repair(context: CliContext, directory: Directory, thread: MaybeThread = None, dry_run: DryRun = False) -> Said:
     """Make damaged threads readable again, with every checkpoint that can still be rebuilt. Old bytes are set aside.
 
     Says of each thread what is kept, what is lost and where the copy of the old bytes is; with --dry-run before
@@ -105,7 +105,7 @@ def repair(world: CliContext, directory: Directory, thread: MaybeThread = None, 
     saver = open_store(directory)
     only = named_thread(saver, thread)
     call = ability(saver, "repair")
-    with world.progress("looking" if dry_run else "repairing") as progress:
+    with context.progress("looking" if dry_run else "repairing") as progress:
         report = call(only, dry_run=dry_run, progress=progress)
     threads = _by_thread(report.files)
     root = Path(getattr(saver, "base_directory", ""))

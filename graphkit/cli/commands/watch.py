@@ -47,7 +47,7 @@ Interval = Annotated[
 
 
 def watch(
-    world: CliContext,
+    context: CliContext,
     directory: Directory,
     thread: MaybeThread = None,
     checkpoint: CheckpointId = None,
@@ -62,11 +62,12 @@ def watch(
     Example: graphkit watch runs order-17
     """
     saver = open_store(directory)
-    with _watch(saver, thread, checkpoint, latest=world.is_pretty or thread is not None, interval=interval) as changes:
-        if world.is_pretty:
-            _Screen(world, saver).follow(changes, limit)
+    latest = context.is_pretty or thread is not None
+    with _watch(saver, thread, checkpoint, latest=latest, interval=interval) as changes:
+        if context.is_pretty:
+            _Screen(context, saver).follow(changes, limit)
         else:
-            yield from _lines(world, saver, changes, limit)
+            yield from _lines(context, saver, changes, limit)
 
 
 def _watch(
@@ -82,20 +83,20 @@ def _watch(
     return saver.watch(at, latest=latest, interval=interval)
 
 
-def _lines(world: CliContext, saver: BaseCheckpointSaver, changes: Watch, limit: int | None) -> Iterator[View]:
+def _lines(context: CliContext, saver: BaseCheckpointSaver, changes: Watch, limit: int | None) -> Iterator[View]:
     statuses: dict[str, str] = {}
     told = 0
     for change in changes:
-        row = _row(world, saver, change, statuses)
-        if row is not None or world.as_json:
-            yield Text("" if row is None else _line(world, row), row or _data(world, change, ""))
+        row = _row(context, saver, change, statuses)
+        if row is not None or context.as_json:
+            yield Text("" if row is None else _line(context, row), row or _data(context, change, ""))
             told += 1
         if told == limit:
             return
 
 
 def _row(
-    world: CliContext, saver: BaseCheckpointSaver, change: Change, statuses: dict[str, str]
+    context: CliContext, saver: BaseCheckpointSaver, change: Change, statuses: dict[str, str]
 ) -> dict[str, Any] | None:
     """What is told of a change; None if it says nothing to people: a run that ended well is idle, too."""
     if change.kind == "idle" and statuses.get(change.thread_id) != "running":
@@ -105,10 +106,10 @@ def _row(
     elif change.checkpoint is not None and not change.checkpoint_ns:
         statuses[change.thread_id] = change.checkpoint.status
     told = _progress(saver, change) if change.kind == "progress" else _told(change)
-    return _data(world, change, told)
+    return _data(context, change, told)
 
 
-def _data(world: CliContext, change: Change, told: str) -> dict[str, Any]:
+def _data(context: CliContext, change: Change, told: str) -> dict[str, Any]:
     info = change.checkpoint
     return {
         "kind": change.kind,
@@ -119,7 +120,7 @@ def _data(world: CliContext, change: Change, told: str) -> dict[str, Any]:
         "next": None if info is None else info.next_node_id,
         "status": None if info is None else info.status,
         "step": None if info is None else info.metadata.get("step"),
-        "time": _time_of(change) or world.now(),
+        "time": _time_of(change) or context.now(),
         "id": change.id,
         "value": change.value,
         "told": told or None,
@@ -177,18 +178,18 @@ def _reason(stop: Any) -> Any:
     return stop.get("metadata", {}).get("reason") if stop["payload"] is None else stop["payload"]
 
 
-def _line(world: CliContext, row: dict[str, Any]) -> str:
+def _line(context: CliContext, row: dict[str, Any]) -> str:
     when: datetime = row["time"]
     place = shown(row["thread"]) + (f"[{shown(row['ns'])}]" if row["ns"] else "")
     told = row["told"] or f"{shown(row['node'])} -> {shown(row['next'] or '?')}"
-    return f"{world.local(when):%H:%M:%S}  {place:24} {told}"
+    return f"{context.local(when):%H:%M:%S}  {place:24} {told}"
 
 
 class _Screen:
     """A table of the threads in which something happened last."""
 
-    def __init__(self, world: CliContext, saver: BaseCheckpointSaver) -> None:
-        self._world = world
+    def __init__(self, context: CliContext, saver: BaseCheckpointSaver) -> None:
+        self._context = context
         self._saver = saver
         self._rows: dict[str, dict[str, Any]] = {}
         self._statuses: dict[str, str] = {}
@@ -198,10 +199,10 @@ class _Screen:
         from rich.console import Console
         from rich.live import Live
 
-        console = Console(file=self._world.out, width=self._world.width)
+        console = Console(file=self._context.out, width=self._context.width)
         told = 0
         live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
-        with live, self._world.drawing(partial(self._write_above, live)):
+        with live, self._context.drawing(partial(self._write_above, live)):
             while told != limit:
                 change = changes.get(_FRESH)
                 while change is not None and told != limit:
@@ -213,12 +214,12 @@ class _Screen:
     def _write_above(self, live: Any, text: str) -> None:
         """Write a line beside the output: take the table away, and draw it again below the line."""
         live.update("", refresh=True)
-        self._world.err.write(text + "\n")
-        self._world.err.flush()
+        self._context.err.write(text + "\n")
+        self._context.err.flush()
         live.update(self._drawn(), refresh=True)
 
     def _take(self, change: Change) -> None:
-        row = _row(self._world, self._saver, change, self._statuses)
+        row = _row(self._context, self._saver, change, self._statuses)
         if row is None:
             return
         old = self._rows.pop(change.thread_id, {})
@@ -234,13 +235,13 @@ class _Screen:
         rows = [*reversed(self._rows.values())]
         note = "" if len(rows) <= _SHOWN else f"and {len(rows) - _SHOWN} more"
         nothing = "nothing has happened yet"
-        world = dataclasses.replace(self._world, out=page, err=page, above=[])
-        show(world, Table(_COLUMNS, rows[:_SHOWN], nothing, note))
+        context = dataclasses.replace(self._context, out=page, err=page, above=[])
+        show(context, Table(_COLUMNS, rows[:_SHOWN], nothing, note))
         return RichText.from_ansi(page.getvalue())
 
 
 def worker(
-    world: CliContext,
+    context: CliContext,
     directory: Directory,
     app: App,
     failed: Annotated[bool, typer.Option("--failed", help="Take up failed runs too, with growing pauses.")] = False,
@@ -259,24 +260,24 @@ def worker(
 
     def report(thread: str, output: NodeOutput) -> None:
         if not (output.is_start or isinstance(output, StreamingOutput)):
-            show(world, _output(world, thread, output))
+            show(context, _output(context, thread, output))
 
     serving = Worker(load_app(app, directory, create=True), failed=failed, on_output=report, interval=interval)
-    with world.stopping(serving.stop):
-        world.warn("serving; ^C or SIGTERM stops before the next node")
+    with context.stopping(serving.stop):
+        context.warn("serving; ^C or SIGTERM stops before the next node")
         count = serving.run(once=once)
     return Said(f"took up {counted(count, 'run')}", {"runs": count})
 
 
-def _output(world: CliContext, thread: str, output: NodeOutput) -> Text:
+def _output(context: CliContext, thread: str, output: NodeOutput) -> Text:
     stops = output.interrupts if isinstance(output, InterruptionMetadata) else ()
     waits = [{"id": one.id, "node": one.node_id, "when": one.when, "reason": one.reason()} for one in stops]
     told = "finished" if output.is_end else shown(output.node)
     if stops:
         told = "waits " + "; ".join(f"{one.when} {shown(one.node_id)}: {asking(one.reason())}" for one in stops)
-    when = world.now()
+    when = context.now()
     data = {"time": when, "thread": thread, "node": output.node, "subgraph": output.is_subgraph, "interrupts": waits}
-    return Text(f"{world.local(when):%H:%M:%S}  {shown(thread):24} {told}", data)
+    return Text(f"{context.local(when):%H:%M:%S}  {shown(thread):24} {told}", data)
 
 
 COMMANDS: Final = (watch, worker)

@@ -1,14 +1,65 @@
-import os
+"""How much of the sweeps a run does, on how many processes, and which examples Hypothesis takes."""
 
+import os
+import sys
+
+import pytest
 from hypothesis import HealthCheck, settings
 
-# The default run is the same on every machine and at every hour; HYPOTHESIS_PROFILE=search looks for new examples.
-settings.register_profile(
-    "fixed",
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+from tests.sweeps import FULL_EXAMPLES, Sweep, sampled_items
+
+# The same examples on every machine and at every hour; HYPOTHESIS_PROFILE=search looks for new ones.
+SAME_EVERY_TIME = {
+    "derandomize": True,
+    "database": None,
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow],
+}
+settings.register_profile("default", max_examples=FULL_EXAMPLES // 4, **SAME_EVERY_TIME)
+settings.register_profile("full", max_examples=FULL_EXAMPLES, **SAME_EVERY_TIME)
 settings.register_profile("search", max_examples=2000, deadline=None, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+def pytest_addoption(parser):
+    parser.addoption("--full", action="store_true", help="run all cases of all sweeps, not a sample of them")
+
+
+def pytest_configure(config):
+    _share_bytecode(config)
+    profile = "full" if config.getoption("full") else "default"
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", profile))
+
+
+def _share_bytecode(config):
+    """Let the hundreds of processes that tests start compile each module once, where nothing is to be written beside it."""
+    if sys.dont_write_bytecode and hasattr(config, "cache"):
+        sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(config.cache.mkdir("bytecode"))
+        sys.dont_write_bytecode = False
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_report_header(config):
+    if config.getoption("full"):
+        return "sweeps: all cases"
+    return "sweeps: the same sample every time; --full runs all cases"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """Files and tests that are named one by one run in this process; folders run on all processors."""
+    names = [argument.partition("::")[0] for argument in config.args]
+    return 0 if all(name.endswith(".py") for name in names) else None
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("full"):
+        return
+    kept = sampled_items(items)
+    left_out = set(items).difference(kept)
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = kept
+
+
+@pytest.fixture(scope="session")
+def sweep(request):
+    return Sweep(is_full=request.config.getoption("full"))

@@ -3,6 +3,7 @@
 import itertools
 import random
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -117,7 +118,7 @@ def owner_of(file):
     return next((thread for thread in ("plain", ODD, "released") if file.parts[0] == log_of("", thread).parts[0]), None)
 
 
-def sweep(store, choose):
+def flip(store, choose):
     tree, count = tree_of(store), 0
     with quiet():
         whole = seen(open_saver("/", io=SimFS(tree, record=False)))
@@ -128,32 +129,32 @@ def sweep(store, choose):
     return count
 
 
-def sampled(path):
+def sampled(path, many=2):
     """Some bits of each part of each record, and of the file's header."""
     dice = random.Random(path.name)
     bits = bits_of(path)
     if path.name == "graphkit.store":
-        return dice.sample(bits, 30)
-    chosen = dice.sample(bits[: 64 * 8], 12)
+        return dice.sample(bits, 15 * many)
+    chosen = dice.sample(bits[: 64 * 8], 6 * many)
     for frame in frames_of(path):
         parts = (frame.offset, frame.offset + log.FRAME_SIZE, frame.end - log.TRAILER_SIZE, frame.end)
         for start, end in itertools.pairwise(parts):
-            chosen += dice.sample(bits[start * 8 : end * 8], 2)
+            chosen += dice.sample(bits[start * 8 : end * 8], many)
     return chosen
 
 
-def test_a_sample_of_all_bits_is_noticed_and_corrected(store):
+def test_a_sample_of_all_bits_is_noticed_and_corrected(store, sweep):
     assert len(files_of(store)) == 7
-    assert sweep(store, sampled) > 350
+    assert flip(store, partial(sampled, many=sweep.count(2, 1))) > sweep.count(350, 175)
 
 
-@pytest.mark.long
+@pytest.mark.sweep(0)
 def test_every_bit_is_noticed_and_corrected(store):
     total = sum((store / file).stat().st_size * 8 for file in files_of(store))
-    assert sweep(store, bits_of) == total > 40_000
+    assert flip(store, bits_of) == total > 40_000
 
 
-def test_no_reader_is_told_a_wrong_state_by_a_flipped_bit(store, tmp_path):
+def test_no_reader_is_told_a_wrong_state_by_a_flipped_bit(store, tmp_path, sweep):
     """A read gives what was stored, or an error: never less, and never anything else."""
     with open_saver(store) as saver:
         whole = seen(saver)["plain"]
@@ -163,7 +164,7 @@ def test_no_reader_is_told_a_wrong_state_by_a_flipped_bit(store, tmp_path):
     data = (store / file).read_bytes()
     dice = random.Random(5)
     refused = 0
-    for place, bit in dice.sample(bits_of(store / file), 600):
+    for place, bit in dice.sample(bits_of(store / file), sweep.count(600, 200)):
         changed = bytearray(data)
         changed[place] ^= 1 << bit
         (root / file).write_bytes(changed)
@@ -177,7 +178,7 @@ def test_no_reader_is_told_a_wrong_state_by_a_flipped_bit(store, tmp_path):
             expected = [one[:2] for one in whole[0][""]]
             assert found.id == made(2).id, (place, bit)
             assert listed == expected, (place, bit)
-    assert refused > 100
+    assert refused > sweep.count(100, 30)
 
 
 # The flag SCATTERED

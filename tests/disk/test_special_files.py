@@ -15,7 +15,6 @@ from tests.disk.test_links import OPERATIONS, PLACES, THREAD, X, filled, one
 
 DIRECTORIES = {"thread", "namespace", "locks", "deleted thread", "other deleted thread"}
 KINDS = ("fifo", "socket", "device", "empty directory", "full directory")
-SWEPT = {"operations": 0, "tests": 0}
 
 
 class Waited(BaseException):
@@ -69,41 +68,41 @@ def template(tmp_path_factory):
     return root
 
 
-@pytest.mark.parametrize("how", ["sampled", pytest.param("all", marks=pytest.mark.long)])
-@pytest.mark.parametrize("place", PLACES)
-def test_no_operation_waits_for_a_special_file(place, how, template, tmp_path, caplog):
+def cases(place, *, is_full):
+    """Every kind with every operation, or every operation with one kind, which is another one at each place."""
     for number, operation in enumerate(OPERATIONS.values(), [*PLACES].index(place)):
-        kinds = KINDS if how == "all" else [KINDS[number % len(KINDS)]]
-        for kind in kinds:
-            if "directory" in kind and place in DIRECTORIES:
-                continue
-            root = tmp_path / f"{number}-{kind}"
-            shutil.copytree(template, root)
-            make(root / PLACES[place], kind)
-            with impatient(10):
-                try:
-                    saver = FileSystemSaver(root, fsync="never", lock_timeout=0)
-                except CheckpointerError:
-                    assert place == "marker"
-                else:
-                    with saver, suppress(CheckpointerError):
-                        operation(saver)
-                    y = RunnableConfig("y")
-                    other = FileSystemSaver(root, fsync="never", lock_timeout=0)
-                    assert other.get(y).state["n"] == 9, "another thread is not concerned"
-                    other.verify()
-                    other.close()
-            if kind == "full directory":
-                assert [*root.rglob("precious")], "what is not the store's is not removed"
-            shutil.rmtree(root)
-            SWEPT["operations"] += 1
-    SWEPT["tests"] += 1
+        for kind in KINDS if is_full else [KINDS[number % len(KINDS)]]:
+            if "directory" not in kind or place not in DIRECTORIES:
+                yield number, kind, operation
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_operation_waits_for_a_special_file(place, template, tmp_path, caplog, sweep):
+    for number, kind, operation in cases(place, is_full=sweep.is_full):
+        root = tmp_path / f"{number}-{kind}"
+        shutil.copytree(template, root)
+        make(root / PLACES[place], kind)
+        with impatient(10):
+            try:
+                saver = FileSystemSaver(root, fsync="never", lock_timeout=0)
+            except CheckpointerError:
+                assert place == "marker"
+            else:
+                with saver, suppress(CheckpointerError):
+                    operation(saver)
+                y = RunnableConfig("y")
+                other = FileSystemSaver(root, fsync="never", lock_timeout=0)
+                assert other.get(y).state["n"] == 9, "another thread is not concerned"
+                other.verify()
+                other.close()
+        if kind == "full directory":
+            assert [*root.rglob("precious")], "what is not the store's is not removed"
+        shutil.rmtree(root)
 
 
 def test_these_were_all_places_in_all_operations():
-    if SWEPT["tests"] < len(PLACES):
-        pytest.skip("the sweep did not run in this process")
-    assert SWEPT["operations"] >= 350
+    assert sum(len([*cases(place, is_full=False)]) for place in PLACES) >= 350
+    assert sum(len([*cases(place, is_full=True)]) for place in PLACES) >= 1750
 
 
 @pytest.mark.parametrize("kind", ["fifo", "socket", "device", "full directory"])

@@ -1,0 +1,69 @@
+"""How much of a long sweep a run does: all of it with --full, else the same evenly spread sample every time.
+
+A sweep repeats one test with many cases: each call at which a process is killed, each state that a power loss may leave
+behind, each seed. Every behaviour and every kind of fault has a case in the default run; only repetitions are left out.
+
+- A parametrised test is sampled when it is collected: `@pytest.mark.sweep(10)` keeps ten of its cases, and
+  `@pytest.mark.sweep(10, of="seed")` keeps ten values of `seed` for each combination of its other parameters.
+- A test that loops over its cases takes the fixture `sweep`: `for case in sweep.some(cases, 10)`.
+- A test of Hypothesis asks for its number of examples with `@settings(max_examples=examples(400))`.
+"""
+
+from hypothesis import settings
+
+FULL_EXAMPLES = 100
+"""What a test of Hypothesis runs under --full unless it asks for another number."""
+
+
+def spread(cases, most):
+    """At most `most` of the cases, evenly spread, with the first and the last."""
+    cases = list(cases)
+    if len(cases) <= most:
+        return cases
+    if most < 2:
+        return cases[:most]
+    return [cases[number * (len(cases) - 1) // (most - 1)] for number in range(most)]
+
+
+def examples(full):
+    """How many examples a test runs that runs `full` of them under --full."""
+    return max(1, full * settings.default.max_examples // FULL_EXAMPLES)
+
+
+class Sweep:
+    """What the fixture `sweep` gives."""
+
+    def __init__(self, *, is_full):
+        self.is_full = is_full
+
+    def some(self, cases, most):
+        """All cases under --full, else at most `most` of them, evenly spread, with the first and the last."""
+        return list(cases) if self.is_full else spread(cases, most)
+
+    def count(self, full, sampled):
+        """A number of random cases, or the least number that they must come to."""
+        return full if self.is_full else sampled
+
+
+def sampled_items(items):
+    """The items to run where not all are run: of a test with the mark `sweep`, some."""
+    groups = {}
+    for item in items:
+        mark = item.get_closest_marker("sweep")
+        if mark is not None:
+            _, group = groups.setdefault(_group_of(item, **mark.kwargs), (mark, []))
+            group.append(item)
+    left_out = set()
+    for mark, group in groups.values():
+        left_out |= {*group}.difference(spread(group, *mark.args))
+    return [item for item in items if item not in left_out]
+
+
+def _group_of(item, of=None):
+    """What an item shares with those that it is sampled with: its test, and the parameters that are not swept."""
+    test = item.nodeid.partition("[")[0]
+    if of is None:
+        return test, ()
+    indices = dict(item.callspec.indices)
+    del indices[of]
+    return test, tuple(indices.items())

@@ -91,16 +91,17 @@ while True:
     if last.is_end:
         break
     given = GraphResume("yes " + last.payload)
+print(-left)
 """
 
 
 def run(directory, when="never", call=0):
-    """Run the program until it ends or is killed at its call-th call; whether it came to its end."""
+    """Run the program until it ends or is killed at its call-th call; how many calls it made if it ended."""
     directory.mkdir(exist_ok=True)
     command = [sys.executable, "-c", PROGRAM, str(directory), when, str(call)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return done.returncode == 0
+    return int(done.stdout) + call if done.returncode == 0 else None
 
 
 def logged(directory):
@@ -135,28 +136,26 @@ def outcome(directory):
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     directory = tmp_path_factory.mktemp("undisturbed")
-    assert run(directory)
+    calls = run(directory)
     assert set(Counter(logged(directory)).values()) == {1}
     state, history, inner = outcome(directory)
     assert state["sum"] == 1000 + 2 * (5 * 1 + 10 + 1 + 100)
     assert state["log"][:5] == ["begins0", "left0", "further0", "right0", "paid0"]
     assert len(state["log"]) == 16
-    return directory, (state, history, inner)
+    return directory, (state, history, inner), calls
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_every_call_that_stores(tmp_path, reference, when):
-    directory, undisturbed = reference
-    call, killed = 0, True
-    while killed:
-        call += 1
+def test_killed_at_every_call_that_stores(tmp_path, reference, when, sweep):
+    directory, undisturbed, calls = reference
+    assert calls >= 30, "each node, branch, question, answer and effect is stored by a call of its own"
+    for call in sweep.some(range(1, calls + 1), 7):
         place = tmp_path / str(call)
-        killed = not run(place, when, call)
-        done = finished(place) if killed else set()
-        assert run(place)
+        assert run(place, when, call) is None
+        done = finished(place)
+        assert run(place) is not None
         assert outcome(place) == undisturbed, f"killed {when} call {call}"
         lines = Counter(logged(place))
         assert lines.keys() == Counter(logged(directory)).keys()
         assert {line for line in done if lines[line] > 1} == set(), f"killed {when} call {call}"
         assert max(lines.values()) <= 2
-    assert call > 30, "each node, branch, question, answer and effect is stored by a call of its own"

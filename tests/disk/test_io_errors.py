@@ -26,7 +26,6 @@ KINDS = (
     "rmdir", "stat", "truncate", "unlink", "write_at",
 )  # fmt: skip
 ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "EINTR": errno.EINTR, "short": None}
-INJECTED = {"runs": 0, "tests": 0}
 
 
 class Broken:
@@ -124,36 +123,40 @@ def try_step(steps, broken, *, warm):
         expect_each(view(one), allowed)
     expect_each(view(FileSystemSaver(PLACE, io=SimFS(durable(fs)))), allowed)
     saver.close()
-    INJECTED["runs"] += 1
+
+
+def faults_in(steps, *, warm):
+    """Each call of the next step, and how it fails: its kind, its number, and the name of the error."""
+    before, calls = calls_of(steps, warm=warm)
+    for kind, count in calls.items():
+        for name in ERRORS:
+            if name == "short" and kind not in {"append", "write_at"}:
+                continue
+            for number in range(count):
+                if name in {"ENOSPC", "EINTR"} and (number + steps) % 2 != (name == "EINTR"):
+                    continue  # They take the same way through the saver; by turns.
+                yield kind, before.get(kind, 0) + number, name
 
 
 @pytest.mark.parametrize("sticky", [False, True], ids=["once", "for good"])
 @pytest.mark.parametrize("warm", [True, False], ids=["open", "closed"])
 @pytest.mark.parametrize("steps", range(len(STEPS)), ids=[f"{number}-{kind}" for number, (kind, _) in enumerate(STEPS)])
-def test_any_call_of_a_step_may_fail(steps, warm, sticky):
-    INJECTED["tests"] += 1
+def test_any_call_of_a_step_may_fail(steps, warm, sticky, sweep):
     with fixed("io errors"):
-        before, calls = calls_of(steps, warm=warm)
-        for kind, count in calls.items():
-            for name, error in ERRORS.items():
-                if name == "short" and kind not in {"append", "write_at"}:
-                    continue
-                for number in range(count):
-                    if name in {"ENOSPC", "EINTR"} and (number + steps) % 2 != (name == "EINTR"):
-                        continue  # They take the same way through the saver; by turns.
-                    broken = Broken(kind, before.get(kind, 0) + number, error, sticky=sticky)
-                    try:
-                        try_step(steps, broken, warm=warm)
-                    except Exception as failure:
-                        message = f"step {steps}, call {number} of {kind} fails with {name}"
-                        raise AssertionError(f"{message}: {type(failure).__name__}: {failure}") from failure
-                    assert broken.met, (kind, number)
+        for kind, number, name in sweep.some(faults_in(steps, warm=warm), 12):
+            broken = Broken(kind, number, ERRORS[name], sticky=sticky)
+            try:
+                try_step(steps, broken, warm=warm)
+            except Exception as failure:
+                message = f"step {steps}, call {number} of {kind} fails with {name}"
+                raise AssertionError(f"{message}: {type(failure).__name__}: {failure}") from failure
+            assert broken.met, (kind, number)
 
 
 def test_these_were_thousands_of_errors():
-    if INJECTED["tests"] < 4 * len(STEPS):
-        pytest.skip("not all steps ran in this process")
-    assert INJECTED["runs"] >= 2500
+    with fixed("io errors"):
+        faults = [len([*faults_in(steps, warm=warm)]) for steps in range(len(STEPS)) for warm in (True, False)]
+    assert 2 * sum(faults) >= 2500
 
 
 def test_a_failed_sync_is_never_counted_as_durable():

@@ -28,7 +28,6 @@ CALLS = (
     "append", "close", "fdatasync", "fsync", "fsync_dir", "listdir", "lock", "mkdir", "open", "read_at", "rename", "rmdir",
     "truncate", "unlink", "unlock", "write_at",
 )  # fmt: skip
-KILLED = {"kills": 0, "tests": 0}
 
 
 class DyingIO(FileIO):
@@ -137,13 +136,26 @@ def views_of(name):
     return views
 
 
+def calls_of(name, root):
+    """The numbers of the calls that a change makes."""
+    before, change = STEPS[name]
+    with FileSystemSaver(root, fsync="never") as saver:
+        for step in before:
+            step(saver)
+    io = DyingIO(1 << 60, 0.4)
+    with FileSystemSaver(root, lock_timeout=0, io=io) as saver:
+        left = io.left
+        change(saver)
+        return range(left - io.left)
+
+
 @pytest.mark.parametrize("name", STEPS)
-def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(name, tmp_path):
-    KILLED["tests"] += 1
+def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(name, tmp_path, sweep):
     before, change = STEPS[name]
     views = views_of(name)
-    number = 0
-    while True:
+    calls = calls_of(name, tmp_path / "counted")
+    assert len(calls) > 3
+    for number in [*sweep.some(calls, 5), len(calls)]:
         root = tmp_path / str(number)
         saver = FileSystemSaver(root, fsync="never")
         for step in before:
@@ -152,10 +164,10 @@ def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(name, tm
         watcher = FileSystemSaver(root, fsync="never")
         expect_whole(view(watcher), views[:1])
         died = killed(root, change, number, 0.4)
+        assert died == (number in calls)
         if not died:
             expect_whole(view(watcher), views[-1:])
             break
-        KILLED["kills"] += 1
         other = FileSystemSaver(root, fsync="never")
         expect_each(view(other), views)
         expect_each(view(watcher), views)
@@ -166,27 +178,21 @@ def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(name, tm
             assert view(watcher, [thread]) == {thread: {}}
         for one in (saver, watcher, other):
             one.close()
-        number += 1
-    assert number > 3
     saver.close()
     watcher.close()
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_after_a_kill_those_who_had_it_open_and_those_who_come_agree(name, tmp_path):
+def test_after_a_kill_those_who_had_it_open_and_those_who_come_agree(name, tmp_path, sweep):
     before, change = STEPS[name]
     views = views_of(name)
-    KILLED["tests"] += 1
-    number = 0
-    while True:
+    for number in sweep.some(calls_of(name, tmp_path / "counted"), 5):
         root = tmp_path / str(number)
         with FileSystemSaver(root, fsync="never") as first, FileSystemSaver(root, fsync="never") as second:
             for step in before:
                 step(first)
             view(second)
-            if not killed(root, change, number, 0.4):
-                break
-            KILLED["kills"] += 1
+            assert killed(root, change, number, 0.4)
             allowed = views
             for turn, (saver, thread, namespace) in enumerate(
                 ((first, "t", ""), (second, "t", ""), (first, "t", "inner"), (second, "u", ""), (first, "u", "inner"))
@@ -197,14 +203,11 @@ def test_after_a_kill_those_who_had_it_open_and_those_who_come_agree(name, tmp_p
                 found = view(third)
                 expect_whole(found, allowed)
                 assert view(first) == view(second) == found
-        number += 1
-    assert number > 3
 
 
-def test_these_were_hundreds_of_kills():
-    if KILLED["tests"] < 2 * len(STEPS):
-        pytest.skip("not all of them ran in this process")
-    assert KILLED["kills"] >= 300
+def test_these_were_hundreds_of_kills(tmp_path):
+    calls = [len(calls_of(name, tmp_path / name)) for name in STEPS]
+    assert 2 * sum(calls) >= 300
 
 
 PROGRAM = """

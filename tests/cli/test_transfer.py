@@ -29,6 +29,7 @@ from graphkit.transfer import export_threads, import_threads
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
 from tests.cli.terminal import NOW, checkpoint, damage, graphkit
 from tests.odd import odd
+from tests.sweeps import examples
 
 
 @dataclasses.dataclass
@@ -324,7 +325,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3), min_size=1, max_size=4))
 def test_any_history_comes_back(states):
     source, target = MemorySaver(), MemorySaver()

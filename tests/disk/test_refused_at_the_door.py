@@ -10,6 +10,7 @@ from graphkit import Checkpoint, CheckpointSerializationError, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointerError
 from savers import FileSystemSaver
 from tests.odd import ODD
+from tests.sweeps import examples
 
 CONFIG = RunnableConfig("t")
 
@@ -174,7 +175,7 @@ def test_metadata_keys_with_lone_surrogates_are_kept_over_keyframes_and_rewrites
 CALL = st.sampled_from([(name, value) for name, (_, values) in CALLS.items() for value in range(len(values))])
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(calls=st.lists(CALL, min_size=2, max_size=8))
 def test_any_sequence_of_odd_calls_leaves_a_store_that_a_fresh_saver_reads(tmp_path_factory, calls):
     root = tmp_path_factory.mktemp("odd")

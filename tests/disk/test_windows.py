@@ -10,6 +10,7 @@ from graphkit import Checkpoint, RunnableConfig
 from savers import Compression, FileSystemSaver, _delta as delta
 from savers._filesystem import log
 from tests.disk.conftest import frames_of, log_of
+from tests.sweeps import examples
 
 CONFIG = RunnableConfig("t")
 PLAIN = {"compression": None}
@@ -140,7 +141,7 @@ def edited(items, edit):
 CARE = st.sampled_from(["none", "prune", "remove", "copy", "compact", "repair", "reopen"])
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     start=st.lists(ELEMENTS, max_size=40),
     edits=st.lists(st.tuples(EDITS, EDITS, CARE), min_size=1, max_size=12),
@@ -192,7 +193,7 @@ def test_random_edits_are_read_back_through_puts_and_rewrites(tmp_path_factory, 
     saver.close()
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(old=st.lists(ELEMENTS, max_size=40), edits=st.lists(EDITS, min_size=1, max_size=3))
 def test_the_op_between_two_values_makes_one_of_the_other(old, edits):
     new = old

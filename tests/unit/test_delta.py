@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from savers import _delta as delta
+from tests.sweeps import examples
 
 
 class Tape:
@@ -116,7 +117,7 @@ values = st.recursive(
 states = st.dictionaries(st.sampled_from("abcdef"), values, max_size=5)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(states, max_size=12), st.integers(1, 6))
 def test_any_states_come_back_in_their_order(history, key_every):
     tape = Tape(key_every=key_every)
@@ -129,7 +130,7 @@ def test_any_states_come_back_in_their_order(history, key_every):
         assert list(found) == list(state)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.binary(max_size=300), max_size=12), st.integers(1, 4))
 def test_opaque_values_come_back(history, key_every):
     tape = Tape(opaque=True, key_every=key_every)

@@ -259,6 +259,13 @@ def dying(saver, at, *, late):
     return scripted
 
 
+def writes_of(make_graph, saver, how):
+    """How often a run that nobody disturbs calls put and put_writes."""
+    counting = ScriptedSaver(saver)
+    go_on(make_graph(counting), how)
+    return counting.count("put") + counting.count("put_writes")
+
+
 def go_on(graph, how, answer="yes"):
     """Resume like somebody who does not know what happened: answer what waits, else go on, else begin."""
     for _ in range(20):
@@ -291,12 +298,12 @@ def stores(request, tmp_path, list_saver):
 @pytest.mark.parametrize("kind", ["memory", "four-methods", "file"])
 @pytest.mark.parametrize("questions", [(), ("y",), ("p", "y", "q")])
 @both
-def test_a_death_at_any_write_repeats_nothing_and_ends_the_same(stores, kind, questions, how):
+def test_a_death_at_any_write_repeats_nothing_and_ends_the_same(stores, kind, questions, how, sweep):
     expected = [word if word not in questions else "yes" for word in WHOLE]
     undisturbed = histories_of_undisturbed(stores, kind, questions, how)
-    at = 0
-    while True:
-        at += 1
+    writes = writes_of(lambda saver: three_levels([], saver, questions), stores("counted", kind), how)
+    assert writes >= 10
+    for at in sweep.some(range(1, writes + 2), 6):
         deaths = 0
         for late in (False, True):
             runs = []
@@ -312,9 +319,7 @@ def test_a_death_at_any_write_repeats_nothing_and_ends_the_same(stores, kind, qu
             assert repeated <= (0 if late else 1), (at, late, runs)
             assert list(dict.fromkeys(runs)) == WHOLE
             assert histories(stores(store, kind)) == undisturbed, (at, late)
-        if not deaths:
-            break
-    assert at > 10
+        assert bool(deaths) == (at <= writes), at
 
 
 def histories_of_undisturbed(stores, kind, questions, how):
@@ -326,11 +331,12 @@ def histories_of_undisturbed(stores, kind, questions, how):
 @pytest.mark.parametrize("questions", [(), ("p", "y", "q")])
 @pytest.mark.parametrize("options", [{"checkpoint_interval": 2}, {"checkpoint_interval": 9}, {"durability": "exit"}])
 @both
-def test_a_death_at_any_write_when_less_is_stored(stores, options, questions, how):
+def test_a_death_at_any_write_when_less_is_stored(stores, options, questions, how, sweep):
     expected = [word if word not in questions else "yes" for word in WHOLE]
-    at, deaths = 0, 1
-    while deaths:
-        at, deaths = at + 1, 0
+    writes = writes_of(lambda saver: three_levels([], saver, questions, **options), MemorySaver(), how)
+    assert writes >= 3
+    for at in sweep.some(range(1, writes + 2), 6):
+        deaths = 0
         for late in (False, True):
             saver = dying(stores((at, late), "memory"), at, late=late)
             try:
@@ -339,13 +345,13 @@ def test_a_death_at_any_write_when_less_is_stored(stores, options, questions, ho
                 deaths += 1
             state = go_on(three_levels([], stores((at, late), "memory"), questions, **options), how)
             assert (list(state["log"]), state["n"]) == (expected, 6), (at, late)
-    assert at > 3
+        assert bool(deaths) == (at <= writes), at
 
 
 @pytest.mark.parametrize("options", [{}, {"durability": "exit"}, {"checkpoint_interval": 5}])
 @pytest.mark.parametrize("kind", ["memory", "four-methods"])
 @both
-def test_a_death_at_any_write_of_subgraphs_side_by_side(stores, options, kind, how):
+def test_a_death_at_any_write_of_subgraphs_side_by_side(stores, options, kind, how, sweep):
     def forked(runs, saver):
         def child(name, question):
             return chain(
@@ -358,9 +364,10 @@ def test_a_death_at_any_write_of_subgraphs_side_by_side(stores, options, kind, h
         return branches(saver, ("s1", child("1", None)), ("s2", asks), ("b", Node("b", runs)), **options)
 
     expected = ["p1", "x1", "q1", "p2", "yes", "q2", "b", "j"]
-    at, deaths = 0, 1
-    while deaths:
-        at, deaths = at + 1, 0
+    writes = writes_of(lambda saver: forked([], saver), stores("counted", kind), how)
+    assert writes >= 3
+    for at in sweep.some(range(1, writes + 2), 6):
+        deaths = 0
         for late in (False, True):
             runs = []
             try:
@@ -373,7 +380,7 @@ def test_a_death_at_any_write_of_subgraphs_side_by_side(stores, options, kind, h
                 # What runs side by side may be under way together; what is inside runs one by one.
                 assert all(runs.count(name) <= 2 for name in runs), (at, late, runs)
                 assert len(runs) - len(set(runs)) <= 3, (at, late, runs)
-    assert at > 3
+        assert bool(deaths) == (at <= writes), at
 
 
 @both

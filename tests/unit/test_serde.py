@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr
 from graphkit._values.codec import Codec, MalformedDataError, array_header
 from graphkit._values.frozen import PLAIN, PRIVATE, VALUE, FrozenDict, FrozenList, FrozenSet, freeze
 from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError
+from tests.sweeps import examples
 
 
 class Colour(enum.Enum):
@@ -181,7 +182,7 @@ VALUES = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(VALUES)
 def test_everything_comes_back_exactly(value):
     data = CODEC.pack(freeze(value))
@@ -499,7 +500,7 @@ def test_malformed_data(data):
         assert caught.value.raw is not None
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.binary(max_size=60) | st.builds(lambda v, cut: CODEC.pack(v)[:-cut], VALUES, st.integers(1, 5)))
 def test_hostile_bytes_raise_only_what_is_documented(data):
     try:

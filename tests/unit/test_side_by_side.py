@@ -11,6 +11,7 @@ from graphkit._engine.concurrent import run_concurrently
 from graphkit._engine.requests import Emit, Load, Record, Save, Start, Stop, Task, Wait, Withdraw
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
+from tests.sweeps import examples
 from tests.unit.conftest import ListSaver
 
 CONFIG = RunnableConfig("t")
@@ -308,7 +309,7 @@ def run_through(run, choose):
         given = GraphResume(waiting if choose() else dict([next(iter(waiting.items()))]))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     st.data(),
     SEQUENCES,

@@ -189,7 +189,7 @@ def test_a_value_of_an_impossible_count_or_kind(tmp_path, forge, count, kind):
 
 REAL = """
 import resource, sys, time, zlib
-resource.setrlimit(resource.RLIMIT_AS, (900 << 20, 900 << 20))
+resource.setrlimit(resource.RLIMIT_AS, (450 << 20, 450 << 20))
 from graphkit import RunnableConfig
 from graphkit.errors import CheckpointerError
 from savers import FileSystemSaver
@@ -205,9 +205,9 @@ print(saver.get(RunnableConfig("t").with_check_point_id("good")).id)
 
 
 def test_a_block_that_expands_to_more_than_the_machine_has(tmp_path, forge):
-    """It claims 3 GiB and begins with 700 MB, in 3 MB; the process may have less than 1 GiB."""
+    """It claims 3 GiB and begins with 350 MB, in 2 MB; the process may have less than half a GiB."""
     size = 3 * GIB
-    bomb = zlib.compress(bytes(MORE) * 700, 1)
+    bomb = zlib.compress(bytes(MORE) * 350, 1)
     assert len(bomb) < 8 * MORE
     forge(packed(size, bomb), ["k", None], bomb)
     root = Path(__file__).parents[2]

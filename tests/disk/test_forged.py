@@ -107,6 +107,7 @@ def is_damage(error):
     return isinstance(error, CheckpointCorruptionError) and "not a packed value" not in told and "the state" not in told
 
 
+@pytest.mark.sweep(30, of="seed")
 @pytest.mark.parametrize("seed", [*range(100), 6327])
 def test_a_record_that_makes_no_sense_is_damage_and_nothing_worse(written, tmp_path, disk, seed):
     dice = random.Random(seed)

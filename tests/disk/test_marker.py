@@ -62,10 +62,11 @@ def is_in_store_id(data, place):
     return start <= place < start + 36
 
 
-def test_every_flipped_bit_is_noticed_and_closes_nothing(store):
+def test_every_flipped_bit_is_noticed_and_closes_nothing(store, sweep):
     sound = store.read_bytes()
     noticed = unnoticed = 0
-    for place in range(len(sound)):
+    places = sweep.some(range(len(sound)), 33)
+    for place in places:
         for bit in range(8):
             data = bytearray(sound)
             data[place] ^= 1 << bit
@@ -80,9 +81,10 @@ def test_every_flipped_bit_is_noticed_and_closes_nothing(store):
             noticed += 1
             if place % 9 == bit:
                 expect_noticed_and_repaired(store.parent)
-    assert noticed + unnoticed == len(sound) * 8
-    assert unnoticed <= 36 * 8 * (b"crc32" not in sound)
-    assert noticed >= (len(sound) - 36) * 8
+    in_id = sum(is_in_store_id(sound, place) for place in places)
+    assert noticed + unnoticed == len(places) * 8
+    assert unnoticed <= in_id * 8 * (b"crc32" not in sound)
+    assert noticed >= (len(places) - in_id) * 8
 
 
 def test_every_truncation_is_noticed_and_closes_nothing(store):

@@ -212,11 +212,11 @@ def test_releasing_keeps_the_log_as_it_is(root, before):
     assert log_of(root, "plain").read_bytes()[8] == 2
 
 
-def test_repair_after_a_flipped_bit_keeps_all(root, before):
+def test_repair_after_a_flipped_bit_keeps_all(root, before, sweep):
     dice = random.Random(1)
     path = log_of(root, "plain")
     whole = path.read_bytes()
-    for place in [*dice.sample(range(len(whole)), 30), *range(64, 104, 3)]:
+    for place in sweep.some([*dice.sample(range(len(whole)), 30), *range(64, 104, 3)], 15):
         data = bytearray(whole)
         data[place] ^= 1 << dice.randrange(8)
         path.write_bytes(data)
@@ -232,12 +232,12 @@ def test_repair_after_a_flipped_bit_keeps_all(root, before):
             file.unlink()
 
 
-def test_repair_after_damage_of_an_upgraded_log_keeps_all(root, before):
+def test_repair_after_damage_of_an_upgraded_log_keeps_all(root, before, sweep):
     with open_saver(root) as saver:
         saver.put(PLAIN, added())
     path = log_of(root, "plain")
     whole, dice = path.read_bytes(), random.Random(2)
-    for place in dice.sample(range(len(whole)), 30):
+    for place in sweep.some(dice.sample(range(len(whole)), 30), 8):
         data = bytearray(whole)
         data[place] ^= 1 << dice.randrange(8)
         path.write_bytes(data)
@@ -276,12 +276,12 @@ def expect_nothing_lost(tree, before, *, is_acknowledged):
     assert b'"format": 2' in places["/graphkit.store"]
 
 
-def test_a_death_at_every_operation_of_the_upgrade_loses_nothing(before):
+def test_a_death_at_every_operation_of_the_upgrade_loses_nothing(before, sweep):
     tree = tree_of(GOLDEN / "v1")
     with crashes.quiet():
         fs = SimFS(tree)
         open_saver("/", io=fs, lock_timeout=0, fsync="always").put(PLAIN, added())
-        for point in range(len(fs.calls)):
+        for point in sweep.some(range(len(fs.calls)), 15):
             calls = [0]
 
             def die(*_, calls=calls, point=point):
@@ -296,7 +296,7 @@ def test_a_death_at_every_operation_of_the_upgrade_loses_nothing(before):
         assert len(fs.calls) > 30
 
 
-def test_a_power_loss_at_every_operation_of_the_upgrade_loses_nothing(before):
+def test_a_power_loss_at_every_operation_of_the_upgrade_loses_nothing(before, sweep):
     tree = tree_of(GOLDEN / "v1")
     rng = random.Random(1)
     states = 0
@@ -311,7 +311,7 @@ def test_a_power_loss_at_every_operation_of_the_upgrade_loses_nothing(before):
                 is_acknowledged = True
             else:
                 disk.apply(op)
-            for _, state in disk.states(rng, 8):
+            for _, state in disk.states(rng, sweep.count(8, 2)):
                 states += 1
                 expect_nothing_lost(state, before, is_acknowledged=is_acknowledged)
-    assert states > 40
+    assert states > sweep.count(40, 20)

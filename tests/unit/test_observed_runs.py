@@ -172,10 +172,10 @@ def test_the_data_pipeline_goes_on_in_another_process(tmp_path):  # G34, G35
     ], second.stderr  # fmt: skip
 
 
-def test_ten_thousand_configured_runs_leave_nothing():  # G40
+def test_ten_thousand_configured_runs_leave_nothing(sweep):  # G40
     saver = MemorySaver()
     config = GraphConfig("g", observer=None, checkpoint=CheckpointConfig(interval=1))
     app = pipeline(lambda state: None, **config.compile_options(store=saver))
-    for n in range(10_000):
+    for n in range(sweep.count(10_000, 1000)):
         app.invoke({}, RunnableConfig(f"run-{n}"))
     assert not saver.threads()

@@ -142,6 +142,14 @@ def test_the_workflow_runs_what_ci_runs_on_every_python_that_is_claimed():
     assert f">={claimed[0]}" == PROJECT["requires-python"]
 
 
+def test_the_ci_runs_every_python_that_is_claimed_and_all_cases_of_all_sweeps():
+    claimed = [name.rpartition(" ")[2] for name in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", name)]
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert re.search(r"VERSIONS=\$\{VERSIONS:-(.*)\}", script)[1].split() == claimed
+    assert "make full" in script
+    assert re.search(r"^full:\n\t.* -m pytest --full$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+
+
 def test_only_systems_that_the_workflow_tests_are_claimed():
     systems = [name for name in PROJECT["classifiers"] if name.startswith("Operating System")]
     assert systems == ["Operating System :: POSIX :: Linux"]

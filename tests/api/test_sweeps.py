@@ -1,0 +1,71 @@
+"""How sweeps are sampled: evenly, the same every time, and nothing of them under --full."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.sweeps import Sweep, sampled_items, spread
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "expected"),
+    [
+        (0, 3, []),
+        (3, 5, [0, 1, 2]),
+        (5, 5, [0, 1, 2, 3, 4]),
+        (9, 3, [0, 4, 8]),
+        (10, 4, [0, 3, 6, 9]),
+        (10, 2, [0, 9]),
+        (10, 1, [0]),
+        (10, 0, []),
+    ],
+)
+def test_a_sample_is_evenly_spread_with_the_first_and_the_last(count, most, expected):
+    assert spread(range(count), most) == expected
+
+
+def test_a_full_run_takes_all_cases_and_the_full_number():
+    full, default = Sweep(is_full=True), Sweep(is_full=False)
+    assert full.some(iter(range(100)), 3) == [*range(100)]
+    assert default.some(iter(range(101)), 3) == [0, 50, 100]
+    assert (full.count(100, 3), default.count(100, 3)) == (100, 3)
+
+
+class Item:
+    """A collected test as far as it matters here; without arguments it carries no mark."""
+
+    def __init__(self, name, *args, indices=None, **kwargs):
+        self.nodeid = name
+        self.callspec = SimpleNamespace(indices=indices or {})
+        self.mark = SimpleNamespace(args=args, kwargs=kwargs) if args else None
+
+    def get_closest_marker(self, name):
+        assert name == "sweep"
+        return self.mark
+
+
+def kept(*items):
+    return [item.nodeid for item in sampled_items(items)]
+
+
+def test_of_a_marked_test_some_cases_are_kept_and_all_of_the_others():
+    other = [Item(f"other[{number}]") for number in range(3)]
+    marked = [Item(f"marked[{number}]", 2) for number in range(5)]
+    assert kept(*other, *marked) == ["other[0]", "other[1]", "other[2]", "marked[0]", "marked[4]"]
+
+
+def test_one_parameter_is_sampled_for_each_value_of_the_others():
+    items = [
+        Item(f"test[{kind}-{seed}]", 2, of="seed", indices={"kind": kind, "seed": seed})
+        for kind in range(2)
+        for seed in range(9)
+    ]
+    assert kept(*items) == ["test[0-0]", "test[0-8]", "test[1-0]", "test[1-8]"]
+
+
+def test_a_case_that_is_named_alone_is_run():
+    assert kept(Item("test[7]", 2)) == ["test[7]"]
+
+
+def test_a_test_of_which_no_case_is_sampled_runs_in_full_only():
+    assert kept(Item("test[1]", 0), Item("test[2]", 0)) == []

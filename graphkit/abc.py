@@ -8,7 +8,7 @@ Except for the contracts themselves, this module is provisional until 1.0: its n
 between minor versions.
 """
 
-from graphkit._public_names import set_public_module
+from graphkit._public_names import set_public_module as set_public_module
 from graphkit._records.checkpoint import generate_id as generate_id
 from graphkit._records.config import ConfigLike as ConfigLike
 from graphkit._saver.base import (
@@ -71,6 +71,7 @@ __all__ = [
     "make_checkpoint_info",
     "resolve_thread_id",
     "run_in_thread",
+    "set_public_module",
 ]
 
 set_public_module(globals(), __name__)

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, final
 
-from graphkit._engine.cursor import KEEPS, RESUMED, VISIT
+from graphkit._engine.cursor import CONTINUED_EXECUTION, RESUMED_AT, WRITES_TAKEN_FROM
 from graphkit._engine.update_codec import pack_marked
-from graphkit._records.checkpoint import Checkpoint, new_id
+from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import ConfigLike, RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
-from graphkit._saver.base import BaseCheckpointSaver, ThreadLike, public_metadata, thread_id_of
+from graphkit._saver.base import BaseCheckpointSaver, ThreadLike, public_metadata, resolve_thread_id
 from graphkit._saver.writes import ANSWER, INTERRUPT, next_update_key, well_formed_writes
 from graphkit._values.frozen import freeze
 from graphkit.errors import (
@@ -37,7 +37,7 @@ from graphkit.errors import (
 
 __all__ = ["ForkedThread", "answer", "fork", "lineage", "rollback", "update"]
 
-_OF_ITS_RUN: Final = frozenset({KEEPS, RESUMED, VISIT})
+_OF_ITS_RUN: Final = frozenset({WRITES_TAKEN_FROM, RESUMED_AT, CONTINUED_EXECUTION})
 """Metadata keys that tie a checkpoint to the run that stored it. A copy that starts a run of its own has none of them.
 """
 
@@ -78,7 +78,7 @@ def answer(
 
         None of them changes the store.
     """
-    thread_id = thread_id_of(thread)
+    thread_id = resolve_thread_id(thread)
     with saver.run_lock(RunnableConfig(thread_id)):
         stop = _find_interrupt(thread_id, saver.interrupts(thread_id), interrupt)
         config = RunnableConfig(thread_id, stop.checkpoint_id, stop.checkpoint_ns)
@@ -151,7 +151,7 @@ def fork(
         delete it and fork again.
     """
     source = _require_root(config)
-    new = RunnableConfig(thread_id_of(target))
+    new = RunnableConfig(resolve_thread_id(target))
     path = _path_to(saver, source)
     origin = path[-1]
     with saver.run_lock(new):
@@ -194,7 +194,7 @@ def rollback(saver: BaseCheckpointSaver, config: ConfigLike, *, created_at: date
         raise CheckpointerConfigurationError("rollback needs a checkpoint_id: the checkpoint to return to")
     with saver.run_lock(config):
         checkpoint = _load(saver, config)
-        copy = _copy_as_fork(checkpoint, created_at, id=new_id(), parent_id=checkpoint.id)
+        copy = _copy_as_fork(checkpoint, created_at, id=generate_id(), parent_id=checkpoint.id)
         # At a config with a checkpoint id, put replaces that checkpoint.
         latest = saver.put(config.with_check_point_id(None), copy)
         _copy_interrupts(saver, config, latest)

@@ -1,6 +1,6 @@
 """Savers: where checkpoints are kept. In memory, in memory with versions, in plain files; and what wraps a saver."""
 
-from graphkit._public_names import set_public_module
+from graphkit.abc import set_public_module
 from savers._compression import Compression as Compression
 from savers._filesystem import FileSystemSaver as FileSystemSaver
 from savers._memory import MemorySaver as MemorySaver

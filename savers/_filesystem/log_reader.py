@@ -587,7 +587,11 @@ class LogReader:
             for name, entry in zip(table.names, listed[1::2], strict=True):
                 value = delta.Value(delta.OPAQUE, 0, 0, 0, [])
                 if entry is not None:
-                    value = delta.decode_entry(entry, position, lambda at, name=name: self._find_value_at(at, name, seen))  # type: ignore[misc]
+                    value = delta.decode_entry(
+                        entry,
+                        position,
+                        lambda at, name=name: self._find_value_at(at, name, seen),  # type: ignore[misc]
+                    )
                 depths[name] = value.depth
                 table.values[name] = value
         except (*delta.MALFORMED, RecursionError) as error:

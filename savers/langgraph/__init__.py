@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from graphkit._public_names import set_public_module
+from graphkit.abc import set_public_module
 from graphkit.errors import MissingDependencyError
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ def named(one):
 @pytest.mark.parametrize("workload", crashes.WORKLOADS, ids=named)
 def test_power_loss_keeps_what_was_acknowledged_and_at_most_one_more(workload, sweep):
     found = crashes.Crashes()
-    found.explore(workload, sweep.count(1600, 300))
-    assert found.states >= sweep.count(STATES[workload.__name__], 30)
+    found.explore(workload, sweep.count(1600, 150))
+    assert found.states >= sweep.count(STATES[workload.__name__], 20)
     assert found.nested >= found.states
 
 

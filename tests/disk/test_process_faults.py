@@ -248,6 +248,7 @@ def finished(started):
         assert worker.returncode == 0
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("fsync", ["always", "never"])
 def test_eight_processes_on_one_thread_and_eight_on_their_own(fsync, tmp_path):
     threads = ["shared"] * 8 + [f"own {who}" for who in range(8)]

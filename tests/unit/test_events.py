@@ -294,6 +294,7 @@ def test_one_that_raises(saver, error, how, caplog):  # G26
     assert "failed at" in caplog.text
 
 
+@pytest.mark.sweep(2)
 @both
 def test_one_that_blocks(saver, how, caplog):  # G26
     free = threading.Event()

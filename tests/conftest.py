@@ -54,10 +54,9 @@ def pytest_xdist_auto_num_workers(config):
 def pytest_collection_modifyitems(config, items):
     if config.getoption("full"):
         return
-    kept = sampled_items(items)
-    left_out = set(items).difference(kept)
-    config.hook.pytest_deselected(items=list(left_out))
-    items[:] = kept
+    kept = set(sampled_items(items))
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 """Every error graphkit raises, each a decision that a caller can take.
 
-Arguments are attributes, the message is derived from them, and every error pickles: `__reduce__` rebuilds it from its
-arguments. `exit_code` is what the command line exits with. The Java names stand at the end.
+The arguments of an error are its attributes, and its message is derived from them. Every error
+pickles: `__reduce__` rebuilds it from its attributes. The command line exits with `exit_code`. The
+Java names are at the end.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ __all__ = [
 ]
 
 DISTRIBUTION: Final = "graphkit-durable"
-"""What pip installs. The name `graphkit` on the package index belongs to another project."""
+"""The name that pip installs. On the package index `graphkit` belongs to another project."""
 
 
 class GraphKitError(Exception):
-    """The root of all of graphkit's errors."""
+    """Base class of all errors of graphkit."""
 
     exit_code: ClassVar[int] = 1
 
@@ -49,35 +50,35 @@ class GraphKitError(Exception):
 def _rebuild(cls: type[GraphKitError], args: tuple[object, ...], attributes: dict[str, object]) -> GraphKitError:
     error = cls.__new__(cls, *args)
     if isinstance(error, OSError):
-        OSError.__init__(error, *args)  # which keeps errno elsewhere than in the attributes
+        OSError.__init__(error, *args)  # OSError keeps errno outside __dict__
     error.args = args
     error.__dict__.update(attributes)
     return error
 
 
 class GraphStateError(GraphKitError, ValueError):
-    """A graph that cannot be built. `problems` lists everything that is wrong, one sentence each."""
+    """The graph cannot be built. `problems` lists everything that is wrong, one sentence each."""
 
     exit_code = 3
 
     def __init__(self, *problems: str) -> None:
         self.problems = problems
-        text = (
-            problems[0]
-            if len(problems) == 1
-            else f"{len(problems)} problems:\n" + "\n".join(f"  - {problem}" for problem in problems)
-        )
-        super().__init__(text)
+        if len(problems) == 1:
+            message = problems[0]
+        else:
+            lines = [f"{len(problems)} problems:", *(f"  - {problem}" for problem in problems)]
+            message = "\n".join(lines)
+        super().__init__(message)
 
 
 class GraphRunnerError(GraphKitError, RuntimeError):
-    """A run failed. What was checkpointed before stays, and the run can be resumed.
+    """A run failed. The checkpoints that it stored remain, and the run can be resumed.
 
     Attributes:
-        node_id: the node or the edge's source at which the run stopped, if any.
+        node_id: the node, or the source of the edge, at which the run stopped, if any.
         thread_id: the thread of the run; None if it had neither a saver nor a thread id.
-        state: the state that the node was given.
-        path: the nodes this run had finished, oldest first (the last 100).
+        state: the state that the node received.
+        path: the nodes that this run had finished, oldest first (the last 100).
         config: the configuration of the run.
     """
 
@@ -93,21 +94,25 @@ class GraphRunnerError(GraphKitError, RuntimeError):
         path: Sequence[str] = (),
         config: object = None,
     ) -> None:
-        self.reason, self.node_id, self.thread_id = reason, node_id, thread_id
-        self.state, self.path, self.config = state, tuple(path), config
+        self.reason = reason
+        self.node_id = node_id
+        self.thread_id = thread_id
+        self.state = state
+        self.path = tuple(path)
+        self.config = config
         super().__init__(reason)
 
 
 class NodeExecutionError(GraphRunnerError):
-    """A node, or the condition of its outgoing edge, raised; the cause is chained. Nothing of that step is stored."""
+    """A node or the condition of its outgoing edge raised; the cause is chained. Nothing of that step is stored."""
 
 
 class MaxIterationsError(GraphRunnerError):
-    """The run reached `max_iterations` nodes. Everything up to there is stored; a higher limit lets a resume go on."""
+    """The run executed `max_iterations` nodes. All its steps are stored; resume it with a higher limit."""
 
 
 class CheckpointerError(GraphKitError):
-    """The root of the errors of savers."""
+    """Base class of the errors of savers."""
 
     exit_code = 10
 
@@ -118,69 +123,83 @@ class CheckpointNotFoundError(CheckpointerError, LookupError):
     exit_code = 11
 
     def __init__(self, thread_id: str, what: str = "a checkpoint", hint: str = "") -> None:
-        self.thread_id, self.what, self.hint = thread_id, what, hint
-        super().__init__(f"thread {_short(thread_id)} has no {what.removeprefix('a ')}" + (f"; {hint}" if hint else ""))
+        self.thread_id = thread_id
+        self.what = what
+        self.hint = hint
+        message = f"thread {_quote(thread_id)} has no {what.removeprefix('a ')}"
+        if hint:
+            message = f"{message}; {hint}"
+        super().__init__(message)
 
 
 class CheckpointCorruptionError(CheckpointerError):
-    """Stored bytes are damaged. Nothing was changed; other threads are not concerned.
+    """Stored bytes are damaged. Nothing was changed; other threads are not affected.
 
     Attributes:
         path: the damaged file.
-        offset: where in it the damage was noticed, in bytes.
+        offset: where the damage was found, in bytes from the start of the file.
         reason: what is wrong there.
     """
 
     exit_code = 12
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
-        self.path, self.offset, self.reason = str(path), offset, reason
+        self.path = str(path)
+        self.offset = offset
+        self.reason = reason
         super().__init__(
             f"{self.path} is damaged at byte {offset}: {reason}; copy the directory, then repair it or restore a backup"
         )
 
 
 class CheckpointFormatError(CheckpointerError):
-    """The files were written by a newer graphkit, or are not graphkit's at all. Nothing was changed."""
+    """The files are from a newer graphkit, or not from graphkit at all. Nothing was changed."""
 
     exit_code = 13
 
     def __init__(self, path: str, reason: str) -> None:
-        self.path, self.reason = str(path), reason
+        self.path = str(path)
+        self.reason = reason
         super().__init__(f"{self.path}: {reason}")
 
 
 class CheckpointSerializationError(CheckpointerError, TypeError):
-    """A value cannot be stored, or stored data names a type that is not registered. Nothing was changed.
+    """A value cannot be stored, or stored data name a type that is not registered. Nothing was changed.
 
     Attributes:
-        path: where in the state the value stands, such as `messages[3].when`.
+        path: where in the state the value is, such as `messages[3].when`.
         type_name: the type of the value.
-        reason: what to do.
-        raw: on reading, the decoded but unrestored data.
+        reason: what is wrong, and what to do.
+        raw: from a reader, the decoded data of a value that it could not restore.
     """
 
     exit_code = 14
 
     def __init__(self, path: str, type_name: str, reason: str, raw: object = None) -> None:
-        self.path, self.type_name, self.reason, self.raw = path, type_name, reason, raw
+        self.path = path
+        self.type_name = type_name
+        self.reason = reason
+        self.raw = raw
         super().__init__(f"{path or 'the value'} ({type_name}): {reason}")
 
 
 class CheckpointStorageError(CheckpointerError, OSError):
-    """The file system refused: disk full, no permission, an I/O error. What was stored before still is.
+    """The file system refused: disk full, no permission, an I/O error. What was stored before remains.
 
     Attributes:
         path: the file or directory.
-        operation: what was being done.
-        errno: the operating system's error number, chained as the cause.
+        operation: what the saver was doing, as a verb: "write".
+        errno: the error number of the operating system; its OSError is chained as the cause.
     """
 
     exit_code = 15
 
     def __init__(self, path: str, operation: str, error: OSError | str) -> None:
-        self.path, self.operation = str(path), operation
-        reason = error.strerror or str(error) if isinstance(error, OSError) else error
+        self.path = str(path)
+        self.operation = operation
+        reason = error
+        if isinstance(error, OSError):
+            reason = error.strerror or str(error)
         message = f"cannot {operation} {self.path}: {reason}"
         if isinstance(error, OSError) and error.errno is not None:
             super().__init__(error.errno, message)
@@ -188,41 +207,45 @@ class CheckpointStorageError(CheckpointerError, OSError):
             super().__init__(message)
 
     def __str__(self) -> str:
-        """The sentence alone; OSError would put the number before it."""
+        """Return the message alone; OSError would put the error number before it."""
         return str(self.args[-1])
 
 
 class CheckpointConflictError(CheckpointerError):
-    """Somebody else changed the thread in between. Nothing was changed; read again and decide."""
+    """Another writer changed the thread in the meantime. Nothing was changed; read it again and decide."""
 
     exit_code = 16
 
     def __init__(self, thread_id: str, reason: str) -> None:
-        self.thread_id, self.reason = thread_id, reason
-        super().__init__(f"thread {_short(thread_id)}: {reason}")
+        self.thread_id = thread_id
+        self.reason = reason
+        super().__init__(f"thread {_quote(thread_id)}: {reason}")
 
 
 class ThreadBusyError(CheckpointerError, TimeoutError):
-    """Another run holds the thread. Nothing was changed.
+    """Another run holds the run lock of the thread. Nothing was changed.
 
     Attributes:
         thread_id: the thread.
-        holder: who holds it, such as `process 4711 on host "mill" since 2026-11-20T10:00:00+00:00`.
-        waited: how long was waited, in seconds.
+        holder: the process that holds it, such as
+            `process 4711 on host "mill" since 2026-11-20T10:00:00+00:00`.
+        waited: how long the caller waited, in seconds.
     """
 
     exit_code = 17
 
     def __init__(self, thread_id: str, holder: str, waited: float) -> None:
-        self.thread_id, self.holder, self.waited = thread_id, holder, waited
+        self.thread_id = thread_id
+        self.holder = holder
+        self.waited = waited
         super().__init__(
-            f"thread {_short(thread_id)} is busy: held by {holder}; waited {waited:g} s. "
+            f"thread {_quote(thread_id)} is busy: held by {holder}; waited {waited:g} s. "
             f"Wait for that run to end, or raise lock_timeout"
         )
 
 
 class CheckpointerConfigurationError(CheckpointerError, ValueError):
-    """A saver is missing or wrongly configured. Nothing was touched."""
+    """A saver is missing or wrongly configured. Nothing was changed."""
 
     exit_code = 18
 
@@ -238,23 +261,26 @@ class MissingDependencyError(GraphKitError, ImportError):
 
     Attributes:
         package: the package that is missing.
-        extra: the extra of the distribution that brings it.
+        extra: the extra of the distribution that installs it.
     """
 
     exit_code = 20
 
     def __init__(self, package: str, extra: str) -> None:
-        self.package, self.extra = package, extra
+        self.package = package
+        self.extra = extra
         super().__init__(f"{package} is not installed; run: pip install '{DISTRIBUTION}[{extra}]'")
 
 
 class DefaultThreadWarning(UserWarning):
-    """A run without a thread id on a durable saver: it shares the thread `$default` with all others that have none."""
+    """A run on a durable saver has no thread id: all runs without one share the thread `$default`."""
 
 
-def _short(text: str, limit: int = 80) -> str:
+def _quote(thread_id: str, limit: int = 80) -> str:
     """Quote a thread id for a message; ids may be 10,000 characters long."""
-    return repr(text) if len(text) <= limit else f"{text[:limit]!r}... ({len(text)} characters)"
+    if len(thread_id) <= limit:
+        return repr(thread_id)
+    return f"{thread_id[:limit]!r}... ({len(thread_id)} characters)"
 
 
 # Java names

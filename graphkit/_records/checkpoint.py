@@ -21,26 +21,28 @@ _EMPTY: Final = FrozenDict()
 
 
 def generate_id() -> str:
-    """A new id in the layout of UUID version 7: milliseconds, then 72 random bits.
+    """Return a new id in the layout of UUID version 7: milliseconds, then 72 random bits.
 
-    Ids of one machine sort roughly by time, which helps a reader of logs; no order is ever derived from them.
+    The ids of one machine sort roughly by time, which helps people who read logs. graphkit never
+    derives an order from them.
     """
     time = f"{time_ns() // 1_000_000:012x}"
-    chance = urandom(9).hex()
-    return f"{time[:8]}-{time[8:]}-7{chance[:3]}-8{chance[3:6]}-{chance[6:]}"
+    bits = urandom(9).hex()
+    return f"{time[:8]}-{time[8:]}-7{bits[:3]}-8{bits[3:6]}-{bits[6:]}"
 
 
 @final
 class Checkpoint(JavaNames):
-    """The state after a node, and the node that comes next. Immutable.
+    """The state after a node, and the node that runs next. Immutable.
 
     Attributes:
         id: unique within the thread.
         node_id: the node that has just finished (START for the input).
-        next_node_id: the node that will run next (END when the run is over; None when a human's answer decides it).
-        parent_id: the checkpoint this one was made from; None for the first.
-        metadata: plain data beside the state: what the engine notes (`run_id`, `step`, `source`, `resumed_at`) and the
-            caller's keys.
+        next_node_id: the node that will run next (END when the run is over; None when a human's
+            answer decides it).
+        parent_id: the checkpoint from which this one was made; None for the first.
+        metadata: plain data that is stored with the state: the engine's keys (`run_id`, `step`,
+            `source`, `resumed_at`) and the caller's.
     """
 
     id: str
@@ -64,12 +66,13 @@ class Checkpoint(JavaNames):
         created_at: datetime | None = None,
         metadata: Mapping[str, Any] = _EMPTY,
     ) -> None:
-        """Make a checkpoint of a state, which is frozen here: O(state) unless it is frozen already.
+        """Make a checkpoint and freeze its state: O(state) unless it is frozen already.
 
         Raises:
             TypeError: a field is missing.
-            CheckpointSerializationError: a field is of the wrong type, or the state or the metadata hold what contains
-                itself or is nested too deeply; `path` names it. It is a TypeError, too.
+            CheckpointSerializationError: a field has the wrong type, or a value in the state or the
+                metadata contains itself or is nested too deeply; `path` names it. This error is a
+                TypeError, too.
         """
         _require(node_id, str, "node_id")
         _require(next_node_id, (str, type(None)), "next_node_id")
@@ -161,7 +164,7 @@ class Checkpoint(JavaNames):
         )
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a Checkpoint is immutable; make another one instead of setting {name!r}")
+        raise AttributeError(f"a Checkpoint is immutable; make a new one instead of setting {name!r}")
 
     __delattr__ = __setattr__  # type: ignore[assignment]
 
@@ -175,11 +178,11 @@ class Checkpoint(JavaNames):
 
     @property
     def created_at(self) -> datetime:
-        """When it was made, UTC, to the microsecond. Informative; order is the order of writing."""
+        """When the checkpoint was made, in UTC, to the microsecond. Informative: a history is ordered by writing."""
         return _EPOCH + timedelta(microseconds=self._created_us)
 
     def update_state(self, values: Mapping[str, Any], channels: Mapping[str, Channel]) -> Checkpoint:
-        """The same checkpoint (id included, as in Java) with values merged into its state through the channels."""
+        """Merge values into the state through the channels; the new checkpoint keeps the id, as in Java."""
         state, _ = merge(self.state, values, channels)
         return self._with_state(state)
 
@@ -209,19 +212,29 @@ class Checkpoint(JavaNames):
 
     @staticmethod
     def copy_of(checkpoint: Checkpoint) -> Checkpoint:
-        """The same content under a new id."""
+        """Return a copy with a new id."""
         return Checkpoint.builder(checkpoint).id(generate_id()).build()
 
     @staticmethod
     def builder(checkpoint: Checkpoint | None = None) -> CheckpointBuilder:
-        """Java's way to make one, optionally starting from another."""
+        """Return a builder, as in Java; it starts from `checkpoint` if there is one."""
         return CheckpointBuilder(checkpoint)
 
     def _key(self) -> tuple[object, ...]:
-        return self.id, self.node_id, self.next_node_id, self.parent_id, self._created_us, self.metadata, self.state
+        return (
+            self.id,
+            self.node_id,
+            self.next_node_id,
+            self.parent_id,
+            self._created_us,
+            self.metadata,
+            self.state,
+        )
 
     def __eq__(self, other: object) -> bool:
-        return self._key() == other._key() if isinstance(other, Checkpoint) else NotImplemented
+        if not isinstance(other, Checkpoint):
+            return NotImplemented
+        return self._key() == other._key()
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -301,10 +314,10 @@ class CheckpointBuilder:
         return self._with("state", state)
 
     def build(self) -> Checkpoint:
-        """Make it.
+        """Make the checkpoint.
 
         Raises:
-            TypeError: nodeId, nextNodeId or state was not given.
+            TypeError: nodeId, nextNodeId or state is missing.
         """
         missing = [name for name in ("node_id", "next_node_id", "state") if name not in self._fields]
         if missing:
@@ -315,12 +328,12 @@ class CheckpointBuilder:
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tag(JavaNames):
-    """A history that `release` ended: what the thread held, newest first."""
+    """A released history: the checkpoints of the thread, newest first."""
 
     thread_id: str
     checkpoints: Sequence[Checkpoint]
     version: int | None = None
-    """The number of the version it is kept as, by savers that keep versions."""
+    """The number of the version, from savers that keep versions."""
 
     # Java names
     def threadId(self) -> str:
@@ -331,7 +344,7 @@ def _freeze_state(state: Mapping[str, Any]) -> FrozenDict:
     if isinstance(state, FrozenDict):
         return state
     if isinstance(state, AgentState):
-        return state._data  # noqa: SLF001 - private values are not copied twice
+        return state._data  # noqa: SLF001 - state.data would copy private values
     return _freeze_mapping(state, "")
 
 
@@ -340,12 +353,12 @@ def _freeze_mapping(values: Mapping[str, Any], path: str) -> FrozenDict:
         frozen: FrozenDict = freeze(dict(values))
     except ValueError:
         for key, value in values.items():
-            _refuse_unfreezable(f"{path}{key}", value)
+            _check_freezable(f"{path}{key}", value)
         raise
     return frozen
 
 
-def _refuse_unfreezable(path: str, value: object) -> None:
+def _check_freezable(path: str, value: object) -> None:
     try:
         freeze(value)
     except ValueError as error:
@@ -353,7 +366,7 @@ def _refuse_unfreezable(path: str, value: object) -> None:
 
 
 def _to_microseconds(created_at: datetime) -> int:
-    """The time since 1970, in UTC."""
+    """Return the microseconds since 1970, UTC."""
     try:
         return (created_at.astimezone(UTC) - _EPOCH) // _MICROSECOND
     except (OverflowError, ValueError) as error:
@@ -361,7 +374,8 @@ def _to_microseconds(created_at: datetime) -> int:
 
 
 def _require(value: object, kind: type | tuple[type, ...], name: str) -> None:
-    if not isinstance(value, kind):
-        kinds = kind if isinstance(kind, tuple) else (kind,)
-        wanted = " or ".join("None" if one is type(None) else one.__name__ for one in kinds)
-        raise CheckpointSerializationError(name, type(value).__name__, f"a checkpoint's {name} is a {wanted}")
+    if isinstance(value, kind):
+        return
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    expected = " or ".join("None" if cls is type(None) else cls.__name__ for cls in kinds)
+    raise CheckpointSerializationError(name, type(value).__name__, f"a checkpoint's {name} must be a {expected}")

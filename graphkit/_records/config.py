@@ -1,6 +1,7 @@
 """RunnableConfig: which thread, which checkpoint, and how to run.
 
-Ports langgraph4j's RunnableConfig (builder included) and reads LangGraph's `{"configurable": {...}}` mappings.
+Ports langgraph4j's RunnableConfig with its builder, and reads LangGraph's `{"configurable": {...}}`
+mappings.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ THREAD_ID_DEFAULT: Final = "$default"
 
 
 class StreamMode(StrEnum):
-    """What a stream hands out: outputs with their state, or also with what changed it, or with their checkpoint."""
+    """What a stream emits for each step.
+
+    VALUES: the output with its state. UPDATES: with its state and the updates that led to it.
+    SNAPSHOTS: with its checkpoint.
+    """
 
     VALUES = "values"
     UPDATES = "updates"
@@ -36,7 +41,7 @@ _NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
 _LANGGRAPH_KEYS: Final = frozenset(
     {"configurable", "metadata", "recursion_limit", "tags", "callbacks", "run_name", "run_id", "max_concurrency"}
 )
-"""The keys of LangGraph's own RunnableConfig; those without a meaning here are left alone."""
+"""The keys of LangGraph's own RunnableConfig; graphkit ignores those that it has no use for."""
 
 _OWN_CONFIGURABLE: Final = frozenset({"thread_id", "checkpoint_id", "checkpoint_ns"})
 
@@ -46,7 +51,7 @@ _OWN_CONFIGURABLE: Final = frozenset({"thread_id", "checkpoint_id", "checkpoint_
 class RunnableConfig(JavaNames):
     """The address of a thread or checkpoint, and the options of one run. Immutable.
 
-    Reads like LangGraph's mapping too: `config["configurable"]["checkpoint_id"]`.
+    Can also be read like LangGraph's mapping: `config["configurable"]["checkpoint_id"]`.
     """
 
     thread_id: str | None = None
@@ -54,31 +59,24 @@ class RunnableConfig(JavaNames):
     checkpoint_id: str | None = None
     """One checkpoint of the thread; None is the latest."""
     checkpoint_ns: str = ""
-    """The namespace within the thread; embedded subgraphs have their own."""
+    """The namespace within the thread; each embedded subgraph has its own."""
     next_node: str | None = None
-    """Informative: the node that comes next at this checkpoint. Runs never read it."""
+    """The node that runs next at this checkpoint. Informative: runs never read it."""
     stream_mode: StreamMode = StreamMode.VALUES
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=lambda: _NO_METADATA)
     """The caller's own keys; nodes can read them, and they are stored with each checkpoint of the run."""
     max_iterations: int | None = None
-    """Overrides the graph's limit for one run: how many nodes may be executed."""
+    """How many nodes one run may execute; overrides the limit of the graph."""
     executor: Executor | Mapping[str, Executor] | None = None
-    """Where the branches of forks and the items of maps run, for one run: any `concurrent.futures.Executor`, or one by
-    the id of the node that forks or maps. None: the graph's own, or threads. Not stored."""
+    """Where the branches of forks and the items of maps run, for one run: any
+    `concurrent.futures.Executor`, or a mapping from the id of the node that forks or maps to its
+    executor. None: the executor of the graph, or threads. Not stored."""
 
     def __post_init__(self) -> None:
-        if self.thread_id is not None and not isinstance(self.thread_id, str):
-            raise CheckpointerConfigurationError(
-                f"thread_id must be a str or None, not {type(self.thread_id).__name__}"
-            )
+        _require_str_or_none("thread_id", self.thread_id)
+        _require_str_or_none("checkpoint_id", self.checkpoint_id)
         if not isinstance(self.checkpoint_ns, str):
-            raise CheckpointerConfigurationError(
-                f"checkpoint_ns must be a str, not {type(self.checkpoint_ns).__name__}"
-            )
-        if self.checkpoint_id is not None and not isinstance(self.checkpoint_id, str):
-            raise CheckpointerConfigurationError(
-                f"checkpoint_id must be a str or None, not {type(self.checkpoint_id).__name__}"
-            )
+            raise _wrong_type("checkpoint_ns", "a str", self.checkpoint_ns)
         if self.max_iterations is not None and self.max_iterations <= 0:
             raise ValueError(f"max_iterations must be at least 1, not {self.max_iterations}")
         if self.stream_mode.__class__ is not StreamMode:
@@ -87,92 +85,107 @@ class RunnableConfig(JavaNames):
             object.__setattr__(self, "metadata", MappingProxyType(dict(self.metadata)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A proxied mapping does not pickle, its copy does."""
+        """Pickle a copy of the metadata: a mapping proxy does not pickle."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return _rebuild, ({**values, "metadata": dict(self.metadata)},)
+        values["metadata"] = dict(self.metadata)
+        return RunnableConfig._unpickle, (values,)
+
+    @classmethod
+    def _unpickle(cls, values: dict[str, Any]) -> RunnableConfig:
+        return cls(**values)
 
     @classmethod
     def of(cls, config: RunnableConfig | Mapping[str, Any] | None) -> RunnableConfig:
-        """Take what a caller gave: a RunnableConfig, LangGraph's mapping, or None.
+        """Convert what a caller passed: a RunnableConfig, LangGraph's mapping, or None.
 
         Raises:
-            CheckpointerConfigurationError: the mapping is not of LangGraph's form, or an id is no string.
+            CheckpointerConfigurationError: the mapping does not have LangGraph's form, or an id is
+                not a string.
         """
-        if config.__class__ is RunnableConfig:
+        if isinstance(config, RunnableConfig):
             return config
         if config is None:
             return _DEFAULT
         if isinstance(config, Mapping):
             return _from_mapping(config)
         raise CheckpointerConfigurationError(
-            f"a config is a RunnableConfig or {{'configurable': {{'thread_id': ...}}}}, not {type(config).__name__}"
+            f"a config must be a RunnableConfig or {{'configurable': {{'thread_id': ...}}}}, "
+            f"not {type(config).__name__}"
         )
 
     @property
     def thread(self) -> str:
-        """The thread id, with the default filled in."""
+        """The thread id; the default thread if it is None."""
         return THREAD_ID_DEFAULT if self.thread_id is None else self.thread_id
 
     def replace(self, **changes: Any) -> RunnableConfig:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
     # Inside a node
 
     @property
     def node_id(self) -> str | None:
-        """The node that the calling code is part of; None outside a node."""
-        visit = CURRENT_NODE_CONTEXT.get()
-        return None if visit is None else visit.node_id or None
+        """The node that is executing the calling code; None outside a node."""
+        context = CURRENT_NODE_CONTEXT.get()
+        if context is None:
+            return None
+        return context.node_id or None
 
     @property
     def idempotency_key(self) -> str:
-        """Names this attempt of this visit of the node: thread, checkpoint, node and attempt.
+        """A string that identifies this attempt of this execution of the node.
 
-        The same when the visit is repeated after a crash, and no other's: give it to a service that can tell a
-        repeated request from a new one.
+        It consists of thread, checkpoint, node and attempt. An execution that is repeated after a
+        crash has the same key, and no other execution has it. Pass it to a service that recognises
+        repeated requests.
 
         Raises:
             GraphRunnerError: called outside a node.
         """
-        visit = require_node_context("idempotency_key")
-        place = visit.node_id if visit.journal is None else visit.journal.idempotency_key(visit)
-        return f"{place}/{visit.attempt}"
+        context = require_node_context("idempotency_key")
+        execution = context.node_id if context.journal is None else context.journal.idempotency_key(context)
+        return f"{execution}/{context.attempt}"
 
     def once(self, key: str, function: Callable[[], T]) -> T:
-        """Call a function with a side effect, once in this visit of the node, however often the node is repeated.
+        """Call a function with a side effect once in this execution of the node.
 
-        Its result is recorded in the thread's log before this returns, and found there when the node runs again: after
-        a crash, a retry, or an `interrupt()` that was answered. A crash between the effect and the record repeats it;
-        `idempotency_key` closes that gap where the other side can help. Cost: one record.
+        `once` records the result in the thread's log before it returns. When the node runs again
+        after a crash, a retry or an answered `interrupt()`, it returns the recorded result instead
+        of calling the function. A crash between the effect and the record repeats the effect;
+        `idempotency_key` closes that gap if the other side recognises repeated requests.
+
+        Cost: one record.
 
         Args:
-            key: tells the effects of one visit apart.
-            function: called without arguments; what it returns must be storable.
+            key: distinguishes the effects of one execution.
+            function: called without arguments; its result must be storable.
 
         Raises:
             GraphRunnerError: called outside a node.
             CheckpointSerializationError: the result cannot be stored. The effect has happened.
         """
-        visit = require_node_context("once")
-        found, result = _recorded(visit, key)
-        done: T = result if found else _record(visit, key, function())
-        return done
+        context = require_node_context("once")
+        is_recorded, recorded = _find_recorded(context, key)
+        result: T = recorded if is_recorded else _record(context, key, function())
+        return result
 
     async def aonce(self, key: str, function: Callable[[], Awaitable[T]]) -> T:
-        """As `once`, for an asynchronous function; the record is made in a thread."""
+        """As `once`, for an asynchronous function. A thread writes the record."""
         import asyncio
 
-        visit = require_node_context("aonce")
-        found, result = _recorded(visit, key)
-        done: T = result if found else await asyncio.to_thread(_record, visit, key, await function())
-        return done
+        context = require_node_context("aonce")
+        is_recorded, recorded = _find_recorded(context, key)
+        result: T = recorded
+        if not is_recorded:
+            result = await asyncio.to_thread(_record, context, key, await function())
+        return result
 
     def dispatch(self, output: Any) -> None:
-        """Hand something extra into the stream of the run: a NodeOutput as it is, else as the chunk of one.
+        """Add an output to the stream of the run: a NodeOutput as it is, else a StreamingOutput with it as the chunk.
 
-        It comes out when the node is done, before its own output, and does not touch the state. For output while the
-        node runs, make the node a generator.
+        The run emits it when the node is done, before the node's own output. It does not change the
+        state. For output while the node runs, make the node a generator.
 
         Raises:
             GraphRunnerError: called outside a node.
@@ -180,10 +193,14 @@ class RunnableConfig(JavaNames):
         require_node_context("dispatch").outputs.append(output)
 
     def __getitem__(self, key: str) -> Any:
-        """LangGraph's view: `config["configurable"]`, `config["metadata"]`, `config["recursion_limit"]`."""
+        """Read the config as LangGraph's mapping: "configurable", "metadata" or "recursion_limit"."""
         if key == "configurable":
-            own = {"thread_id": self.thread, "checkpoint_ns": self.checkpoint_ns, "checkpoint_id": self.checkpoint_id}
-            return {**self.metadata, **own}
+            return {
+                **self.metadata,
+                "thread_id": self.thread,
+                "checkpoint_ns": self.checkpoint_ns,
+                "checkpoint_id": self.checkpoint_id,
+            }
         if key == "metadata":
             return dict(self.metadata)
         if key == "recursion_limit" and self.max_iterations is not None:
@@ -191,18 +208,20 @@ class RunnableConfig(JavaNames):
         raise KeyError(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """As `config[key]`, or the default."""
+        """Return `config[key]`, or the default if there is no such key."""
         try:
             return self[key]
         except KeyError:
             return default
 
     def with_stream_mode(self, mode: StreamMode) -> RunnableConfig:
-        """The same config with another stream mode."""
-        return self if mode == self.stream_mode else self.replace(stream_mode=mode)
+        """Return this config with another stream mode."""
+        if mode == self.stream_mode:
+            return self
+        return self.replace(stream_mode=mode)
 
     def with_check_point_id(self, checkpoint_id: str | None) -> RunnableConfig:
-        """The same thread at another checkpoint; None is the latest."""
+        """Return the address of another checkpoint of the same thread; None is the latest."""
         # A saver does this at every put; the generated __init__ would cost as much as the write.
         if checkpoint_id == self.checkpoint_id:
             return self
@@ -213,12 +232,12 @@ class RunnableConfig(JavaNames):
         return copy
 
     def get_metadata(self, key: str) -> Any | None:
-        """One of the caller's own keys, or None."""
+        """Return one of the caller's own keys, or None."""
         return self.metadata.get(key)
 
     @staticmethod
     def builder(config: RunnableConfig | None = None) -> RunnableConfigBuilder:
-        """Java's way to make one, optionally starting from another."""
+        """Return a builder, as in Java; it starts from `config` if there is one."""
         return RunnableConfigBuilder(config)
 
     # Java names
@@ -281,8 +300,9 @@ class RunnableConfigBuilder:
         return self._with(executor=executor)
 
     def addParallelNodeExecutor(self, node_id: str, executor: Executor) -> Self:
-        others = self._config.executor
-        return self._with(executor={**(others if isinstance(others, Mapping) else {}), node_id: executor})
+        executors = self._config.executor
+        others = executors if isinstance(executors, Mapping) else {}
+        return self._with(executor={**others, node_id: executor})
 
     def metadata(self, metadata: Mapping[str, Any]) -> Self:
         return self._with(metadata=metadata)
@@ -296,16 +316,25 @@ class RunnableConfigBuilder:
         return self._config
 
 
-def _recorded(visit: NodeContext, key: str) -> tuple[bool, Any]:
-    return (False, None) if visit.journal is None else visit.journal.find_result(visit, key)
+def _find_recorded(context: NodeContext, key: str) -> tuple[bool, Any]:
+    if context.journal is None:
+        return False, None
+    return context.journal.recorded(context, key)
 
 
-def _record(visit: NodeContext, key: str, result: Any) -> Any:
-    return result if visit.journal is None else visit.journal.record_result(visit, key, result)
+def _record(context: NodeContext, key: str, result: Any) -> Any:
+    if context.journal is None:
+        return result
+    return context.journal.record(context, key, result)
 
 
-def _rebuild(values: dict[str, Any]) -> RunnableConfig:
-    return RunnableConfig(**values)
+def _require_str_or_none(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        raise _wrong_type(name, "a str or None", value)
+
+
+def _wrong_type(name: str, expected: str, value: object) -> CheckpointerConfigurationError:
+    return CheckpointerConfigurationError(f"{name} must be {expected}, not {type(value).__name__}")
 
 
 def _from_mapping(config: Mapping[str, Any]) -> RunnableConfig:
@@ -314,17 +343,19 @@ def _from_mapping(config: Mapping[str, Any]) -> RunnableConfig:
         raise CheckpointerConfigurationError(
             f"unknown config key {unknown[0]!r}; write {{'configurable': {{'thread_id': ...}}}} or a RunnableConfig"
         )
-    inner = config.get("configurable") or {}
-    if not isinstance(inner, Mapping):
-        raise CheckpointerConfigurationError(f"config['configurable'] is a mapping, not {type(inner).__name__}")
-    thread_id = inner.get("thread_id")
-    metadata = {key: value for key, value in inner.items() if key not in _OWN_CONFIGURABLE}
+    configurable = config.get("configurable") or {}
+    if not isinstance(configurable, Mapping):
+        raise _wrong_type("config['configurable']", "a mapping", configurable)
+    thread_id = configurable.get("thread_id")
+    if isinstance(thread_id, int):
+        thread_id = str(thread_id)  # as LangGraph does, and its users rely on it
+    metadata = {key: value for key, value in configurable.items() if key not in _OWN_CONFIGURABLE}
+    metadata.update(config.get("metadata") or {})
     return RunnableConfig(
-        # LangGraph turns an int into its text, and its users rely on it.
-        thread_id=str(thread_id) if isinstance(thread_id, int) else thread_id,
-        checkpoint_id=inner.get("checkpoint_id"),
-        checkpoint_ns=inner.get("checkpoint_ns") or "",
-        metadata={**metadata, **(config.get("metadata") or {})},
+        thread_id=thread_id,
+        checkpoint_id=configurable.get("checkpoint_id"),
+        checkpoint_ns=configurable.get("checkpoint_ns") or "",
+        metadata=metadata,
         max_iterations=config.get("recursion_limit"),
     )
 

@@ -1,4 +1,4 @@
-"""What goes into a run and what comes out of it: GraphResume and Command; NodeOutput, StateSnapshot and their kin."""
+"""The inputs and outputs of a run: GraphResume and Command; NodeOutput, StateSnapshot and related classes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphkit._values.frozen import freeze
 from graphkit._values.state import AgentState
 
 When = Literal["before", "after", "inside", "action"]
-"""Where a run stopped: before or after a node, inside one (`interrupt()`), or at an InterruptableAction's wish."""
+"""Where a run stopped: before or after a node, inside one (`interrupt()`), or because an InterruptableAction asked."""
 
 
 class _Absent:
@@ -26,29 +26,30 @@ class _Absent:
 
 
 ABSENT: Final = _Absent()
-"""Told apart from None, which is an answer."""
+"""Means that there is no answer; None is an answer."""
 
 
 @final
 class GraphResume:
-    """As a run's input: go on from the stored checkpoint, perhaps with a human's answer."""
+    """As the input of a run: resume from the stored checkpoint, with a human's answer if there is one."""
 
     __slots__ = ("update", "value")
 
     def __init__(self, value: Any = ABSENT, *, update: Mapping[str, Any] | None = None) -> None:
-        """Say how to go on.
+        """Make the input of a resume.
 
         Args:
-            value: the answer to a waiting `interrupt()`, or a mapping of interrupt id to answer if several wait; at a
-                declared stop, a mapping that is merged into the state. None is an answer too; leave it out for none.
-            update: merged into the state, whatever waits.
+            value: the answer to the pending `interrupt()`, or a mapping of interrupt id to answer if
+                several are pending; at a declared stop, a mapping that the run merges into the state.
+                None is an answer, too; leave the argument out if there is none.
+            update: merged into the state, whether or not an interrupt is pending.
         """
         self.value = value
         self.update = update
 
     @property
     def has_value(self) -> bool:
-        """Whether an answer was given."""
+        """Whether this input has an answer."""
         return self.value is not ABSENT
 
     def __repr__(self) -> str:
@@ -57,15 +58,16 @@ class GraphResume:
 
 @final
 class Command(JavaNames):
-    """What a node or an edge may return: where to go, and an update of the state."""
+    """What a node or an edge may return: the node that runs next, and an update of the state."""
 
     __slots__ = ("goto", "update")
 
     def __init__(self, goto: str | None = None, update: Mapping[str, Any] | None = None) -> None:
-        """Say where to go.
+        """Make a command.
 
         Args:
-            goto: from an edge with mappings, one of their keys; otherwise a node id. None: as the edges say.
+            goto: the node that runs next; from an edge with mappings, one of their keys. None: the
+                edges of the graph decide.
             update: merged into the state before the checkpoint is stored.
         """
         self.goto = goto
@@ -75,7 +77,9 @@ class Command(JavaNames):
         return isinstance(other, Command) and (self.goto, self.update) == (other.goto, other.update)
 
     def __hash__(self) -> int:
-        return hash(self.goto) if isinstance(self.goto, str) else 0  # a run refuses the others, and shows them
+        if isinstance(self.goto, str):
+            return hash(self.goto)
+        return 0  # a run refuses any other goto, with a message that shows it
 
     def __repr__(self) -> str:
         return f"Command(goto={self.goto!r}, update={self.update!r})"
@@ -86,7 +90,7 @@ class Command(JavaNames):
 
 
 class NodeOutput(JavaNames):
-    """One item of a stream: a node has finished (or START or END was passed), and this is the state after it."""
+    """One item of a stream: the state after a node has finished, or at START or END."""
 
     __slots__ = ("is_subgraph", "node", "state", "update")
 
@@ -124,7 +128,7 @@ class NodeOutput(JavaNames):
 
 
 class StreamingOutput(NodeOutput):
-    """A chunk that a node handed out while it was running."""
+    """A chunk that a node emitted while it was running."""
 
     __slots__ = ("chunk",)
 
@@ -138,12 +142,13 @@ class InterruptionMetadata(NodeOutput):
     """The last item of a stream whose run stopped for a human. Stored, so that another process can find it.
 
     Attributes:
-        node_id: before: the node about to run; after: the node just run; inside and action: the node that asked.
+        node_id: before: the node that is about to run; after: the node that has just run; inside and
+            action: the node that asked.
         when: "before", "after", "inside" or "action".
-        id: what an answer names if several interrupts wait.
-        payload: what `interrupt(payload)` was given.
+        id: names this interrupt in an answer if several are pending.
+        payload: the argument of `interrupt(payload)`.
         metadata: what an InterruptableAction returned.
-        interrupts: all that wait, this one first.
+        interrupts: all pending interrupts, this one first.
     """
 
     __slots__ = ("id", "interrupts", "metadata", "payload", "when")
@@ -174,12 +179,14 @@ class InterruptionMetadata(NodeOutput):
         return self.node
 
     def reason(self) -> Any | None:
-        """Why it stopped: the payload, or the metadata's "reason"."""
-        return self.metadata.get("reason") if self.payload is None else self.payload
+        """Return why the run stopped: the payload, or the "reason" of the metadata."""
+        if self.payload is None:
+            return self.metadata.get("reason")
+        return self.payload
 
     @staticmethod
     def builder(node_id: str, state: AgentState) -> InterruptionMetadataBuilder:
-        """Java's way to make one."""
+        """Return a builder, as in Java."""
         return InterruptionMetadataBuilder(node_id, state)
 
     def __repr__(self) -> str:
@@ -219,11 +226,11 @@ class InterruptionMetadataBuilder:
 
 @final
 class StateSnapshot(NodeOutput):
-    """A stored checkpoint, seen from a graph.
+    """A stored checkpoint, as a graph sees it.
 
     Attributes:
-        config: the config that addresses this checkpoint.
-        interrupts: what waits here for a human.
+        config: the address of this checkpoint.
+        interrupts: the pending interrupts of this checkpoint.
     """
 
     __slots__ = ("_checkpoint", "_state_factory", "_waiting", "config", "interrupts")
@@ -246,7 +253,7 @@ class StateSnapshot(NodeOutput):
         self.config = config.replace(checkpoint_id=checkpoint.id, next_node=checkpoint.next_node_id)
 
     def __getattr__(self, name: str) -> Any:
-        # Looked up when somebody asks: a history of thousands is listed without decoding or reading any more.
+        # Read on first use, so that a caller lists a history of thousands without decoding any state.
         if name == "state":
             self.state = self._state_factory(self._checkpoint.state)
         elif name == "interrupts":
@@ -257,7 +264,7 @@ class StateSnapshot(NodeOutput):
 
     @property
     def next(self) -> str | None:
-        """The node that runs next; END when the run is over, None when an answer decides it."""
+        """The node that runs next; END when the run is over, None when an answer decides."""
         return self._checkpoint.next_node_id
 
     @property
@@ -267,22 +274,22 @@ class StateSnapshot(NodeOutput):
 
     @property
     def checkpoint_id(self) -> str:
-        """The checkpoint's id."""
+        """The id of the checkpoint."""
         return self._checkpoint.id
 
     @property
     def parent_id(self) -> str | None:
-        """The id of the checkpoint this one was made from."""
+        """The id of the parent; None for the first checkpoint."""
         return self._checkpoint.parent_id
 
     @property
     def created_at(self) -> datetime:
-        """When it was saved, UTC."""
+        """When the checkpoint was made, in UTC."""
         return self._checkpoint.created_at
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The checkpoint's metadata."""
+        """The metadata of the checkpoint."""
         return self._checkpoint.metadata
 
     def __repr__(self) -> str:
@@ -310,7 +317,7 @@ class StateSnapshot(NodeOutput):
 
 @final
 class CheckpointInfo(NamedTuple):
-    """What is known of a checkpoint without decoding its state."""
+    """A checkpoint without its state: what a saver knows without decoding it."""
 
     thread_id: str
     checkpoint_ns: str
@@ -320,7 +327,7 @@ class CheckpointInfo(NamedTuple):
     next_node_id: str | None
     created_at: datetime
     size: int
-    """Bytes it takes in the store; 0 where the saver cannot tell."""
+    """The number of bytes that it occupies in the store; 0 if the saver does not know."""
     status: str
     """"running", "interrupted", "failed" or "finished", as of this checkpoint."""
     tags: tuple[str, ...]
@@ -330,7 +337,7 @@ class CheckpointInfo(NamedTuple):
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
 class WaitingInterrupt:
-    """A run that waits for a human: where, since when, and for what."""
+    """A pending interrupt: where its run waits, since when, and for what."""
 
     thread_id: str
     checkpoint_ns: str
@@ -344,14 +351,14 @@ class WaitingInterrupt:
 
 @final
 class HistorySummary(NamedTuple):
-    """What a history comes to: where it stands, how long it is, and what it waits for."""
+    """A history in short: its latest checkpoint, its length, and what it waits for."""
 
     latest: CheckpointInfo
     checkpoints: int
-    """How many there are."""
+    """The number of checkpoints."""
     tags: tuple[str, ...]
-    """Those that any checkpoint has, each once; of the newest first."""
+    """The tags of all checkpoints, each once; those of the newest checkpoint first."""
     waiting: tuple[WaitingInterrupt, ...]
-    """What a human is asked before it goes on, here and in the embedded graphs that it waits for."""
+    """The pending interrupts, also those of the embedded graphs for which the run waits."""
     failure: Mapping[str, Any] | None
-    """Why the run ended at the latest checkpoint: node_id, type, message, at."""
+    """Why the run ended at the latest checkpoint: node_id, type, message, at. None if it did not fail."""

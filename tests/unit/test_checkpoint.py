@@ -48,7 +48,7 @@ WRONG = [
 @pytest.mark.parametrize("wrong", WRONG)
 def test_fields_of_the_wrong_type(wrong):
     ((name, value),) = wrong.items()
-    with pytest.raises(CheckpointSerializationError, match=f"a checkpoint's {name} is a") as failed:
+    with pytest.raises(CheckpointSerializationError, match=f"a checkpoint's {name} must be a") as failed:
         made(**wrong)
     assert (failed.value.path, failed.value.type_name) == (name, type(value).__name__)
     assert isinstance(failed.value, TypeError)

@@ -188,7 +188,7 @@ class CheckpointStorageError(CheckpointerError, OSError):
 
     Attributes:
         path: the file or directory.
-        operation: what the saver was doing, as a verb: "write".
+        operation: what the saver was doing, such as "write".
         errno: the error number of the operating system; its OSError is chained as the cause.
     """
 

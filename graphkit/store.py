@@ -1,12 +1,13 @@
-"""State and CheckpointStore: go-agents-orchestration's, ported, as a view of any saver.
+"""State and CheckpointStore: a saver viewed as one state per run. Ports go-agents-orchestration's classes.
 
     store = CheckpointStore("memory")
     state = State({"documents": []}).set_checkpoint_node("ingest")
     state.checkpoint(store)
     store.load(state.run_id).get("documents")  # ([], True)
 
-A `State` is its own checkpoint: data, and where it comes from. A store keeps one per run id, the last one saved. The
-runs of a graph are found here too, by the run id in their metadata or by their thread id.
+A `State` is its own checkpoint: the data, and where they come from. A store keeps the last saved
+State of each run id. It also finds the runs of graphs, by the run id in their metadata or by their
+thread id.
 """
 
 from __future__ import annotations
@@ -33,22 +34,24 @@ from graphkit.registry import get_checkpoint_store
 __all__ = ["CheckpointStore", "State"]
 
 _SOURCE: Final = "store"
-"""The metadata's `source` of what a CheckpointStore saved."""
-_NONE: Final = FrozenDict()
+"""The `source` in the metadata of the checkpoints that a CheckpointStore saves."""
+_EMPTY: Final = FrozenDict()
 
 
 @final
 class State:
-    """The data of a run, with its provenance. Immutable: every change gives a new one, and shares what did not change.
+    """The data of a run, with their provenance. Immutable: each change returns a new State.
+
+    States share what did not change.
 
     Attributes:
-        run_id: the run; a UUID of its own for each new State.
-        checkpoint_node: the node that was finished last; empty before the first.
-        timestamp: when that was, aware, UTC.
-        observer: told of each change (`state.create`, `state.set`, ...); never stored.
+        run_id: the run; a new UUID for each new State.
+        checkpoint_node: the node that finished last; empty before the first.
+        timestamp: when that node finished; aware, in UTC.
+        observer: receives an event for each change (`state.create`, `state.set`, ...); never stored.
 
-    Secrets go along from state to state, but never into a store, a JSON text, a pickle, a repr or an event: whoever
-    loads a State gives them to it again.
+    Secrets pass from state to state, but never into a store, a JSON text, a pickle, a repr or an
+    event. A program that loads a State sets its secrets again.
     """
 
     __slots__ = ("_data", "_secrets", "checkpoint_node", "observer", "run_id", "timestamp")
@@ -60,13 +63,21 @@ class State:
     observer: Observer | None
     _secrets: Mapping[str, Any]
 
-    def __init__(self, data: Mapping[str, Any] = _NONE, observer: Observer | None = None) -> None:
-        """Start a run: a new run id, now, no node yet."""
-        self._fill(freeze(dict(data)), str(uuid4()), "", datetime.now(UTC), observer, {})
-        _tell(self, "state.create")
+    def __init__(self, data: Mapping[str, Any] = _EMPTY, observer: Observer | None = None) -> None:
+        """Start a run: a new run id, the current time, no node yet."""
+        self._fill(
+            data=freeze(dict(data)),
+            run_id=str(uuid4()),
+            checkpoint_node="",
+            timestamp=datetime.now(UTC),
+            observer=observer,
+            secrets={},
+        )
+        _emit(self, "state.create")
 
     def _fill(
         self,
+        *,
         data: FrozenDict,
         run_id: str,
         checkpoint_node: str,
@@ -74,24 +85,51 @@ class State:
         observer: Observer | None,
         secrets: Mapping[str, Any],
     ) -> None:
-        fields = (data, secrets, checkpoint_node, observer, run_id, timestamp)
-        for name, value in zip(self.__slots__, fields, strict=True):
-            object.__setattr__(self, name, value)
+        set_field = object.__setattr__
+        set_field(self, "_data", data)
+        set_field(self, "run_id", run_id)
+        set_field(self, "checkpoint_node", checkpoint_node)
+        set_field(self, "timestamp", timestamp)
+        set_field(self, "observer", observer)
+        set_field(self, "_secrets", secrets)
 
     @classmethod
-    def _make(cls, *fields: Any) -> State:
-        """Make one from parts that are known to be right, in the order of `_fill`, and tell nobody."""
+    def _restore(
+        cls,
+        *,
+        data: FrozenDict,
+        run_id: str,
+        checkpoint_node: str,
+        timestamp: datetime,
+        observer: Observer | None = None,
+        secrets: Mapping[str, Any] = _EMPTY,
+    ) -> State:
+        """Make a State from fields that are known to be valid and frozen. Emits no event."""
         state = cls.__new__(cls)
-        state._fill(*fields)  # noqa: SLF001 - it is one of ours
+        state._fill(  # noqa: SLF001 - its own class
+            data=data,
+            run_id=run_id,
+            checkpoint_node=checkpoint_node,
+            timestamp=timestamp,
+            observer=observer,
+            secrets=secrets,
+        )
         return state
 
     def _with(self, **changes: Any) -> State:
-        fields = {name: getattr(self, name) for name in ("_data", "run_id", "checkpoint_node", "timestamp", "observer")}
-        secrets = changes.pop("secrets", self._secrets)
-        return State._make(*(fields | changes).values(), secrets)
+        """Return a State with some fields changed, by the names of `_restore`."""
+        fields = {
+            "data": self._data,
+            "run_id": self.run_id,
+            "checkpoint_node": self.checkpoint_node,
+            "timestamp": self.timestamp,
+            "observer": self.observer,
+            "secrets": self._secrets,
+        }
+        return State._restore(**{**fields, **changes})
 
     def __setattr__(self, name: str, value: object = None) -> None:
-        raise AttributeError(f"a State is immutable; set() makes another one instead of setting {name!r}")
+        raise AttributeError(f"a State is immutable; call set(), which returns a new one, instead of setting {name!r}")
 
     __delattr__ = __setattr__
 
@@ -99,96 +137,120 @@ class State:
 
     @property
     def data(self) -> FrozenDict:
-        """The keys and values, read-only all the way down; mutable objects of the application are copies."""
+        """The keys and values, read-only at every depth; mutable objects of the application are copies."""
         return private_copy(self._data)  # type: ignore[no-any-return]
 
     def get(self, key: str) -> tuple[Any, bool]:
-        """The value of a key, and whether there is one: (None, False) if not."""
+        """Return the value of a key, and whether the key exists: (None, False) if not."""
         return private_copy(self._data.get(key)), key in self._data
 
     def set(self, key: str, value: Any) -> State:
-        """With a key set to a value, which is frozen here."""
-        changed = self._with(_data=freeze({**self._data, key: value}))
-        _tell(changed, "state.set", key=key)
+        """Set a key to a value, which is frozen."""
+        changed = self._with(data=freeze({**self._data, key: value}))
+        _emit(changed, "state.set", key=key)
         return changed
 
     def merge(self, other: State | Mapping[str, Any]) -> State:
-        """With the other's data, and its secrets, over these. Run id, node, timestamp and observer stay these."""
-        data, secrets = (other._data, other._secrets) if isinstance(other, State) else (other, {})  # noqa: SLF001 - one of ours
-        changed = self._with(_data=freeze({**self._data, **data}), secrets={**self._secrets, **secrets})
-        _tell(changed, "state.merge", keys=list(data))
+        """Merge another state's data and secrets into this one; the other's values win.
+
+        Run id, node, timestamp and observer remain those of this State.
+        """
+        data: Mapping[str, Any] = other if not isinstance(other, State) else other._data  # noqa: SLF001 - its own class
+        secrets = dict(self._secrets)
+        if isinstance(other, State):
+            secrets.update(other._secrets)  # noqa: SLF001 - its own class
+        changed = self._with(data=freeze({**self._data, **data}), secrets=secrets)
+        _emit(changed, "state.merge", keys=list(data))
         return changed
 
     def clone(self) -> State:
-        """An equal one. Nothing of it can be changed through this one: O(1)."""
+        """Return an equal State, independent of this one: O(1)."""
         copy = self._with()
-        _tell(copy, "state.clone")
+        _emit(copy, "state.clone")
         return copy
 
     # Provenance
 
     def set_checkpoint_node(self, node_id: str) -> State:
-        """As it leaves a node: stamped with its id, and with a time that is later than before."""
+        """Record that a node has finished: its id, and a timestamp later than the one before."""
         now = max(datetime.now(UTC), self.timestamp + timedelta(microseconds=1))
         return self._with(checkpoint_node=node_id, timestamp=now)
 
     def with_observer(self, observer: Observer | None) -> State:
-        """The same, telling another observer, or nobody."""
+        """Return this State with another observer, or with none."""
         return self._with(observer=observer)
 
     def checkpoint(self, store: CheckpointStore) -> None:
-        """Save it: `store.save(state)`."""
+        """Save this State: `store.save(state)`."""
         store.save(self)
 
     # Secrets
 
     def get_secret(self, key: str) -> tuple[Any, bool]:
-        """The secret of a key, and whether there is one."""
+        """Return the secret of a key, and whether there is one."""
         return self._secrets.get(key), key in self._secrets
 
     def set_secret(self, key: str, value: Any) -> State:
-        """With a secret; nobody is told."""
+        """Set a secret. Emits no event."""
         return self._with(secrets={**self._secrets, key: value})
 
     def delete_secret(self, key: str) -> State:
-        """Without a secret; nobody is told."""
-        return self._with(secrets={name: value for name, value in self._secrets.items() if name != key})
+        """Remove a secret. Emits no event."""
+        secrets = {name: value for name, value in self._secrets.items() if name != key}
+        return self._with(secrets=secrets)
 
     # JSON
 
     def to_json(self) -> str:
-        """As JSON: `data`, `run_id`, `checkpoint_node`, `timestamp` (ISO 8601).
+        """Return the State as JSON: `data`, `run_id`, `checkpoint_node`, `timestamp` (ISO 8601).
 
         Raises:
-            CheckpointSerializationError: a value would not come back from JSON as it is; the message names its key.
+            CheckpointSerializationError: JSON would not preserve a value; the message names its key.
         """
         for key, value in self._data.items():
             _check_json(key, value)
-        fields = {"data": self._data, "run_id": self.run_id, "checkpoint_node": self.checkpoint_node}
-        return json.dumps({**fields, "timestamp": self.timestamp.isoformat()})
+        fields = {
+            "data": self._data,
+            "run_id": self.run_id,
+            "checkpoint_node": self.checkpoint_node,
+            "timestamp": self.timestamp.isoformat(),
+        }
+        return json.dumps(fields)
 
     @staticmethod
     def from_json(text: str | bytes, observer: Observer | None = None) -> State:
-        """A State back from JSON, telling this observer.
+        """Read a State from JSON.
+
+        Args:
+            text: what `to_json` returned.
+            observer: receives the events of the State.
 
         Raises:
-            CheckpointSerializationError: the text is not that of a State.
+            CheckpointSerializationError: the text is not the JSON of a State.
         """
         try:
             fields = json.loads(text)
-            when = datetime.fromisoformat(fields["timestamp"])
-            when = when.replace(tzinfo=UTC) if when.tzinfo is None else when
-            names = str.__str__(fields["run_id"]), str.__str__(fields["checkpoint_node"])
-            return State._make(freeze(dict(fields["data"])), *names, when, observer, {})
+            timestamp = datetime.fromisoformat(fields["timestamp"])
+            if timestamp.tzinfo is None:
+                timestamp = timestamp.replace(tzinfo=UTC)
+            return State._restore(
+                data=freeze(dict(fields["data"])),
+                run_id=str.__str__(fields["run_id"]),  # a TypeError unless it is a str
+                checkpoint_node=str.__str__(fields["checkpoint_node"]),
+                timestamp=timestamp,
+                observer=observer,
+            )
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            reason = f"no State: {type(error).__name__}: {error}"
+            reason = f"not a State: {type(error).__name__}: {error}"
             raise CheckpointSerializationError("", "JSON", reason, raw=text) from error
 
     def _key(self) -> tuple[Any, ...]:
         return self._data, self.run_id, self.checkpoint_node, self.timestamp
 
     def __eq__(self, other: object) -> bool:
-        return self._key() == other._key() if isinstance(other, State) else NotImplemented
+        if not isinstance(other, State):
+            return NotImplemented
+        return self._key() == other._key()
 
     def __hash__(self) -> int:
         return hash((self.run_id, self.timestamp))
@@ -197,43 +259,61 @@ class State:
         return f"State({dict(self._data)!r}, run_id={self.run_id!r}, checkpoint_node={self.checkpoint_node!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle has neither the observer nor the secrets."""
-        return _rebuild, (dict(self._data), *self._key()[1:])
+        """Pickle the State without its observer and its secrets."""
+        fields = {
+            "data": dict(self._data),
+            "run_id": self.run_id,
+            "checkpoint_node": self.checkpoint_node,
+            "timestamp": self.timestamp,
+        }
+        return State._unpickle, (fields,)
+
+    @classmethod
+    def _unpickle(cls, fields: dict[str, Any]) -> State:
+        return cls._restore(**{**fields, "data": freeze(fields["data"])})
 
 
 @final
 class CheckpointStore:
-    """One State per run id, kept by any saver; go-agents-orchestration's interface. From any thread.
+    """Keeps one State per run id in any saver. Ports go-agents-orchestration's interface.
+
+    Any thread may call its methods.
 
     Attributes:
-        saver: where they are kept. The thread of a run is its run id.
-        observer: what the states that are loaded tell of their changes.
+        saver: keeps the states. The thread of a run is its run id.
+        observer: receives the events of the states that this store loads.
     """
 
     def __init__(self, saver: BaseCheckpointSaver | str, *, observer: Observer | None = None) -> None:
-        """Look at a saver this way, or at the store of a name.
+        """View a saver as a store of states.
+
+        Args:
+            saver: the saver, or the name of a store in `graphkit.registry`.
+            observer: receives the events of the states that this store loads.
 
         Raises:
-            CheckpointerConfigurationError: there is no such store, or this is no saver.
+            CheckpointerConfigurationError: there is no store of this name, or this is not a saver.
         """
-        found: object = get_checkpoint_store(saver) if isinstance(saver, str) else saver
-        if not isinstance(found, BaseCheckpointSaver):
-            raise CheckpointerConfigurationError(f"a CheckpointStore looks at a saver or its name, not {saver!r}")
-        self.saver = found
+        resolved: object = get_checkpoint_store(saver) if isinstance(saver, str) else saver
+        if not isinstance(resolved, BaseCheckpointSaver):
+            raise CheckpointerConfigurationError(f"a CheckpointStore needs a saver or its name, not {saver!r}")
+        self.saver = resolved
         self.observer = observer
 
     def save(self, state: State) -> None:
-        """Keep a State, in place of the one with its run id that was saved before. One put.
+        """Save a State in place of the one that was saved before under its run id. One put.
 
-        After a run of a graph it is appended to that run's history, which stays. A graph can resume from it, with the
-        run id as `thread_id`: by the edge that leads out of its `checkpoint_node`.
+        If a graph has run under this id, the State is appended to the history of that run, and the
+        history remains. A graph can resume from it, with the run id as `thread_id`: it takes the edge
+        that leaves the State's `checkpoint_node`.
 
         Raises:
-            CheckpointSerializationError: a value cannot be stored; the message names its key. What was there stays.
-            CheckpointStorageError: the store refused. What was there stays.
+            CheckpointSerializationError: a value cannot be stored; the message names its key. The
+                store is unchanged.
+            CheckpointStorageError: the store refused. It is unchanged.
             ThreadBusyError: a graph is running this thread.
         """
-        at = RunnableConfig(state.run_id)
+        config = RunnableConfig(state.run_id)
         checkpoint = Checkpoint(
             node_id=state.checkpoint_node or START,
             next_node_id=None,
@@ -241,68 +321,78 @@ class CheckpointStore:
             created_at=state.timestamp,
             metadata={"run_id": state.run_id, "source": _SOURCE},
         )
-        with self.saver.run_lock(at):
-            old = self.saver.get(at)
-            is_ours = old is not None and old.metadata.get("source") == _SOURCE
-            self.saver.put(at.with_check_point_id(old.id) if old is not None and is_ours else at, checkpoint)
+        with self.saver.run_lock(config):
+            latest = self.saver.get(config)
+            if latest is not None and latest.metadata.get("source") == _SOURCE:
+                config = config.with_check_point_id(latest.id)  # a put to an id replaces that checkpoint
+            self.saver.put(config, checkpoint)
 
     def load(self, run_id: str) -> State:
-        """The State of a run as it was last saved, or the latest checkpoint of a graph's run, telling this observer.
+        """Load the State of a run as it was last saved, or the latest checkpoint of a graph's run.
 
-        A thread of this name is looked for first. For other runs the metadata of all threads is read.
+        Looks for a thread of this name first; for other runs it reads the metadata of all threads.
 
         Raises:
             CheckpointNotFoundError: there is no such run; the message names it.
             CheckpointCorruptionError: its bytes are damaged.
         """
-        at = self._place_of(run_id)
-        checkpoint = None if at is None else self.saver.get(at)
+        config = self._find_run(run_id)
+        checkpoint = None if config is None else self.saver.get(config)
         if checkpoint is None:
             raise CheckpointNotFoundError(run_id, "a checkpoint", "list() names the runs that have one")
-        node = "" if checkpoint.node_id == START else checkpoint.node_id
-        run = checkpoint.metadata.get("run_id", run_id)
-        return State._make(checkpoint.state, run, node, checkpoint.created_at, self.observer, {})
+        return State._restore(  # noqa: SLF001 - the other class of this module
+            data=checkpoint.state,
+            run_id=checkpoint.metadata.get("run_id", run_id),
+            checkpoint_node="" if checkpoint.node_id == START else checkpoint.node_id,
+            timestamp=checkpoint.created_at,
+            observer=self.observer,
+        )
 
     def delete(self, run_id: str) -> None:
-        """Remove a run, with its thread. One that does not exist is no error.
+        """Delete a run with its thread. Deleting a run that does not exist is not an error.
 
         Raises:
             CheckpointConflictError: other runs share the thread. Nothing was changed.
             ThreadBusyError: the thread is running.
         """
-        at = self._place_of(run_id)
-        if at is None:
+        config = self._find_run(run_id)
+        if config is None:
             return
-        others = set() if at.thread == run_id else {*self._runs_of(at.thread)} - {run_id}
-        if others:
-            raise CheckpointConflictError(
-                at.thread, f"it holds {len(others)} other runs; saver.delete removes them all"
-            )
-        self.saver.delete(at.thread)
+        if config.thread != run_id:
+            others = set(self._runs_of(config.thread)) - {run_id}
+            if others:
+                raise CheckpointConflictError(
+                    config.thread, f"it holds {len(others)} other runs; saver.delete deletes them all"
+                )
+        self.saver.delete(config.thread)
 
     def list(self) -> list[str]:
-        """The ids of all runs, in no particular order. Reads metadata, no states.
+        """Return the ids of all runs, in no particular order. Reads metadata, no states.
 
         Raises:
-            CheckpointerConfigurationError: the saver keeps no list of its threads.
+            CheckpointerConfigurationError: the saver cannot list its threads.
         """
-        runs = {run_id: None for thread in self.saver.threads() for run_id in self._runs_of(thread)}
+        runs: dict[str, None] = {}
+        for thread in self.saver.threads():
+            runs.update(dict.fromkeys(self._runs_of(thread)))
         return [*runs]
 
     def _runs_of(self, thread: str) -> Sequence[str]:
         return [info.metadata.get("run_id", thread) for info in self.saver.history(RunnableConfig(thread))]
 
-    def _place_of(self, run_id: str) -> RunnableConfig | None:
-        """Where the latest checkpoint of a run is."""
-        at = RunnableConfig(run_id)
-        if self.saver.get(at) is not None:
-            return at
+    def _find_run(self, run_id: str) -> RunnableConfig | None:
+        """Return the address of the latest checkpoint of a run, or None."""
+        config = RunnableConfig(run_id)
+        if self.saver.get(config) is not None:
+            return config
         try:
-            found = self.saver.search({"run_id": run_id})
-        except CheckpointerConfigurationError:  # the saver keeps no list of its threads
+            infos = self.saver.search({"run_id": run_id})
+        except CheckpointerConfigurationError:  # the saver cannot list its threads
             return None
-        places = [RunnableConfig(info.thread_id, info.id) for info in found if not info.checkpoint_ns]
-        return places[0] if places else None
+        for info in infos:
+            if not info.checkpoint_ns:
+                return RunnableConfig(info.thread_id, info.id)
+        return None
 
     async def asave(self, state: State) -> None:
         """As `save`."""
@@ -321,21 +411,26 @@ class CheckpointStore:
         return await run_in_thread(self.list)
 
 
-def _tell(state: State, type_: str, **data: Any) -> None:
-    if state.observer is not None:
-        level, now = EVENTS[type_].level, datetime.now(UTC)
-        said = FrozenDict({"run_id": state.run_id, **data})
-        call_observer(state.observer, Event(type_, level, state.run_id, state.checkpoint_node or None, None, now, said))
-
-
-def _rebuild(data: dict[str, Any], run_id: str, node: str, timestamp: datetime) -> State:
-    return State._make(freeze(data), run_id, node, timestamp, None, {})
+def _emit(state: State, type_: str, **data: Any) -> None:
+    """Send an event about a State to its observer, if it has one."""
+    if state.observer is None:
+        return
+    event = Event(
+        type=type_,
+        level=EVENTS[type_].level,
+        thread_id=state.run_id,
+        node_id=state.checkpoint_node or None,
+        checkpoint_id=None,
+        timestamp=datetime.now(UTC),
+        data=FrozenDict({"run_id": state.run_id, **data}),
+    )
+    call_observer(state.observer, event)
 
 
 def _check_json(key: Any, value: Any) -> None:
     try:
-        is_same = isinstance(key, str) and json.loads(json.dumps(value, allow_nan=False)) == value
+        is_preserved = isinstance(key, str) and json.loads(json.dumps(value, allow_nan=False)) == value
     except (TypeError, ValueError, RecursionError):
-        is_same = False
-    if not is_same:
+        is_preserved = False
+    if not is_preserved:
         raise CheckpointSerializationError(str(key), type(value).__name__, "JSON has no form for it; a saver may")

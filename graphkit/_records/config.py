@@ -319,13 +319,13 @@ class RunnableConfigBuilder:
 def _find_recorded(context: NodeContext, key: str) -> tuple[bool, Any]:
     if context.journal is None:
         return False, None
-    return context.journal.recorded(context, key)
+    return context.journal.find_result(context, key)
 
 
 def _record(context: NodeContext, key: str, result: Any) -> Any:
     if context.journal is None:
         return result
-    return context.journal.record(context, key, result)
+    return context.journal.record_result(context, key, result)
 
 
 def _require_str_or_none(name: str, value: object) -> None:

@@ -166,7 +166,7 @@ def test_what_json_would_change_is_refused_by_name(value):  # G1, G39
      '{"data": {}, "run_id": "r", "checkpoint_node": "", "timestamp": "noon"}'],
 )  # fmt: skip
 def test_json_that_is_no_state_is_refused(text):  # G1
-    with pytest.raises(CheckpointSerializationError, match="no State"):
+    with pytest.raises(CheckpointSerializationError, match="not a State"):
         State.from_json(text)
 
 

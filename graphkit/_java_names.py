@@ -1,4 +1,4 @@
-"""JavaNames: keeps `addNode = add_node` true in subclasses."""
+"""JavaNames: keeps `addNode` and `add_node` one method in subclasses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def snake_to_camel(name: str) -> str:
-    """`add_conditional_edges` -> `addConditionalEdges`."""
+    """Convert `add_conditional_edges` to `addConditionalEdges`."""
     first, *rest = name.split("_")
     return first + "".join(word[:1].upper() + word[1:] for word in rest)
 
@@ -14,8 +14,9 @@ def snake_to_camel(name: str) -> str:
 class JavaNames:
     """Makes the two spellings of a method one method, also after a subclass overrides either of them.
 
-    A class that mixes this in writes its aliases as plain lines (`getStateHistory = get_state_history`), which is what
-    editors and type checkers read. When a subclass overrides one spelling, the other is rebound to the same body.
+    A class that mixes this in writes its aliases as plain lines (`getStateHistory = get_state_history`),
+    because editors and type checkers read them. When a subclass overrides one spelling, the other is
+    bound to the same function.
     """
 
     __slots__ = ()
@@ -23,10 +24,13 @@ class JavaNames:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for base in cls.__mro__[1:]:
-            for snake in [name for name in vars(base) if "_" in name.strip("_") and not name.startswith("_")]:
-                camel = snake_to_camel(snake)
-                if camel in vars(base):
-                    _bind_together(cls, snake, camel)
+            for name in list(vars(base)):
+                if _is_public_snake_case(name) and snake_to_camel(name) in vars(base):
+                    _bind_together(cls, name, snake_to_camel(name))
+
+
+def _is_public_snake_case(name: str) -> bool:
+    return not name.startswith("_") and "_" in name.strip("_")
 
 
 def _bind_together(cls: type, snake: str, camel: str) -> None:

@@ -1,4 +1,4 @@
-"""Named: things that a configuration names by a string."""
+"""NamedRegistry: objects that a configuration names by a string."""
 
 from __future__ import annotations
 
@@ -12,43 +12,46 @@ T = TypeVar("T")
 
 @final
 class NamedRegistry(Generic[T]):
-    """Things by name; may be used from any thread. Registering a name again replaces what it meant."""
+    """Objects by name. Any thread may use it. Registering a name again replaces its object."""
 
-    def __init__(self, kind: str, more: Callable[[], Mapping[str, T]] = dict) -> None:
+    def __init__(self, kind: str, defaults: Callable[[], Mapping[str, T]] = dict) -> None:
         """Start an empty registry.
 
         Args:
-            kind: what the things are, for messages.
-            more: where names that were not registered may be found, asked when one is missing or all are listed.
+            kind: what the objects are, for messages.
+            defaults: returns objects that need no registration, by name; called when a name is
+                missing, and for a list of all names.
         """
         self._kind = kind
-        self._more = more
-        self._things: dict[str, T] = {}
+        self._defaults = defaults
+        self._registered: dict[str, T] = {}
 
-    def register(self, name: str, thing: T) -> None:
-        """Let a name mean a thing.
+    def register(self, name: str, value: T) -> None:
+        """Register an object under a name.
 
         Raises:
-            CheckpointerConfigurationError: the name is no text, or empty. Nothing was changed.
+            CheckpointerConfigurationError: the name is not a string, or empty. Nothing was changed.
         """
-        given: object = name
-        if not isinstance(given, str) or not given:
-            raise CheckpointerConfigurationError(f"the name of a {self._kind} is a non-empty str, not {name!r}")
-        self._things[name] = thing
+        checked: object = name
+        if not isinstance(checked, str) or not checked:
+            raise CheckpointerConfigurationError(f"the name of a {self._kind} must be a non-empty str, not {name!r}")
+        self._registered[name] = value
 
     def get(self, name: str) -> T:
-        """What a name means.
+        """Return the object of a name.
 
         Raises:
-            CheckpointerConfigurationError: it means nothing; the message lists the names that do.
+            CheckpointerConfigurationError: the name is unknown; the message lists the known names.
         """
-        things = self._things if name in self._things else self.known()
+        if name in self._registered:
+            return self._registered[name]
+        known = self.known()
         try:
-            return things[name]
+            return known[name]
         except KeyError:
-            known = ", ".join(map(repr, sorted(things)))
-            raise CheckpointerConfigurationError(f"unknown {self._kind} {name!r}; there are {known}") from None
+            names = ", ".join(map(repr, sorted(known)))
+            raise CheckpointerConfigurationError(f"unknown {self._kind} {name!r}; known are {names}") from None
 
     def known(self) -> Mapping[str, T]:
-        """All that is known now, by name."""
-        return {**self._more(), **self._things}
+        """Return all objects that are known now, by name."""
+        return {**self._defaults(), **self._registered}

@@ -1,4 +1,4 @@
-"""Puts the messages of pydantic into words that say what is wrong and no more."""
+"""Rewrites the messages of pydantic so that they say what is wrong and nothing else."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SENTENCES: Final = (
     ("Field required", "is missing"),
     ("Extra inputs are not permitted", "is unknown"),
 )
-"""How pydantic begins a sentence, and what a user reads in its place."""
+"""Prefixes of pydantic's messages, and their replacements."""
 
 
 def simplify_message(message: str) -> str:
-    """One message of a ValidationError without the library's own terms."""
+    """Rewrite one message of a ValidationError without the terms of pydantic."""
     for start, replacement in _SENTENCES:
         if message.startswith(start):
             return replacement + message[len(start) :]
@@ -27,20 +27,28 @@ def simplify_message(message: str) -> str:
 
 
 def simplify_text(text: str) -> str:
-    """A text that may quote a ValidationError, with that part in one plain line; other text stays as it is.
+    """Rewrite the ValidationError that a text may quote as one plain line; the rest remains.
 
-    The text may come from a store and may have been cut anywhere.
+    The text may come from a store, and may have been cut at any position.
     """
     head = _HEAD.search(text)
     if head is None:
         return text
     body = _DETAILS.sub("", _LINK.sub("", text[head.end() :]))
+    problems = _problems_of(body)
+    if not problems:
+        return text
+    return f"{text[: head.start()]}{head[1]}: {'; '.join(problems)}"
+
+
+def _problems_of(body: str) -> list[str]:
+    """Return each problem as "field: message"; pydantic writes the field on one line, the message indented below."""
     problems: list[str] = []
-    place = ""
+    field = ""
     for line in body.splitlines():
-        if line.startswith("  "):
-            sentence = simplify_message(line.strip())
-            problems.append(f"{place}: {sentence}" if place else sentence)
-        else:
-            place = line.strip()
-    return f"{text[: head.start()]}{head[1]}: {'; '.join(problems)}" if problems else text
+        if not line.startswith("  "):
+            field = line.strip()
+            continue
+        message = simplify_message(line.strip())
+        problems.append(f"{field}: {message}" if field else message)
+    return problems

@@ -1,9 +1,9 @@
-"""GraphConfig and CheckpointConfig: a graph's options as data, from JSON; go-agents-orchestration's, ported.
+"""GraphConfig and CheckpointConfig: the options of a graph as JSON. Ports go-agents-orchestration's classes.
 
     options = GraphConfig.from_json(text).compile_options()
     app = graph.compile(**options)
 
-Names stand for objects: of a store (`graphkit.registry`) and of an observer (`graphkit.observers`).
+A configuration names its store (see `graphkit.registry`) and its observer (see `graphkit.observers`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STRICT: Final = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class _Config(BaseModel):
-    """What both have: errors that are graphkit's, JSON, and a merge that knows what was said."""
+    """Base of both classes: raises graphkit's errors, reads and writes JSON, and merges the fields that were set."""
 
     model_config = _STRICT
 
@@ -35,101 +35,114 @@ class _Config(BaseModel):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            problems = [f"{'.'.join(map(str, one['loc']))}: {simplify_message(one['msg'])}" for one in error.errors()]
+            problems: list[str] = []
+            for problem in error.errors():
+                field = ".".join(map(str, problem["loc"]))
+                problems.append(f"{field}: {simplify_message(problem['msg'])}")
             raise CheckpointerConfigurationError("; ".join(problems)) from error
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Read it; what the text does not say has its default, and counts as not said in a `merge`.
+        """Read a configuration. A field that the text lacks has its default, and counts as not set in a `merge`.
 
         Raises:
-            CheckpointerConfigurationError: it is no JSON object, or a field is unknown or wrong.
+            CheckpointerConfigurationError: the text is not a JSON object, or a field is unknown or wrong.
         """
         try:
             fields = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise CheckpointerConfigurationError(f"not JSON: {error}") from error
         if not isinstance(fields, dict):
-            raise CheckpointerConfigurationError(f"a configuration is a JSON object, not {type(fields).__name__}")
+            raise CheckpointerConfigurationError(f"a configuration must be a JSON object, not {type(fields).__name__}")
         return cls(**fields)
 
     def to_json(self) -> str:
-        """What was said, as JSON; `from_json` gives an equal one that merges alike."""
+        """Return the fields that were set, as JSON; `from_json` reads an equal one, which merges alike."""
         return self.model_dump_json(exclude_unset=True)
 
     def merge(self, other: Self) -> Self:
-        """This one, with whatever the other one says over it: zero, False and None too, if it says them."""
-        said = {name: _merged(getattr(self, name), getattr(other, name)) for name in other.model_fields_set}
-        return type(self)(**{**{name: getattr(self, name) for name in self.model_fields_set}, **said})
+        """Merge another configuration into this one: each field that the other sets wins, also zero, False and None."""
+        fields = {name: getattr(self, name) for name in self.model_fields_set}
+        for name in other.model_fields_set:
+            fields[name] = _merge_values(getattr(self, name), getattr(other, name))
+        return type(self)(**fields)
 
 
-def _merged(mine: Any, other: Any) -> Any:
-    return mine.merge(other) if isinstance(mine, _Config) and isinstance(other, _Config) else other
+def _merge_values(old: Any, new: Any) -> Any:
+    if isinstance(old, _Config) and isinstance(new, _Config):
+        return old.merge(new)
+    return new
 
 
 class CheckpointConfig(_Config):
-    """Where and how often a graph saves its state. Off unless an interval is given."""
+    """Where and how often a graph saves its state. Off unless it has an interval."""
 
     store: str | None = "memory"
     """The name of the store."""
     interval: int = Field(default=0, ge=0)
     """Save after every n-th node; 0: no checkpoints."""
     preserve: bool = False
-    """Keep the checkpoints of a run that has succeeded."""
+    """Keep the checkpoints of a run that succeeded."""
     path: str | None = None
-    """Where the store is, for stores that are somewhere: the directory of "disk"."""
+    """The location of the store, if it has one: the directory of "disk"."""
     options: Mapping[str, Any] = Field(default_factory=dict)
-    """What else the store's constructor takes."""
+    """Further arguments of the constructor of the store."""
 
     def open(self) -> BaseCheckpointSaver | None:
-        """The store that this names; None if checkpoints are off.
+        """Return the store; None if checkpoints are off.
 
         Raises:
-            CheckpointerConfigurationError: there is no such store, it cannot be made of these options, or an interval
-                is given and no store.
+            CheckpointerConfigurationError: there is no such store, the options do not fit it, or the
+                configuration has an interval and no store.
         """
         if self.interval == 0:
             return None
         if not self.store:
             raise CheckpointerConfigurationError(f"interval={self.interval} needs a store; name one, such as 'memory'")
-        where = {} if self.path is None else {"path": self.path}
-        return get_checkpoint_store(self.store, **where, **self.options)
+        location = {} if self.path is None else {"path": self.path}
+        return get_checkpoint_store(self.store, **location, **self.options)
 
 
 class GraphConfig(_Config):
     """The options of a graph."""
 
     name: str = ""
-    """A name for the graph, for people."""
+    """The name of the graph, for humans."""
     observer: str | None = "logging"
-    """The name of who is told what a run does."""
+    """The name of the observer that receives the events of a run."""
     max_iterations: int = Field(default=1000, ge=1)
     """How many nodes one run may execute."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """Where and how often the state is saved."""
 
     def __init__(self, name: str | None = None, **fields: Any) -> None:
-        """Say what differs from the defaults; all but the name by keyword.
+        """Make a configuration from the fields that differ from the defaults; all but the name by keyword.
 
         Raises:
             CheckpointerConfigurationError: a field is unknown or wrong.
         """
-        super().__init__(**fields, **({} if name is None else {"name": name}))
+        if name is not None:
+            fields["name"] = name
+        super().__init__(**fields)
 
     def compile_options(
         self, *, store: BaseCheckpointSaver | Any | None = None, observer: Observer | None = None
     ) -> dict[str, Any]:
-        """The keywords of `StateGraph.compile` that this asks for. The names are looked up now, not when a graph runs.
+        """Return the keywords of `StateGraph.compile` for this configuration.
+
+        Looks up the names now, not when a graph runs.
 
         Args:
-            store: a saver, or a CheckpointStore, in place of the one that the configuration names.
-            observer: in place of the one that the configuration names.
+            store: a saver, or a CheckpointStore, in place of the store that the configuration names.
+            observer: in place of the observer that the configuration names.
 
         Raises:
-            CheckpointerConfigurationError: a name is unknown, or an interval is given and no store.
+            CheckpointerConfigurationError: a name is unknown, or the configuration has an interval and
+                no store.
         """
-        given = getattr(store, "saver", store)
-        saver = self.checkpoint.open() if given is None or self.checkpoint.interval == 0 else given
+        saver = getattr(store, "saver", store)
+        if saver is None or self.checkpoint.interval == 0:
+            saver = self.checkpoint.open()
         return {
             "checkpoint_saver": saver,
             "checkpoint_interval": self.checkpoint.interval,

@@ -1,10 +1,11 @@
-"""Savers by name, so that a configuration can choose one.
+"""Savers by name, for configurations.
 
     saver = get_saver("disk", base_directory="/var/checkpoints")
 
-A package adds a saver with an entry point of the group `graphkit.savers`; a program adds one by calling
-`register_saver` (a factory: each `get_saver` makes one) or `register_checkpoint_store` (a saver that all share), which
-is the store registry of go-agents-orchestration, ported. Nothing is imported before its name is asked for.
+A package adds a saver with an entry point of the group `graphkit.savers`. A program adds one by calling
+`register_saver` (a factory: each `get_saver` makes a new saver) or `register_checkpoint_store` (one saver
+that all callers share), which ports the store registry of go-agents-orchestration. The registry imports
+a saver's module when its name is first used.
 """
 
 from __future__ import annotations
@@ -23,132 +24,138 @@ from graphkit.errors import CheckpointerConfigurationError
 __all__ = ["get_checkpoint_store", "get_saver", "register_checkpoint_store", "register_saver", "saver_names"]
 
 Factory = Callable[..., BaseCheckpointSaver]
-"""Makes a saver: a class or a function."""
+"""A class or function that makes a saver."""
 
 
 def register_saver(name: str, factory: Factory) -> None:
-    """Let a name mean a kind of saver; registering it again replaces it, an entry point's too. From any thread.
+    """Register a kind of saver under a name. Any thread may call this.
+
+    Replaces a factory or an entry point of the same name.
 
     Args:
-        name: what a configuration says.
-        factory: makes a saver of the options that the configuration gives.
+        name: the name that configurations use.
+        factory: makes a saver from the options of a configuration.
 
     Raises:
         CheckpointerConfigurationError: the name is empty, or the factory cannot be called. Nothing was changed.
     """
-    given: object = factory
-    if isinstance(given, BaseCheckpointSaver) or not callable(given):
+    checked: object = factory
+    if isinstance(checked, BaseCheckpointSaver) or not callable(checked):
         raise CheckpointerConfigurationError(
-            f"a factory makes savers, which {factory!r} cannot; register_checkpoint_store takes a saver itself"
+            f"a factory must be callable and make savers, not {factory!r}; register_checkpoint_store takes a saver"
         )
     _SAVERS.register(name, factory)
 
 
 def get_saver(name: str, **options: Any) -> BaseCheckpointSaver:
-    """A new saver of the kind that a name means: "memory", "disk" (also "file", "filesystem"), and what is installed.
+    """Make a saver by the name of its kind.
 
     Args:
-        name: the kind.
-        options: what its constructor takes. `path`, which every configuration file may say, is its first argument: the
-            `base_directory` of "disk".
+        name: "memory", "disk" (also "file", "filesystem"), or the name of a registered or installed kind.
+        options: the arguments of its constructor. `path`, which every configuration file may contain,
+            is the first argument: the `base_directory` of "disk".
 
     Raises:
-        CheckpointerConfigurationError: there is no such kind (the message lists those there are), or an option is
-            unknown or missing.
+        CheckpointerConfigurationError: the name is unknown (the message lists the known names), or an
+            option is unknown or missing.
         MissingDependencyError: the saver needs a package that is not installed.
     """
-    return _made(name, _SAVERS.get(name), options)
+    return _make_saver(name, _SAVERS.get(name), options)
 
 
 def saver_names() -> list[str]:
-    """The names that `get_saver` knows, sorted."""
+    """Return the names that `get_saver` knows, sorted."""
     return sorted(_SAVERS.known())
 
 
 def register_checkpoint_store(name: str, store: BaseCheckpointSaver | Factory | Any) -> None:
-    """Let a name mean a store; registering it again replaces it. From any thread.
+    """Register a store under a name, in place of an earlier one. Any thread may call this.
 
     Args:
-        name: what a configuration says.
-        store: a saver, which everybody who asks for the name shares; a `CheckpointStore`, whose saver it is; or a
-            factory, called each time.
+        name: the name that configurations use.
+        store: a saver, which all callers of `get_checkpoint_store` share; a `CheckpointStore`, for its
+            saver; or a factory, which each call of `get_checkpoint_store` calls.
 
     Raises:
-        CheckpointerConfigurationError: the name is empty, or this is none of the three. Nothing was changed.
+        CheckpointerConfigurationError: the name is empty, or the store is none of the three. Nothing
+            was changed.
     """
     saver = getattr(store, "saver", store)
     if not isinstance(saver, BaseCheckpointSaver) and not callable(saver):
-        raise CheckpointerConfigurationError(f"a checkpoint store is a saver or a factory of savers, not {store!r}")
+        raise CheckpointerConfigurationError(f"a checkpoint store must be a saver or a factory, not {store!r}")
     _STORES.register(name, saver)
 
 
 def get_checkpoint_store(name: str, **options: Any) -> BaseCheckpointSaver:
-    """The store that a name means: what was registered, or else what `get_saver` makes.
+    """Return the store of a name: the registered one, or else a saver that `get_saver` makes.
 
-    "memory" is one store for the whole process. For `save`, `load`, `delete` and `list` by run id, wrap it:
-    `CheckpointStore(get_checkpoint_store("memory"))`.
+    "memory" is one store for the whole process. For `save`, `load`, `delete` and `list` by run id, wrap
+    it: `CheckpointStore(get_checkpoint_store("memory"))`.
 
     Args:
         name: the store.
-        options: as in `get_saver`, where the store has yet to be made.
+        options: as in `get_saver`, for a store that does not exist yet.
 
     Raises:
-        CheckpointerConfigurationError: there is no such store (the message lists those there are), an option is
-            unknown or missing, or a store that exists already is given options.
+        CheckpointerConfigurationError: the name is unknown (the message lists the known names), an
+            option is unknown or missing, or there are options for a store that exists.
         MissingDependencyError: the saver needs a package that is not installed.
     """
-    found = _STORES.get(name)
-    if not isinstance(found, BaseCheckpointSaver):
-        return _made(name, found, options)
+    store = _STORES.get(name)
+    if not isinstance(store, BaseCheckpointSaver):
+        return _make_saver(name, store, options)
     if options:
         raise CheckpointerConfigurationError(f"the store {name!r} exists already; it takes no {', '.join(options)}")
-    return found
+    return store
 
 
-def _made(name: str, kind: Factory | EntryPoint, options: Mapping[str, Any]) -> BaseCheckpointSaver:
-    first = [options["path"]] if "path" in options else []
-    others = {key: value for key, value in options.items() if key != "path"}
+def _make_saver(name: str, kind: Factory | EntryPoint, options: Mapping[str, Any]) -> BaseCheckpointSaver:
+    arguments = [options["path"]] if "path" in options else []
+    keywords = {key: value for key, value in options.items() if key != "path"}
     # Not by isinstance: where the backport importlib_metadata is installed, entry points are of its class.
     factory: Factory = kind if callable(kind) else kind.load()
-    _check_options(name, factory, first, others)
-    saver: object = factory(*first, **others)
+    _check_options(name, factory, arguments, keywords)
+    saver: object = factory(*arguments, **keywords)
     if not isinstance(saver, BaseCheckpointSaver):
-        raise CheckpointerConfigurationError(f"the saver {name!r} is a {type(saver).__name__}, no BaseCheckpointSaver")
+        raise CheckpointerConfigurationError(
+            f"the saver {name!r} must be a BaseCheckpointSaver, not a {type(saver).__name__}"
+        )
     return saver
 
 
-def _check_options(name: str, factory: Factory, first: list[Any], others: Mapping[str, Any]) -> None:
+def _check_options(name: str, factory: Factory, arguments: list[Any], keywords: Mapping[str, Any]) -> None:
     try:
         signature = inspect.signature(factory)
-    except ValueError:  # a builtin that tells nothing
+    except ValueError:  # a builtin without a signature
         return
     try:
-        signature.bind(*first, **others)
+        signature.bind(*arguments, **keywords)
     except TypeError as error:
         known = ", ".join(signature.parameters) or "none"
-        reason = f"the saver {name!r} cannot be made: {error}; its options are {known} (path= is the first of them)"
-        raise CheckpointerConfigurationError(reason) from error
+        raise CheckpointerConfigurationError(
+            f"the saver {name!r} cannot be made: {error}; its options are {known} (path= is the first of them)"
+        ) from error
 
 
-def _installed() -> Mapping[str, Factory | EntryPoint]:
+def _load_entry_points() -> Mapping[str, Factory | EntryPoint]:
     return {point.name: point for point in entry_points(group="graphkit.savers")}
 
 
-_SAVERS: Final[NamedRegistry[Factory | EntryPoint]] = NamedRegistry("saver", _installed)
+_SAVERS: Final[NamedRegistry[Factory | EntryPoint]] = NamedRegistry("saver", _load_entry_points)
 _STORES: Final[NamedRegistry[BaseCheckpointSaver | Factory | EntryPoint]] = NamedRegistry(
     "checkpoint store", _SAVERS.known
 )
-_GUARD: Final = Lock()
+_MEMORY_LOCK: Final = Lock()
 
 
-def _shared_memory() -> BaseCheckpointSaver:
-    with _GUARD:
-        return _only_memory()
+def _get_shared_memory() -> BaseCheckpointSaver:
+    with _MEMORY_LOCK:
+        return _make_shared_memory()
 
 
 @cache
-def _only_memory() -> BaseCheckpointSaver:
+def _make_shared_memory() -> BaseCheckpointSaver:
     return get_saver("memory")
 
 
-register_checkpoint_store("memory", _shared_memory)
+register_checkpoint_store("memory", _get_shared_memory)

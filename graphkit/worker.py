@@ -1,15 +1,16 @@
-"""Worker: serves the runs of a store, one after the other; start as many as there is work for.
+"""Worker: resumes the runs of a store, one after the other; start as many workers as needed.
 
     worker = Worker(app)
-    worker.run()  # until somebody calls worker.stop()
+    worker.run()  # until another thread or a signal handler calls worker.stop()
 
-A worker takes up what can go on: runs whose question was answered, in whatever process, and runs whose process died.
-It starts none: whoever has an input invokes the graph. Several workers, in as many processes, share a store by its run
-locks: a thread is run by one of them at a time.
+A worker resumes the runs that can continue: runs that are answered, in any process, and runs whose
+process died. It starts no runs; a caller with an input invokes the graph. Several workers, in as many
+processes, share a store through its run locks: one of them at a time runs a thread.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -33,38 +34,39 @@ __all__ = ["Worker"]
 
 _LOG: Final = logging.getLogger("graphkit.worker")
 _BUSY: Final = RetryPolicy(initial_delay=0.02, backoff=2.0, max_delay=5.0)
-"""When to look again at a thread that somebody else runs, where no event tells that they have ended."""
+"""When to look again at a thread that another process runs, if no event reports the end of that run."""
 _BATCH: Final = 1000
-"""So many changes are taken in before it is looked whether there is something to do."""
+"""How many changes the worker reads before it looks for work."""
 _NEVER: Final = float("inf")
 
 
-class _Case:
-    """What a worker knows of a thread that may have to go on."""
+@final
+@dataclasses.dataclass(slots=True)
+class _Candidate:
+    """A thread whose run may have to be resumed. Times are those of `monotonic`."""
 
-    __slots__ = ("alarms", "at", "busy", "due", "failures", "until")
-
-    def __init__(self) -> None:
-        self.due = 0.0
-        """When to look at it; in the clock of `monotonic`, as `until`."""
-        self.busy = 0
-        """How often in a row somebody else was running it."""
-        self.alarms = 0
-        """How often it was said to be idle while somebody was running it."""
-        self.at: str | None = None
-        """The checkpoint at which its run has failed; not to be taken up there `until` then."""
-        self.until = 0.0
-        self.failures = 0
-        """How often in a row."""
+    due: float = 0.0
+    """When to look at the thread."""
+    busy_count: int = 0
+    """How many times in a row another process was running it."""
+    false_reports: int = 0
+    """How many times the store reported it idle although another process was running it."""
+    failed_at: str | None = None
+    """The checkpoint at which its run failed; the worker does not resume it there before `retry_at`."""
+    retry_at: float = 0.0
+    failures: int = 0
+    """How many times in a row the run failed at that checkpoint."""
 
 
 @final
 class Worker:
-    """Takes up the runs of one graph that can go on. `run` in one thread; `stop` from any, and it stays stopped.
+    """Resumes the runs of one graph that can continue.
 
-    A thread stands in the middle of a run and nobody holds it: that is how a run is known whose process died, and a
-    stream that was closed early, a copy or a fork looks the same. What waits in an embedded graph with a saver of its
-    own is not seen to be answered: resume such a run through the graph.
+    Call `run` in one thread and `stop` from any; a stopped worker cannot be started again.
+
+    A thread in the middle of a run whose run lock is free counts as a run whose process died. A stream
+    that was closed early, a copy and a fork look the same. A worker does not notice answers to an
+    interrupt in an embedded graph that has a saver of its own: resume such a run through the graph.
     """
 
     def __init__(
@@ -80,241 +82,280 @@ class Worker:
         """Prepare a worker.
 
         Args:
-            app: the graph. Only threads whose latest checkpoint this very graph has stored are served; others are left
-                alone, and the log says so once for each graph.
+            app: the graph. The worker serves only threads whose latest checkpoint was stored by this
+                graph. It leaves others alone, and logs that once for each graph.
             saver: where the threads are, in place of the graph's own saver.
-            failed: take up runs that failed too; otherwise a failed run waits for somebody to look at it.
-            retry: when a run that failed again at the same checkpoint is taken up again, and how often. By default
-                after 1, 2, 4, ... seconds, at most 300, ten times. Then it is left until its thread changes.
+            failed: also resume runs that failed; otherwise a failed run waits for a human.
+            retry: when to resume a run again that failed again at the same checkpoint, and how many
+                times. By default after 1, 2, 4, ... seconds, at most 300, ten times. After that the
+                worker leaves the run alone until its thread changes.
             on_output: called with the thread's id and each output of its run.
-            interval: seconds between looks at a store that has no events; see `BaseCheckpointSaver.watch`.
+            interval: seconds between two polls of a store that has no events; see
+                `BaseCheckpointSaver.watch`.
 
         Raises:
             CheckpointerConfigurationError: there is no saver.
         """
         options = app.compile_config
-        # A graph of its own, so that stopping the worker stops nobody else's runs.
-        self.app = CompiledGraph(app.topology, options if saver is None else options.replace(checkpoint_saver=saver))
-        own = self.app.compile_config.saver
-        if own is None:
+        if saver is not None:
+            options = options.replace(checkpoint_saver=saver)
+        # A graph of its own: stopping the worker must not pause runs of the caller's graph.
+        self.app = CompiledGraph(app.topology, options)
+        own_saver = self.app.compile_config.saver
+        if own_saver is None:
             raise CheckpointerConfigurationError("a worker needs a saver: compile the graph with checkpoint_saver=...")
-        self.saver = own
-        self._failed, self._interval, self._on_output = failed, interval, on_output
+        self.saver = own_saver
+        self._resumes_failed = failed
         self._retry = retry or RetryPolicy(max_attempts=10, initial_delay=1.0, max_delay=300.0)
-        self._cases: dict[str, _Case] = {}
-        self._strangers: set[object] = set()
+        self._on_output = on_output
+        self._interval = interval
+        self._candidates: dict[str, _Candidate] = {}
+        self._foreign_graphs: set[object] = set()
         self._stopping = threading.Event()
         self._changes: Watch | None = None
 
     def run(self, *, once: bool = False) -> int:
-        """Serve until `stop` is called; returns how many times a run was taken up.
+        """Serve until `stop` is called; return how many times a run was resumed.
 
-        Waits for events, and does nothing while there are none. A run that fails is logged, and does not end this.
+        Waits for events and is idle while there are none. Logs a run that fails, and continues.
 
         Args:
             once: return when there is nothing to do at the moment.
 
         Raises:
             CheckpointStorageError: the store cannot be read.
-            CheckpointerConfigurationError: the saver keeps no list of its threads.
+            CheckpointerConfigurationError: the saver cannot list its threads.
         """
-        count, is_more = 0, True
+        count = 0
+        has_more = True
         with self.saver.watch(latest=True, interval=self._interval) as self._changes:
             while not self._stopping.is_set():
-                if (thread := self._due_now()) is not None:
+                thread = self._next_due_thread()
+                if thread is not None:
                     count += self._serve(thread)
-                elif is_more:
-                    is_more = self._take_in(self._changes, 0.0)
+                elif has_more:
+                    has_more = self._read_changes(self._changes, 0.0)
                 elif once:
                     break
                 else:
-                    is_more = self._take_in(self._changes, self._next_due())
+                    has_more = self._read_changes(self._changes, self._seconds_until_due())
         return count
 
     def stop(self) -> None:
-        """Stop at the next node boundary, with everything saved; another worker goes on with that run at once.
+        """Stop at the next node boundary, with everything saved; another worker can resume that run at once.
 
-        Returns at once; `run` returns when that node has ended. May be called from a signal handler.
+        Returns at once; `run` returns when the current node has ended. May be called from a signal
+        handler.
         """
         self._stopping.set()
         self.app.pause()
         if self._changes is not None:
             self._changes.wake()
 
-    # What there is to do
+    # Which threads there are to serve
 
-    def _due_now(self) -> str | None:
+    def _next_due_thread(self) -> str | None:
         now = monotonic()
-        return next((thread for thread, case in self._cases.items() if case.due <= now), None)
+        for thread, candidate in self._candidates.items():
+            if candidate.due <= now:
+                return thread
+        return None
 
-    def _next_due(self) -> float | None:
-        """Seconds until there is something to do without anybody's doing; None if there is nothing."""
-        soonest = min((case.due for case in self._cases.values()), default=_NEVER)
-        return None if soonest == _NEVER else max(0.0, soonest - monotonic())
+    def _seconds_until_due(self) -> float | None:
+        """Return how many seconds remain until a candidate is due; None if there is none."""
+        soonest = min((candidate.due for candidate in self._candidates.values()), default=_NEVER)
+        if soonest == _NEVER:
+            return None
+        return max(0.0, soonest - monotonic())
 
-    def _take_in(self, changes: Watch, timeout: float | None) -> bool:
-        """Wait for a change, and take what there is, up to so many; whether there may be more."""
+    def _read_changes(self, changes: Watch, timeout: float | None) -> bool:
+        """Wait for a change, then handle all that are there, at most one batch.
+
+        Return whether there may be more.
+        """
         for number in range(_BATCH):
             change = changes.get(0.0 if number else timeout)
             if change is None:
                 return False
-            self._heed(change)
+            self._handle_change(change)
         return True
 
-    def _heed(self, change: Change) -> None:
-        """Note what a change says of its thread."""
+    def _handle_change(self, change: Change) -> None:
         if change.kind == "answer":
-            self._call(change.thread_id)
+            self._candidates[change.thread_id] = _Candidate()
         elif change.kind == "idle":
-            self._call_the_busy(change.thread_id)
+            self._handle_idle(change.thread_id)
         elif not change.checkpoint_ns:
-            self._heed_status(change.thread_id, change.checkpoint)
+            self._handle_status(change.thread_id, change.checkpoint)
 
-    def _heed_status(self, thread: str, info: CheckpointInfo | None) -> None:
-        takes = {"running", "failed"} if self._failed else {"running"}
-        if info is None or info.status not in takes:
-            self._cases.pop(thread, None)
-        elif self._is_mine(thread, info.metadata):
-            case = self._cases.setdefault(thread, _Case())
-            if not case.busy:
-                case.due = 0.0
+    def _handle_status(self, thread: str, info: CheckpointInfo | None) -> None:
+        if info is None or not self._is_served(info.status):
+            self._candidates.pop(thread, None)
+        elif self._is_own_graph(thread, info.metadata):
+            candidate = self._candidates.setdefault(thread, _Candidate())
+            if not candidate.busy_count:
+                candidate.due = 0.0
 
-    def _call(self, thread: str) -> None:
-        self._cases[thread] = _Case()
+    def _is_served(self, status: str) -> bool:
+        return status == "running" or (status == "failed" and self._resumes_failed)
 
-    def _call_the_busy(self, thread: str) -> None:
-        """Somebody's run has ended: look at once, unless that was said before and was not so."""
-        case = self._cases.get(thread)
-        if case is not None and case.busy:
-            pause = _BUSY.delay_after(case.alarms) if case.alarms else 0.0
-            case.due = min(case.due, monotonic() + pause)
-            case.alarms += 1
+    def _handle_idle(self, thread: str) -> None:
+        """Look at a busy thread again, because its run is said to have ended.
 
-    def _is_mine(self, thread: str, metadata: Mapping[str, Any]) -> bool:
+        At once the first time; later if an earlier report was false.
+        """
+        candidate = self._candidates.get(thread)
+        if candidate is None or not candidate.busy_count:
+            return
+        delay = 0.0
+        if candidate.false_reports:
+            delay = _BUSY.delay_after(candidate.false_reports)
+        candidate.due = min(candidate.due, monotonic() + delay)
+        candidate.false_reports += 1
+
+    def _is_own_graph(self, thread: str, metadata: Mapping[str, Any]) -> bool:
         graph = metadata.get("graph")
         if graph == self.app.topology.fingerprint:
             return True
-        if graph not in self._strangers:
-            self._strangers.add(graph)
+        if graph not in self._foreign_graphs:
+            self._foreign_graphs.add(graph)
             _LOG.warning(
-                "thread %r is of another graph (%s): neither it nor others of that graph are served", thread, graph
+                "thread %r belongs to another graph (%s): this worker serves no thread of that graph", thread, graph
             )
         return False
 
-    def _can_go_on(self, at: RunnableConfig, case: _Case) -> bool:
-        """Whether a thread's run is one that nobody has to answer or to start, and is not put off."""
-        latest = self.saver.get(at)
-        if latest is None or not self._is_mine(at.thread, latest.metadata):
+    def _is_resumable(self, config: RunnableConfig, candidate: _Candidate) -> bool:
+        """Return whether a thread's run needs no answer and no input, and is not postponed."""
+        latest = self.saver.get(config)
+        if latest is None or not self._is_own_graph(config.thread, latest.metadata):
             return False
-        if latest.id == case.at and monotonic() < case.until:
-            self._put_off(at.thread, case, case.until)
+        if latest.id == candidate.failed_at and monotonic() < candidate.retry_at:
+            self._postpone(config.thread, candidate, candidate.retry_at)
             return False
-        writes = self.saver.get_writes(at.with_check_point_id(latest.id))
+        writes = self.saver.get_writes(config.with_check_point_id(latest.id))
         status = derive_status(latest.next_node_id, writes)
         if status == "finished":
-            return self._owes_an_end(writes)
-        return not waiting_ids(self.saver, at) if status == "interrupted" else status == "running" or self._failed
+            return self._needs_finalizing(writes)
+        if status == "interrupted":
+            return not waiting_ids(self.saver, config)
+        return self._is_served(status)
 
-    def _owes_an_end(self, writes: Mapping[str, Any]) -> bool:
-        """Whether a run that stopped after its last node was answered, and still has something to do about it."""
+    def _needs_finalizing(self, writes: Mapping[str, Any]) -> bool:
+        """Return whether a run that stopped after its last node was answered and has not yet acted on the answer."""
         options = self.app.compile_config
-        clears = options.release_thread or not options.preserve
-        return any(key.startswith((ANSWER, UPDATE)) and (value or clears) for key, value in writes.items())
+        clears_thread = options.release_thread or not options.preserve
+        answers = [value for key, value in writes.items() if key.startswith((ANSWER, UPDATE))]
+        return any(value or clears_thread for value in answers)
 
-    # Doing it
+    # Serving a thread
 
     def _serve(self, thread: str) -> bool:
-        """Go on with a thread's run, if it still can and nobody else does; whether it was taken up."""
-        at, case, is_taken = RunnableConfig(thread), self._cases.pop(thread), False
+        """Resume a thread's run if it is resumable and its run lock is free; return whether it was resumed."""
+        config = RunnableConfig(thread)
+        candidate = self._candidates.pop(thread)
+        is_resumed = False
         try:
-            with ExitStack() as lock:
-                # Asked twice: a lock makes a place for a thread that is gone, and what was so before it may not be now.
-                if self._can_go_on(at, case) and self._holds(lock, at, case) and self._can_go_on(at, case):
-                    is_taken = True
-                    self._go_on(at)
+            # Check before taking the lock, which would create a directory for a thread that was
+            # deleted; and again under the lock, because the thread may have changed in between.
+            if self._is_resumable(config, candidate):
+                with ExitStack() as lock:
+                    if self._take_lock(lock, config, candidate) and self._is_resumable(config, candidate):
+                        is_resumed = True
+                        self._resume(config)
         except Exception as error:  # noqa: BLE001 - one thread's failure is not the others'
-            self._has_failed(at, case, error)
-        return is_taken
+            self._handle_failure(config, candidate, error)
+        return is_resumed
 
-    def _put_off(self, thread: str, case: _Case, due: float) -> None:
-        case.due = case.until = due
-        self._cases[thread] = case
+    def _postpone(self, thread: str, candidate: _Candidate, due: float) -> None:
+        candidate.due = due
+        candidate.retry_at = due
+        self._candidates[thread] = candidate
 
-    def _holds(self, lock: ExitStack, at: RunnableConfig, case: _Case) -> bool:
-        """Take the run lock; if somebody else has it, their run is looked at again later."""
+    def _take_lock(self, lock: ExitStack, config: RunnableConfig, candidate: _Candidate) -> bool:
+        """Take the run lock; if another process holds it, look at the thread again later."""
         try:
-            lock.enter_context(self.saver.run_lock(at, 0))
+            lock.enter_context(self.saver.run_lock(config, 0))
         except ThreadBusyError:
-            case.busy += 1
-            self._put_off(at.thread, case, monotonic() + _BUSY.delay_after(case.busy))
+            candidate.busy_count += 1
+            self._postpone(config.thread, candidate, monotonic() + _BUSY.delay_after(candidate.busy_count))
             return False
-        case.busy = case.alarms = 0
+        candidate.busy_count = 0
+        candidate.false_reports = 0
         return True
 
-    def _go_on(self, at: RunnableConfig) -> None:
-        _LOG.info("thread %r goes on", at.thread)
-        # As inside a node of whoever holds the lock: the run enters it again.
-        token = CURRENT_NODE_CONTEXT.set(NodeContext("", (), get_held_run_locks() | {self.saver.run_lock_key(at)}))
+    def _resume(self, config: RunnableConfig) -> None:
+        _LOG.info("resuming thread %r", config.thread)
+        # The run enters the lock that this worker holds, as a run inside a node of its holder does.
+        context = NodeContext("", (), get_held_run_locks() | {self.saver.run_lock_key(config)})
+        token = CURRENT_NODE_CONTEXT.set(context)
         try:
-            last = self._run_async(at) if self.app.topology.asynchronous else self._run(at)
+            run = self._run_async if self.app.topology.asynchronous else self._run
+            last = run(config)
         finally:
             CURRENT_NODE_CONTEXT.reset(token)
         if self._stopping.is_set() and isinstance(last, InterruptionMetadata):
-            self._pass_on(at, last)
-        _LOG.info("thread %r: %s", at.thread, last)
+            self._hand_over(config, last)
+        _LOG.info("thread %r: %s", config.thread, last)
 
-    def _run(self, at: RunnableConfig) -> NodeOutput | None:
+    def _run(self, config: RunnableConfig) -> NodeOutput | None:
         last = None
-        for last in self.app.stream(None, at):
-            self._report(at, last)
+        for last in self.app.stream(None, config):
+            self._report(config, last)
         return last
 
-    def _run_async(self, at: RunnableConfig) -> NodeOutput | None:
+    def _run_async(self, config: RunnableConfig) -> NodeOutput | None:
         import asyncio
 
         async def run() -> NodeOutput | None:
             last = None
-            async for last in self.app.astream(None, at):
-                self._report(at, last)
+            async for last in self.app.astream(None, config):
+                self._report(config, last)
             return last
 
         return asyncio.run(run())
 
-    def _report(self, at: RunnableConfig, output: NodeOutput) -> None:
+    def _report(self, config: RunnableConfig, output: NodeOutput) -> None:
         if self._on_output is not None:
-            self._on_output(at.thread, output)
-        if self._stopping.is_set():  # perhaps since before the run could be asked to pause
-            self.app.pause(at)
+            self._on_output(config.thread, output)
+        if self._stopping.is_set():  # perhaps since before this run could be paused
+            self.app.pause(config)
 
-    def _pass_on(self, at: RunnableConfig, last: InterruptionMetadata) -> None:
-        """Let others go on with a run that stopped for no other reason than that this worker does."""
+    def _hand_over(self, config: RunnableConfig, last: InterruptionMetadata) -> None:
+        """Answer the interrupts that only this worker's stop caused, so that another worker can resume the run."""
         paused = {stop.id for stop in last.interrupts if stop.metadata.get("reason") == "pause"}
-        for waiting in self.saver.interrupts(at):
+        for waiting in self.saver.interrupts(config):
             if waiting.id in paused:
-                operations.answer(self.saver, at, None, interrupt=waiting.id)
+                operations.answer(self.saver, config, None, interrupt=waiting.id)
 
-    def _has_failed(self, at: RunnableConfig, case: _Case, error: Exception) -> None:
-        """A run has failed, or its thread could not be read: leave it for a while, or for good."""
-        where, is_told = self._failure_of(at)
-        case.failures = case.failures + 1 if where == case.at else 1
-        case.at = where
-        if is_told and not self._failed:
-            what = "it waits for somebody to look"
+    def _handle_failure(self, config: RunnableConfig, candidate: _Candidate, error: Exception) -> None:
+        """Postpone a thread whose run failed or that could not be read, or leave it until it changes."""
+        checkpoint_id, is_recorded = self._find_failure(config)
+        if checkpoint_id == candidate.failed_at:
+            candidate.failures += 1
         else:
-            delay = self._delay_after(error, case.failures)
-            self._put_off(at.thread, case, monotonic() + delay)
-            what = "it is left until its thread changes" if delay == _NEVER else f"it is tried again in {delay:.3g} s"
-        _LOG.warning("thread %r failed here %d times; %s: %s", at.thread, case.failures, what, error)
+            candidate.failed_at = checkpoint_id
+            candidate.failures = 1
+        if is_recorded and not self._resumes_failed:
+            outcome = "it waits for a human"
+        else:
+            delay = self._retry_delay(error, candidate.failures)
+            self._postpone(config.thread, candidate, monotonic() + delay)
+            outcome = f"the next attempt is in {delay:.3g} s"
+            if delay == _NEVER:
+                outcome = "the worker leaves it until its thread changes"
+        _LOG.warning("thread %r failed here %d times; %s: %s", config.thread, candidate.failures, outcome, error)
 
-    def _failure_of(self, at: RunnableConfig) -> tuple[str | None, bool]:
-        """The latest checkpoint of a thread whose run has failed, and whether its status says so."""
-        with suppress(Exception):  # what cannot be read stands in the error that is told
-            latest = self.saver.get(at)
+    def _find_failure(self, config: RunnableConfig) -> tuple[str | None, bool]:
+        """Return the latest checkpoint of a thread that failed, and whether its status is "failed"."""
+        with suppress(Exception):  # the caller reports the error that made the thread unreadable
+            latest = self.saver.get(config)
             if latest is not None:
-                writes = self.saver.get_writes(at.with_check_point_id(latest.id))
+                writes = self.saver.get_writes(config.with_check_point_id(latest.id))
                 return latest.id, derive_status(latest.next_node_id, writes) == "failed"
         return None, False
 
-    def _delay_after(self, error: Exception, failures: int) -> float:
+    def _retry_delay(self, error: Exception, failures: int) -> float:
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-        return self._retry.delay_after(failures) if self._retry.retries(cause, failures) else _NEVER
+        if not self._retry.retries(cause, failures):
+            return _NEVER
+        return self._retry.delay_after(failures)

@@ -49,7 +49,7 @@ def test_an_unknown_option_is_named(tmp_path):
 def test_an_unknown_name_lists_the_known_ones():  # G9
     for get, kind in ((get_saver, "saver"), (get_checkpoint_store, "checkpoint store")):
         with pytest.raises(
-            CheckpointerConfigurationError, match=f"unknown {kind} 'nowhere'; there are .*'disk'.*'memory'"
+            CheckpointerConfigurationError, match=f"unknown {kind} 'nowhere'; known are .*'disk'.*'memory'"
         ):
             get("nowhere")
         for wrong in (None, 3, ""):
@@ -99,7 +99,7 @@ def test_what_is_no_saver_is_refused():  # G9
         with pytest.raises(CheckpointerConfigurationError, match="non-empty"):
             register("", MemorySaver)
     register_saver("test-dict", dict)
-    with pytest.raises(CheckpointerConfigurationError, match="is a dict"):
+    with pytest.raises(CheckpointerConfigurationError, match="not a dict"):
         get_saver("test-dict")
 
 

@@ -139,7 +139,7 @@ def test_a_crashed_run_goes_on_where_it_was(saver):
 
 def test_several_questions_are_waited_for_until_all_are_answered(saver):
     graph = StateGraph({"log": Channels.appender_with_duplicate()})
-    for name in ("left", "right"):
+    for name in ("leaves", "right"):
         graph.add_node(name, noting(name, lambda: interrupt("ok?")))
         graph.add_edge(START, name).add_edge(name, "join")
     app = graph.add_node("join", noting("join", None)).add_edge("join", END).compile(checkpoint_saver=saver)
@@ -149,7 +149,7 @@ def test_several_questions_are_waited_for_until_all_are_answered(saver):
     assert Worker(app).run(once=True) == 0
     saver.put_writes(RunnableConfig("t"), {f"answer:{second.id}": 2})
     assert Worker(app).run(once=True) == 1
-    assert log(app, "t") == ["left", 1, "right", 2, "join"]
+    assert log(app, "t") == ["leaves", 1, "right", 2, "join"]
 
 
 def test_a_question_inside_an_embedded_graph(saver):
@@ -240,7 +240,7 @@ def test_a_failed_run_waits_for_somebody_to_look(saver, caplog):
     crash(app, "u", after="a")
     with caplog.at_level(logging.WARNING, "graphkit"):
         assert Worker(app).run(once=True) == 1
-    assert "waits for somebody to look" in caplog.text
+    assert "waits for a human" in caplog.text
     assert status(saver, "u") == "failed"
     assert Worker(app).run(once=True) == 0
 
@@ -254,7 +254,7 @@ def test_failed_runs_are_taken_up_again_with_pauses_and_not_for_ever(saver, serv
 
     def hear(record):
         said.append(record.getMessage())
-        if "left until its thread changes" in said[-1]:
+        if "leaves it until its thread changes" in said[-1]:
             enough.set()
 
     app = log_of(a=None, b=fail).compile(checkpoint_saver=saver)
@@ -269,8 +269,8 @@ def test_failed_runs_are_taken_up_again_with_pauses_and_not_for_ever(saver, serv
     finally:
         logger.removeHandler(handler)
     assert len(tries) == 4
-    assert [part for one, part in zip(said, ("in 0.01 s", "in 0.02 s", "in 0.04 s", "left"), strict=True) if part in one] == [
-        "in 0.01 s", "in 0.02 s", "in 0.04 s", "left",
+    assert [part for one, part in zip(said, ("in 0.01 s", "in 0.02 s", "in 0.04 s", "leaves"), strict=True) if part in one] == [
+        "in 0.01 s", "in 0.02 s", "in 0.04 s", "leaves",
     ]  # fmt: skip
 
 
@@ -300,7 +300,7 @@ def test_a_node_that_is_gone_is_told_and_does_not_keep_the_worker_busy(saver, ca
     with caplog.at_level(logging.WARNING, "graphkit"):
         assert Worker(app).run(once=True) == 2
     assert "'lost' is not a node of this graph" in caplog.text
-    assert "tried again in" in caplog.text
+    assert "the next attempt is in" in caplog.text
     assert status(saver, "u") == "finished"
 
 

@@ -1,4 +1,4 @@
-"""Assembly: a graph as it was written becomes the checked picture that a run walks."""
+"""Builds a Topology from a graph definition, or reports everything that is wrong with the graph."""
 
 from __future__ import annotations
 
@@ -13,74 +13,129 @@ from graphkit._plan.checkpoint_when import find_node_ids
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._plan.definition import GraphDefinition
 from graphkit._plan.schema import StateSchema
-from graphkit._plan.topology import Condition, Edge, Fork, Node, Targets, Topology, find_problems, fork_id
+from graphkit._plan.topology import (
+    Condition,
+    Edge,
+    Fork,
+    Node,
+    Targets,
+    Topology,
+    find_problems,
+    fork_id,
+)
 from graphkit._records.config import END
 from graphkit.errors import GraphStateError
 
 
-def build_topology(sketch: GraphDefinition, schema: StateSchema, config: CompileConfig) -> tuple[Topology, CompileConfig]:
-    """A graph's picture, and its options with the ids of merged subgraphs rewritten.
+def build_topology(
+    definition: GraphDefinition, schema: StateSchema, config: CompileConfig
+) -> tuple[Topology, CompileConfig]:
+    """Check a graph and build its topology.
+
+    Returns:
+        The topology; and the options, with the ids of inlined subgraphs replaced by their entries.
 
     Raises:
         GraphStateError: everything that is wrong with the graph.
     """
-    merged = FlattenedGraph(sketch)
-    before = merged.entered_by(config.interrupt_before)
-    forks = _checked(merged, before, config.interrupt_after, _named_by(config))
-    nodes = {node.id: _ready(node, config) for node in merged.nodes.values()}
-    topology = Topology(nodes, forks, _edges(merged.edges, forks), schema, merged.aliases)
-    return topology, config.replace(interrupt_before=before)
+    graph = FlattenedGraph(definition)
+    interrupt_before = graph.resolve_aliases(config.interrupt_before)
+    forks = _check(
+        graph,
+        interrupt_before=interrupt_before,
+        interrupt_after=config.interrupt_after,
+        checkpoint_when=_find_checkpoint_nodes(config),
+    )
+    nodes = {node.id: _prepare_node(node, config) for node in graph.nodes.values()}
+    edges = _prepare_edges(graph.edges, forks)
+    topology = Topology(nodes, forks, edges, schema, graph.aliases)
+    return topology, config.replace(interrupt_before=interrupt_before)
 
 
 def check_subgraph(node_id: str, child: GraphDefinition) -> GraphDefinition:
-    """A graph that can be merged into another, under this id.
+    """Return a graph that can be inlined into another graph under this id.
 
     Raises:
         GraphStateError: everything that is wrong with it.
     """
     try:
-        _checked(FlattenedGraph(child))
+        _check(FlattenedGraph(child))
     except GraphStateError as error:
-        raise GraphStateError(*(f"subgraph {node_id!r}: {problem}" for problem in error.problems)) from error
+        problems = [f"subgraph {node_id!r}: {problem}" for problem in error.problems]
+        raise GraphStateError(*problems) from error
     return child
 
 
-def _named_by(config: CompileConfig) -> Collection[str]:
-    """The nodes at which a checkpoint is to be stored; a preset with a slip in a name would never store one."""
-    return () if config.checkpoint_when is None else find_node_ids(config.checkpoint_when) - {END}
+def _find_checkpoint_nodes(config: CompileConfig) -> Collection[str]:
+    """Return the nodes that presets in `checkpoint_when` name.
+
+    A preset with a misspelt name would never store a checkpoint, so `compile` checks the names.
+    """
+    if config.checkpoint_when is None:
+        return ()
+    return find_node_ids(config.checkpoint_when) - {END}
 
 
-def _checked(
-    merged: FlattenedGraph, before: Collection[str] = (), after: Collection[str] = (), saved: Collection[str] = ()
+def _check(
+    graph: FlattenedGraph,
+    *,
+    interrupt_before: Collection[str] = (),
+    interrupt_after: Collection[str] = (),
+    checkpoint_when: Collection[str] = (),
 ) -> dict[str, Fork]:
-    forks, unjoined = find_forks(merged.edges, merged.nodes)
-    stops = [("interrupt_before", name) for name in before]
-    stops += [("interrupt_after", name) for name in after if name not in merged.aliases]
-    stops += [("checkpoint_when", name) for name in sorted(saved) if name not in forks]
-    problems = merged.problems + find_problems(merged.nodes, merged.edges, stops) + unjoined
-    problems += find_reachability_problems(merged.nodes, merged.edges, forks.values(), merged.written_names())
-    problems += merged.cannot_stop_after(after)
-    problems += [f"{name!r} is not a valid node id: the fork has it" for name in forks if name in merged.nodes]
+    """Return the forks of a graph by id.
+
+    Args:
+        graph: the graph.
+        interrupt_before: the nodes that this option names.
+        interrupt_after: the same.
+        checkpoint_when: the same.
+
+    Raises:
+        GraphStateError: everything that is wrong with the graph and the options.
+    """
+    forks, fork_problems = find_forks(graph.edges, graph.nodes)
+    stops = [("interrupt_before", name) for name in interrupt_before]
+    stops += [("interrupt_after", name) for name in interrupt_after if name not in graph.aliases]
+    stops += [("checkpoint_when", name) for name in sorted(checkpoint_when) if name not in forks]
+
+    problems = [*graph.problems]
+    problems += find_problems(graph.nodes, graph.edges, stops)
+    problems += fork_problems
+    problems += find_reachability_problems(
+        graph.nodes,
+        graph.edges,
+        forks.values(),
+        graph.find_outermost_subgraphs(),
+    )
+    problems += graph.find_stop_problems(interrupt_after)
+    for name in forks:
+        if name in graph.nodes:
+            problems.append(f"{name!r} is not a valid node id: the fork has it")
     if problems:
         raise GraphStateError(*problems)
     return forks
 
 
-def _edges(edges: Mapping[str, Targets], forks: Mapping[str, Fork]) -> dict[str, Edge]:
-    """The edges that a run follows."""
-    single: dict[str, Edge] = {fork.id: fork.join for fork in forks.values()}
+def _prepare_edges(edges: Mapping[str, Targets], forks: Mapping[str, Fork]) -> dict[str, Edge]:
+    """Return the edges that a run follows, one out of each node and fork."""
+    prepared: dict[str, Edge] = {fork.id: fork.join for fork in forks.values()}
     for source, edge in edges.items():
         if isinstance(edge, Condition):
-            single[source] = dataclasses.replace(edge, call=compose_call(edge.call, source, edge.wrap_hooks))
+            call = compose_call(edge.call, source, edge.wrap_hooks)
+            prepared[source] = dataclasses.replace(edge, call=call)
+        elif len(edge) > 1:
+            prepared[source] = fork_id(source)
         else:
-            single[source] = fork_id(source) if len(edge) > 1 else edge[0]
-    return single
+            prepared[source] = edge[0]
+    return prepared
 
 
-def _ready(node: Node, config: CompileConfig) -> Node:
-    """A node as it runs: with all that is around its action, and the graph's defaults for what it does not say."""
+def _prepare_node(node: Node, config: CompileConfig) -> Node:
+    """Return a node as it runs: wrapped in its hooks, retries and timeout, with the defaults of the graph."""
     if node.action is None:
         return node
     retry = node.retry or config.retry
     timeout = config.timeout if node.timeout is None else node.timeout
-    return dataclasses.replace(node, action=compose_call(node.action, node.id, node.wrap_hooks, retry, timeout))
+    action = compose_call(node.action, node.id, node.wrap_hooks, retry, timeout)
+    return dataclasses.replace(node, action=action)

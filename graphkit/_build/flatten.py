@@ -1,16 +1,17 @@
-"""Merging: how the graphs that stand in a graph as nodes become one with it.
+"""FlattenedGraph: inlines the subgraphs of a graph definition, at any depth.
 
-Ports langgraph4j's merged subgraphs (StateGraphNodesAndEdges), bridge nodes included, at any depth. A node `n` of the
-graph that was added as `S` becomes the node `S-n`; what led to `S` leads to its first node, and what led to its END
-leads to where `S` leads. Where its START, or the way out of `S`, is not one plain edge, a bridge stands for it: a node
-that does nothing, `S-__START__` or `S-__END__`.
+Ports langgraph4j's merged subgraphs (StateGraphNodesAndEdges), bridge nodes included. A node `n`
+of the graph that was added as `S` becomes the node `S-n`. Edges to `S` lead to the first node of
+`S`. Edges to END within `S` lead to the target of the edge out of `S`. If the edge from START
+within `S`, or the edge out of `S`, is not one plain edge, a bridge node takes its place:
+`S-__START__` or `S-__END__`, which does nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, TypeGuard, TypeVar, final
 
 from graphkit._plan.definition import GraphDefinition, Hook
 from graphkit._plan.topology import Call, Condition, Node, Targets
@@ -21,93 +22,129 @@ Hooked = TypeVar("Hooked", Node, Condition)
 
 @final
 class FlattenedGraph:
-    """A graph without graphs to be merged in it.
+    """A graph without subgraphs to inline.
 
     Attributes:
+        metadata: the caller's notes on all its nodes.
         nodes: by id, with their hooks.
         edges: by source, with their hooks.
-        aliases: the id of a merged graph -> the node that a run enters it by.
-        exits: the id of a merged graph -> where its END leads.
-        problems: what is wrong with the way it was put together.
+        aliases: the id of an inlined subgraph -> the node at which a run enters it.
+        exits: the id of an inlined subgraph -> the target of its edges to END.
+        problems: what is wrong with the names and the hooks.
     """
 
-    __slots__ = ("_scopes", "aliases", "edges", "exits", "nodes", "problems")
+    __slots__ = ("_scopes", "aliases", "edges", "exits", "metadata", "nodes", "problems")
 
-    def __init__(self, sketch: GraphDefinition) -> None:
+    def __init__(self, definition: GraphDefinition) -> None:
+        self.metadata = definition.metadata
         self.nodes: dict[str, Node] = {}
+        self.edges: dict[str, Targets] = {}
         self.aliases: dict[str, str] = {}
         self.exits: dict[str, str] = {}
         self.problems: list[str] = []
         self._scopes: list[dict[str, str]] = []
-        children = {
-            node_id: FlattenedGraph(part) for node_id, part in sketch.nodes.items() if isinstance(part, GraphDefinition)
-        }
-        entries = {node_id: _entry(node_id, child) for node_id, child in children.items()}
-        self.edges = {source: _led(edge, entries) for source, edge in sketch.edges.items()}
-        for node_id, part in sketch.nodes.items():
-            if isinstance(part, Node):
-                self._add(dataclasses.replace(part, destinations=_renamed(part.destinations, entries)))
-            else:
-                self._merge(node_id, entries[node_id], children[node_id], part.metadata)
-        self._take_hooks(sketch)
+        """For each inlined subgraph, id in the subgraph -> id in this graph. Its nodes share the mapping."""
 
-    def entered_by(self, names: Iterable[str]) -> tuple[str, ...]:
-        """These nodes; the id of a merged graph stands for the node it is entered by."""
+        children: dict[str, FlattenedGraph] = {}
+        entries: dict[str, str] = {}
+        for node_id, part in definition.nodes.items():
+            if isinstance(part, GraphDefinition):
+                child = FlattenedGraph(part)
+                children[node_id] = child
+                entries[node_id] = _find_entry(node_id, child)
+
+        for source, edge in definition.edges.items():
+            self.edges[source] = _rename_edge(edge, entries)
+        for node_id, part in definition.nodes.items():
+            if isinstance(part, Node):
+                destinations = _rename_targets(part.destinations, entries)
+                self._add(dataclasses.replace(part, destinations=destinations))
+            else:
+                self._inline(node_id, entries[node_id], children[node_id])
+
+        self._apply_node_hooks(definition.node_hooks)
+        self._apply_edge_hooks(definition.edge_hooks)
+
+    def resolve_aliases(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Replace the id of each inlined subgraph by the node at which a run enters it; drop repetitions."""
         return tuple(dict.fromkeys(self.aliases.get(name, name) for name in names))
 
-    def written_names(self) -> dict[str, str]:
-        """The nodes that a user did not write, or not under this id -> the outermost merged graph they come from."""
-        outermost = [name for name in self.aliases if not any(name.startswith(f"{other}-") for other in self.aliases)]
-        return {node_id: name for name in outermost for node_id in self.nodes if node_id.startswith(f"{name}-")}
+    def find_outermost_subgraphs(self) -> dict[str, str]:
+        """Map each node that was inlined, or that is a bridge, to the outermost subgraph to which it belongs."""
+        found: dict[str, str] = {}
+        for name in self.aliases:
+            is_outermost = not any(name.startswith(f"{other}-") for other in self.aliases)
+            if is_outermost:
+                found |= {node_id: name for node_id in self.nodes if node_id.startswith(f"{name}-")}
+        return found
 
-    def cannot_stop_after(self, names: Iterable[str]) -> list[str]:
-        """A problem for each of these that is a merged graph: it has no one node to stop after."""
+    def find_stop_problems(self, names: Iterable[str]) -> list[str]:
+        """Return a problem for each name in `interrupt_after` that is an inlined subgraph.
+
+        An inlined subgraph may have several last nodes, so a run cannot stop after it.
+        """
         return [
-            f"interrupt_after names {name!r}, a subgraph that is merged and has no one last node; {self._hint(name)}"
+            f"interrupt_after names {name!r}, an inlined subgraph without a single last node; "
+            f"{self._suggest_stop(name)}"
             for name in names
             if name in self.aliases
         ]
 
-    def _hint(self, name: str) -> str:
-        place = self.exits[name]
-        if place == END:
+    def _suggest_stop(self, name: str) -> str:
+        target = self.exits[name]
+        if target == END:
             return "name its nodes that lead to END"
-        return f"use interrupt_{'after' if place == _end(name) else 'before'} {place!r}"
+        if target == _end_bridge(name):
+            return f"use interrupt_after {target!r}"
+        return f"use interrupt_before {target!r}"
 
-    def _merge(self, graph_id: str, entry: str, child: FlattenedGraph, metadata: Mapping[str, Any]) -> None:
+    def _inline(self, graph_id: str, entry: str, child: FlattenedGraph) -> None:
+        """Make the nodes and edges of a subgraph part of this graph."""
         outgoing = self.edges.pop(graph_id, [])
+        exit_target = outgoing[0] if _is_plain(outgoing) else _end_bridge(graph_id)
         names = {node_id: f"{graph_id}-{node_id}" for node_id in child.nodes}
-        names[END] = outgoing[0] if _is_plain(outgoing) else _end(graph_id)  # type: ignore[index]
-        names |= {alias: names[place] for alias, place in child.aliases.items()}
-        self._adopt(graph_id, names, child)
-        if entry == _start(graph_id):
-            self._add(Node(id=entry, action=_NOTHING))
-            self.edges[entry] = _led(child.edges[START], names)
-        for node in child.nodes.values():
-            self._add(
-                dataclasses.replace(
-                    node,
-                    id=names[node.id],
-                    local_names=node.local_names or names,
-                    metadata={**metadata, **node.metadata},
-                    destinations=_renamed(node.destinations, names),
-                )
-            )
-        self.edges |= {names.get(s, s): _led(edge, names) for s, edge in child.edges.items() if s != START}
-        if names[END] == _end(graph_id):
-            self._add(Node(id=names[END], action=_NOTHING))
-            if outgoing:
-                self.edges[names[END]] = outgoing
-        self._claim(graph_id)
-        self.aliases[graph_id], self.exits[graph_id] = entry, names[END]
+        names[END] = exit_target
+        names |= {alias: names[target] for alias, target in child.aliases.items()}
+        self._take_over_subgraphs(graph_id, names, child)
 
-    def _adopt(self, graph_id: str, names: dict[str, str], child: FlattenedGraph) -> None:
-        """Take over what a child knows of its own merged graphs, under this graph's names."""
+        if entry == _start_bridge(graph_id):
+            self._add(Node(id=entry, action=_NO_ACTION))
+            self.edges[entry] = _rename_edge(child.edges[START], names)
+        for node in child.nodes.values():
+            renamed = dataclasses.replace(
+                node,
+                id=names[node.id],
+                local_names=node.local_names or names,
+                metadata={**child.metadata, **node.metadata},
+                destinations=_rename_targets(node.destinations, names),
+            )
+            self._add(renamed)
+        for source, edge in child.edges.items():
+            if source != START:
+                self.edges[names.get(source, source)] = _rename_edge(edge, names)
+        if exit_target == _end_bridge(graph_id):
+            self._add(Node(id=exit_target, action=_NO_ACTION))
+            if outgoing:
+                self.edges[exit_target] = outgoing
+
+        self._claim(graph_id)
+        self.aliases[graph_id] = entry
+        self.exits[graph_id] = exit_target
+
+    def _take_over_subgraphs(self, graph_id: str, names: dict[str, str], child: FlattenedGraph) -> None:
+        """Take over what a child knows of the subgraphs inlined in it, with the ids of this graph.
+
+        The nodes of those subgraphs refer to the child's scopes, so the scopes are changed in place.
+        """
         for scope in child._scopes:
-            scope.update({name: names[place] for name, place in scope.items()})
-        self._scopes += [names, *child._scopes]
-        self.aliases |= {f"{graph_id}-{alias}": names[place] for alias, place in child.aliases.items()}
-        self.exits |= {f"{graph_id}-{alias}": names[place] for alias, place in child.exits.items()}
+            for name, target in scope.items():
+                scope[name] = names[target]
+        self._scopes.append(names)
+        self._scopes += child._scopes
+        for alias, target in child.aliases.items():
+            self.aliases[f"{graph_id}-{alias}"] = names[target]
+        for alias, target in child.exits.items():
+            self.exits[f"{graph_id}-{alias}"] = names[target]
 
     def _add(self, node: Node) -> None:
         self._claim(node.id)
@@ -115,93 +152,118 @@ class FlattenedGraph:
 
     def _claim(self, name: str) -> None:
         if name in self.nodes or name in self.aliases:
-            self.problems.append(f"{name!r} names two nodes, one of them of a merged subgraph; rename one")
+            self.problems.append(f"{name!r} names two nodes, one of them in an inlined subgraph; rename one")
 
-    def _take_hooks(self, sketch: GraphDefinition) -> None:
-        self.problems += [_misplaced(hook, self) for hook in sketch.node_hooks if not _has_node(self, hook)]
-        self.nodes = {node_id: _hooked(node, node_id, sketch.node_hooks) for node_id, node in self.nodes.items()}
-        hooks = [hook._replace(place=self._out_of(hook.place)) for hook in sketch.edge_hooks]
+    def _apply_node_hooks(self, hooks: list[Hook]) -> None:
+        for hook in hooks:
+            problem = self._find_hook_problem(hook)
+            if problem is not None:
+                self.problems.append(problem)
+        for node_id, node in self.nodes.items():
+            self.nodes[node_id] = _with_hooks(node, node_id, hooks)
+
+    def _apply_edge_hooks(self, hooks: list[Hook]) -> None:
         conditions = {source: edge for source, edge in self.edges.items() if isinstance(edge, Condition)}
-        self.problems += [
-            f"a {hook.kind} hook is on the edge of {hook.place!r}, which has no conditional edge"
-            for hook in sketch.edge_hooks
-            if hook.place is not None and self._out_of(hook.place) not in conditions
-        ]
-        self.edges |= {source: _hooked(edge, source, hooks) for source, edge in conditions.items()}
+        moved: list[Hook] = []
+        for hook in hooks:
+            source = self._find_edge_source(hook.node_id)
+            moved.append(hook._replace(node_id=source))
+            if source is not None and source not in conditions:
+                self.problems.append(
+                    f"a {hook.kind} hook is on the edge of {hook.node_id!r}, which has no conditional edge"
+                )
+        for source, edge in conditions.items():
+            self.edges[source] = _with_hooks(edge, source, moved)
 
-    def _out_of(self, source: str | None) -> str | None:
-        """Whose edge it is that leads out of a node, or out of a merged graph."""
-        return _end(source) if source in self.aliases else source
+    def _find_edge_source(self, name: str | None) -> str | None:
+        """Return the source of the edge out of a node, or out of an inlined subgraph."""
+        if name is not None and name in self.aliases:
+            return _end_bridge(name)
+        return name
+
+    def _find_hook_problem(self, hook: Hook) -> str | None:
+        """Return why a node hook cannot be applied; None if it can."""
+        if hook.node_id is None:
+            return None
+        if hook.node_id in self.aliases and hook.node_id not in self.nodes:
+            return f"a {hook.kind} hook is on {hook.node_id!r}, an inlined subgraph: put it on '{hook.node_id}-<node>'"
+        if hook.node_id not in self.nodes:
+            return f"a {hook.kind} hook is on {hook.node_id!r}, which is not a node of the graph"
+        if hook.kind == "wrap" and self.nodes[hook.node_id].graph is not None:
+            return f"a wrap hook is on {hook.node_id!r}, a compiled graph: put it on the nodes of that graph"
+        return None
 
 
-def _nothing(state: Any) -> None:
-    """What a bridge does."""
+def _do_nothing(state: Any) -> None:
+    """Return no update; the action of a bridge node."""
 
 
-_NOTHING: Final = Call(_nothing)
+_NO_ACTION: Final = Call(_do_nothing)
 
 
-def _start(graph_id: str) -> str:
+def _start_bridge(graph_id: str) -> str:
     return f"{graph_id}-{START}"
 
 
-def _end(graph_id: str) -> str:
+def _end_bridge(graph_id: str) -> str:
     return f"{graph_id}-{END}"
 
 
-def _is_plain(edge: Targets) -> bool:
+def _is_plain(edge: Targets) -> TypeGuard[list[str]]:
     return isinstance(edge, list) and len(edge) == 1
 
 
-def _entry(graph_id: str, child: FlattenedGraph) -> str:
+def _find_entry(graph_id: str, child: FlattenedGraph) -> str:
+    """Return the node at which a run enters a subgraph: its first node, or a bridge."""
     edge = child.edges[START]
-    if isinstance(edge, list) and _is_plain(edge) and edge[0] != END:
+    if _is_plain(edge) and edge[0] != END:
         return f"{graph_id}-{edge[0]}"
-    return _start(graph_id)
+    return _start_bridge(graph_id)
 
 
-def _renamed(targets: Iterable[str], names: Mapping[str, str]) -> tuple[str, ...]:
+def _rename_targets(targets: Iterable[str], names: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(names.get(target, target) for target in targets)
 
 
-def _led(edge: Targets, names: Mapping[str, str]) -> Targets:
-    """An edge with its targets renamed.
+def _rename_edge(edge: Targets, names: Mapping[str, str]) -> Targets:
+    """Return an edge with its targets renamed.
 
-    A fork's END stays: it is no branch, and the fork's other branches say where it leads. In a merged graph (only there
-    END has another name) a condition without mappings returns that graph's own names, so these are its mappings.
+    END among the targets of a fork is not renamed: it is not a branch, and the other branches
+    determine where the fork leads.
+
+    A condition without mappings returns the names of its own graph. In an inlined subgraph, where
+    END has another name, `names` therefore becomes its mappings.
     """
     if isinstance(edge, list):
-        return [target if len(edge) > 1 and target == END else names.get(target, target) for target in edge]
-    if edge.mappings is None:
-        return dataclasses.replace(edge, mappings=dict(names)) if END in names else edge
-    return dataclasses.replace(edge, mappings={key: names.get(to, to) for key, to in edge.mappings.items()})
+        is_fork = len(edge) > 1
+        return [target if is_fork and target == END else names.get(target, target) for target in edge]
+    if edge.mappings is not None:
+        mappings = {key: names.get(target, target) for key, target in edge.mappings.items()}
+        return dataclasses.replace(edge, mappings=mappings)
+    if END in names:
+        return dataclasses.replace(edge, mappings=dict(names))
+    return edge
 
 
-def _hooked(part: Hooked, place: str, hooks: Iterable[Hook]) -> Hooked:
-    """A node or a condition with a graph's hooks around those it has: first added outermost, those on all outside."""
-    mine = [hook for hook in hooks if hook.place is None] + [hook for hook in hooks if hook.place == place]
-    if not mine:
+def _with_hooks(part: Hooked, node_id: str, hooks: Iterable[Hook]) -> Hooked:
+    """Return a node or a condition with hooks of a graph added to those that it has.
+
+    The hook that was added first is outermost. Hooks on all nodes are outside those on one node.
+    """
+    on_all = [hook for hook in hooks if hook.node_id is None]
+    on_this = [hook for hook in hooks if hook.node_id == node_id]
+    applicable = on_all + on_this
+    if not applicable:
         return part
-    calls = {kind: tuple(hook.call for hook in mine if hook.kind == kind) for kind in ("before", "wrap", "after")}
-    is_graph = getattr(part, "graph", None) is not None
+
+    before = tuple(hook.call for hook in applicable if hook.kind == "before")
+    after = tuple(hook.call for hook in applicable if hook.kind == "after")
+    wrap = tuple(hook.call for hook in applicable if hook.kind == "wrap")
+    if getattr(part, "graph", None) is not None:
+        wrap = ()  # a wrap hook on all nodes leaves out nested graphs
     return dataclasses.replace(
         part,
-        before_hooks=calls["before"] + part.before_hooks,
-        after_hooks=part.after_hooks + calls["after"][::-1],
-        wrap_hooks=() if is_graph else calls["wrap"] + part.wrap_hooks,
+        before_hooks=before + part.before_hooks,
+        after_hooks=part.after_hooks + after[::-1],
+        wrap_hooks=wrap + part.wrap_hooks,
     )
-
-
-def _has_node(graph: FlattenedGraph, hook: Hook) -> bool:
-    if hook.place is None:
-        return True
-    node = graph.nodes.get(hook.place)
-    return node is not None and not (hook.kind == "wrap" and node.graph is not None)
-
-
-def _misplaced(hook: Hook, graph: FlattenedGraph) -> str:
-    if hook.place in graph.nodes:
-        return f"a wrap hook is on {hook.place!r}, a compiled graph: put it on the nodes of that graph"
-    if hook.place in graph.aliases:
-        return f"a {hook.kind} hook is on {hook.place!r}, a subgraph that is merged: put it on '{hook.place}-<node>'"
-    return f"a {hook.kind} hook is on {hook.place!r}, which is not a node of the graph"

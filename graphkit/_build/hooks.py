@@ -1,8 +1,8 @@
-"""Hooks: what a StateGraph lets its users call before, after and around nodes and conditional edges.
+"""Hooks: the methods of a StateGraph that add hooks before, after and around nodes and conditions.
 
-Ports the hooks of langgraph4j 1.9. There the documentation and the code disagree about the order; here the hook that
-was added first is outermost: it runs first before a node, last after it, and its wrap is around the others. Those on
-all nodes are outside those on one.
+Ports the hooks of langgraph4j 1.9, whose documentation and code disagree about the order. Here the
+hook that was added first is outermost: it runs first before a node and last after it, and wraps the
+other hooks. Hooks on all nodes are outside the hooks on one node.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ Function = Callable[..., Any]
 
 
 class Hooks(JavaNames):
-    """The hooks of a graph under construction. They go with its nodes where it is merged into another graph.
+    """The hooks of a graph under construction.
 
-    A name that the graph does not have, and an edge without a condition, are problems that `compile` reports.
+    When the graph is inlined into another graph, its nodes keep its hooks. `compile` reports a hook
+    on a node that the graph does not have, or on an edge without a condition.
     """
 
     _definition: GraphDefinition
 
     def add_before_call_node_hook(self, node_id: str | Function | None = None, hook: Function | None = None) -> Self:
-        """Call hook(node_id, state, config) before a node; the update that it returns, or None, is merged first.
+        """Call hook(node_id, state, config) before a node.
+
+        The run merges the update that it returns before the node runs; None: no update.
 
         Args:
-            node_id: the node; left out: every node, those of merged subgraphs too.
-            hook: synchronous or not.
+            node_id: the node; without it, every node, including those of inlined subgraphs.
+            hook: a synchronous or asynchronous function.
 
         Raises:
             GraphStateError: the hook cannot be called.
@@ -40,11 +43,11 @@ class Hooks(JavaNames):
         return self
 
     def add_after_call_node_hook(self, node_id: str | Function | None = None, hook: Function | None = None) -> Self:
-        """Call hook(node_id, state, config, update) after a node; what it returns is the update.
+        """Call hook(node_id, state, config, update) after a node. It returns the update to merge.
 
         Args:
-            node_id: the node; left out: every node, those of merged subgraphs too.
-            hook: synchronous or not.
+            node_id: the node; without it, every node, including those of inlined subgraphs.
+            hook: a synchronous or asynchronous function.
 
         Raises:
             GraphStateError: the hook cannot be called.
@@ -53,13 +56,15 @@ class Hooks(JavaNames):
         return self
 
     def add_wrap_call_node_hook(self, node_id: str | Function | None = None, hook: Function | None = None) -> Self:
-        """Call hook(node_id, state, config, call) in place of a node; `call()` runs it; returns the update.
+        """Call hook(node_id, state, config, call) instead of a node. It returns the update.
 
-        `call(state)` and `call(state, config)` run it with others than the hook was given.
+        `call()` runs the node; `call(state)` and `call(state, config)` run it with another state or
+        config.
 
         Args:
-            node_id: the node; left out: every node, those of merged subgraphs too, but no compiled graph.
-            hook: synchronous or not.
+            node_id: the node; without it, every node, including those of inlined subgraphs but not
+                nested graphs.
+            hook: a synchronous or asynchronous function.
 
         Raises:
             GraphStateError: the hook cannot be called.
@@ -68,11 +73,13 @@ class Hooks(JavaNames):
         return self
 
     def add_before_call_edge_hook(self, source: str | Function | None = None, hook: Function | None = None) -> Self:
-        """Call hook(source, state, config) before a condition; the update that it returns, or None, is merged first.
+        """Call hook(source, state, config) before a condition.
+
+        The run merges the update that it returns before it evaluates the condition; None: no update.
 
         Args:
-            source: the node that the conditional edge leaves, or START; left out: every conditional edge.
-            hook: synchronous or not.
+            source: the source of the conditional edge, or START; without it, every conditional edge.
+            hook: a synchronous or asynchronous function.
 
         Raises:
             GraphStateError: the hook cannot be called.
@@ -81,11 +88,11 @@ class Hooks(JavaNames):
         return self
 
     def add_after_call_edge_hook(self, source: str | Function | None = None, hook: Function | None = None) -> Self:
-        """Call hook(source, state, config, result) after a condition; what it returns is the result.
+        """Call hook(source, state, config, result) after a condition. It returns the result to use.
 
         Args:
-            source: the node that the conditional edge leaves, or START; left out: every conditional edge.
-            hook: synchronous or not.
+            source: the source of the conditional edge, or START; without it, every conditional edge.
+            hook: a synchronous or asynchronous function.
 
         Raises:
             GraphStateError: the hook cannot be called.
@@ -94,13 +101,14 @@ class Hooks(JavaNames):
         return self
 
     def add_wrap_call_edge_hook(self, source: str | Function | None = None, hook: Function | None = None) -> Self:
-        """Call hook(source, state, config, call) in place of a condition; `call()` runs it; returns the result.
+        """Call hook(source, state, config, call) instead of a condition. It returns the result.
 
-        `call(state)` and `call(state, config)` run it with others than the hook was given.
+        `call()` evaluates the condition; `call(state)` and `call(state, config)` evaluate it with
+        another state or config.
 
         Args:
-            source: the node that the conditional edge leaves, or START; left out: every conditional edge.
-            hook: synchronous or not.
+            source: the source of the conditional edge, or START; without it, every conditional edge.
+            hook: a synchronous or asynchronous function.
 
         Raises:
             GraphStateError: the hook cannot be called.
@@ -117,9 +125,13 @@ class Hooks(JavaNames):
     addWrapCallEdgeHook = add_wrap_call_edge_hook
 
 
-def _hook(kind: HookKind, place: str | Function | None, hook: Function | None) -> Hook:
-    if hook is None and callable(place):
-        place, hook = None, place
+def _hook(kind: HookKind, node_id: str | Function | None, hook: Function | None) -> Hook:
+    if hook is None and callable(node_id):
+        # add_..._hook(function): the function is the hook, on all nodes or conditional edges.
+        hook = node_id
+        node_id = None
     if not callable(hook):
         raise GraphStateError(f"a {kind} hook cannot be called: {hook!r}")
-    return Hook(kind, None if place is None else parse_node_id(place, "what a hook is on"), Call(hook, takes_config=True))
+    if node_id is not None:
+        node_id = parse_node_id(node_id, "the node of a hook")
+    return Hook(kind, node_id, Call(hook, takes_config=True))

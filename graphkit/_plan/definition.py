@@ -1,4 +1,4 @@
-"""GraphDefinition: a graph as it was written."""
+"""GraphDefinition: a graph as the user wrote it, before anything is checked."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ HookKind = Literal["before", "after", "wrap"]
 
 @final
 class Hook(NamedTuple):
-    """A hook as it was added: to the node, or the edge of the source, `place`; None: to all."""
+    """A hook as the user added it."""
 
     kind: HookKind
-    place: str | None
+    node_id: str | None
+    """The node, or the source of the conditional edge; None: all of them."""
     call: Call
 
 
 @final
 class GraphDefinition:
-    """A graph as it was written.
+    """A graph as the user wrote it.
 
     Attributes:
-        nodes: by id; a Sketch is a graph that is to be merged, and was right when it was added.
+        nodes: by id. A GraphDefinition among them is a subgraph to inline; it had no problems when
+            it was added.
         edges: by source.
-        node_hooks: in the order they were added.
-        edge_hooks: the same, of conditional edges.
-        metadata: the caller's notes on all its nodes, where it is to be merged.
+        node_hooks: in the order in which they were added.
+        edge_hooks: the hooks of conditional edges, in the same order.
+        metadata: of a subgraph to inline, the caller's notes on all its nodes.
     """
 
     __slots__ = ("edge_hooks", "edges", "metadata", "node_hooks", "nodes")
@@ -41,10 +43,12 @@ class GraphDefinition:
         self.edge_hooks: list[Hook] = []
 
     def copy(self, metadata: Mapping[str, Any]) -> GraphDefinition:
-        """The graph as it is now, with notes on its nodes."""
+        """Return a copy of the graph, with notes on its nodes."""
         copy = GraphDefinition()
         copy.metadata = dict(metadata)
         copy.nodes = dict(self.nodes)
-        copy.edges = {source: edge if isinstance(edge, Condition) else [*edge] for source, edge in self.edges.items()}
-        copy.node_hooks, copy.edge_hooks = [*self.node_hooks], [*self.edge_hooks]
+        for source, edge in self.edges.items():
+            copy.edges[source] = edge if isinstance(edge, Condition) else [*edge]
+        copy.node_hooks = [*self.node_hooks]
+        copy.edge_hooks = [*self.edge_hooks]
         return copy

@@ -180,7 +180,7 @@ def test_hooks_that_are_refused(part, kind, arguments):
     [
         ("node", "gone", "hook is on 'gone', which is not a node"),
         ("node", START, "hook is on '__START__', which is not a node"),
-        ("node", "S", "hook is on 'S', a subgraph that is merged: put it on 'S-<node>'"),
+        ("node", "S", "hook is on 'S', an inlined subgraph: put it on 'S-<node>'"),
         ("edge", "gone", "hook is on the edge of 'gone', which has no conditional edge"),
         ("edge", "a", "hook is on the edge of 'a', which has no conditional edge"),
         ("edge", "S", "hook is on the edge of 'S', which has no conditional edge"),

@@ -27,7 +27,9 @@ _GOAL: Final = ""
 _NO_NODES: Final[Mapping[str, Node]] = {}
 
 
-def find_forks(edges: Mapping[str, Targets], nodes: Mapping[str, Node] = _NO_NODES) -> tuple[dict[str, Fork], list[str]]:
+def find_forks(
+    edges: Mapping[str, Targets], nodes: Mapping[str, Node] = _NO_NODES
+) -> tuple[dict[str, Fork], list[str]]:
     """The forks of a graph, by id, in the order of their sources; and a sentence for each that has no join.
 
     Args:

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from graphkit._plan.schema import StateSchema, find_application_types, read_channels, is_pydantic_model
+from graphkit._plan.schema import StateSchema, find_application_types, is_pydantic_model, read_channels
 from graphkit._saver.base import StateSerializer
 from graphkit._values.channels import Channel
 from graphkit._values.frozen import private_copy

@@ -316,7 +316,9 @@ def _concurrency(limit: Any, node_id: str) -> int | None:
 def _destinations(destinations: Iterable[str], node_id: str) -> tuple[str, ...]:
     if isinstance(destinations, str) or not isinstance(destinations, Iterable):
         raise GraphStateError(f"the destinations of node {node_id!r} are a list of node ids, not {destinations!r}")
-    targets = tuple(dict.fromkeys(parse_node_id(target, f"a destination of node {node_id!r}") for target in destinations))
+    targets = tuple(
+        dict.fromkeys(parse_node_id(target, f"a destination of node {node_id!r}") for target in destinations)
+    )
     if START in targets:
         raise GraphStateError(f"a destination of node {node_id!r} is START, which nothing leads to")
     return targets

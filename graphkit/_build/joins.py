@@ -1,218 +1,329 @@
-"""Joins: where the branches of a fork meet, and why they cannot.
+"""Finds the join of each fork: the node where its branches meet.
 
-A branch is all that can be reached from its head before the join: chains, conditional edges, loops and further forks.
-The join is the nearest place that every way from every head passes. A way that just ends (a node without an outgoing
-edge) is left out, and END among the targets of a fork is no branch, as in langgraph4j.
+A branch consists of all nodes that can be reached from its head before the join: chains,
+conditional edges, loops and further forks. The join is the nearest node that is on every path from
+every head. A path that just ends (in a node without an outgoing edge) does not count, and END among
+the targets of a fork is not a branch, as in langgraph4j.
 
-How it is found: take any one way from the fork to its goal, and walk along it. From each place on it, look around
-through everything that is not on it, and note how far ahead that comes back to it. A place that nothing jumps over is
-passed by every way; the first that is no head is the join. Each fork costs what lies between it and its join, and one
-search for the way.
+The search takes a shortest path from the fork to the sink, and walks along it. From each node on
+the path it follows every edge that leaves the path, and notes the furthest node at which such a
+detour returns to it. A node on the path that no detour bypasses is on every path. The first such
+node that is not a head is the join. The cost of a fork is one search for the path, and the edges
+between the fork and its join.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, final
 
 from graphkit._plan.topology import Condition, Fork, Node, Targets, fork_id
 from graphkit._records.config import END
 
-Leads = Mapping[str, Sequence[str]]
-"""Node -> where it may lead."""
+Successors = Mapping[str, Sequence[str]]
+"""Node -> the nodes to which it may lead."""
 
-_GOAL: Final = ""
-"""What every way ends at; no node has this id."""
+_SINK: Final = ""
+"""The node in which every path ends; no node of a graph has this id."""
 _NO_NODES: Final[Mapping[str, Node]] = {}
 
 
 def find_forks(
-    edges: Mapping[str, Targets], nodes: Mapping[str, Node] = _NO_NODES
+    edges: Mapping[str, Targets],
+    nodes: Mapping[str, Node] = _NO_NODES,
 ) -> tuple[dict[str, Fork], list[str]]:
-    """The forks of a graph, by id, in the order of their sources; and a sentence for each that has no join.
+    """Return the forks of a graph by id, and a sentence for each problem with them.
 
     Args:
-        edges: by source.
-        nodes: by id; those that declare destinations lead there, too.
+        edges: by source. The forks have the order of their sources.
+        nodes: by id; the destinations that they declare count as edges.
     """
-    leads = {source: _leads(edge) for source, edge in edges.items()}
-    for node in nodes.values():
-        if node.destinations:
-            leads[node.id] = tuple(dict.fromkeys((*leads.get(node.id, ()), *node.destinations)))
+    successors = _find_successors(edges, nodes)
     forks: dict[str, Fork] = {}
     problems: list[str] = []
     for source, edge in edges.items():
-        if isinstance(edge, list) and len(edge) == len(set(edge)) > 1:
-            found = _Search(source, edges, leads).fork()
-            if isinstance(found, str):
-                problems.append(f"the branches out of {source!r} cannot be joined: {found}")
-            else:
-                forks[found.id] = found
-    return forks, problems + [sentence for fork in forks.values() for sentence in _not_within(fork, forks)]
+        if not _is_fork(edge):
+            continue
+        try:
+            fork = _JoinSearch(source, edges, successors).find_fork()
+        except _NoJoinError as error:
+            problems.append(f"the branches out of {source!r} cannot be joined: {error}")
+        else:
+            forks[fork.id] = fork
+
+    for fork in forks.values():
+        problems += _find_nesting_problems(fork, forks)
+    return forks, problems
 
 
-def _not_within(outer: Fork, forks: Mapping[str, Fork]) -> list[str]:
-    """A sentence for each fork in a branch that does not end where the branch does, at the latest."""
-    return [
-        f"the branches out of {inner.source!r} lead past {outer.join!r}, where those out of {outer.source!r} meet"
-        for branch in outer.branches.values()
-        for inner in [forks[fork_id(place)] for place in sorted(branch) if fork_id(place) in forks]
-        if inner.join not in branch | {outer.join} or not branch.issuperset(frozenset().union(*inner.branches.values()))
-    ]
+def _find_successors(edges: Mapping[str, Targets], nodes: Mapping[str, Node]) -> Successors:
+    successors = {source: _targets_of(edge) for source, edge in edges.items()}
+    for node in nodes.values():
+        if node.destinations:
+            every = (*successors.get(node.id, ()), *node.destinations)
+            successors[node.id] = tuple(dict.fromkeys(every))
+    return successors
 
 
-def _leads(edge: Targets) -> tuple[str, ...]:
+def _is_fork(edge: Targets) -> bool:
+    """Return whether an edge has several targets, each of them once."""
+    return isinstance(edge, list) and len(edge) == len(set(edge)) > 1
+
+
+def _targets_of(edge: Targets) -> tuple[str, ...]:
+    """Return where an edge may lead. Without mappings, a condition may lead to the sink."""
     if isinstance(edge, Condition):
-        return (_GOAL,) if edge.mappings is None else tuple(dict.fromkeys(edge.mappings.values()))
+        return (_SINK,) if edge.mappings is None else tuple(dict.fromkeys(edge.mappings.values()))
     targets = tuple(dict.fromkeys(edge))
-    return tuple(target for target in targets if target != END) if len(edge) > 1 else targets
+    if len(edge) > 1:
+        return tuple(target for target in targets if target != END)
+    return targets
+
+
+def _find_nesting_problems(outer: Fork, forks: Mapping[str, Fork]) -> list[str]:
+    """Return a sentence for each fork within a branch whose own branches lead out of that branch."""
+    problems: list[str] = []
+    for branch in outer.branches.values():
+        for node_id in sorted(branch):
+            inner = forks.get(fork_id(node_id))
+            if inner is None:
+                continue
+            joins_in_time = inner.join in branch or inner.join == outer.join
+            stays_inside = all(nodes <= branch for nodes in inner.branches.values())
+            if not joins_in_time or not stays_inside:
+                problems.append(
+                    f"the branches out of {inner.source!r} lead past {outer.join!r}, "
+                    f"where those out of {outer.source!r} meet",
+                )
+    return problems
+
+
+class _NoJoinError(Exception):
+    """The branches of a fork do not meet; the message says why."""
 
 
 @final
-class _Search:
+class _JoinSearch:
     """The search for the join of one fork."""
 
-    def __init__(self, source: str, edges: Mapping[str, Targets], leads: Leads) -> None:
+    def __init__(
+        self,
+        source: str,
+        edges: Mapping[str, Targets],
+        successors: Successors,
+    ) -> None:
         self.source = source
         self.edges = edges
-        self.leads = leads
-        self.heads = _leads(edges[source])
-        self.barred = set(self.heads)
-        """Heads of this fork and of those in its branches: their branches begin there, so it cannot join there."""
+        self.successors = successors
+        self.heads = _targets_of(edges[source])
+        self.excluded = set(self.heads)
+        """The heads of this fork and of forks in its branches: branches begin there, so none is the join."""
         self.dead_ends: Collection[str] = ()
-        """Nodes without an outgoing edge that several branches lead to: they may be the join."""
+        """Nodes without an outgoing edge to which several branches lead: one of them may be the join."""
 
-    def fork(self) -> Fork | str:
-        """The fork, or what is wrong with it."""
-        way = self._way()
-        if way is None:
-            self.dead_ends = self._common_dead_ends()
-            way = self._way() or []
-        join = self._join(way)
-        return self._no_join() if join is None else self._fork(join)
+    def find_fork(self) -> Fork:
+        """Return the fork with its join and its branches.
 
-    def _next(self, place: str) -> Sequence[str]:
-        """Where a way goes on: the goal lies behind END, the fork's own source, and what may lead anywhere."""
-        if place in (END, self.source) or place in self.dead_ends:
-            return (_GOAL,)
-        return self.leads.get(place, ())
+        Raises:
+            _NoJoinError: the branches do not meet.
+        """
+        path = self._find_path()
+        if path is None:
+            # No branch leads to END. The branches may still meet in a node that just ends.
+            self.dead_ends = self._find_common_dead_ends()
+            path = self._find_path()
+        join = None if path is None else self._find_join(path)
+        if join is None:
+            raise _NoJoinError(self._explain_missing_join())
+        return Fork(
+            id=fork_id(self.source),
+            source=self.source,
+            heads=self.heads,
+            join=join,
+            branches=self._find_branches(join),
+        )
 
-    def _way(self) -> list[str] | None:
-        """A shortest way from the fork to the goal."""
-        came_from = dict.fromkeys(self.heads, _GOAL)
+    def _next(self, node_id: str) -> Sequence[str]:
+        """Return where a path goes on from a node.
+
+        END and the source of the fork lead to the sink, as do nodes that may lead anywhere.
+        """
+        if node_id in (END, self.source) or node_id in self.dead_ends:
+            return (_SINK,)
+        return self.successors.get(node_id, ())
+
+    def _next_before_join(self, node_id: str) -> Sequence[str]:
+        """Return the same for a node before the join; if it forks, exclude its heads as joins."""
+        edge = self.edges.get(node_id)
+        if isinstance(edge, list) and len(edge) > 1:
+            self.excluded.update(_targets_of(edge))
+        return self._next(node_id)
+
+    def _find_path(self) -> list[str] | None:
+        """Return a shortest path from a head to the sink, without the sink; None if there is none."""
+        previous = dict.fromkeys(self.heads, _SINK)
         waiting = deque(self.heads)
         while waiting:
-            place = waiting.popleft()
-            for following in self._next(place):
-                if following == _GOAL:
-                    return _traced(place, came_from)
-                if following not in came_from:
-                    came_from[following] = place
-                    waiting.append(following)
+            node_id = waiting.popleft()
+            for successor in self._next(node_id):
+                if successor == _SINK:
+                    return _trace_back(node_id, previous)
+                if successor not in previous:
+                    previous[successor] = node_id
+                    waiting.append(successor)
         return None
 
-    def _join(self, way: list[str]) -> str | None:
-        """The first place on the way that nothing jumps over, and that is no head."""
-        position = {place: i for i, place in enumerate([*way, _GOAL])}
+    def _find_join(self, path: list[str]) -> str | None:
+        """Return the first node on the path that no detour bypasses and that is not a head."""
+        positions = {node_id: index for index, node_id in enumerate(path)}
+        positions[_SINK] = len(path)
         seen: set[str] = set()
-        furthest = self._furthest(self.heads, position, seen)
-        for i, place in enumerate(way):
-            if furthest == i and place not in self.barred:
-                return place
-            furthest = max(furthest, self._furthest(self._past(place), position, seen))
+
+        # `furthest` is where the detours from all nodes before the current one return, at the latest.
+        furthest = self._find_return(self.heads, positions, seen)
+        for index, node_id in enumerate(path):
+            if furthest == index and node_id not in self.excluded:
+                return node_id
+            following = self._next_before_join(node_id)
+            furthest = max(furthest, self._find_return(following, positions, seen))
         return None
 
-    def _furthest(self, places: Iterable[str], position: Mapping[str, int], seen: set[str]) -> int:
-        """How far ahead on the way one comes from these places, off the way."""
+    def _find_return(
+        self,
+        starts: Iterable[str],
+        positions: Mapping[str, int],
+        seen: set[str],
+    ) -> int:
+        """Return the furthest position at which the detours from some nodes return to the path.
+
+        Args:
+            starts: where the detours begin; a node on the path is its own return.
+            positions: node on the path -> its position.
+            seen: nodes off the path that an earlier detour visited; they are skipped, and this
+                detour's nodes are added.
+        """
         furthest = 0
-        waiting = list(places)
+        waiting = list(starts)
         while waiting:
-            place = waiting.pop()
-            if place in position:
-                furthest = max(furthest, position[place])
-            elif place not in seen:
-                seen.add(place)
-                waiting.extend(self._past(place))
+            node_id = waiting.pop()
+            if node_id in positions:
+                furthest = max(furthest, positions[node_id])
+            elif node_id not in seen:
+                seen.add(node_id)
+                waiting.extend(self._next_before_join(node_id))
         return furthest
 
-    def _past(self, place: str) -> Sequence[str]:
-        """Where a way goes on from a place that comes before the join."""
-        edge = self.edges.get(place)
-        if isinstance(edge, list) and len(edge) > 1:
-            self.barred.update(_leads(edge))
-        return self._next(place)
+    def _find_common_dead_ends(self) -> set[str]:
+        """Return the nodes without an outgoing edge that several branches reach.
 
-    def _common_dead_ends(self) -> set[str]:
-        reached = [_reached(head, self._next) for head in self.heads]
-        ends = {place for places in reached for place in places if not self._next(place)}
-        shared = min(2, len(self.heads))
-        return {end for end in ends.difference(self.heads) if sum(end in places for places in reached) >= shared}
-
-    def _fork(self, join: str) -> Fork | str:
-        inside: dict[str, frozenset[str]] = {}
-        owner: dict[str, str] = {}
+        With a single head, those that its branch reaches.
+        """
+        counts: Counter[str] = Counter()
         for head in self.heads:
-            branch = _reached(head, self._next, join)
-            met = [place for place in branch if place in owner]
-            if met:
-                return self._meeting(met, owner, head, join)
+            branch = _find_reachable(head, self._next)
+            counts.update(node_id for node_id in branch if not self._next(node_id))
+
+        required = min(2, len(self.heads))
+        frequent = {node_id for node_id, count in counts.items() if count >= required}
+        return frequent.difference(self.heads)
+
+    def _find_branches(self, join: str) -> dict[str, frozenset[str]]:
+        """Return head -> the nodes of its branch.
+
+        Raises:
+            _NoJoinError: two branches meet before the join, or one never ends.
+        """
+        branches: dict[str, frozenset[str]] = {}
+        owners: dict[str, str] = {}  # node -> the head of the branch that contains it
+        for head in self.heads:
+            branch = _find_reachable(head, self._next, join)
+            shared = [node_id for node_id in branch if node_id in owners]
+            if shared:
+                raise _NoJoinError(self._explain_meeting(shared, owners, head, join))
             if not self._may_end(branch, join):
-                return f"no way leads from the branch {head!r} to {join!r}, where the others meet"
-            owner |= dict.fromkeys(branch, head)
-            inside[head] = frozenset(branch)
-        return Fork(id=fork_id(self.source), source=self.source, heads=tuple(self.heads), join=join, branches=inside)
+                raise _NoJoinError(
+                    f"no path leads from the branch {head!r} to {join!r}, where the other branches meet",
+                )
+            owners.update(dict.fromkeys(branch, head))
+            branches[head] = frozenset(branch)
+        return branches
 
     def _may_end(self, branch: Iterable[str], join: str) -> bool:
-        """Whether a branch can come to the join, or to a node where it just ends."""
-        following = [self._next(place) for place in branch]
-        return any(not places or join in places or _GOAL in places for places in following)
+        """Return whether a branch can reach the join, or a node where it just ends."""
+        for node_id in branch:
+            following = self._next(node_id)
+            if not following or join in following or _SINK in following:
+                return True
+        return False
 
-    def _meeting(self, met: list[str], owner: Mapping[str, str], head: str, join: str) -> str:
-        target = next((place for place in met if place in self.heads), None)
-        if target is None:
-            return f"{owner[met[0]]!r} and {head!r} meet in {met[0]!r}, before all of them meet in {join!r}"
-        return _leads_into(owner[target] if target == head else head, target)
+    def _explain_meeting(
+        self,
+        shared: list[str],
+        owners: Mapping[str, str],
+        head: str,
+        join: str,
+    ) -> str:
+        """Return why a branch may not contain nodes of an earlier one.
 
-    def _no_join(self) -> str:
+        Args:
+            shared: those nodes.
+            owners: node -> the head of the earlier branch that contains it.
+            head: the head of the branch.
+            join: where all branches meet.
+        """
+        for node_id in shared:
+            if node_id == head:
+                return _explain_edge_between(owners[node_id], head)
+            if node_id in self.heads:
+                return _explain_edge_between(head, node_id)
+        first = shared[0]
+        return f"{owners[first]!r} and {head!r} meet in {first!r}, before all of them meet in {join!r}"
+
+    def _explain_missing_join(self) -> str:
         for head in self.heads:
-            branch = _reached(head, self._next)
-            unknown = next((place for place in branch if self._may_lead_anywhere(place)), None)
-            if unknown is not None:
-                return (
-                    f"{unknown!r}, in the branch {head!r}, has a conditional edge without mappings, "
-                    f"so it is not known where it leads; give add_conditional_edges its mappings"
-                )
+            branch = _find_reachable(head, self._next)
+            for node_id in branch:
+                if self._may_lead_anywhere(node_id):
+                    return (
+                        f"{node_id!r}, in the branch {head!r}, has a conditional edge without mappings, "
+                        f"so its targets are unknown; pass mappings to add_conditional_edges"
+                    )
             if self.source in branch:
-                return f"the branch {head!r} leads back to {self.source!r}, and not every way does"
-            other = next((place for place in branch if place in self.heads and place != head), None)
-            if other is not None:
-                return _leads_into(head, other)
-        return f"no node is passed by every way out of {', '.join(map(repr, self.heads))}, and neither is END"
+                return f"the branch {head!r} leads back to {self.source!r} on some paths but not on all"
+            for node_id in branch:
+                if node_id in self.heads and node_id != head:
+                    return _explain_edge_between(head, node_id)
+        return f"no node is on every path out of {', '.join(map(repr, self.heads))}, and neither is END"
 
-    def _may_lead_anywhere(self, place: str) -> bool:
-        edge = self.edges.get(place)
+    def _may_lead_anywhere(self, node_id: str) -> bool:
+        edge = self.edges.get(node_id)
         return isinstance(edge, Condition) and edge.mappings is None
 
 
-def _leads_into(branch: str, other: str) -> str:
-    return f"the branch {branch!r} leads to {other!r}, which is a branch itself; take out one of the two edges"
+def _explain_edge_between(head: str, other: str) -> str:
+    return f"the branch {head!r} leads to {other!r}, which is a branch itself; remove one of the two edges"
 
 
-def _traced(place: str, came_from: Mapping[str, str]) -> list[str]:
-    way = [place]
-    while came_from[way[-1]] != _GOAL:
-        way.append(came_from[way[-1]])
-    return way[::-1]
+def _trace_back(node_id: str, previous: Mapping[str, str]) -> list[str]:
+    """Return the path from a head to a node; `previous` has the sink as the predecessor of a head."""
+    path = [node_id]
+    while previous[path[-1]] != _SINK:
+        path.append(previous[path[-1]])
+    return path[::-1]
 
 
-def _reached(start: str, following: Callable[[str], Sequence[str]], join: str = END) -> dict[str, None]:
-    """All that can be reached from a node, itself first; up to the join."""
+def _find_reachable(
+    start: str,
+    following: Callable[[str], Sequence[str]],
+    join: str = END,
+) -> list[str]:
+    """Return all nodes that can be reached from a node before the join, itself first."""
     found: dict[str, None] = {}
     waiting = [start]
     while waiting:
-        place = waiting.pop()
-        if place not in found and place not in (join, _GOAL):
-            found[place] = None
-            waiting.extend(following(place))
-    return found
+        node_id = waiting.pop()
+        if node_id not in found and node_id not in (join, _SINK):
+            found[node_id] = None
+            waiting.extend(following(node_id))
+    return list(found)

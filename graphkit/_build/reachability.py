@@ -1,4 +1,4 @@
-"""Reachability: the nodes where a run would get stuck, the nodes it never gets to, and graphs that cannot end."""
+"""Finds nodes where a run would get stuck, nodes that no run reaches, and graphs that cannot end."""
 
 from __future__ import annotations
 
@@ -12,74 +12,98 @@ def find_reachability_problems(
     nodes: Mapping[str, Node],
     edges: Mapping[str, Targets],
     forks: Iterable[Fork],
-    written: Mapping[str, str] | None = None,
+    written_names: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Find the nodes that lead nowhere or that nothing leads to, and whether END can be reached.
+    """Find the nodes without a way out or a way in, and whether END can be reached.
 
-    What may lead anywhere (a condition without mappings, an edge to an unknown node) never causes a report.
+    A condition without mappings and an edge to an unknown node may lead anywhere. They are never
+    the cause of a problem.
 
     Args:
         nodes: by id.
         edges: by source.
-        forks: those whose branches meet. A branch may end with a node that has no outgoing edge.
-        written: the id of a node -> what the user calls it, where that differs: a merged subgraph.
+        forks: those that have a join. A branch may end with a node that has no outgoing edge.
+        written_names: node id -> what the user calls the node, where that is another name: the id
+            of an inlined subgraph.
 
     Returns:
         One sentence per problem, without repetitions.
     """
-    names = written or {}
-    problems = [_stuck(names.get(node_id, node_id)) for node_id in _dead_ends(nodes, edges, forks)]
-    reached = _reached_from_start(nodes, edges)
-    if reached is not None:
-        problems += [_unreachable(names.get(node_id, node_id)) for node_id in nodes if node_id not in reached]
-        if END not in reached:
-            problems.append("END cannot be reached from START, so no run can end: add_edge(..., END)")
+    names = written_names or {}
+    problems: list[str] = []
+    for node_id in _find_dead_ends(nodes, edges, forks):
+        name = names.get(node_id, node_id)
+        problems.append(
+            f"{name!r} has no outgoing edge: add_edge({name!r}, ...), or destinations=[...] if it returns Commands",
+        )
+
+    reached = _find_reachable(nodes, edges)
+    if reached is None:
+        return list(dict.fromkeys(problems))
+    for node_id in nodes:
+        if node_id not in reached:
+            name = names.get(node_id, node_id)
+            problems.append(
+                f"{name!r} cannot be reached from START: no edge leads to it, "
+                f"and no destinations=[...] of a node name it",
+            )
+    if END not in reached:
+        problems.append("END cannot be reached from START, so no run can end: add_edge(..., END)")
     return list(dict.fromkeys(problems))
 
 
-def possible_targets(node_id: str, nodes: Mapping[str, Node], edges: Mapping[str, Targets]) -> tuple[str, ...] | None:
-    """The places that a run may go to from a node; None if that is unknown."""
-    edge = edges.get(node_id, [])
+def _find_targets(
+    node_id: str,
+    nodes: Mapping[str, Node],
+    edges: Mapping[str, Targets],
+) -> tuple[str, ...] | None:
+    """Return where a run may go from a node; None if that is unknown."""
     node = nodes.get(node_id)
-    declared = () if node is None else node.destinations
+    destinations = () if node is None else node.destinations
+    edge = edges.get(node_id, [])
     if not isinstance(edge, Condition):
-        return (*edge, *declared)
+        return (*edge, *destinations)
     if edge.mappings is None:
         return None
-    return (*edge.mappings.values(), *declared)
+    return (*edge.mappings.values(), *destinations)
 
 
-def _dead_ends(nodes: Mapping[str, Node], edges: Mapping[str, Targets], forks: Iterable[Fork]) -> list[str]:
-    in_branches = {place for fork in forks for branch in fork.branches.values() for place in branch}
-    return [
-        node_id
-        for node_id, node in nodes.items()
-        if node_id not in edges and not node.destinations and node_id not in in_branches
-    ]
+def _find_dead_ends(
+    nodes: Mapping[str, Node],
+    edges: Mapping[str, Targets],
+    forks: Iterable[Fork],
+) -> list[str]:
+    """Return the nodes outside all branches that have neither an outgoing edge nor destinations."""
+    in_branches: set[str] = set()
+    for fork in forks:
+        in_branches.update(*fork.branches.values())
+
+    dead_ends: list[str] = []
+    for node_id, node in nodes.items():
+        has_way_out = node_id in edges or node.destinations
+        if not has_way_out and node_id not in in_branches:
+            dead_ends.append(node_id)
+    return dead_ends
 
 
-def _reached_from_start(nodes: Mapping[str, Node], edges: Mapping[str, Targets]) -> set[str] | None:
-    """The places that a run can get to; None if it may get anywhere, or nowhere because START has no edge."""
+def _find_reachable(nodes: Mapping[str, Node], edges: Mapping[str, Targets]) -> set[str] | None:
+    """Return all nodes that a run can reach, START and END included.
+
+    Returns:
+        None if that is unknown, because START has no edge or because a node may lead anywhere.
+    """
     if START not in edges:
         return None
     reached = {START}
     waiting = [START]
     while waiting:
-        following = possible_targets(waiting.pop(), nodes, edges)
-        if following is None:
+        targets = _find_targets(waiting.pop(), nodes, edges)
+        if targets is None:
             return None
-        for place in following:
-            if place != END and place not in nodes:
-                return None  # a slip in a name, which is a problem of its own
-            if place not in reached:
-                reached.add(place)
-                waiting.append(place)
+        for target in targets:
+            if target != END and target not in nodes:
+                return None  # a misspelt name, which find_problems reports
+            if target not in reached:
+                reached.add(target)
+                waiting.append(target)
     return reached
-
-
-def _stuck(name: str) -> str:
-    return f"{name!r} has no outgoing edge: add_edge({name!r}, ...), or destinations=[...] if it returns Commands"
-
-
-def _unreachable(name: str) -> str:
-    return f"{name!r} cannot be reached from START: no edge leads to it, and no destinations=[...] of a node name it"

@@ -285,7 +285,7 @@ def test_every_way_in_which_a_graph_cannot_end_is_reported_at_once():
     graph.add_conditional_edges(START, node, ["fork", "dead"]).add_edge("fork", "left").add_edge("fork", "right")
     graph.add_edge("left", "fork").add_edge("right", "spin").add_edge("spin", "right").add_edge("island", "island")
     assert find_problems(graph) == (
-        "the branches out of 'fork' cannot be joined: no way leads from the branch 'right' to 'fork', where the others meet",
+        "the branches out of 'fork' cannot be joined: no path leads from the branch 'right' to 'fork', where the other branches meet",
         "'dead' has no outgoing edge: add_edge('dead', ...), or destinations=[...] if it returns Commands",
         "'island' cannot be reached from START: no edge leads to it, and no destinations=[...] of a node name it",
         "END cannot be reached from START, so no run can end: add_edge(..., END)",

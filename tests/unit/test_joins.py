@@ -143,19 +143,19 @@ REFUSED = {
     "the same, and nothing behind it": ({"A": ["B", "C"], "B": ["C"]}, "the branch 'B' leads to 'C', which is a branch"),
     "a branch leads back": ({"A": ["B", "C"], "B": to(x="A", y="D"), "C": ["D"], "D": [END]}, "the branch 'B' leads back to 'A'"),
     "the source is a branch": ({"A": ["A", "B"], "B": [END]}, "the branch 'A' leads back to 'A'"),
-    "all just end": ({"A": ["B", "C"]}, "no node is passed by every way out of 'B', 'C'"),
+    "all just end": ({"A": ["B", "C"]}, "no node is on every path out of 'B', 'C'"),
     "one ends where others do not": (
         {"A": ["B", "C", "E"], "B": ["D"], "C": ["D"], "D": to(x="X", y="Y"), "E": ["X"], "X": [END]},
         "'B' and 'C' meet in 'D', before all of them meet in 'X'",
     ),
-    "two ends": ({"A": ["B", "C", "E", "F"], "B": ["X"], "C": ["X"], "E": ["Y"], "F": ["Y"]}, "no node is passed by every way"),
+    "two ends": ({"A": ["B", "C", "E", "F"], "B": ["X"], "C": ["X"], "E": ["Y"], "F": ["Y"]}, "no node is on every path"),
     "a branch that never ends": (
-        {"A": ["B", "C"], "B": ["D"], "D": [END], "C": ["E"], "E": ["C"]}, "no way leads from the branch 'C' to 'D', where the others meet",
+        {"A": ["B", "C"], "B": ["D"], "D": [END], "C": ["E"], "E": ["C"]}, "no path leads from the branch 'C' to 'D', where the other branches meet",
     ),
     "a branch of one node that never ends": (
-        {"A": ["B", "C"], "B": [END], "C": ["C"]}, "no way leads from the branch 'C' to '__END__', where the others meet",
+        {"A": ["B", "C"], "B": [END], "C": ["C"]}, "no path leads from the branch 'C' to '__END__', where the other branches meet",
     ),
-    "only END": ({"A": ["B", END]}, "no node is passed by every way out of 'B'"),
+    "only END": ({"A": ["B", END]}, "no node is on every path out of 'B'"),
 }  # fmt: skip
 
 
@@ -271,6 +271,6 @@ def test_a_hundred_branches_of_ten_nodes_cost_what_is_there():
     from graphkit._build import joins
 
     leads = Counting({source: tuple(targets) for source, targets in edges.items()})
-    fork = joins._Search("A", edges, leads).fork()
+    fork = joins._JoinSearch("A", edges, leads).find_fork()
     assert (fork.join, len(fork.branches["b42.0"])) == ("J", 10)
     assert Counting.looks < 5 * len(edges)

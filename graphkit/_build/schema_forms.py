@@ -1,4 +1,4 @@
-"""The forms that a graph's schema argument may have, and the StateSchema that each of them means."""
+"""Reads the schema argument of a graph, in each of its forms, as a StateSchema."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from graphkit._plan.schema import StateSchema, find_application_types, is_pydantic_model, read_channels
+from graphkit._plan.schema import (
+    StateSchema,
+    find_application_types,
+    is_pydantic_model,
+    read_channels,
+)
 from graphkit._saver.base import StateSerializer
 from graphkit._values.channels import Channel
 from graphkit._values.frozen import private_copy
@@ -15,51 +20,56 @@ from graphkit.errors import GraphStateError
 
 
 def parse_schema(schema: Any, state_factory: Any = None) -> StateSchema:
-    """Read a schema argument: channels, a state class, a TypedDict, a pydantic model, a factory or a serializer.
+    """Read a schema argument.
+
+    Args:
+        schema: channels, a state class, a TypedDict, a pydantic model, a state factory, a
+            serializer, or a StateSchema.
+        state_factory: a state factory or a serializer; overrides that of the schema.
 
     Raises:
         GraphStateError: it is none of these, or an annotation's reducer does not take two values.
     """
-    found = _read(schema)
+    parsed = _parse(schema)
     if isinstance(state_factory, StateSerializer):
-        found.serializer = state_factory
+        parsed.serializer = state_factory
     elif state_factory is not None:
-        found.state_factory = _factory(state_factory)
-    return found
+        parsed.state_factory = _parse_state_factory(state_factory)
+    return parsed
 
 
-def _read(schema: Any) -> StateSchema:
+def _parse(schema: Any) -> StateSchema:
     if isinstance(schema, StateSchema):
         return schema
     if isinstance(schema, StateSerializer):
         return StateSchema({}, serializer=schema)
     if isinstance(schema, Mapping):
-        return _of_channels(schema)
+        return _parse_channels(schema)
     if isinstance(schema, type):
-        return _of_class(schema)
+        return _parse_class(schema)
     if callable(schema):
-        return StateSchema({}, _factory(schema))
+        return StateSchema({}, _parse_state_factory(schema))
     raise GraphStateError(
-        f"a schema is a dict of channels, an AgentState class, a TypedDict or a pydantic model, not {schema!r}"
+        f"a schema must be a dict of channels, an AgentState class, a TypedDict or a pydantic model, not {schema!r}"
     )
 
 
-def _of_channels(schema: Mapping[str, Any]) -> StateSchema:
-    wrong = [key for key, channel in schema.items() if not isinstance(channel, Channel)]
-    if wrong:
-        raise GraphStateError(*(f"the schema's {key!r} is {schema[key]!r}, which is not a Channel" for key in wrong))
+def _parse_channels(schema: Mapping[str, Any]) -> StateSchema:
+    problems = [
+        f"the schema's {key!r} is {channel!r}, which is not a Channel"
+        for key, channel in schema.items()
+        if not isinstance(channel, Channel)
+    ]
+    if problems:
+        raise GraphStateError(*problems)
     return StateSchema(schema)
 
 
-def _of_class(schema: type) -> StateSchema:
+def _parse_class(schema: type) -> StateSchema:
     if issubclass(schema, AgentState):
         return StateSchema(schema.SCHEMA, schema)
     if typing.is_typeddict(schema):
-        try:
-            hints = typing.get_type_hints(schema, include_extras=True)
-        except NameError as error:
-            raise GraphStateError(f"an annotation of {schema.__name__} cannot be read: {error}") from error
-        return StateSchema(read_channels(hints), keys=hints, types=find_application_types(hints.values()))
+        return _parse_typed_dict(schema)
     if is_pydantic_model(schema):
         from graphkit._plan.pydantic_schema import PydanticSchema
 
@@ -69,10 +79,22 @@ def _of_class(schema: type) -> StateSchema:
     )
 
 
-def _factory(state_factory: Any) -> Callable[[Any], AgentState]:
-    """A factory that is handed nothing it could change: an AgentState sees to that itself."""
+def _parse_typed_dict(schema: type) -> StateSchema:
+    try:
+        hints = typing.get_type_hints(schema, include_extras=True)
+    except NameError as error:
+        raise GraphStateError(f"an annotation of {schema.__name__} cannot be read: {error}") from error
+    types = find_application_types(hints.values())
+    return StateSchema(read_channels(hints), keys=hints, types=types)
+
+
+def _parse_state_factory(state_factory: Any) -> Callable[[Any], AgentState]:
+    """Return a state factory that receives copies of mutable values.
+
+    An AgentState class needs none: it is immutable itself.
+    """
     if isinstance(state_factory, type) and issubclass(state_factory, AgentState):
         return state_factory
     if not callable(state_factory):
-        raise GraphStateError(f"a state factory is callable(mapping), not {state_factory!r}")
+        raise GraphStateError(f"a state factory must be callable(mapping), not {state_factory!r}")
     return lambda data: state_factory(private_copy(data))

@@ -1,4 +1,4 @@
-"""StateGraph: the builder. Ports langgraph4j's StateGraph and MessagesStateGraph."""
+"""StateGraph, which users build and compile. Ports langgraph4j's StateGraph and MessagesStateGraph."""
 
 from __future__ import annotations
 
@@ -30,19 +30,21 @@ Function = Callable[..., Any]
 
 
 class StateGraph(Hooks):
-    """A graph under construction: nodes, edges, hooks, and the schema of the state that flows through them.
+    """A graph under construction: nodes, edges, hooks, and the schema of its state.
 
-    Every method that adds something returns the graph, and refuses at once what is wrong in itself; `compile` reports
-    everything that is wrong with the whole. A compiled graph does not change when its StateGraph does.
+    Every method that adds something returns the graph. It raises at once if the new part is wrong
+    in itself; `compile` reports everything that is wrong with the graph as a whole. A compiled
+    graph does not change when its StateGraph does.
     """
 
     def __init__(self, schema: Any, state_factory: Any = None) -> None:
-        """Start a graph.
+        """Create an empty graph.
 
         Args:
-            schema: a dict of channels, an AgentState class with a SCHEMA, a TypedDict (reducers as Annotated), a
-                pydantic model, a StateSerializer, or just a state factory.
-            state_factory: makes the state object that nodes see, from a mapping; or a StateSerializer.
+            schema: a dict of channels, an AgentState class with a SCHEMA, a TypedDict (reducers as
+                Annotated), a pydantic model, a StateSerializer, or only a state factory.
+            state_factory: builds the state object that nodes receive, from a mapping; or a
+                StateSerializer.
 
         Raises:
             GraphStateError: the schema is none of these.
@@ -67,40 +69,50 @@ class StateGraph(Hooks):
 
         Args:
             id: unique in the graph.
-            action: callable(state) or callable(state, config), synchronous or not; returns a mapping of updates, a
-                Command, or None for no update. A generator's chunks are handed out as it runs. A StateGraph becomes
-                one with this graph (its nodes are `<id>-<node>`) as it is now; a CompiledGraph runs as one node.
-            retry: when to run a failed action again; None: as `compile` says.
-            executor: where the action runs; None: where the run says.
-            timeout: seconds for one attempt; None: as `compile` says.
-            metadata: the caller's notes on the node; of a StateGraph, on each of its nodes.
-            destinations: the nodes (or END) that the Commands of the node go to; they count as edges. A Command that
-                goes elsewhere is then an error of the run. Without them a Command may go anywhere, but `compile`
-                cannot know where, and reports what no edge leads to.
+            action: callable(state) or callable(state, config), synchronous or asynchronous. It
+                returns a mapping of updates, a Command, or None for no update. The run emits the
+                chunks of a generator as they come. A StateGraph is inlined as it is now: its nodes
+                become nodes of this graph, named `<id>-<node>`. A CompiledGraph runs as one node.
+            retry: when to run a failed action again; None: the policy passed to `compile`.
+            executor: where the action runs; None: on the executor of the run.
+            timeout: seconds for one attempt; None: the timeout passed to `compile`.
+            metadata: the caller's notes on the node; for a StateGraph, on each of its nodes.
+            destinations: the nodes (or END) to which the Commands of the node go; they count as
+                edges. A Command that goes elsewhere is then an error of the run. Without them a
+                Command may go anywhere, but `compile` cannot know its targets and reports nodes
+                that no edge leads to.
 
         Raises:
-            GraphStateError: the id is taken or reserved, the action cannot be called, the timeout is not above zero;
-                a StateGraph has problems of its own; or a graph is given a retry, an executor, a timeout or
-                destinations, which its nodes can have.
+            GraphStateError: the id is taken or reserved; the action cannot be called; the timeout
+                is not above zero; a StateGraph has problems of its own; or the action is a graph
+                and a retry, executor, timeout or destinations are given, which belong on its nodes.
         """
-        targets = _destinations(destinations, id)
+        targets = _parse_destinations(destinations, id)
         if isinstance(action, (StateGraph, CompiledGraph)):
             if targets or retry is not None or executor is not None or timeout is not None:
                 raise GraphStateError(
-                    f"node {id!r} is a graph: put retry, executor, timeout and destinations on the nodes of it"
+                    f"node {id!r} is a graph: put retry, executor, timeout and destinations on its nodes"
                 )
-            return self._add_graph(self._new_id(id), action, metadata or {})
-        node = _node(self._new_id(id), action, retry, executor, timeout, metadata)
+            return self._add_graph(self._parse_new_id(id), action, metadata or {})
+
+        node = _make_node(
+            self._parse_new_id(id),
+            action,
+            retry=retry,
+            executor=executor,
+            timeout=timeout,
+            metadata=metadata,
+        )
         return self._add(dataclasses.replace(node, destinations=targets))
 
     def add_subgraph(self, id: str, graph: StateGraph | CompiledGraph) -> Self:
-        """As `add_node` with a graph.
+        """Add a graph as a node; as `add_node` with a graph.
 
         Raises:
-            GraphStateError: it is no graph; or as `add_node`.
+            GraphStateError: it is not a graph; or as `add_node`.
         """
         if not isinstance(graph, (StateGraph, CompiledGraph)):
-            raise GraphStateError(f"subgraph {id!r} is no StateGraph or CompiledGraph: {graph!r}")
+            raise GraphStateError(f"subgraph {id!r} must be a StateGraph or a CompiledGraph, not {graph!r}")
         return self.add_node(id, graph)
 
     def add_map_node(
@@ -115,39 +127,53 @@ class StateGraph(Hooks):
         metadata: Mapping[str, Any] | None = None,
         max_concurrency: int | None = None,
     ) -> Self:
-        """Add a node whose action runs once per item, in parallel; the updates are merged in the order of the items.
+        """Add a node whose action runs once per item, in parallel.
+
+        The run merges the updates in the order of the items.
 
         Args:
             id: unique in the graph.
-            action: callable(item) or callable(item, config); otherwise as in `add_node`. Wrap hooks, retry and timeout
-                are around each call of it; before and after hooks around the whole node.
-            items: callable(state) or callable(state, config) that gives the items; or the key of the state they are in.
+            action: callable(item) or callable(item, config); otherwise as in `add_node`. Wrap
+                hooks, retry and timeout apply to each call of it; before and after hooks to the
+                whole node.
+            items: callable(state) or callable(state, config) that returns the items; or the key of
+                the state that holds them.
             retry: as in `add_node`.
             executor: as in `add_node`.
             timeout: seconds for one attempt at one item.
             metadata: the caller's notes on the node.
-            max_concurrency: how many items run at the same time, at most; None: as many as the executor takes.
+            max_concurrency: how many items run at the same time, at most; None: limited only by
+                the executor.
 
         Raises:
-            GraphStateError: as in `add_node`; the items are neither a key nor can be called; or max_concurrency is not
-                at least 1.
+            GraphStateError: as in `add_node`; `items` is neither a key nor callable; or
+                `max_concurrency` is not at least 1.
         """
-        node = _node(self._new_id(id), action, retry, executor, timeout, metadata)
-        limit = _concurrency(max_concurrency, node.id)
-        return self._add(dataclasses.replace(node, items=_items(items, node.id), max_concurrency=limit))
+        node = _make_node(
+            self._parse_new_id(id),
+            action,
+            retry=retry,
+            executor=executor,
+            timeout=timeout,
+            metadata=metadata,
+        )
+        limit = _parse_max_concurrency(max_concurrency, node.id)
+        return self._add(dataclasses.replace(node, items=_parse_items(items, node.id), max_concurrency=limit))
 
     # Edges
 
     def add_edge(self, source: str, target: str) -> Self:
-        """Lead from a node (or START) to a node (or END). A second one from the same source makes a fork.
+        """Add an edge from a node (or START) to a node (or END).
 
-        The branches of a fork run in parallel, from the same state, up to the node (or END) where all of them meet;
-        their updates are merged once, in the order of the edges. END among the targets of a fork is no branch.
+        A second edge from the same source makes a fork. The branches of a fork run in parallel,
+        from the same state, up to the node (or END) where all of them meet. The run merges their
+        updates once, in the order of the edges. END among the targets of a fork is not a branch.
 
         Raises:
-            GraphStateError: the source is END, the target is START, or the source has a conditional edge.
+            GraphStateError: the source is END, the target is START, or the source has a
+                conditional edge.
         """
-        source = self._checked_source(source)
+        source = self._parse_source(source)
         target = parse_node_id(target, f"the target of {source!r}")
         if target == START:
             raise GraphStateError(f"the edge of {source!r} leads to START, which nothing leads to")
@@ -160,39 +186,39 @@ class StateGraph(Hooks):
     def add_conditional_edges(
         self, source: str, condition: Function, mappings: Mapping[Any, str] | Sequence[str] | None = None
     ) -> Self:
-        """Lead from a node (or START) to where a condition says.
+        """Add an edge from a node (or START) to the node (or END) that a condition selects.
 
         Args:
             source: the node.
-            condition: callable(state) or callable(state, config), synchronous or not; returns a key of the mappings,
-                or a Command whose goto is one.
-            mappings: key -> node id; a sequence of node ids stands for themselves. Without: the condition returns
-                node ids.
+            condition: callable(state) or callable(state, config), synchronous or asynchronous. It
+                returns a key of the mappings, or a Command whose goto is a key.
+            mappings: key -> node id; or a sequence of node ids, each its own key. Without them the
+                condition returns node ids.
 
         Raises:
-            GraphStateError: the source is END or has an edge already, the mappings are empty, or the condition cannot
-                be called.
+            GraphStateError: the source is END or has an edge already, the mappings are empty, or
+                the condition cannot be called.
         """
-        source = self._checked_source(source)
+        source = self._parse_source(source)
         if source in self._definition.edges:
             raise GraphStateError(f"{source!r} has an edge already; it cannot have a conditional one too")
         if mappings is not None and not mappings:
             raise GraphStateError(f"the mappings of {source!r} are empty; leave them out to return node ids")
-        call = _call(condition, f"the condition of {source!r}")
-        if mappings is not None:
-            pairs = mappings.items() if isinstance(mappings, Mapping) else [(target, target) for target in mappings]
-            mappings = {key: parse_node_id(target, f"a mapping of {source!r}") for key, target in pairs}
-        self._definition.edges[source] = Condition(call=call, mappings=mappings)
+        call = _parse_call(condition, f"the condition of {source!r}")
+        targets = None if mappings is None else _parse_mappings(mappings, source)
+        self._definition.edges[source] = Condition(call=call, mappings=targets)
         return self
 
-    # The whole
+    # The graph as a whole
 
     def compile(self, config: CompileConfig | None = None, **options: Any) -> CompiledGraph:
-        """Check the graph and make it runnable. May be called again, with other options.
+        """Check the graph and return a graph that can be run.
+
+        It may be called again with other options.
 
         Args:
-            config: the options; or
-            options: the fields of CompileConfig, over those of `config`.
+            config: the options.
+            options: fields of CompileConfig; they override those of `config`.
 
         Raises:
             GraphStateError: everything that is wrong with the graph, in `problems`.
@@ -210,15 +236,15 @@ class StateGraph(Hooks):
         title: str | None = "Graph Diagram",
         print_conditional_edges: bool = True,
     ) -> GraphRepresentation:
-        """Draw the graph as it was written, subgraphs as clusters; it need not be complete.
+        """Draw the graph as the user wrote it, with subgraphs as clusters. It may be incomplete.
 
         Args:
             type: the syntax: MERMAID or PLANTUML.
-            title: None for none.
+            title: None: no title.
             print_conditional_edges: whether a condition is a shape of its own.
 
         Raises:
-            ValueError: there is no such type.
+            ValueError: the type is unknown.
         """
         return draw(self._definition, type, title, print_conditional_edges)
 
@@ -229,17 +255,17 @@ class StateGraph(Hooks):
 
     @property
     def state_factory(self) -> Callable[[Any], AgentState]:
-        """What makes the state object that nodes see."""
+        """The function that builds the state object that nodes receive."""
         return self._schema.state_factory
 
     @property
     def state_serializer(self) -> StateSerializer | None:
-        """The serializer that was given, if one was."""
+        """The serializer passed as the schema or the state factory; None without one."""
         return self._schema.serializer
 
-    # Parts
+    # Helpers
 
-    def _new_id(self, id: str) -> str:
+    def _parse_new_id(self, id: str) -> str:
         node_id = parse_node_id(id, "a node id")
         if node_id in (START, END):
             raise GraphStateError(f"{node_id!r} is not a valid node id: it is reserved")
@@ -254,10 +280,11 @@ class StateGraph(Hooks):
     def _add_graph(self, node_id: str, graph: StateGraph | CompiledGraph, metadata: Mapping[str, Any]) -> Self:
         if isinstance(graph, CompiledGraph):
             return self._add(Node(id=node_id, graph=graph, metadata=dict(metadata)))
-        self._definition.nodes[node_id] = check_subgraph(node_id, graph._definition.copy(metadata))  # noqa: SLF001 - the same class
+        child = graph._definition.copy(metadata)  # noqa: SLF001 - the same class
+        self._definition.nodes[node_id] = check_subgraph(node_id, child)
         return self
 
-    def _checked_source(self, source: str) -> str:
+    def _parse_source(self, source: str) -> str:
         if source == END:
             raise GraphStateError("an edge cannot leave END")
         return parse_node_id(source, "the source of an edge")
@@ -281,75 +308,90 @@ class StateGraph(Hooks):
 
 
 class MessagesStateGraph(StateGraph):
-    """A StateGraph over a list of messages; see MessagesState."""
+    """A StateGraph whose state is a list of messages; see MessagesState."""
 
     def __init__(self, schema: Any = MessagesState, state_factory: Any = None) -> None:
         super().__init__(schema, state_factory)
 
 
-def _node(
+def _make_node(
     node_id: str,
     action: Any,
+    *,
     retry: RetryPolicy | None,
     executor: Executor | None,
     timeout: float | None,
     metadata: Mapping[str, Any] | None,
 ) -> Node:
-    asks = getattr(action, "interrupt", None)
+    interrupt = getattr(action, "interrupt", None)
     return Node(
         id=node_id,
-        action=_call(action, f"the action of node {node_id!r}"),
-        interrupt_call=Call(asks) if callable(asks) else None,
-        retry=_policy(retry, node_id),
-        timeout=_seconds(timeout, node_id),
-        executor=_executor(executor, node_id),
+        action=_parse_call(action, f"the action of node {node_id!r}"),
+        interrupt_call=Call(interrupt) if callable(interrupt) else None,
+        retry=_parse_retry(retry, node_id),
+        timeout=_parse_timeout(timeout, node_id),
+        executor=_parse_executor(executor, node_id),
         metadata=dict(metadata or {}),
     )
 
 
-def _concurrency(limit: Any, node_id: str) -> int | None:
-    if limit is None or (type(limit) is int and limit >= 1):
-        return limit
-    raise GraphStateError(f"the max_concurrency of node {node_id!r} is a number of items, at least 1, not {limit!r}")
-
-
-def _destinations(destinations: Iterable[str], node_id: str) -> tuple[str, ...]:
-    if isinstance(destinations, str) or not isinstance(destinations, Iterable):
-        raise GraphStateError(f"the destinations of node {node_id!r} are a list of node ids, not {destinations!r}")
-    targets = tuple(
-        dict.fromkeys(parse_node_id(target, f"a destination of node {node_id!r}") for target in destinations)
-    )
-    if START in targets:
-        raise GraphStateError(f"a destination of node {node_id!r} is START, which nothing leads to")
-    return targets
-
-
-def _items(items: Function | str, node_id: str) -> Call:
-    if isinstance(items, str):
-        return Call(itemgetter(items), takes_config=False)
-    return _call(items, f"items of node {node_id!r} is the key of the state they are in, or a callable; it")
-
-
-def _call(function: Any, role: str) -> Call:
+def _parse_call(function: Any, role: str) -> Call:
     try:
         return Call(function)
     except TypeError as error:
         raise GraphStateError(f"{role} cannot be called: {function!r}") from error
 
 
-def _policy(retry: Any, node_id: str) -> RetryPolicy | None:
+def _parse_retry(retry: Any, node_id: str) -> RetryPolicy | None:
     if retry is not None and not isinstance(retry, RetryPolicy):
-        raise GraphStateError(f"the retry of node {node_id!r} is a RetryPolicy, not {type(retry).__name__}")
+        raise GraphStateError(f"the retry of node {node_id!r} must be a RetryPolicy, not {type(retry).__name__}")
     return retry
 
 
-def _executor(executor: Any, node_id: str) -> Executor | None:
+def _parse_executor(executor: Any, node_id: str) -> Executor | None:
     if executor is not None and not callable(getattr(executor, "submit", None)):
         raise GraphStateError(f"the executor of node {node_id!r} has no submit(): {executor!r}")
     return executor  # type: ignore[no-any-return]
 
 
-def _seconds(timeout: Any, node_id: str) -> float | None:
-    if timeout is None or (isinstance(timeout, (int, float)) and 0 < timeout < math.inf):
+def _parse_timeout(timeout: Any, node_id: str) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, (int, float)) and 0 < timeout < math.inf:
         return timeout
-    raise GraphStateError(f"the timeout of node {node_id!r} is a number of seconds above 0, not {timeout!r}")
+    raise GraphStateError(f"the timeout of node {node_id!r} must be a number of seconds above 0, not {timeout!r}")
+
+
+def _parse_destinations(destinations: Iterable[str], node_id: str) -> tuple[str, ...]:
+    if isinstance(destinations, str) or not isinstance(destinations, Iterable):
+        raise GraphStateError(
+            f"the destinations of node {node_id!r} must be a list of node ids, not {destinations!r}",
+        )
+    role = f"a destination of node {node_id!r}"
+    targets = [parse_node_id(target, role) for target in destinations]
+    if START in targets:
+        raise GraphStateError(f"{role} is START, which nothing leads to")
+    return tuple(dict.fromkeys(targets))
+
+
+def _parse_items(items: Function | str, node_id: str) -> Call:
+    if isinstance(items, str):
+        return Call(itemgetter(items), takes_config=False)
+    if not callable(items):
+        raise GraphStateError(f"the items of node {node_id!r} must be a key of the state or a callable, not {items!r}")
+    return _parse_call(items, f"the items of node {node_id!r}")
+
+
+def _parse_max_concurrency(limit: Any, node_id: str) -> int | None:
+    if limit is None:
+        return None
+    if type(limit) is int and limit >= 1:
+        return limit
+    raise GraphStateError(f"the max_concurrency of node {node_id!r} must be an int of at least 1, not {limit!r}")
+
+
+def _parse_mappings(mappings: Mapping[Any, str] | Sequence[str], source: str) -> dict[Any, str]:
+    role = f"a mapping of {source!r}"
+    if isinstance(mappings, Mapping):
+        return {key: parse_node_id(target, role) for key, target in mappings.items()}
+    return {target: parse_node_id(target, role) for target in mappings}

@@ -154,7 +154,7 @@ def test_a_graph_has_no_retry_timeout_executor_or_destinations(graph, option):
     graph.add_edge("a", END)
     for action in (graph, graph.compile()):
         with pytest.raises(
-            GraphStateError, match="'x' is a graph: put retry, executor, timeout and destinations on the nodes of it"
+            GraphStateError, match="'x' is a graph: put retry, executor, timeout and destinations on its nodes"
         ):
             StateGraph({}).add_node("x", action, **option)
 

@@ -1,4 +1,4 @@
-"""A pydantic model as a schema: every update is validated before it is merged. Imported only when a model is given."""
+"""PydanticSchema: validates every update against a pydantic model. Imported only if a model is used."""
 
 from __future__ import annotations
 
@@ -17,164 +17,246 @@ from graphkit.errors import GraphStateError
 
 
 class PydanticSchema(StateSchema):
-    """The rules of a model: its fields, defaults and validators.
+    """The rules of a pydantic model: its fields, defaults and validators.
 
-    An update is validated field by field, at the cost of the update. Where it has a reducer, the field's rules of its
-    own (constraints, validators) are held against the merged value, for they are about all of it. A model with
-    validators of its own is validated as a whole.
+    An update is validated field by field, so the cost depends on the update. The constraints and
+    validators of a field with a reducer are about the whole value, so they check the merged value.
+    A model with validators of its own is validated as a whole.
     """
 
     def __init__(self, model: type[BaseModel]) -> None:
         fields = model.model_fields
-        found = {name: read_channel(name, field.annotation, field.metadata) for name, field in fields.items()}
-        channels = {name: channel for name, channel in found.items() if channel is not None}
-        for name, channel in channels.items():
-            if isinstance(channel, TypedChannel) and not fields[name].is_required():
-                channel.default = partial(fields[name].get_default, call_default_factory=True)
-        annotations = [field.annotation for field in fields.values()]
-        super().__init__(channels, state_class(model), keys=fields, types=find_application_types(annotations))
+        channels = _read_field_channels(model)
+        types = find_application_types(field.annotation for field in fields.values())
+        super().__init__(channels, make_state_class(model), keys=fields, types=types)
         if self.transient:
+            names = ", ".join(sorted(map(repr, self.transient)))
             raise GraphStateError(
-                f"{', '.join(sorted(map(repr, self.transient)))}: a field of {model.__name__} cannot be transient, "
-                f"for a model is validated whole; use channels or a TypedDict"
+                f"{names}: a field of {model.__name__} cannot be transient, because a model is validated as a whole; "
+                f"use channels or a TypedDict"
             )
+
         self.model = model
         decorators = model.__pydantic_decorators__
-        self._is_one_piece = bool(decorators.model_validators or model.model_config.get("frozen"))
-        validated = {name for one in decorators.field_validators.values() for name in one.info.fields}
-        self._ruled = {name for name in channels if validated & {name, "*"} or _has_rules(fields[name].metadata)}
-        """The fields with a reducer and rules of their own."""
+        is_frozen = model.model_config.get("frozen")
+        self._is_validated_whole = bool(decorators.model_validators or is_frozen)
         self._adapters: dict[str, TypeAdapter[Any]] = {}
 
+        validated: set[str] = set()
+        for validator in decorators.field_validators.values():
+            validated.update(validator.info.fields)
+        self._checked_when_merged: set[str] = set()
+        """The fields with a reducer and with constraints or validators."""
+        for name in channels:
+            has_validators = name in validated or "*" in validated
+            if has_validators or _has_constraints(fields[name].metadata):
+                self._checked_when_merged.add(name)
+
     def merge_input(self, data: FrozenDict, update: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
-        """Merge the input of a run; where fields are missing it is validated as a whole, defaults filled in."""
+        """Merge the input of a run. If the state lacks fields, fill in defaults and validate it as a whole."""
         if all(name in data for name in self.model.model_fields):
             return self.merge(data, update)
-        return self._whole(data, self.to_mapping(update))
+        return self._merge_whole(data, self.to_mapping(update))
 
     def merge(self, data: FrozenDict, update: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
         """Merge a node's update.
 
         Raises:
-            ValueError: a field does not fit (pydantic's ValidationError is one); nothing was merged.
+            ValueError: a value does not fit its field (pydantic's ValidationError is a ValueError);
+                nothing is merged.
         """
-        plain = {name: self._unmarked(name, value) for name, value in self.to_mapping(update).items()}
-        if self._is_one_piece:
-            for name in plain:
-                if name not in self.model.model_fields and self.model.model_config.get("extra") != "allow":
-                    raise ValueError(f"{name!r} is not a field of {self.model.__name__}")
-            return self._whole(data, plain)
-        checked: dict[str, Any] = {}
-        late: list[str] = []
-        for name, value in plain.items():
+        values: dict[str, Any] = {}
+        for name, value in self.to_mapping(update).items():
+            values[name] = self._resolve_marker(name, value)
+        if self._is_validated_whole:
+            self._check_names(values)
+            return self._merge_whole(data, values)
+
+        validated: dict[str, Any] = {}
+        unchecked: list[str] = []
+        for name, value in values.items():
             if isinstance(value, Marker):
-                checked[name] = value
+                validated[name] = value
             elif name not in self.channels:
-                checked[name] = self._assigned(data, name, value)
+                validated[name] = self._validate_assignment(data, name, value)
             else:
-                fits, checked[name] = self._piece(name, value)
-                if not fits or name in self._ruled:
-                    late.append(name)
-        new, ops = merge(data, checked, self.channels)
-        whole = {name: self._assigned(new, name, new.get(name)) for name in late}
-        return _after(ops, *merge(new, whole, {}))
+                fits, validated[name] = self._validate_operand(name, value)
+                if not fits or name in self._checked_when_merged:
+                    unchecked.append(name)
+
+        # What could not be checked on its own is checked after the reducers have run.
+        merged, ops = merge(data, validated, self.channels)
+        checked: dict[str, Any] = {}
+        for name in unchecked:
+            checked[name] = self._validate_assignment(merged, name, merged.get(name))
+        result, later_ops = merge(merged, checked, {})
+        return result, _combine_ops(ops, later_ops)
 
     def adopt(self, data: Mapping[str, Any]) -> FrozenDict:
-        """The state of another graph as this one's first, validated as a whole."""
-        return self._whole(FrozenDict(), {name: data[name] for name in data if name in self.model.model_fields})[0]
+        """Return the state of another graph as a first state of this one, validated as a whole."""
+        fields = self.model.model_fields
+        values = {name: value for name, value in data.items() if name in fields}
+        state, _ = self._merge_whole(FrozenDict(), values)
+        return state
 
     def normalize_update(self, update: Mapping[str, Any], data: FrozenDict) -> Mapping[str, Any]:
-        """The update after validation: "3" for an int is 3."""
-        return {name: self._taken(name, value, data) for name, value in self.to_mapping(update).items()}
-
-    def _taken(self, name: str, value: Any, data: FrozenDict) -> Any:
-        if isinstance(value, Marker):
-            return value
-        return self._piece(name, value)[1] if name in self.channels else data.get(name, REMOVE)
-
-    def _whole(self, data: FrozenDict, plain: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
-        new, ops = merge(data, plain, self.channels)
-        whole = self.model.model_validate(dict(private_copy(new)))
-        found = {name: getattr(whole, name) for name in (*self.model.model_fields, *(whole.model_extra or ()))}
-        changed = {name: value for name, value in found.items() if name in plain or not _is_same(new, name, value)}
-        gone = {name: REMOVE for name in new if name not in found}  # what a model that ignores extras drops
-        return _after(ops, *merge(new, {**changed, **gone}, {}))
-
-    def _unmarked(self, name: str, value: Any) -> Any:
-        """What RESET means for a field with a default; refuses what would leave a required field without a value."""
-        field = self.model.model_fields.get(name)
-        if field is None or not (isinstance(value, Marker) or (value is None and name in self.channels)):
-            return value
-        channel = self.channels.get(name)
-        has_default = value is not REMOVE and channel is not None and channel.default is not None
-        if field.is_required() and not has_default:
-            raise ValueError(f"{name!r} is a required field of {self.model.__name__}; it needs a value")
-        if channel is None and value is RESET:
-            return field.get_default(call_default_factory=True)
-        return RESET if value is None else value
-
-    def _piece(self, name: str, value: Any) -> tuple[bool, Any]:
-        """An update of a field with a reducer, held to the field's type: itself, or as one element of a list."""
-        if name not in self._adapters:
-            annotation: Any = self.model.model_fields[name].annotation
-            self._adapters[name] = TypeAdapter(annotation)
-        for candidate in (value, [value]) if isinstance(self.channels[name], AppenderChannel) else (value,):
-            try:
-                return True, self._adapters[name].validate_python(candidate)
-            except ValidationError:
-                continue
-        return False, value
-
-    def _assigned(self, data: FrozenDict, name: str, value: Any) -> Any:
-        """A value as the field takes it: its validators run, those of other fields do not."""
-        holder = self.model.model_construct(**data)
-        self.model.__pydantic_validator__.validate_assignment(holder, name, value)
-        return getattr(holder, name)
+        """Return the update after validation: "3" for an int is 3."""
+        normalized: dict[str, Any] = {}
+        for name, value in self.to_mapping(update).items():
+            if isinstance(value, Marker):
+                normalized[name] = value
+            elif name in self.channels:
+                _, normalized[name] = self._validate_operand(name, value)
+            else:
+                normalized[name] = data.get(name, REMOVE)
+        return normalized
 
     def to_mapping(self, update: Mapping[str, Any] | BaseModel) -> Mapping[str, Any]:
         if isinstance(update, BaseModel):
             return {name: getattr(update, name) for name in update.model_fields_set}
         return update
 
+    def _check_names(self, values: Mapping[str, Any]) -> None:
+        if self.model.model_config.get("extra") == "allow":
+            return
+        for name in values:
+            if name not in self.model.model_fields:
+                raise ValueError(f"{name!r} is not a field of {self.model.__name__}")
 
-def _has_rules(metadata: list[Any]) -> bool:
+    def _merge_whole(
+        self,
+        data: FrozenDict,
+        values: Mapping[str, Any],
+    ) -> tuple[FrozenDict, dict[str, int]]:
+        """Merge values, then validate the whole state."""
+        merged, ops = merge(data, values, self.channels)
+        instance = self.model.model_validate(dict(private_copy(merged)))
+        names = dict.fromkeys((*self.model.model_fields, *(instance.model_extra or ())))
+
+        corrections: dict[str, Any] = {}
+        for name in names:
+            value = getattr(instance, name)
+            if name in values or not _has_value(merged, name, value):
+                corrections[name] = value
+        for name in merged:
+            if name not in names:
+                corrections[name] = REMOVE  # a model that ignores extra keys drops it
+        result, later_ops = merge(merged, corrections, {})
+        return result, _combine_ops(ops, later_ops)
+
+    def _resolve_marker(self, name: str, value: Any) -> Any:
+        """Return the value that RESET, or None for a field with a reducer, stands for.
+
+        Other values are returned unchanged, as are markers that the merge resolves.
+
+        Raises:
+            ValueError: a required field would have no value.
+        """
+        field = self.model.model_fields.get(name)
+        if field is None:
+            return value
+        channel = self.channels.get(name)
+        resets_channel = value is None and channel is not None
+        if not isinstance(value, Marker) and not resets_channel:
+            return value
+
+        has_default = value is not REMOVE and channel is not None and channel.default is not None
+        if field.is_required() and not has_default:
+            raise ValueError(f"{name!r} is a required field of {self.model.__name__}; it needs a value")
+        if value is RESET and channel is None:
+            return field.get_default(call_default_factory=True)
+        return RESET if value is None else value
+
+    def _validate_operand(self, name: str, value: Any) -> tuple[bool, Any]:
+        """Validate the value that a reducer receives as the new one.
+
+        It has the type of the field, or it is one element of a list.
+
+        Returns:
+            Whether the value fits the type; and the validated value, or the value itself.
+        """
+        if name not in self._adapters:
+            annotation: Any = self.model.model_fields[name].annotation
+            self._adapters[name] = TypeAdapter(annotation)
+        adapter = self._adapters[name]
+
+        candidates = [value]
+        if isinstance(self.channels[name], AppenderChannel):
+            candidates.append([value])
+        for candidate in candidates:
+            try:
+                return True, adapter.validate_python(candidate)
+            except ValidationError:
+                continue
+        return False, value
+
+    def _validate_assignment(self, data: FrozenDict, name: str, value: Any) -> Any:
+        """Return a value as the field stores it. Runs the validators of this field, not of others."""
+        instance = self.model.model_construct(**data)
+        self.model.__pydantic_validator__.validate_assignment(instance, name, value)
+        return getattr(instance, name)
+
+
+def _read_field_channels(model: type[BaseModel]) -> dict[str, Channel]:
+    channels: dict[str, Channel] = {}
+    for name, field in model.model_fields.items():
+        channel = read_channel(name, field.annotation, field.metadata)
+        if channel is None:
+            continue
+        if isinstance(channel, TypedChannel) and not field.is_required():
+            channel.default = partial(field.get_default, call_default_factory=True)
+        channels[name] = channel
+    return channels
+
+
+def _has_constraints(metadata: list[Any]) -> bool:
     return any(not callable(extra) and not isinstance(extra, Channel) for extra in metadata)
 
 
-def _is_same(data: FrozenDict, name: str, value: Any) -> bool:
-    # Validated before, so a value that is equal is of the same types, too.
+def _has_value(data: FrozenDict, name: str, value: Any) -> bool:
+    # The old value was validated before, so if the values are equal, so are their types.
     return name in data and bool(data[name] == value)
 
 
-def _after(first: dict[str, int], data: FrozenDict, second: dict[str, int]) -> tuple[FrozenDict, dict[str, int]]:
-    return data, {**first, **{key: SET if op >= 0 else op for key, op in second.items()}}
+def _combine_ops(first: dict[str, int], later: dict[str, int]) -> dict[str, int]:
+    """Return what two merges changed, one after the other; see `Changes.ops`.
+
+    A list that grew in the later merge counts as a new value, because the length in its op refers
+    to the state between the two merges.
+    """
+    combined = dict(first)
+    for key, op in later.items():
+        combined[key] = SET if op >= 0 else op
+    return combined
 
 
-def state_class(model: type[BaseModel]) -> type[AgentState]:
-    """An AgentState that also reads like the model: fields, properties and methods as attributes."""
+def make_state_class(model: type[BaseModel]) -> type[AgentState]:
+    """Create an AgentState that also reads like the model: fields, properties and methods as attributes."""
 
     class ModelState(AgentState):
         """A read-only state with the attributes of its model."""
 
         def __getattr__(self, name: str) -> Any:
-            # What is no field: the model's own properties and methods.
+            # Not a field: a property or a method of the model.
             if name.startswith("_"):
                 raise AttributeError(name)
             return getattr(model.model_construct(**dict(self)), name)
 
         def __reduce__(self) -> tuple[Any, ...]:
-            return _rebuild, (model, dict(self._data))
+            return _rebuild_state, (model, dict(self._data))
 
     for field in model.model_fields:
-        if field != "keys":  # what dict() asks a mapping for
-            setattr(ModelState, field, property(itemgetter(field), _refuser(field)))
-    ModelState.__name__ = ModelState.__qualname__ = f"{model.__name__}State"
+        if field != "keys":  # dict() calls keys() of a mapping
+            setattr(ModelState, field, property(itemgetter(field), _make_setter(field)))
+    ModelState.__name__ = f"{model.__name__}State"
+    ModelState.__qualname__ = ModelState.__name__
     return ModelState
 
 
-def _refuser(field: str) -> Callable[[AgentState, Any], None]:
+def _make_setter(field: str) -> Callable[[AgentState, Any], None]:
+    """Return a setter that raises, as any change of an AgentState does."""
     return lambda state, value: AgentState.__setitem__(state, field, value)
 
 
-def _rebuild(model: type[BaseModel], data: dict[str, Any]) -> AgentState:
-    return state_class(model)(data)
+def _rebuild_state(model: type[BaseModel], data: dict[str, Any]) -> AgentState:
+    return make_state_class(model)(data)

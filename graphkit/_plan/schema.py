@@ -1,4 +1,4 @@
-"""StateSchema: the rules of a graph's state: its channels, its state class, the application types in it."""
+"""StateSchema: the rules of a graph's state: its channels, its state class, its application types."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class StateSchema:
     """The rules of a graph's state.
 
     Attributes:
-        channels: by key; a key without one is simply replaced.
-        state_factory: makes the state object that nodes see.
+        channels: by key. A new value replaces the old value of a key without a channel.
+        state_factory: builds the state object that nodes receive.
         keys: the keys that the schema names.
-        types: the application types that stand in its annotations; a graph registers them with its saver.
-        serializer: the serializer that was given as the schema, if one was.
+        types: the application types in its annotations; a graph registers them with its saver.
+        serializer: the serializer passed as the schema; None without one.
+        transient: the keys whose values are kept in memory only.
     """
 
     def __init__(
@@ -47,19 +48,22 @@ class StateSchema:
         self.types = tuple(types)
         self.serializer = serializer
         self.transient = frozenset(key for key, channel in self.channels.items() if channel.is_transient)
-        """The keys that live in memory only."""
 
     def initial_state(self) -> FrozenDict:
-        """The state of a thread that has none: the channels' defaults."""
-        defaults = {
-            key: channel.initial()
-            for key, channel in self.channels.items()
-            if channel.default is not None and key not in self.transient
-        }
-        return merge(_EMPTY, {key: value for key, value in defaults.items() if value is not None}, {})[0]
+        """Return the state of a new thread: the defaults of the channels."""
+        defaults: dict[str, Any] = {}
+        for key, channel in self.channels.items():
+            if channel.default is None or key in self.transient:
+                continue
+            value = channel.initial()
+            if value is not None:
+                defaults[key] = value
+
+        state, _ = merge(_EMPTY, defaults, {})
+        return state
 
     def merge_input(self, data: FrozenDict, update: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
-        """Merge the input of a run."""
+        """Merge the input of a run; as `merge`."""
         return self.merge(data, update)
 
     def merge(self, data: FrozenDict, update: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
@@ -67,34 +71,54 @@ class StateSchema:
         return merge(data, update, self.channels)
 
     def to_mapping(self, update: Mapping[str, Any]) -> Mapping[str, Any]:
-        """An update as a mapping of the keys that it names."""
+        """Return an update as a mapping of the keys that it sets."""
         return update
 
     def normalize_update(self, update: Mapping[str, Any], data: FrozenDict) -> Mapping[str, Any]:  # noqa: ARG002 - for schemas that validate
-        """An update as it was merged into what is now `data`: what another graph may merge again."""
+        """Return an update that another graph may merge again.
+
+        Args:
+            update: the update as the node returned it.
+            data: the state after the update was merged.
+        """
         return update
 
     def adopt(self, data: Mapping[str, Any]) -> FrozenDict:
-        """The state of another graph as this one's first: as it is, with this schema's defaults for what it lacks."""
+        """Return the state of another graph as a first state of this one.
+
+        Values are taken over unchanged; keys that are missing get the defaults of this schema.
+        """
         initial = self.initial_state()
-        return merge(initial, data, {})[0] if initial else freeze(dict(data))
+        if initial:
+            state, _ = merge(initial, data, {})
+        else:
+            state = freeze(dict(data))
+        return state
 
     def merge_transient(self, private: FrozenDict, update: Mapping[str, Any]) -> FrozenDict:
-        """Merge an update of transient keys; what has no value yet gets its default."""
-        missing = {key: self.channels[key].initial() for key in self.transient if key not in private}
-        begun = merge(private, {key: value for key, value in missing.items() if value is not None}, {})[0]
-        return merge(begun, update, self.channels)[0]
+        """Merge an update of transient keys; a key without a value gets its default first."""
+        defaults: dict[str, Any] = {}
+        for key in self.transient:
+            if key in private:
+                continue
+            value = self.channels[key].initial()
+            if value is not None:
+                defaults[key] = value
+
+        begun, _ = merge(private, defaults, {})
+        state, _ = merge(begun, update, self.channels)
+        return state
 
 
 class TypedChannel(Channel):
-    """A reducer from an annotation: its first old value is the empty value of the type, if that has one."""
+    """A reducer from an annotation. Without an old value it starts from the empty value of the type, if any."""
 
     def __init__(self, reducer: Any, annotation: Any) -> None:
         super().__init__(reducer)
-        self._empty = _empty_of(annotation)
+        self._empty = _find_empty(annotation)
 
     def update(self, key: str, old: Any, new: Any) -> Any:
-        """Merge; without an old value, a default and an empty value, the new value is taken as it is."""
+        """Merge a value; without an old value, a default and an empty value, return the new value."""
         if old is None and self.default is None:
             if self._empty is None:
                 return new
@@ -103,45 +127,30 @@ class TypedChannel(Channel):
 
 
 def read_channels(hints: Mapping[str, Any]) -> dict[str, Channel]:
-    """The channels that `Annotated[T, reducer]` (or a Channel in the reducer's place) asks for."""
-    found = {key: _channel_of(key, hint) for key, hint in hints.items()}
-    return {key: channel for key, channel in found.items() if channel is not None}
-
-
-def find_application_types(annotations: Iterable[Any]) -> Iterator[type]:
-    """The Enum, dataclass, NamedTuple and pydantic classes that stand in annotations, however deep."""
-    for annotation in annotations:
-        if isinstance(annotation, type) and typing.get_origin(annotation) is None:
-            if _is_application_type(annotation):
-                yield annotation
-        else:
-            yield from find_application_types(typing.get_args(annotation))
-
-
-def is_pydantic_model(cls: type) -> TypeGuard[type[BaseModel]]:
-    """Whether a class is a pydantic model, without importing pydantic to find out."""
-    pydantic = sys.modules.get("pydantic")
-    return pydantic is not None and issubclass(cls, pydantic.BaseModel)
-
-
-def _is_application_type(cls: type) -> bool:
-    from enum import Enum
-
-    is_named_tuple = issubclass(cls, tuple) and hasattr(cls, "_fields")
-    return issubclass(cls, Enum) or hasattr(cls, "__dataclass_fields__") or is_named_tuple or is_pydantic_model(cls)
-
-
-def _channel_of(key: str, hint: Any) -> Channel | None:
-    while typing.get_origin(hint) in (typing.Required, typing.NotRequired):
-        hint = typing.get_args(hint)[0]
-    if typing.get_origin(hint) is not Annotated:
-        return None
-    annotation, *extras = typing.get_args(hint)
-    return read_channel(key, annotation, extras)
+    """Return the channels in the annotations of a TypedDict: `Annotated[T, reducer]` or `Annotated[T, Channel]`."""
+    channels: dict[str, Channel] = {}
+    for key, hint in hints.items():
+        annotated = _strip_required(hint)
+        if typing.get_origin(annotated) is not Annotated:
+            continue
+        annotation, *extras = typing.get_args(annotated)
+        channel = read_channel(key, annotation, extras)
+        if channel is not None:
+            channels[key] = channel
+    return channels
 
 
 def read_channel(key: str, annotation: Any, extras: Iterable[Any]) -> Channel | None:
-    """The channel among an annotation's extras: a Channel, or the last callable as a reducer."""
+    """Return the channel in the metadata of an annotation.
+
+    Args:
+        key: the key of the state, for messages.
+        annotation: the annotated type.
+        extras: its metadata. The last Channel, or callable that is not a class, counts.
+
+    Raises:
+        GraphStateError: a reducer does not take two values.
+    """
     channel: Channel | None = None
     for extra in extras:
         if isinstance(extra, Channel):
@@ -152,18 +161,49 @@ def read_channel(key: str, annotation: Any, extras: Iterable[Any]) -> Channel | 
     return channel
 
 
+def find_application_types(annotations: Iterable[Any]) -> Iterator[type]:
+    """Yield the Enum, dataclass, NamedTuple and pydantic classes in annotations, at any depth."""
+    for annotation in annotations:
+        if not isinstance(annotation, type) or typing.get_origin(annotation) is not None:
+            yield from find_application_types(typing.get_args(annotation))
+        elif _is_application_type(annotation):
+            yield annotation
+
+
+def is_pydantic_model(cls: type) -> TypeGuard[type[BaseModel]]:
+    """Return whether a class is a pydantic model, without importing pydantic."""
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and issubclass(cls, pydantic.BaseModel)
+
+
+def _is_application_type(cls: type) -> bool:
+    from enum import Enum
+
+    if issubclass(cls, Enum) or hasattr(cls, "__dataclass_fields__"):
+        return True
+    is_named_tuple = issubclass(cls, tuple) and hasattr(cls, "_fields")
+    return is_named_tuple or is_pydantic_model(cls)
+
+
+def _strip_required(hint: Any) -> Any:
+    """Return an annotation without the Required and NotRequired around it."""
+    while typing.get_origin(hint) in (typing.Required, typing.NotRequired):
+        hint = typing.get_args(hint)[0]
+    return hint
+
+
 def _check_reducer(key: str, reducer: Callable[..., Any]) -> None:
     import inspect
 
     try:
         inspect.signature(reducer).bind(None, None)
-    except ValueError:  # a builtin that tells nothing, such as max
+    except ValueError:  # a builtin without a signature, such as max
         return
     except TypeError:
         raise GraphStateError(f"the reducer of {key!r} must take two values, the old and the new one") from None
 
 
-_EMPTIES: Final[Mapping[Any, Callable[[], Any]]] = {
+_EMPTY_FACTORIES: Final[Mapping[Any, Callable[[], Any]]] = {
     **{kind: kind for kind in (list, dict, set, frozenset, tuple, str, bytes, int, float, complex, bool)},
     abstract.Sequence: list,
     abstract.MutableSequence: list,
@@ -174,13 +214,18 @@ _EMPTIES: Final[Mapping[Any, Callable[[], Any]]] = {
     abstract.Set: set,
     abstract.MutableSet: set,
 }
+"""Type -> what makes its empty value."""
 
 
-def _empty_of(annotation: Any) -> Callable[[], Any] | None:
-    while typing.get_origin(annotation) in (typing.Required, typing.NotRequired):
-        annotation = typing.get_args(annotation)[0]
+def _find_empty(annotation: Any) -> Callable[[], Any] | None:
+    """Return what makes the empty value of a type; of a union, that of its first member but None."""
+    annotation = _strip_required(annotation)
     origin = typing.get_origin(annotation) or annotation
     if origin in (typing.Union, types.UnionType):
-        found = (_empty_of(arg) for arg in typing.get_args(annotation) if arg is not type(None))
-        return next(found, None)
-    return _EMPTIES.get(origin) if isinstance(origin, abstract.Hashable) else None
+        for member in typing.get_args(annotation):
+            if member is not type(None):
+                return _find_empty(member)
+        return None
+    if not isinstance(origin, abstract.Hashable):
+        return None
+    return _EMPTY_FACTORIES.get(origin)

@@ -1,12 +1,13 @@
-"""Observers to use as they are, and the registry that names them; go-agents-orchestration's, ported.
+"""The observers of `graphkit.observers`, and their registry; ported from go-agents-orchestration.
 
     app = graph.compile(observers=[LoggingObserver(), metrics])
 
-`EVENTS` lists what they are told.
+`EVENTS` lists the types of the events that observers receive.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections import Counter
 from collections.abc import Iterable
@@ -26,7 +27,7 @@ _LOG_LEVELS: Final = {Level.VERBOSE: DEBUG, Level.INFO: INFO, Level.WARNING: WAR
 
 @final
 class NoOpObserver:
-    """Takes every event and does nothing."""
+    """Receives every event and does nothing."""
 
     level: Level = Level.ERROR
 
@@ -36,16 +37,16 @@ class NoOpObserver:
 
 @final
 class LoggingObserver:
-    """Writes each event to a logger of the standard library; verbose ones as DEBUG.
+    """Writes each event to a logger of the standard library; verbose events as DEBUG.
 
-    The record has the event itself as `record.event`, for handlers that write structured logs.
+    Handlers that write structured logs find the event as `record.event`.
     """
 
     def __init__(self, logger: Logger | None = None, level: Level | str = Level.INFO) -> None:
-        """Log to a logger.
+        """Choose a logger and a level.
 
         Args:
-            logger: where to; `graphkit.events` if it is None.
+            logger: the logger; None: the logger `graphkit.events`.
             level: the lowest level to log.
         """
         self.logger = logger or getLogger("graphkit.events")
@@ -53,19 +54,29 @@ class LoggingObserver:
 
     def __call__(self, event: Event) -> None:
         """Log an event."""
-        if event.level >= self.level:
-            places = {"thread": event.thread_id, "node": event.node_id, "checkpoint": event.checkpoint_id}
-            said = {name: place for name, place in places.items() if place is not None} | dict(event.data)
-            text = " ".join(f"{name}={value!r:.500}" for name, value in said.items())
-            self.logger.log(_LOG_LEVELS[event.level], "%s %s", event.type, text, extra={"event": event})
+        if event.level < self.level:
+            return
+        ids = {
+            "thread": event.thread_id,
+            "node": event.node_id,
+            "checkpoint": event.checkpoint_id,
+        }
+        fields = {name: value for name, value in ids.items() if value is not None}
+        fields |= event.data
+        text = " ".join(f"{name}={value!r:.500}" for name, value in fields.items())
+        level = _LOG_LEVELS[event.level]
+        self.logger.log(level, "%s %s", event.type, text, extra={"event": event})
 
 
 @final
 class MultiObserver:
-    """Forwards each event to several observers, in order. One that raises is logged and does not stop the others."""
+    """Forwards each event to several observers, in order.
+
+    If an observer raises, the error is logged and the other observers still receive the event.
+    """
 
     def __init__(self, *observers: Observer | str | None) -> None:
-        """Forward to these; a name is looked up, None is left out."""
+        """Forward events to these observers; names are looked up, None is left out."""
         self.observers = observers_of(observers)
         self.level = min(map(get_level, self.observers), default=Level.ERROR)
 
@@ -78,7 +89,7 @@ class MultiObserver:
 
 @final
 class _Filtered:
-    """An observer, from a level upwards."""
+    """An observer that receives only events of a level and above."""
 
     def __init__(self, observer: Observer, level: Level) -> None:
         self.observer = observer
@@ -90,161 +101,190 @@ class _Filtered:
 
 
 def filtered(observer: Observer, level: Level | str) -> Observer:
-    """The observer, told only of events of this level and above."""
+    """Return an observer that passes on only events of this level and above."""
     return _Filtered(observer, max(Level(level), get_level(observer)))
 
 
 @final
-class Metrics:
-    """Counts what happens in all the runs that it observes, those of embedded graphs too. Thread-safe.
+@dataclasses.dataclass(frozen=True, slots=True)
+class _RunStart:
+    """When a run began, and whether it was resumed."""
 
-    Read it at any time; the figures are exact once the runs have ended, since events are on their way until then.
+    timestamp: datetime
+    is_resumed: bool
+
+
+@final
+class Metrics:
+    """Counts events over all the runs that it observes, including those of nested graphs. Thread-safe.
+
+    The figures may be read at any time. They are exact after the runs have ended, because events
+    are delivered in the background.
     """
 
     def __init__(self) -> None:
-        self._guard = Lock()
+        self._lock = Lock()
         self._counts: Counter[str] = Counter()
         self._resuming: set[str | None] = set()
-        self._open: dict[str | None, list[tuple[datetime, bool]]] = {}
-        """By thread, when each run began that has not ended yet, and whether it was resumed."""
+        """The threads that have been resumed and whose run has not begun yet."""
+        self._running: dict[str | None, list[_RunStart]] = {}
+        """By thread, the runs that have not ended, outermost first."""
         self._seconds = 0.0
         self._recovered = 0
 
     def __call__(self, event: Event) -> None:
         """Count an event."""
-        with self._guard:
+        with self._lock:
             self._counts[event.type] += 1
             if event.type == "checkpoint.resume":
                 self._resuming.add(event.thread_id)
             elif event.type == "graph.start":
-                resumed = event.thread_id in self._resuming
-                self._resuming.discard(event.thread_id)
-                self._open.setdefault(event.thread_id, []).append((event.timestamp, resumed))
+                self._begin_run(event)
             elif event.type in _ENDS:
-                self._end(event)
+                self._end_runs(event)
 
-    def _end(self, event: Event) -> None:
-        begun = self._open.pop(event.thread_id, [])
-        # A stop ends the runs around the graph that stops, too; otherwise the innermost has ended.
-        ended = begun if event.type == "interrupt.raised" else begun[-1:]
-        if still := begun[: len(begun) - len(ended)]:
-            self._open[event.thread_id] = still
-        for started, resumed in ended:
-            self._seconds += (event.timestamp - started).total_seconds()
-            self._recovered += resumed and event.type != "graph.fail"
+    def _begin_run(self, event: Event) -> None:
+        is_resumed = event.thread_id in self._resuming
+        self._resuming.discard(event.thread_id)
+        running = self._running.setdefault(event.thread_id, [])
+        running.append(_RunStart(timestamp=event.timestamp, is_resumed=is_resumed))
+
+    def _end_runs(self, event: Event) -> None:
+        running = self._running.pop(event.thread_id, [])
+        if event.type == "interrupt.raised":
+            ended = running  # a stop ends the outer runs as well
+            remaining = []
+        else:
+            ended = running[-1:]  # the innermost run
+            remaining = running[:-1]
+        if remaining:
+            self._running[event.thread_id] = remaining
+
+        for start in ended:
+            self._seconds += (event.timestamp - start.timestamp).total_seconds()
+            if start.is_resumed and event.type != "graph.fail":
+                self._recovered += 1
 
     def count(self, type: str) -> int:
-        """How many events of a type there were."""
-        with self._guard:
+        """Return how many events of a type were received."""
+        with self._lock:
             return self._counts[type]
 
     @property
     def runs(self) -> int:
-        """Runs that began, resumed ones too."""
+        """How many runs began, including resumed ones."""
         return self.count("graph.start")
 
     @property
     def nodes(self) -> int:
-        """Nodes that ended, failed ones too."""
+        """How many nodes ended, including failed ones."""
         return self.count("node.complete")
 
     @property
     def checkpoints(self) -> int:
-        """Checkpoints that were stored."""
+        """How many checkpoints were stored."""
         return self.count("checkpoint.save")
 
     @property
     def failures(self) -> int:
-        """Runs that failed."""
+        """How many runs failed."""
         return self.count("graph.fail")
 
     @property
     def resumes(self) -> int:
-        """Runs that went on from a checkpoint."""
+        """How many runs resumed from a checkpoint."""
         return self.count("checkpoint.resume")
 
     @property
     def interrupts(self) -> int:
-        """Stops for a human."""
+        """How often runs stopped for a human."""
         return self.count("interrupt.raised")
 
     @property
     def retries(self) -> int:
-        """Attempts after a failed one."""
+        """How often an attempt was made after a failed one."""
         return self.count("retry.attempt")
 
     @property
     def seconds(self) -> float:
-        """How long the runs that have ended took, together, in seconds."""
-        with self._guard:
+        """The total duration of the runs that have ended, in seconds."""
+        with self._lock:
             return self._seconds
 
     @property
     def resume_success(self) -> float | None:
-        """The part of the resumed runs that reached the end or a stop, 0 to 1; None before any was resumed."""
-        with self._guard:
+        """The share of resumed runs that reached the end or a stop, 0 to 1; None before the first resume."""
+        with self._lock:
             resumes = self._counts["checkpoint.resume"]
             return self._recovered / resumes if resumes else None
 
     @property
     def checkpoints_per_second(self) -> float | None:
-        """Checkpoints stored per second of run; None before any run has ended."""
+        """Checkpoints stored per second of run; None before the first run has ended."""
         seconds = self.seconds
         return self.checkpoints / seconds if seconds else None
 
     def bytes(self, saver: BaseCheckpointSaver, thread: ThreadLike = None) -> int:
-        """What a thread, or the whole store (None), takes, in bytes.
+        """Return the size of a thread, or of the whole store (None), in bytes.
 
         Raises:
-            CheckpointerConfigurationError: the saver cannot tell sizes.
+            CheckpointerConfigurationError: the saver does not know sizes.
         """
         return saver.size(thread)
 
     def as_dict(self) -> dict[str, float | None]:
-        """All figures by name, for whatever exports them."""
-        names = ("runs", "nodes", "checkpoints", "failures", "resumes", "interrupts", "retries")
+        """Return all figures by name, for export."""
+        counts = ("runs", "nodes", "checkpoints", "failures", "resumes", "interrupts", "retries")
         rates = ("seconds", "resume_success", "checkpoints_per_second")
-        return {name: getattr(self, name) for name in (*names, *rates)}
+        return {name: getattr(self, name) for name in (*counts, *rates)}
 
 
 _OBSERVERS: Final[NamedRegistry[Observer]] = NamedRegistry("observer")
 
 
 def register_observer(name: str, observer: Observer) -> None:
-    """Let a name mean an observer, for configurations; registering it again replaces it. From any thread.
+    """Register an observer under a name, for configurations. Thread-safe.
+
+    A second observer of the same name replaces the first.
 
     Raises:
         CheckpointerConfigurationError: the name is empty, or the observer cannot be called.
     """
-    _OBSERVERS.register(name, _checked(observer))
+    _OBSERVERS.register(name, _check_observer(observer))
 
 
 def get_observer(name: str) -> Observer:
-    """The observer of a name: "noop", "logging" (also "slog", its name in Go), or one that was registered.
+    """Return an observer by name: "noop", "logging" (also "slog", its name in Go), or a registered one.
 
     Raises:
-        CheckpointerConfigurationError: there is none; the message lists the names.
+        CheckpointerConfigurationError: the name is unknown; the message lists the names.
     """
     return _OBSERVERS.get(name)
 
 
 def observers_of(given: Observer | str | Iterable[Observer | str | None] | None) -> tuple[Observer, ...]:
-    """What a caller gave as `observers=`: one or several, by themselves or by name; None and "noop" are left out.
+    """Return the observers that an option `observers=` names.
+
+    Args:
+        given: one observer or several, as objects or names. None and "noop" are left out.
 
     Raises:
-        CheckpointerConfigurationError: a name is unknown, or something is no observer.
+        CheckpointerConfigurationError: a name is unknown, or an object is not an observer.
     """
-    several = [given] if given is None or isinstance(given, str) or callable(given) else given
-    found = [get_observer(one) if isinstance(one, str) else one for one in several]
-    return tuple(_checked(one) for one in found if one is not None and not isinstance(one, NoOpObserver))
+    items = [given] if given is None or isinstance(given, str) or callable(given) else given
+    found = [get_observer(item) if isinstance(item, str) else item for item in items]
+    used = [item for item in found if item is not None and not isinstance(item, NoOpObserver)]
+    return tuple(_check_observer(observer) for observer in used)
 
 
-def _checked(observer: Observer) -> Observer:
-    given: object = observer
-    if not callable(given):
+def _check_observer(observer: Observer) -> Observer:
+    """Return an observer that can be called with an Event."""
+    candidate: object = observer
+    if not callable(candidate):
         raise CheckpointerConfigurationError(f"an observer is called with an Event; {observer!r} cannot be called")
-    if inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(getattr(given, "__call__", None)):  # noqa: B004
-        raise CheckpointerConfigurationError(f"observer {observer!r} is asynchronous; give a plain function")
+    method = getattr(candidate, "__call__", None)  # noqa: B004 - a method that may be asynchronous
+    if inspect.iscoroutinefunction(candidate) or inspect.iscoroutinefunction(method):
+        raise CheckpointerConfigurationError(f"observer {observer!r} is asynchronous; use a plain function")
     return observer
 
 

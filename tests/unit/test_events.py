@@ -303,7 +303,7 @@ def test_one_that_blocks(saver, how, caplog):  # G26
         assert run(graph, {}, how=how)["log"] == ["a", "b"]
     finally:
         free.set()
-    assert "given up on" in caplog.text
+    assert "is abandoned" in caplog.text
 
 
 def test_one_that_changes_what_it_is_told(saver):

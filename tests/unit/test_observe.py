@@ -151,12 +151,12 @@ def test_a_blocked_observer_holds_up_nobody_and_is_given_up_on(blocked, caplog):
     outbox = Outbox([blocked, got.append])
     for _ in range(5):
         outbox.post("x", "info")
-    outbox.close(patience=0.05)
+    outbox.close(timeout=0.05)
     assert len(got) == 5
     assert len(blocked.got) <= 1
-    assert "is given up on: it misses" in caplog.text
+    assert "is abandoned: it misses" in caplog.text
     blocked.go.set()
-    (line, _) = outbox._lines
+    (line, _) = outbox._subscriptions
     line.thread.join(60)
     assert not line.thread.is_alive(), "the thread ends once the call returns"
     assert len(blocked.got) <= 1, "and nothing is handed over after close"
@@ -201,7 +201,7 @@ def test_close_in_an_observers_own_thread_does_not_wait_for_itself():
     done = []
     outbox = Outbox([lambda _: done.append(outbox.close(60))])
     outbox.post("x", "info")
-    (line,) = outbox._lines
+    (line,) = outbox._subscriptions
     line.thread.join(60)
     assert done == [None]
 
@@ -410,7 +410,7 @@ def test_metrics_of_runs_within_runs():  # G38
     )
     assert metrics.resume_success == 1.0
     assert metrics.seconds == 1 + 1 + 4 + 1
-    assert not metrics._open
+    assert not metrics._running
 
 
 def test_metrics_tell_runs_apart_that_go_on_at_once():  # G38

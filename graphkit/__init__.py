@@ -1,7 +1,8 @@
 """graphkit: durable graphs on plain files.
 
-The public names live here; everything in a module that starts with an underscore is free to move. `savers` has the
-places where state is kept, `graphkit.abc` what one implements to add another, `graphkit.testing` what tests it.
+This module exports the public names. Modules whose name starts with an underscore are private and
+may change. `savers` contains the savers, `graphkit.abc` the contract for further ones, and
+`graphkit.testing` the tests of that contract.
 """
 
 from graphkit._build.state_graph import MessagesStateGraph as MessagesStateGraph, StateGraph as StateGraph

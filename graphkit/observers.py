@@ -1,4 +1,4 @@
-"""Observers to use as they are, and the registry that names them; go-agents-orchestration's, ported.
+"""Ready-made observers, and the registry of their names; ported from go-agents-orchestration.
 
     app = graph.compile(observers=[LoggingObserver(), metrics])
 

@@ -2,9 +2,9 @@
 
     graph.compile(checkpoint_saver=saver, checkpoint_when=any_of(before("charge"), slower_than(30)))
 
-A predicate is called after each step, as (node_id, state) or as (node_id, state, step), and a checkpoint is stored if
-it returns True. START, stops, failures and the end are always stored. A step without a checkpoint runs again after a
-crash.
+A run calls the predicate after each step, as (node_id, state) or as (node_id, state, step), and
+stores a checkpoint if it returns True. START, stops, failures and the end are always stored. A step
+without a checkpoint runs again after a crash.
 """
 
 from graphkit._plan.checkpoint_when import (

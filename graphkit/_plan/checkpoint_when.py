@@ -1,12 +1,14 @@
 """When to store a checkpoint: presets for `CompileConfig.checkpoint_when`.
 
-A predicate is called after each step, as (node_id, state) or as (node_id, state, step), and a checkpoint is stored if
-it says so. START, stops, failures and the end are stored whatever it says. What is not stored runs again after a crash.
+A run calls the predicate after each step, as (node_id, state) or as (node_id, state, step), and
+stores a checkpoint if it returns True. START, stops, failures and the end are always stored. A step
+without a checkpoint runs again after a crash.
 
     graph.compile(checkpoint_saver=saver, checkpoint_when=any_of(before("charge"), slower_than(30)))
 
-The presets pickle and compare. They stand for hive's smart selection and go-agents-orchestration's conditional
-checkpoints; hive's checkpoint at a node's start is the one `before` it, for the next node is stored with each.
+The presets pickle and compare. They replace hive's smart selection and go-agents-orchestration's
+conditional checkpoints. A checkpoint at the start of a node, as in hive, is the one `before` it,
+because each checkpoint stores the next node.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ Predicate = Callable[..., bool]
 
 @final
 class Step:
-    """A step that has been taken; the third argument of a predicate that takes three.
+    """A step that has ended; the third argument of a predicate that takes three.
 
     Attributes:
-        next: the place that comes next, a node or a fork; None if an answer decides it.
-        seconds: how long the node, or the fork, took.
-        changed: the keys that it changed.
+        next: the node or fork that is next; None if an answer decides it.
+        seconds: how long the node or the fork took.
+        changed: the keys that the step changed.
         branches: the nodes in the branches, if the step was a fork.
-        next_branches: the nodes in the branches of the fork that comes next, if one does.
+        next_branches: the nodes in the branches of the next fork, if a fork is next.
     """
 
     __slots__ = ("branches", "changed", "next", "next_branches", "seconds")
@@ -53,11 +55,12 @@ class Step:
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
 class When:
-    """A preset. Made by the functions below; immutable."""
+    """A preset, created by the functions of this module. Immutable."""
 
     test: Callable[..., bool]
-    """Called with the three arguments of a predicate, and those of the preset."""
+    """Called with the three arguments of a predicate, followed by `arguments`."""
     arguments: tuple[Any, ...]
+    """The arguments of the preset."""
 
     def __call__(self, node_id: str, state: Any, step: Step) -> bool:
         return self.test(node_id, state, step, *self.arguments)
@@ -67,87 +70,94 @@ class When:
 
 
 def after(*node_ids: str) -> When:
-    """After these nodes, and after a fork with one of them in a branch.
+    """Store after these nodes, and after a fork with one of them in a branch.
 
     Raises:
         ValueError: no node is named.
-        TypeError: a node id is no text.
+        TypeError: a node id is not a str.
     """
-    return When(_after, _ids("after", node_ids))
+    return When(_after, _check_ids("after", node_ids))
 
 
 def before(*node_ids: str) -> When:
-    """Before these nodes, which are risky: when one of them, or a fork with one of them in a branch, comes next.
+    """Store before these nodes, which are risky: when one of them, or a fork with one of them, is next.
 
     Raises:
         ValueError: no node is named.
-        TypeError: a node id is no text.
+        TypeError: a node id is not a str.
     """
-    return When(_before, _ids("before", node_ids))
+    return When(_before, _check_ids("before", node_ids))
 
 
 def slower_than(seconds: float = 30.0) -> When:
-    """After a step that took more than so many seconds.
+    """Store after a step that took longer than this number of seconds.
 
     Raises:
         ValueError: the number is negative.
     """
-    return When(_slower_than, (_limit("seconds", seconds),))
+    return When(_slower_than, (_check_limit("seconds", seconds),))
 
 
 def changed_more_than(keys: int = 10) -> When:
-    """After a step that changed more than so many keys of the state.
+    """Store after a step that changed more than this number of keys of the state.
 
     Raises:
         ValueError: the number is negative.
     """
-    return When(_changed_more_than, (_limit("keys", keys),))
+    return When(_changed_more_than, (_check_limit("keys", keys),))
 
 
 def any_of(*predicates: Predicate) -> When:
-    """When one of these, presets or your own predicates, says so. They are asked in order, up to the first that does.
+    """Store if one of these predicates returns True: presets or your own.
+
+    They are called in order, up to the first that returns True.
 
     Raises:
-        ValueError: there is none.
-        TypeError: one cannot be called.
+        ValueError: there is no predicate.
+        TypeError: a predicate cannot be called.
     """
-    return When(_any_of, _all("any_of", predicates))
+    return When(_any_of, _adapt_all("any_of", predicates))
 
 
 def all_of(*predicates: Predicate) -> When:
-    """When all of these say so. They are asked in order, up to the first that does not.
+    """Store if all of these predicates return True.
+
+    They are called in order, up to the first that returns False.
 
     Raises:
-        ValueError: there is none.
-        TypeError: one cannot be called.
+        ValueError: there is no predicate.
+        TypeError: a predicate cannot be called.
     """
-    return When(_all_of, _all("all_of", predicates))
+    return When(_all_of, _adapt_all("all_of", predicates))
 
 
 def not_of(predicate: Predicate) -> When:
-    """When this does not say so.
+    """Store if this predicate returns False.
 
     Raises:
         TypeError: it cannot be called.
     """
-    return When(_not_of, _all("not_of", (predicate,)))
+    return When(_not_of, _adapt_all("not_of", (predicate,)))
 
 
 def takes_step(predicate: Predicate) -> bool:
-    """Whether a predicate takes the step: a third parameter that must be given, or one named `step`."""
+    """Return whether a predicate takes the step: as a required third parameter, or as one named `step`."""
     try:
         parameters = list(inspect.signature(predicate).parameters.values())
-    except ValueError:  # a builtin that tells nothing
+    except ValueError:  # a builtin without a signature
         return False
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    third = positional[2:3]
-    if not third:
+    if len(positional) < 3:  # noqa: PLR2004 - node id, state and step
         return any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    return third[0].default is inspect.Parameter.empty or third[0].name == "step"
+
+    third = positional[2]
+    if third.name == "step":
+        return True
+    return third.default is inspect.Parameter.empty
 
 
 def find_node_ids(predicate: Predicate) -> frozenset[str]:
-    """The nodes that presets name in a predicate, so that a graph without one of them can be refused."""
+    """Return the nodes that the presets in a predicate name, so that `compile` can check them."""
     if not isinstance(predicate, When):
         return frozenset()
     if predicate.test in (_after, _before):
@@ -156,11 +166,11 @@ def find_node_ids(predicate: Predicate) -> frozenset[str]:
 
 
 def _after(node_id: str, _state: Any, step: Step, *node_ids: str) -> bool:
-    return node_id in node_ids or any(one in node_ids for one in step.branches)
+    return node_id in node_ids or any(branch in node_ids for branch in step.branches)
 
 
 def _before(_node_id: str, _state: Any, step: Step, *node_ids: str) -> bool:
-    return step.next in node_ids or any(one in node_ids for one in step.next_branches)
+    return step.next in node_ids or any(branch in node_ids for branch in step.next_branches)
 
 
 def _slower_than(_node_id: str, _state: Any, step: Step, seconds: float) -> bool:
@@ -187,28 +197,35 @@ def _without_step(node_id: str, state: Any, _step: Step, predicate: Predicate) -
     return predicate(node_id, state)
 
 
-def _ids(preset: str, node_ids: tuple[str, ...]) -> tuple[str, ...]:
+def _check_ids(preset: str, node_ids: tuple[str, ...]) -> tuple[str, ...]:
     if not node_ids:
-        raise ValueError(f"{preset}() names no node: say which")
+        raise ValueError(f"{preset}() names no node: pass the ids of nodes")
     for node_id in node_ids:
-        given: object = node_id
-        if not isinstance(given, str):
-            raise TypeError(f"{preset}() takes node ids, not {given!r}")
+        candidate: object = node_id
+        if not isinstance(candidate, str):
+            raise TypeError(f"{preset}() takes node ids, not {candidate!r}")
     return node_ids
 
 
-def _all(preset: str, predicates: tuple[Predicate, ...]) -> tuple[Predicate, ...]:
+def _adapt_all(preset: str, predicates: tuple[Predicate, ...]) -> tuple[Predicate, ...]:
+    """Return predicates that all take three arguments, so that signatures are read once and not at every step."""
     if not predicates:
-        raise ValueError(f"{preset}() is given no predicate")
+        raise ValueError(f"{preset}() has no predicate: pass at least one")
+    adapted: list[Predicate] = []
     for predicate in predicates:
-        given: object = predicate
-        if not callable(given):
-            raise TypeError(f"{preset}() takes predicates of (node_id, state) or (node_id, state, step), not {given!r}")
-    # Found out once, not at every step.
-    return tuple(one if takes_step(one) else When(_without_step, (one,)) for one in predicates)
+        candidate: object = predicate
+        if not callable(candidate):
+            raise TypeError(
+                f"{preset}() takes predicates of (node_id, state) or (node_id, state, step), not {candidate!r}",
+            )
+        if takes_step(predicate):
+            adapted.append(predicate)
+        else:
+            adapted.append(When(_without_step, (predicate,)))
+    return tuple(adapted)
 
 
-def _limit(name: str, number: float) -> float:
-    if not number >= 0:
+def _check_limit(name: str, number: float) -> float:
+    if not number >= 0:  # also refuses NaN
         raise ValueError(f"{name} must be 0 or more, not {number!r}")
     return number

@@ -1,4 +1,4 @@
-"""The observers of `graphkit.observers`, and their registry; ported from go-agents-orchestration.
+"""Ready-made observers, and the registry of their names; ported from go-agents-orchestration.
 
     app = graph.compile(observers=[LoggingObserver(), metrics])
 

@@ -1,4 +1,7 @@
-"""RetryPolicy: when a node that failed is run again, and after how long. Ports langgraph4j 1.9's, builder included."""
+"""RetryPolicy: when a failed node runs again, and after which delay.
+
+Ports langgraph4j 1.9's class, builder included.
+"""
 
 from __future__ import annotations
 
@@ -15,29 +18,29 @@ from graphkit._java_names import JavaNames
 from graphkit._records.context import CURRENT_NODE_CONTEXT
 
 Retryable = type[Exception] | Callable[[Exception], bool]
-"""Which errors: a class of them, or a predicate."""
+"""The errors to retry on: a class, or a predicate."""
 
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RetryPolicy(JavaNames):
-    """When a node that failed is run again, and after how long. Immutable; pickles if `retry_on` does.
+    """When a failed node runs again, and after which delay. Immutable; pickles if `retry_on` does.
 
-    Only an Exception is ever retried: an `interrupt()`, a cancellation and Ctrl-C pass.
+    Only an Exception is retried. An `interrupt()`, a cancellation and Ctrl-C are not.
     """
 
     max_attempts: int = 3
-    """How often the node is run at most, the first time included."""
+    """How often the node may run, including the first time."""
     initial_delay: float = 0.5
     """Seconds between the first attempt and the second."""
     backoff: float = 2.0
-    """What the delay is multiplied with after every further attempt."""
+    """The factor by which the delay grows after each further attempt."""
     max_delay: float = 128.0
-    """Seconds that no delay exceeds, jitter included."""
+    """The longest delay in seconds, including jitter."""
     jitter: bool = True
-    """Add to each delay a random part of it, so that what failed together does not come back together."""
+    """Add a random part of the delay to each delay, so that nodes that failed together do not retry together."""
     retry_on: Retryable | Collection[Retryable] = (Exception,)
-    """Classes of errors, predicates of the error, or several of either; kept as a tuple. One that fits is enough."""
+    """Classes of errors, predicates of the error, or several of either, of which one must match. Stored as a tuple."""
 
     def __post_init__(self) -> None:
         attempts: object = self.max_attempts
@@ -45,50 +48,49 @@ class RetryPolicy(JavaNames):
             raise TypeError(f"max_attempts must be an int, not {attempts!r}")
         if attempts < 1:
             raise ValueError(f"max_attempts must be at least 1, the first attempt, not {attempts}")
-        for name, least in (("initial_delay", 0), ("max_delay", 0), ("backoff", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int | float):
-                raise TypeError(f"{name} must be a number, not {value!r}")
-            if not (math.isfinite(value) and value >= least):
-                raise ValueError(f"{name} must be finite and at least {least}, not {value!r}")
-        object.__setattr__(self, "retry_on", _all_of(self.retry_on))
+        _check_number("initial_delay", self.initial_delay, minimum=0)
+        _check_number("max_delay", self.max_delay, minimum=0)
+        _check_number("backoff", self.backoff, minimum=1)
+        object.__setattr__(self, "retry_on", _parse_retry_on(self.retry_on))
 
     def retries(self, error: BaseException, attempt: int) -> bool:
-        """Whether there is another attempt after this one, counted from 1, failed with this error."""
+        """Return whether another attempt follows this one, counted from 1, which failed with this error."""
         return attempt < self.max_attempts and self.covers(error)
 
     def covers(self, error: BaseException) -> bool:
-        """Whether this is an error to retry on, attempts apart."""
-        return isinstance(error, Exception) and any(
-            isinstance(error, one) if isinstance(one, type) else one(error) for one in _several(self.retry_on)
-        )
+        """Return whether this error is one to retry on, however many attempts there were."""
+        if not isinstance(error, Exception):
+            return False
+        return any(_matches(condition, error) for condition in _as_collection(self.retry_on))
 
     def delay_after(self, attempt: int, *, chance: Callable[[], float] | None = None) -> float:
-        """How many seconds to wait after an attempt, counted from 1.
+        """Return how many seconds to wait after a failed attempt.
 
         Args:
-            attempt: the one that failed.
-            chance: gives a number from 0 to 1, the part of the delay that jitter adds; `random.random` by default.
+            attempt: the number of the attempt, from 1.
+            chance: returns a number from 0 to 1, the part of the delay that jitter adds;
+                `random.random` by default.
         """
         try:
             delay = self.initial_delay * float(self.backoff) ** (attempt - 1)
         except OverflowError:  # after a thousand attempts
             delay = self.max_delay if self.initial_delay else 0.0
         if self.jitter:
-            delay += delay * (chance or _chance())()
+            chance = chance or _import_random()
+            delay += delay * chance()
         return min(delay, self.max_delay)
 
     def replace(self, **changes: Any) -> RetryPolicy:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
     def as_hook(self) -> RetryHook:
-        """The policy as a wrap hook: what stands inside it is retried, other hooks too."""
+        """Return the policy as a wrap hook. It retries everything inside it, including other hooks."""
         return RetryHook(self)
 
     @staticmethod
     def builder(policy: RetryPolicy | None = None) -> RetryPolicyBuilder:
-        """Java's way to make one, optionally starting from another."""
+        """Return a builder, as in Java, optionally starting from another policy."""
         return RetryPolicyBuilder(policy)
 
     # Java names
@@ -98,7 +100,7 @@ class RetryPolicy(JavaNames):
 
 @final
 class RetryPolicyBuilder:
-    """Java's builder for a RetryPolicy; Python callers pass keywords instead. A Duration is a timedelta, or seconds."""
+    """Java's builder for a RetryPolicy; Python callers pass keywords. A Duration is a timedelta, or seconds."""
 
     def __init__(self, policy: RetryPolicy | None = None) -> None:
         self._policy = policy or RetryPolicy()
@@ -124,8 +126,8 @@ class RetryPolicyBuilder:
         return self._with(jitter=jitter)
 
     def retryOn(self, *errors: Retryable) -> Self:
-        # As in Java, what several calls name adds up.
-        self._retry_on += _all_of(errors)
+        # As in Java, the errors of several calls add up.
+        self._retry_on += _parse_retry_on(errors)
         return self._with(retry_on=self._retry_on)
 
     def build(self) -> RetryPolicy:
@@ -135,27 +137,29 @@ class RetryPolicyBuilder:
 @final
 @dataclasses.dataclass(frozen=True)
 class RetryHook:
-    """A policy as a wrap hook, for actions of every kind: plain, asynchronous, and generators of either sort.
+    """A policy as a wrap hook, for every kind of action: plain, asynchronous, and generators of both.
 
-    A generator starts over, so chunks that were handed out already may come again.
+    A generator starts over, so chunks that it yielded before may be repeated.
     """
 
     policy: RetryPolicy
 
     def __call__(self, node_id: str, state: Any, config: Any, call: Callable[[], Any]) -> Any:  # noqa: ARG002 - a hook's
-        """Run what is inside, again if need be."""
-        tries = _Tries(self.policy, call)
-        result = tries.value()
+        """Run the call, and run it again as the policy says."""
+        retried = _RetriedCall(self.policy, call)
+        result = retried.run()
         if isinstance(result, AsyncIterable):
-            return tries.later_chunks(result)
+            return retried.iterate_async(result)
         if inspect.isawaitable(result):
-            return tries.later(result)
-        return tries.chunks(result) if isinstance(result, Iterator) else result
+            return retried.wait(result)
+        if isinstance(result, Iterator):
+            return retried.iterate(result)
+        return result
 
 
 @final
-class _Tries:
-    """The attempts at one call."""
+class _RetriedCall:
+    """A call and the number of its current attempt."""
 
     __slots__ = ("attempt", "call", "policy")
 
@@ -164,46 +168,50 @@ class _Tries:
         self.call = call
         self.attempt = 1
 
-    def value(self) -> Any:
+    def run(self) -> Any:
+        """Call until an attempt returns; return its result."""
         while True:
             try:
                 return self.call()
             except Exception as error:
-                delay = self._delay_after(error)
+                delay = self._start_next_attempt(error)
                 if delay is None:
                     raise
             sleep(delay)
 
-    def chunks(self, chunks: Iterator[Any]) -> Generator[Any, Any, Any]:
+    def iterate(self, chunks: Iterator[Any]) -> Generator[Any, Any, Any]:
+        """Yield the chunks of the first attempt, and of further ones until one ends."""
         while True:
             try:
                 return (yield from chunks)
             except Exception as error:
-                delay = self._delay_after(error)
+                delay = self._start_next_attempt(error)
                 if delay is None:
                     raise
             sleep(delay)
             chunks = self.call()
 
-    async def later(self, result: Any) -> Any:
+    async def wait(self, result: Any) -> Any:
+        """Await the result of the first attempt, and of further ones until one returns."""
         from asyncio import sleep  # 25 ms to import, and only asynchronous runs need it
 
         while True:
             try:
                 return await result
             except Exception as error:
-                delay = self._delay_after(error)
+                delay = self._start_next_attempt(error)
                 if delay is None:
                     raise
             await sleep(delay)
-            result = self._awaited()
+            result = self._call_async()
 
-    async def _awaited(self) -> Any:
-        # A function that is not known to be asynchronous may raise where another time it gave an awaitable.
+    async def _call_async(self) -> Any:
+        # A plain function may return an awaitable in one attempt and raise in another.
         result = self.call()
         return await result if inspect.isawaitable(result) else result
 
-    async def later_chunks(self, chunks: AsyncIterable[Any]) -> AsyncIterator[Any]:
+    async def iterate_async(self, chunks: AsyncIterable[Any]) -> AsyncIterator[Any]:
+        """Yield the chunks of the first attempt, and of further ones until one ends."""
         from asyncio import sleep
 
         while True:
@@ -213,51 +221,73 @@ class _Tries:
                         yield chunk
                 return
             except Exception as error:
-                delay = self._delay_after(error)
+                delay = self._start_next_attempt(error)
                 if delay is None:
                     raise
             await sleep(delay)
             chunks = self.call()
 
-    def _delay_after(self, error: Exception) -> float | None:
-        """How long to wait, in seconds, before the next attempt; None: there is none."""
-        attempt, policy = self.attempt, self.policy
-        if not policy.covers(error):
+    def _start_next_attempt(self, error: Exception) -> float | None:
+        """Report a failed attempt to the observers, and count the next one.
+
+        Returns:
+            How many seconds to wait before the next attempt; None if there is none.
+        """
+        if not self.policy.covers(error):
             return None
-        told = {"attempt": attempt, "error_type": type(error).__name__, "error": str(error)}
-        if attempt >= policy.max_attempts:
-            _note("retry.exhausted", told)
+        data: dict[str, Any] = {
+            "attempt": self.attempt,
+            "error_type": type(error).__name__,
+            "error": str(error),
+        }
+        if self.attempt >= self.policy.max_attempts:
+            _notify("retry.exhausted", data)
             return None
-        delay = policy.delay_after(attempt)
-        _note("retry.attempt", {**told, "delay": delay})
+        delay = self.policy.delay_after(self.attempt)
+        _notify("retry.attempt", {**data, "delay": delay})
         self.attempt += 1
         return delay
 
 
-def _note(type: str, data: dict[str, Any]) -> None:
-    visit = CURRENT_NODE_CONTEXT.get()
-    if visit is not None:
-        visit.post_event(type, "warning", data)
+def _notify(type: str, data: dict[str, Any]) -> None:
+    context = CURRENT_NODE_CONTEXT.get()
+    if context is not None:
+        context.post_event(type, "warning", data)
 
 
-def _several(retry_on: Retryable | Collection[Retryable]) -> Collection[Retryable]:
+def _check_number(name: str, value: Any, *, minimum: float) -> None:
+    if not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number, not {value!r}")
+    if not (math.isfinite(value) and value >= minimum):
+        raise ValueError(f"{name} must be finite and at least {minimum}, not {value!r}")
+
+
+def _matches(condition: Retryable, error: Exception) -> bool:
+    if isinstance(condition, type):
+        return isinstance(error, condition)
+    return condition(error)
+
+
+def _as_collection(retry_on: Retryable | Collection[Retryable]) -> Collection[Retryable]:
     return retry_on if isinstance(retry_on, Collection) else (retry_on,)
 
 
-def _all_of(retry_on: Retryable | Collection[Retryable]) -> tuple[Retryable, ...]:
-    every = tuple(_several(retry_on))
-    if not every:
+def _parse_retry_on(retry_on: Retryable | Collection[Retryable]) -> tuple[Retryable, ...]:
+    conditions = tuple(_as_collection(retry_on))
+    if not conditions:
         raise ValueError("retry_on is empty: name the errors to retry on, or set max_attempts=1")
-    for one in every:
-        given: object = one
-        if isinstance(given, type) and not issubclass(given, Exception):
-            raise TypeError(f"retry_on names {given.__name__}, which is never retried: name subclasses of Exception")
-        if not callable(given):
-            raise TypeError(f"retry_on is made of exception classes and predicates, not {given!r}")
-    return every
+    for condition in conditions:
+        candidate: object = condition
+        if isinstance(candidate, type) and not issubclass(candidate, Exception):
+            raise TypeError(
+                f"retry_on names {candidate.__name__}, which is never retried: name subclasses of Exception",
+            )
+        if not callable(candidate):
+            raise TypeError(f"retry_on must contain exception classes and predicates, not {candidate!r}")
+    return conditions
 
 
-def _chance() -> Callable[[], float]:
+def _import_random() -> Callable[[], float]:
     from random import random  # a millisecond to import, and few runs fail
 
     return random

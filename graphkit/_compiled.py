@@ -1,7 +1,11 @@
-"""CompiledGraph: a graph that can be run, resumed, inspected and corrected. Ports langgraph4j's class."""
+"""CompiledGraph: a graph that can be run, resumed, inspected and corrected.
+
+Ports langgraph4j's class.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast, final
@@ -26,103 +30,127 @@ from graphkit._values.state import AgentState
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError
 
 Input = Mapping[str, Any] | GraphResume | None
-"""What starts a run (a mapping, merged into the state) or resumes one (GraphResume, or None)."""
+"""Starts a run (a mapping, merged into the state) or resumes one (GraphResume, or None)."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _History:
+    """The history of a graph or of one of its nested graphs."""
+
+    program: Program
+    """The graph to which it belongs."""
+    saver: BaseCheckpointSaver
+    """Stores it."""
+    outer: Program | None
+    """The graph that contains the nested graph; None for the graph itself."""
 
 
 @final
 class CompiledGraph(JavaNames):
-    """A graph ready to run. May be used from any number of threads at once, on one thread id by one run at a time.
+    """A graph that can be run.
 
-    Every method that runs nodes raises what the engine raises: NodeExecutionError (the cause chained),
-    MaxIterationsError, GraphRunnerError; ThreadBusyError if another run holds the thread; and the saver's errors.
+    Several threads may use it at the same time. One thread id can have one run at a time.
+
+    Every method that runs nodes raises the errors of the engine: NodeExecutionError (with its
+    cause), MaxIterationsError and GraphRunnerError; ThreadBusyError if another run holds the
+    thread; and the errors of the saver.
     """
 
     def __init__(self, topology: Topology, config: CompileConfig) -> None:
         self.program = Program(topology, config)
-        """The graph and its options, as a run takes them."""
+        """The topology with its options."""
         self._running: dict[int, Run] = {}
-        """The runs under way, for `pause`."""
+        """The runs that have not ended, for `pause`."""
         if config.checkpoint_saver is not None and topology.schema.types:
             config.checkpoint_saver.register_types(*topology.schema.types)
 
     @property
     def topology(self) -> Topology:
-        """The checked picture of the graph."""
+        """The checked graph."""
         return self.program.topology
 
     @property
     def compile_config(self) -> CompileConfig:
-        """The options it was compiled with."""
+        """The options with which the graph was compiled."""
         return self.program.options
 
     # Running
 
     def invoke(self, input: Input, config: ConfigLike = None) -> AgentState | None:
-        """Run to the end or the next stop; returns the state there.
+        """Run the graph to the end or the next stop, and return the state there.
 
         Args:
-            input: a mapping starts a run: merged into the thread's latest state (or that of `checkpoint_id`).
-                GraphResume or None resumes: at the stored next node.
+            input: a mapping starts a run; it is merged into the latest state of the thread, or that
+                of `checkpoint_id`. GraphResume or None resumes the run at the stored next node.
             config: the thread, and options of this run.
         """
         final = self.invoke_final(input, config)
         return None if final is None else final.state
 
     def invoke_final(self, input: Input, config: ConfigLike = None) -> NodeOutput | InterruptionMetadata | None:
-        """As `invoke`, but returns the last output: InterruptionMetadata if the run stopped for a human."""
+        """As `invoke`, but return the last output: InterruptionMetadata if the run stopped for a human."""
         last = None
-        for last in self.stream(input, config):  # noqa: B007 - the last one is wanted
+        for last in self.stream(input, config):  # noqa: B007 - the last one is returned
             pass
         return last
 
     def stream(self, input: Input, config: ConfigLike = None) -> Iterator[NodeOutput]:
-        """Run, handing out START, each node and END as they are reached; InterruptionMetadata last if the run stopped.
+        """Run the graph, and yield START, each node and END as the run reaches them.
 
-        Nothing runs before the first item is asked for. Closing the iterator stops at the node boundary, with
-        everything saved. Before the last item is handed out, all is stored and the thread is free again.
+        If the run stops, the last output is InterruptionMetadata. The run starts when the caller
+        asks for the first output. Closing the iterator stops the run at a node boundary, with
+        everything stored. Before the run emits its last output, everything is stored and the thread
+        is released.
         """
         self._refuse_async()
-        run = self._run(input, config)
+        run = self._make_run(input, config)
         return Driver(run, active_runs=self._running).drive(run.steps())
 
     def stream_snapshots(self, input: Input, config: ConfigLike = None) -> Iterator[NodeOutput]:
-        """As `stream`, with a StateSnapshot for every checkpoint that was stored."""
+        """As `stream`, with a StateSnapshot for every stored checkpoint."""
         return self.stream(input, RunnableConfig.of(config).with_stream_mode(StreamMode.SNAPSHOTS))
 
     def resume(self, thread: str | ConfigLike = None, checkpoint_id: str | None = None) -> AgentState | None:
-        """Go on where a thread stands; returns the state at the end or the next stop.
+        """Continue a thread where its last run stopped; return the state at the end or the next stop.
 
         Args:
-            thread: its id, a config, or the run id of a run on it: where no thread of that id has checkpoints.
+            thread: its id, or a config. If no thread with that id has checkpoints: the run id of a
+                run on it.
             checkpoint_id: one of its checkpoints; None: the latest.
 
         Raises:
-            CheckpointNotFoundError: there is no such thread, run or checkpoint.
+            CheckpointNotFoundError: the thread, the run or the checkpoint does not exist.
         """
-        return self.invoke(None, self._address(thread, checkpoint_id))
+        return self.invoke(None, self._resolve_config(thread, checkpoint_id))
 
     def pause(self, thread: str | ConfigLike = None) -> int:
-        """Ask runs of this graph to stop at their next node boundary; returns how many were asked. Waits for none.
+        """Ask runs of this graph to stop at their next node boundary. Does not wait for them.
 
-        Such a run ends as at a declared stop before its next node, with `{"reason": "pause"}` as metadata; a resume
-        goes on. May be called from another thread, and from a signal handler.
+        Such a run ends as at a declared stop before its next node, with `{"reason": "pause"}` as
+        metadata, and can be resumed. Other threads and signal handlers may call this method.
 
         Args:
-            thread: of one thread; None: all that run in this process.
-        """
-        wanted = None if thread is None else self._address(thread, None).thread
-        asked = [run for run in self._running.copy().values() if wanted in (None, run.config.thread)]
-        for run in asked:
-            run.control.pause_requested = True
-        return len(asked)
+            thread: only the run of this thread; None: all runs in this process.
 
-    # Looking
+        Returns:
+            How many runs were asked.
+        """
+        thread_id = None if thread is None else self._resolve_config(thread, None).thread
+        paused = 0
+        for run in self._running.copy().values():
+            if thread_id is None or run.config.thread == thread_id:
+                run.control.pause_requested = True
+                paused += 1
+        return paused
+
+    # Inspecting
 
     def state_of(self, config: ConfigLike = None) -> StateSnapshot | None:
-        """The snapshot of the checkpoint that the config names, or of the latest; None if there is none."""
-        at = RunnableConfig.of(config)
-        checkpoint = self._at(at)[1].get(at)
-        return None if checkpoint is None else self._snapshot(at, checkpoint)
+        """Return the snapshot of the checkpoint that the config names, or of the latest; None if there is none."""
+        config = RunnableConfig.of(config)
+        checkpoint = self._find_history(config).saver.get(config)
+        return None if checkpoint is None else self._make_snapshot(config, checkpoint)
 
     def get_state(self, config: ConfigLike = None) -> StateSnapshot:
         """As `state_of`.
@@ -130,15 +158,16 @@ class CompiledGraph(JavaNames):
         Raises:
             CheckpointNotFoundError: there is none.
         """
-        return _found(self.state_of(config), config)
+        return _require_snapshot(self.state_of(config), config)
 
     def get_state_history(self, config: ConfigLike = None) -> Sequence[StateSnapshot]:
-        """The snapshots of a thread, newest first; empty for an unknown thread. States are decoded when looked at."""
-        at = RunnableConfig.of(config)
-        return [self._snapshot(at, checkpoint) for checkpoint in self._at(at)[1].list(at)]
+        """Return the snapshots of a thread, newest first; empty for an unknown thread. States are decoded on access."""
+        config = RunnableConfig.of(config)
+        checkpoints = self._find_history(config).saver.list(config)
+        return [self._make_snapshot(config, checkpoint) for checkpoint in checkpoints]
 
     def last_state_of(self, config: ConfigLike = None) -> StateSnapshot | None:
-        """The latest snapshot of the thread, whatever checkpoint the config names; None if there is none."""
+        """Return the latest snapshot of the thread, even if the config names a checkpoint; None if there is none."""
         return self.state_of(RunnableConfig.of(config).with_check_point_id(None))
 
     # Correcting
@@ -151,33 +180,35 @@ class CompiledGraph(JavaNames):
         *,
         goto: str | None = None,
     ) -> RunnableConfig:
-        """Append a checkpoint with values merged into the state of the one that the config names, or the latest.
+        """Append a checkpoint with values merged into the state of an earlier one.
 
-        History is never rewritten: the new checkpoint is a child, and the thread's latest. Resume to go on from it.
+        The history is not rewritten: the new checkpoint is a child of the earlier one, and the
+        latest of the thread. A resume continues from it.
 
         Args:
-            config: the thread, and the checkpoint to start from.
+            config: the thread, and the checkpoint to start from; without one, the latest.
             values: merged through the channels.
-            as_node: as if this node had returned the values: the next node is where its edge leads. It does not run.
-            goto: the next node, outright. Without either, node, next node and what waits there stay.
+            as_node: take the edge of this node, as if it had returned the values. It does not run.
+            goto: the next node. Without `as_node` and `goto`, the node, the next node and the
+                pending interrupts stay as they are.
 
         Returns:
             The config of the new checkpoint.
 
         Raises:
-            CheckpointNotFoundError: there is no such checkpoint.
+            CheckpointNotFoundError: the checkpoint does not exist.
             GraphRunnerError: as_node or goto is not in the graph, or both are given.
             ThreadBusyError: the thread is running.
         """
-        driver, update = self._update(config, values, as_node, goto)
-        list(driver.drive(update.steps()))  # an update hands out nothing
+        driver, update = self._make_update(config, values, as_node, goto)
+        list(driver.drive(update.steps()))  # an update emits no output
         return driver.result  # type: ignore[no-any-return]
 
     def set_max_iterations(self, max_iterations: int) -> None:
         """Change how many nodes one run of this graph may execute.
 
         Raises:
-            ValueError: below one.
+            ValueError: the number is below one.
         """
         self.program = self.program.with_options(self.compile_config.replace(max_iterations=max_iterations))
 
@@ -191,17 +222,22 @@ class CompiledGraph(JavaNames):
         *,
         path: Sequence[str] = (),
     ) -> GraphRepresentation:
-        """The graph as text, merged subgraphs taken apart.
+        """Draw the graph as text, with the nodes of inlined subgraphs.
 
         Args:
             type: MERMAID or PLANTUML.
-            title: None leaves it out.
-            print_conditional_edges: show what decides, too, and not only where it may lead.
-            path: the ids that a run passed, in order, to be drawn over it: `[s.node for s in reversed(history)]`.
+            title: None: no title.
+            print_conditional_edges: whether a condition is a shape of its own; otherwise only its
+                targets are shown.
+            path: the ids that a run passed, in order, to highlight:
+                `[s.node for s in reversed(history)]`.
+
+        Raises:
+            ValueError: the type is unknown.
         """
         return draw(self.topology, type, title, print_conditional_edges, path=path)
 
-    # Async twins
+    # Async methods
 
     async def ainvoke(self, input: Input, config: ConfigLike = None) -> AgentState | None:
         """As `invoke`. Synchronous nodes run in a thread."""
@@ -217,7 +253,7 @@ class CompiledGraph(JavaNames):
 
     def astream(self, input: Input, config: ConfigLike = None) -> AsyncIterator[NodeOutput]:
         """As `stream`."""
-        run = self._run(input, config)
+        run = self._make_run(input, config)
         return Driver(run, active_runs=self._running).adrive(run.steps())
 
     def astream_snapshots(self, input: Input, config: ConfigLike = None) -> AsyncIterator[NodeOutput]:
@@ -228,22 +264,24 @@ class CompiledGraph(JavaNames):
         """As `resume`."""
         import asyncio
 
-        return await self.ainvoke(None, await asyncio.to_thread(self._address, thread, checkpoint_id))
+        config = await asyncio.to_thread(self._resolve_config, thread, checkpoint_id)
+        return await self.ainvoke(None, config)
 
     async def astate_of(self, config: ConfigLike = None) -> StateSnapshot | None:
         """As `state_of`."""
-        at = RunnableConfig.of(config)
-        checkpoint = await self._at(at)[1].aget(at)
-        return None if checkpoint is None else self._snapshot(at, checkpoint)
+        config = RunnableConfig.of(config)
+        checkpoint = await self._find_history(config).saver.aget(config)
+        return None if checkpoint is None else self._make_snapshot(config, checkpoint)
 
     async def aget_state(self, config: ConfigLike = None) -> StateSnapshot:
         """As `get_state`."""
-        return _found(await self.astate_of(config), config)
+        return _require_snapshot(await self.astate_of(config), config)
 
     async def aget_state_history(self, config: ConfigLike = None) -> Sequence[StateSnapshot]:
         """As `get_state_history`."""
-        at = RunnableConfig.of(config)
-        return [self._snapshot(at, checkpoint) for checkpoint in await self._at(at)[1].alist(at)]
+        config = RunnableConfig.of(config)
+        checkpoints = await self._find_history(config).saver.alist(config)
+        return [self._make_snapshot(config, checkpoint) for checkpoint in checkpoints]
 
     async def alast_state_of(self, config: ConfigLike = None) -> StateSnapshot | None:
         """As `last_state_of`."""
@@ -258,55 +296,78 @@ class CompiledGraph(JavaNames):
         goto: str | None = None,
     ) -> RunnableConfig:
         """As `update_state`."""
-        driver, update = self._update(config, values, as_node, goto)
+        driver, update = self._make_update(config, values, as_node, goto)
         [output async for output in driver.adrive(update.steps())]
         return driver.result  # type: ignore[no-any-return]
 
-    # Parts
+    # Helpers
 
-    def _run(self, input: Input, config: ConfigLike) -> Run:
-        at = RunnableConfig.of(config)
-        warn_of_default_thread(self.compile_config.saver, at)
-        return Run(self.program, at, _given(input))
+    def _make_run(self, input: Input, config: ConfigLike) -> Run:
+        config = RunnableConfig.of(config)
+        warn_of_default_thread(self.compile_config.saver, config)
+        return Run(self.program, config, _parse_input(input))
 
-    def _update(
-        self, config: ConfigLike, values: Mapping[str, Any] | None, as_node: str | None, goto: str | None
+    def _make_update(
+        self,
+        config: ConfigLike,
+        values: Mapping[str, Any] | None,
+        as_node: str | None,
+        goto: str | None,
     ) -> tuple[Driver, Update]:
-        at = RunnableConfig.of(config)
-        program, saver, around = self._at(at)
-        outer_channels = () if around is None else around.topology.schema.channels
-        update = Update(program, at, saver, values=values, as_node=as_node, goto=goto, outer_channels=outer_channels)
+        config = RunnableConfig.of(config)
+        history = self._find_history(config)
+        outer_channels = () if history.outer is None else history.outer.topology.schema.channels
+        update = Update(
+            history.program,
+            config,
+            history.saver,
+            values=values,
+            as_node=as_node,
+            goto=goto,
+            outer_channels=outer_channels,
+        )
         return Driver(update, runs_nodes=False), update
 
-    def _at(self, config: RunnableConfig) -> tuple[Program, BaseCheckpointSaver, Program | None]:
-        """The graph whose history a config names, where that is kept, and the graph around it."""
+    def _find_history(self, config: RunnableConfig) -> _History:
+        """Return the history that a config names.
+
+        Raises:
+            CheckpointerConfigurationError: the graph has no saver.
+            GraphRunnerError: the graph has no subgraph with this namespace.
+        """
         saver = self.compile_config.saver
         if saver is None:
             raise CheckpointerConfigurationError("no saver is configured: compile the graph with checkpoint_saver=...")
         programs = subgraph.find_programs(self.program, config.checkpoint_ns)
         if programs is None:
             raise GraphRunnerError(f"the graph has no subgraph at checkpoint_ns={config.checkpoint_ns!r}")
+
+        # A nested graph uses the saver of its outer graph unless it has its own.
         for program in programs[1:]:
             saver = program.options.checkpoint_saver or saver
-        return programs[-1], saver, programs[-2] if len(programs) > 1 else None
+        outer = programs[-2] if len(programs) > 1 else None
+        return _History(program=programs[-1], saver=saver, outer=outer)
 
-    def _address(self, thread: str | ConfigLike, checkpoint_id: str | None) -> RunnableConfig:
-        at = RunnableConfig(thread) if isinstance(thread, str) else RunnableConfig.of(thread)
+    def _resolve_config(self, thread: str | ConfigLike, checkpoint_id: str | None) -> RunnableConfig:
+        """Return the config of a thread, from a config, a thread id, or the run id of a run on it."""
+        config = RunnableConfig(thread) if isinstance(thread, str) else RunnableConfig.of(thread)
         saver = self.compile_config.saver
-        if isinstance(thread, str) and saver is not None and saver.get(at) is None:
-            at = _thread_of_run(saver, thread) or at
-        return at if checkpoint_id is None else at.with_check_point_id(checkpoint_id)
+        if isinstance(thread, str) and saver is not None and saver.get(config) is None:
+            config = _find_thread_of_run(saver, thread) or config
+        return config if checkpoint_id is None else config.with_check_point_id(checkpoint_id)
 
-    def _snapshot(self, config: RunnableConfig, checkpoint: Checkpoint) -> StateSnapshot:
-        return StateSnapshot(checkpoint, config, partial(self._shown, config, checkpoint), self._waiting)
+    def _make_snapshot(self, config: RunnableConfig, checkpoint: Checkpoint) -> StateSnapshot:
+        read_state = partial(self._read_state, config, checkpoint)
+        return StateSnapshot(checkpoint, config, read_state, self._find_waiting_interrupts)
 
-    def _shown(self, config: RunnableConfig, checkpoint: Checkpoint, _stored: Any) -> AgentState:
-        cursor = GraphCursor(self._at(config)[0], config, None)
+    def _read_state(self, config: RunnableConfig, checkpoint: Checkpoint, _stored: Any) -> AgentState:
+        """Return the state of a checkpoint as nodes would receive it, migrated and with its state class."""
+        cursor = GraphCursor(self._find_history(config).program, config, None)
         cursor.move_to_checkpoint(checkpoint)
         return cursor.schema.state_factory(cursor.data)
 
-    def _waiting(self, config: RunnableConfig) -> Sequence[WaitingInterrupt]:
-        return waiting_interrupts(config, self._at(config)[1].get_writes(config))
+    def _find_waiting_interrupts(self, config: RunnableConfig) -> Sequence[WaitingInterrupt]:
+        return waiting_interrupts(config, self._find_history(config).saver.get_writes(config))
 
     def _refuse_async(self) -> None:
         if self.topology.asynchronous:
@@ -337,25 +398,25 @@ class CompiledGraph(JavaNames):
         return self.compile_config
 
 
-def _given(given: Any) -> Mapping[str, Any] | GraphResume:
-    if given is None:
+def _parse_input(input: Any) -> Mapping[str, Any] | GraphResume:
+    if input is None:
         return GraphResume()
-    if isinstance(given, GraphResume) or is_update(given):
-        return cast("Mapping[str, Any] | GraphResume", given)
+    if isinstance(input, GraphResume) or is_update(input):
+        return cast("Mapping[str, Any] | GraphResume", input)
     raise GraphRunnerError(
-        f"a run starts with a mapping or resumes with a GraphResume or None, not with {type(given).__name__}"
+        f"a run starts with a mapping or resumes with a GraphResume or None, not with {type(input).__name__}"
     )
 
 
-def _thread_of_run(saver: BaseCheckpointSaver, run_id: str) -> RunnableConfig | None:
+def _find_thread_of_run(saver: BaseCheckpointSaver, run_id: str) -> RunnableConfig | None:
     try:
         found = saver.search({"run_id": run_id}, limit=1)
-    except CheckpointerConfigurationError:  # it cannot list its threads, so it was a thread id after all
+    except CheckpointerConfigurationError:  # the saver cannot list its threads, so this was a thread id
         return None
     return RunnableConfig(found[0].thread_id) if found else None
 
 
-def _found(snapshot: StateSnapshot | None, config: ConfigLike) -> StateSnapshot:
+def _require_snapshot(snapshot: StateSnapshot | None, config: ConfigLike) -> StateSnapshot:
     if snapshot is None:
         raise checkpoint_not_found(RunnableConfig.of(config))
     return snapshot

@@ -18,82 +18,91 @@ if TYPE_CHECKING:
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CompileConfig:
-    """How a graph is run. Immutable; checked when it is made, node names when a graph is compiled with it."""
+    """The options of a compiled graph. Immutable.
+
+    Values are checked when the object is created; node names are checked by `compile`.
+    """
 
     checkpoint_saver: BaseCheckpointSaver | None = None
-    """Where the state goes after every step; without one a run can stop for a human, but not be resumed."""
+    """Stores the state after every step. Without a saver a run can stop for a human, but not be resumed."""
     interrupt_before: Collection[str] = ()
     """Stop for a human before these nodes."""
     interrupt_after: Collection[str] = ()
     """Stop for a human after these nodes."""
     interrupt_before_edge: bool = False
-    """Under `interrupt_after`, stop before the outgoing edge is evaluated, so that the answer can steer it."""
+    """With `interrupt_after`, stop before the outgoing edge is evaluated, so that the answer can affect it."""
     release_thread: bool = False
-    """When a run reaches END, end the thread's history too (`saver.release`)."""
+    """When a run reaches END, release the history of the thread (`saver.release`)."""
     checkpoint_interval: int = 1
-    """Save after every n-th node; START, stops, failures and the end are always saved. 0: no checkpoints."""
+    """Store a checkpoint after every n-th node; START, stops, failures and the end are always stored. 0: never."""
     max_iterations: int = 1000
     """How many nodes one run may execute."""
     graph_id: str | None = None
-    """A name for the graph, for people."""
+    """A name of the graph, for people."""
     checkpoint_when: Callable[..., bool] | None = None
-    """Save after the nodes for which this says so, instead of after every n-th: called with (node_id, state), or
-    (node_id, state, step); see `graphkit.when`. START, stops, failures and the end are always saved."""
+    """Store a checkpoint after the nodes for which this returns True, instead of after every n-th node.
+    Called with (node_id, state) or (node_id, state, step); see `graphkit.when`. START, stops, failures
+    and the end are always stored."""
     preserve: bool = True
-    """Keep a thread after its run has ended well; False deletes it then."""
+    """Keep a thread after its run has ended successfully; False: delete it."""
     on_save_error: Literal["raise", "warn"] = "raise"
-    """What becomes of a run whose state cannot be stored: it fails, or goes on and a warning is logged."""
+    """What a run does if its state cannot be stored: fail, or log a warning and continue."""
     durability: Literal["sync", "async", "exit"] = "sync"
-    """When a step is stored: before the next begins; in the background, in order, before the run's last item is handed
-    out; or only when the run stands still."""
+    """When a step is stored. "sync": before the next step begins. "async": in the background, in order,
+    and before the run emits its last output. "exit": only when the run stops or ends."""
     observers: Observer | str | Iterable[Observer | str | None] | None = ()
-    """Who is told what a run does: callables that take an Event, or names of registered ones."""
+    """Receive the events of runs: callables that take an Event, or names of registered observers."""
     executor: Executor | None = None
     """Where the branches of forks and the items of maps run; None: on threads."""
     retry: RetryPolicy | None = None
-    """For nodes without a policy of their own."""
+    """The policy of nodes without one of their own."""
     timeout: float | None = None
-    """Seconds an attempt of a node may take, for nodes without a timeout of their own."""
+    """Seconds for one attempt, for nodes without a timeout of their own."""
     migrations: Sequence[Callable[[dict[str, Any]], Mapping[str, Any]]] = ()
-    """What turns a state of schema version n into one of n + 1, for each n from 0; states that are stored are of the
-    version after the last. Append to it, and never take one out."""
+    """Functions that turn a state of schema version n into one of version n + 1, for each n from 0. The
+    number of migrations is the current version. Append to the list; never remove a migration."""
 
     def __post_init__(self) -> None:
-        for name in ("interrupt_before", "interrupt_after"):
-            value = getattr(self, name)
-            object.__setattr__(self, name, _ids((value,) if isinstance(value, str) else value))
-        for name, values in (("on_save_error", ("raise", "warn")), ("durability", ("sync", "async", "exit"))):
-            if getattr(self, name) not in values:
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, values))}, not {getattr(self, name)!r}")
+        # The dataclass is frozen, so normalized values are set past its own __setattr__.
+        object.__setattr__(self, "interrupt_before", _parse_node_ids(self.interrupt_before))
+        object.__setattr__(self, "interrupt_after", _parse_node_ids(self.interrupt_after))
+
+        _check_choice("on_save_error", self.on_save_error, ("raise", "warn"))
+        _check_choice("durability", self.durability, ("sync", "async", "exit"))
         if self.release_thread and not self.preserve:
             raise ValueError("release_thread keeps the history that preserve=False deletes: choose one")
+
         if self.timeout is not None and self.timeout <= 0:
             raise ValueError(f"timeout must be above 0 seconds, not {self.timeout}")
         if self.checkpoint_when is not None and not callable(self.checkpoint_when):
             raise TypeError(f"checkpoint_when must be callable, not {self.checkpoint_when!r}; see graphkit.when")
+
         object.__setattr__(self, "migrations", tuple(self.migrations))
-        object.__setattr__(self, "observers", _observers(self.observers))
+        object.__setattr__(self, "observers", _parse_observers(self.observers))
+
         if self.max_iterations <= 0:
             raise ValueError(f"max_iterations must be at least 1, not {self.max_iterations}")
         if self.checkpoint_interval < 0:
             raise ValueError(f"checkpoint_interval must be 0 (off) or more, not {self.checkpoint_interval}")
-        if self.checkpoint_saver is not None and not isinstance(self.checkpoint_saver, BaseCheckpointSaver):
+
+        saver = self.checkpoint_saver
+        if saver is not None and not isinstance(saver, BaseCheckpointSaver):
             raise CheckpointerConfigurationError(
-                f"checkpoint_saver must be a BaseCheckpointSaver, not {type(self.checkpoint_saver).__name__}"
+                f"checkpoint_saver must be a BaseCheckpointSaver, not {type(saver).__name__}"
             )
 
     @property
     def saver(self) -> BaseCheckpointSaver | None:
-        """The saver that runs use: None too when checkpointing is off."""
+        """The saver that runs use; None without one or if `checkpoint_interval` is 0."""
         return self.checkpoint_saver if self.checkpoint_interval else None
 
     def replace(self, **changes: Any) -> CompileConfig:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
     @staticmethod
     def builder(config: CompileConfig | None = None) -> CompileConfigBuilder:
-        """Java's way to make one, optionally starting from another."""
+        """Return a builder, as in Java, optionally starting from another config."""
         return CompileConfigBuilder(config)
 
     # Java names
@@ -119,22 +128,30 @@ class CompileConfig:
         return self.graph_id
 
 
-def _ids(names: Iterable[Any]) -> tuple[Any, ...]:
-    # A member of a StrEnum becomes its text, as it does where nodes are added.
-    return tuple(dict.fromkeys(str.__str__(name) if isinstance(name, str) else name for name in names))
+def _parse_node_ids(names: str | Iterable[Any]) -> tuple[Any, ...]:
+    """Return node ids without repetitions; a member of a StrEnum becomes its text, as in `add_node`."""
+    if isinstance(names, str):
+        names = (names,)
+    node_ids = [str.__str__(name) if isinstance(name, str) else name for name in names]
+    return tuple(dict.fromkeys(node_ids))
 
 
-def _observers(given: Any) -> tuple[Observer, ...]:
-    if isinstance(given, tuple) and not given:
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
+
+
+def _parse_observers(observers: Any) -> tuple[Observer, ...]:
+    if isinstance(observers, tuple) and not observers:
         return ()
     from graphkit._plan.observers import observers_of  # which imports logging, and few graphs have observers
 
-    return observers_of(given)
+    return observers_of(observers)
 
 
 @final
 class CompileConfigBuilder:
-    """Java's builder for a CompileConfig; Python callers pass keywords instead."""
+    """Java's builder for a CompileConfig; Python callers pass keywords."""
 
     def __init__(self, config: CompileConfig | None = None) -> None:
         self._config = config or CompileConfig()

@@ -39,6 +39,10 @@ class MemorySaver(BaseCheckpointSaver):
     One lock guards it all; nothing is slow enough under it to be worth a second one.
     """
 
+    refuses_unstorable_values = True
+    isolates_values = True
+    waits_for_runs = True
+
     def __init__(self, *, lock_timeout: float = 10.0) -> None:
         """Make an empty store.
 

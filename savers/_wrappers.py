@@ -9,10 +9,23 @@ import functools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, Tag, WaitingInterrupt
-from graphkit.abc import BaseCheckpointSaver, Change, ConfigLike, HasVersions, ThreadLike, Watch
+from graphkit.abc import (
+    BaseCheckpointSaver,
+    Change,
+    ConfigLike,
+    HasVersions,
+    Progress,
+    RepairReport,
+    SupportsCompact,
+    SupportsRepair,
+    SupportsVerify,
+    ThreadLike,
+    VerifyReport,
+    Watch,
+)
 from graphkit.errors import CheckpointerConfigurationError
 
 
@@ -25,9 +38,13 @@ class SaverWrapper(BaseCheckpointSaver):
     """
 
     def __new__(cls, delegate: BaseCheckpointSaver, *_args: Any, **_options: Any) -> Self:
-        """Make a wrapper that has versions if the delegate has them."""
-        has_versions = isinstance(delegate, HasVersions) and not issubclass(cls, HasVersions)
-        return super().__new__(_with_versions(cls) if has_versions else cls)
+        """Make a wrapper that has the versions and the capabilities of the delegate."""
+        missing = tuple(
+            mixin
+            for capability, mixin in _MIXINS.items()
+            if isinstance(delegate, capability) and not issubclass(cls, capability)
+        )
+        return super().__new__(_with_mixins(cls, missing) if missing else cls)
 
     def __init__(self, delegate: BaseCheckpointSaver) -> None:
         """Wrap a saver."""
@@ -61,6 +78,30 @@ class SaverWrapper(BaseCheckpointSaver):
     @property
     def is_durable(self) -> bool:
         return self.delegate.is_durable
+
+    @property
+    def isolates_values(self) -> bool:
+        return self.delegate.isolates_values
+
+    @property
+    def lists_namespaces(self) -> bool:
+        return self.delegate.lists_namespaces
+
+    @property
+    def lists_threads(self) -> bool:
+        return self.delegate.lists_threads
+
+    @property
+    def measures_size(self) -> bool:
+        return self.delegate.measures_size
+
+    @property
+    def refuses_unstorable_values(self) -> bool:
+        return self.delegate.refuses_unstorable_values
+
+    @property
+    def waits_for_runs(self) -> bool:
+        return self.delegate.waits_for_runs
 
     def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
         return self.delegate.namespaces(thread)
@@ -278,12 +319,54 @@ def _spellings_of(method: Callable[..., Any]) -> Sequence[str]:
     return [name for name in dir(BaseCheckpointSaver) if getattr(BaseCheckpointSaver, name) is method]
 
 
+class _VerifyMixin:
+    """Forwards `verify`."""
+
+    delegate: Any
+
+    def verify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> VerifyReport:
+        """Check everything that the wrapped saver has stored; see `SupportsVerify`."""
+        return self.delegate.verify(thread, progress=progress)  # type: ignore[no-any-return]
+
+
+class _RepairMixin:
+    """Forwards `repair`."""
+
+    delegate: Any
+
+    def repair(
+        self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None
+    ) -> RepairReport:
+        """Make damaged threads of the wrapped saver readable; see `SupportsRepair`."""
+        return self.delegate.repair(thread, dry_run=dry_run, progress=progress)  # type: ignore[no-any-return]
+
+
+class _CompactMixin:
+    """Forwards `compact`."""
+
+    delegate: Any
+
+    def compact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
+        """Free space in the wrapped saver; see `SupportsCompact`."""
+        return self.delegate.compact(thread, progress=progress)  # type: ignore[no-any-return]
+
+
+_MIXINS: Final[Mapping[type, type]] = {
+    HasVersions: VersionedSaverWrapper,
+    SupportsVerify: _VerifyMixin,
+    SupportsRepair: _RepairMixin,
+    SupportsCompact: _CompactMixin,
+}
+"""The class that forwards the methods of each capability."""
+
+
 @functools.cache
-def _with_versions(cls: type[Any]) -> type[Any]:
-    """The same class, with versions; a subclass goes by the same name."""
-    if cls is SaverWrapper:
+def _with_mixins(cls: type[Any], mixins: tuple[type, ...]) -> type[Any]:
+    """Make a subclass of a wrapper class with more capabilities; it keeps the name of the class."""
+    bases = mixins if VersionedSaverWrapper in mixins and cls is SaverWrapper else (cls, *mixins)
+    if bases == (VersionedSaverWrapper,):
         return VersionedSaverWrapper
-    return type(cls.__name__, (cls, VersionedSaverWrapper), {"__module__": cls.__module__, "__doc__": cls.__doc__})
+    return type(cls.__name__, bases, {"__module__": cls.__module__, "__doc__": cls.__doc__})
 
 
 class ValidatingSaver(SaverWrapper):

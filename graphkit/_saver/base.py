@@ -18,6 +18,7 @@ from graphkit._records.config import THREAD_ID_DEFAULT, ConfigLike, RunnableConf
 from graphkit._records.output import CheckpointInfo, HistorySummary, InterruptionMetadata, WaitingInterrupt
 from graphkit._saver.retention import Retention
 from graphkit._saver.run_lock import HeldRunLock, find_held_lock, locks_held_by_runs
+from graphkit._saver.thread_id import ThreadLike, resolve_thread_id
 from graphkit._saver.watch import Change, PollingWatch, Watch
 from graphkit._saver.writes import (
     LatestCheckpoint,
@@ -45,16 +46,8 @@ from graphkit.errors import (
 P = ParamSpec("P")
 T = TypeVar("T")
 
-ThreadLike = str | RunnableConfig | Mapping[str, Any] | None
-"""A thread: its id, or a config that names it."""
-
 _WRITES: Final = "graphkit:writes"
 _TAGS: Final = "graphkit:tags"
-
-
-def resolve_thread_id(thread: ThreadLike) -> str:
-    """The thread id of an id or a config; None is the default thread."""
-    return thread if isinstance(thread, str) else RunnableConfig.of(thread).thread
 
 
 class BaseCheckpointSaver(JavaNames, abc.ABC):
@@ -106,6 +99,46 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     @property
     def is_durable(self) -> bool:
         """Whether the checkpoints outlive this process. A run without a thread id on such a saver emits a warning."""
+        return False
+
+    # Capabilities, see `graphkit._saver.capabilities`. The contract suite tests what a saver declares.
+
+    @property
+    def lists_threads(self) -> bool:
+        """Whether `threads` works, and with it what reads all threads. By default, whether it is overridden."""
+        return type(self).threads is not BaseCheckpointSaver.threads
+
+    @property
+    def lists_namespaces(self) -> bool:
+        """Whether `namespaces` finds every namespace. By default, whether it is overridden."""
+        return type(self).namespaces is not BaseCheckpointSaver.namespaces
+
+    @property
+    def measures_size(self) -> bool:
+        """Whether `size` works. By default, whether it is overridden."""
+        return type(self).size is not BaseCheckpointSaver.size
+
+    @property
+    def refuses_unstorable_values(self) -> bool:
+        """Whether `put` and `put_writes` refuse values that graphkit's codec cannot store, and change nothing.
+
+        Such a saver raises a `CheckpointSerializationError` that names the path of the value, even if it could keep
+        the value itself. Therefore a graph that works with it works with every saver. False unless declared.
+        """
+        return False
+
+    @property
+    def isolates_values(self) -> bool:
+        """Whether the saver shares no mutable object of the application with its callers.
+
+        Such a saver copies these objects when it stores them, and again when it returns them; a saver that stores
+        bytes does so by nature. False unless declared.
+        """
+        return False
+
+    @property
+    def waits_for_runs(self) -> bool:
+        """Whether `release`, `delete` and `copy` wait for the run that holds the thread. False unless declared."""
         return False
 
     def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
@@ -348,10 +381,9 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             CheckpointerConfigurationError: there may be more than this saver can name.
         """
         found: dict[str, Sequence[_Whole]] = {}
-        can_list = type(self).namespaces is not BaseCheckpointSaver.namespaces
         for namespace in self.namespaces(thread_id):
             history = [*_whole_history(self, RunnableConfig(thread_id, checkpoint_ns=namespace))]
-            if not can_list and is_fork(history[-1].checkpoint.next_node_id):
+            if not self.lists_namespaces and is_fork(history[-1].checkpoint.next_node_id):
                 raise CheckpointerConfigurationError(
                     f"{type(self).__name__} cannot prune a thread whose run stands before a fork: the branches may "
                     f"have histories that namespaces() does not find. Let the run go past the fork, or override "

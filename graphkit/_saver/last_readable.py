@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from logging import getLogger
-from typing import Any, Final
+from typing import Final
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
-from graphkit._saver.base import BaseCheckpointSaver, ThreadLike, resolve_thread_id
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.capabilities import SupportsRepair
+from graphkit._saver.thread_id import ThreadLike, resolve_thread_id
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError
 
 _LOGGER: Final = getLogger("graphkit.recovery")
@@ -50,9 +51,8 @@ def _read(saver: BaseCheckpointSaver, at: RunnableConfig) -> Checkpoint | None:
 
 def _behind(saver: BaseCheckpointSaver, at: RunnableConfig, damage: CheckpointCorruptionError) -> Checkpoint:
     _LOGGER.warning("thread %r: %s", at.thread, damage)
-    repair = _repair_of(saver)
-    if repair is not None:
-        for lost in repair(at.thread).lost:
+    if isinstance(saver, SupportsRepair):
+        for lost in saver.repair(at.thread).lost:
             _LOGGER.warning("thread %r: checkpoint %s is lost: %s", at.thread, lost.checkpoint_id, lost.reason)
     for info in saver.history(at):
         try:
@@ -65,13 +65,3 @@ def _behind(saver: BaseCheckpointSaver, at: RunnableConfig, damage: CheckpointCo
             _LOGGER.warning("thread %r: the newest checkpoint that reads is %s, after node %r", *place)
             return good
     raise damage
-
-
-def _repair_of(saver: Any) -> Callable[[str], Any] | None:
-    """The saver's own way to repair a thread, or that of the one it wraps."""
-    while saver is not None:
-        repair = getattr(saver, "repair", None)
-        if callable(repair):
-            return repair  # type: ignore[no-any-return]
-        saver = getattr(saver, "delegate", None)
-    return None

@@ -10,8 +10,9 @@ from graphkit._compiled import CompiledGraph
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import GraphResume
-from graphkit._saver.base import BaseCheckpointSaver, ThreadLike, public_metadata, resolve_thread_id, run_in_thread
+from graphkit._saver.base import BaseCheckpointSaver, public_metadata, run_in_thread
 from graphkit._saver.last_readable import last_good
+from graphkit._saver.thread_id import ThreadLike, resolve_thread_id
 from graphkit._saver.writes import well_formed_writes
 from graphkit._values.state import AgentState
 from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError

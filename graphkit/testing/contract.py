@@ -38,8 +38,6 @@ class SaverContract(
             def reopen(self, saver):
                 return MySaver(saver.url)
 
-            test_size = None  # the server does not tell
-
     Hooks, of which only the first must be overridden:
 
     * `make_saver()`: a saver on a new, empty store.
@@ -48,8 +46,11 @@ class SaverContract(
     * `plant(saver, config, checkpoint)`: writes a checkpoint as the newest, behind the saver's back.
     * `peek(saver, config)`: the states of a history, newest first, read behind the saver's back.
 
-    Tests that need `plant` or `peek` are skipped without them, as are those of versions for a saver that keeps none.
+    Tests that need `plant` or `peek` are skipped without them. Tests of a capability are skipped if the saver does not
+    declare it, and the reason names the capability: versions (the saver is a `HasVersions`), and the properties
+    `isolates_values`, `lists_namespaces`, `lists_threads`, `measures_size`, `refuses_unstorable_values` and
+    `waits_for_runs` of `BaseCheckpointSaver`. A saver that declares a capability without having it fails.
 
-    A promise that a saver cannot keep is struck out by name (`test_size = None`), where a reader will see it. Tests
-    that a later graphkit adds run without being asked for.
+    Tests that a later graphkit adds run without a change of the subclass. A test can be removed by name
+    (`test_any_string_is_a_thread_id = None`), where readers of the subclass see it.
     """

@@ -7,10 +7,12 @@ import inspect
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from functools import partial
-from typing import Any, NamedTuple, Self
+from functools import cache, partial
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, Self
 
 from graphkit._saver.base import BaseCheckpointSaver, HasVersions
+from graphkit._saver.capabilities import QUALITIES, SupportsCompact, SupportsRepair, SupportsVerify
 
 
 class Call(NamedTuple):
@@ -39,7 +41,9 @@ class _Act:
 
 
 def _forwarding(cls: type[Any]) -> type[Any]:
-    """Give a class each public method of the contracts it derives from, noted and scripted."""
+    """Give a class each public method of the contracts it derives from, noted and scripted; and the qualities."""
+    for quality in QUALITIES:
+        setattr(cls, quality, property(attrgetter(f"delegate.{quality}")))
     for name, method in inspect.getmembers(cls, inspect.isfunction):
         if not name.startswith("_") and name not in vars(cls) and name not in _OWN:
             # A Java name is an alias: the function knows its own.
@@ -88,8 +92,9 @@ class ScriptedSaver(BaseCheckpointSaver):
     """
 
     def __new__(cls, delegate: BaseCheckpointSaver, **_options: Any) -> Self:
-        """Make one that has versions if the delegate has them."""
-        return super().__new__(_ScriptedVersions if isinstance(delegate, HasVersions) else cls)  # type: ignore[return-value]
+        """Make one that has the versions and the capabilities of the delegate."""
+        extras = tuple(extra for extra in _EXTRAS if isinstance(delegate, extra) and not issubclass(cls, extra))
+        return super().__new__(_with_methods_of(cls, extras) if extras else cls)
 
     def __init__(self, delegate: BaseCheckpointSaver, *, sleep: Callable[[float], object] = time.sleep) -> None:
         """Wrap a saver.
@@ -151,9 +156,14 @@ class ScriptedSaver(BaseCheckpointSaver):
         return [act.act for act in due if act.late]
 
 
-@_forwarding
-class _ScriptedVersions(ScriptedSaver, HasVersions):
-    """A ScriptedSaver around a saver with versions."""
+_EXTRAS: Final[tuple[type[Any], ...]] = (HasVersions, SupportsVerify, SupportsRepair, SupportsCompact)
+"""What some delegates have beyond the contract of every saver."""
+
+
+@cache
+def _with_methods_of(cls: type[Any], extras: tuple[type, ...]) -> type[Any]:
+    """Make a subclass of a ScriptedSaver that forwards more methods."""
+    return _forwarding(type(cls.__name__, (cls, *extras), {"__module__": cls.__module__, "__doc__": cls.__doc__}))
 
 
 _CONTRACT = frozenset(dir(BaseCheckpointSaver)) | frozenset(dir(HasVersions))

@@ -94,6 +94,13 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     docs/format.md specifies the bytes.
     """
 
+    isolates_values = True
+    waits_for_runs = True
+
+    @property
+    def refuses_unstorable_values(self) -> bool:
+        return self._serializer is None
+
     def __init__(
         self,
         base_directory: str | os.PathLike[str],

@@ -79,6 +79,8 @@ def reopened(name):
 
 
 class Reopening(BaseCheckpointSaver, HasVersions):
+    isolates_values = refuses_unstorable_values = waits_for_runs = True
+
     def __init__(self, base_directory, fsync="never"):
         self.base_directory, self.fsync = base_directory, fsync
         self.types = ()

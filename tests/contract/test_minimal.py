@@ -63,35 +63,6 @@ class TestFourMethods(SaverContract):
     def make_saver(self):
         return FourMethods()
 
-    # The four know no other namespaces than those of embedded graphs.
-    test_namespaces_are_those_that_hold_checkpoints = None
-    test_delete_removes_every_namespace = None
-    test_copy_copies_all_of_the_active_history = None
-    test_search_compares_metadata = None
-    test_prune_covers_every_namespace_each_for_itself = None
-    test_what_waits_is_found_until_it_is_answered = None
-
-    # Nor a list of the threads, nor sizes.
-    test_a_refused_checkpoint_makes_no_thread = None
-    test_async_twins_of_what_needs_a_list_of_threads = None
-    test_prune_covers_every_thread = None
-    test_search_in_all_threads = None
-    test_size = None
-    test_threads_lists_those_that_hold_checkpoints = None
-    test_what_waits_is_found_in_all_threads = None
-    test_whoever_holds_the_run_lock_may_release_copy_and_delete = None
-
-    # Refusing values and copying application objects are the four's own work, and this saver is not much of one.
-    test_a_change_that_cannot_be_stored_is_refused_by_its_path = None
-    test_a_replacement_that_cannot_be_stored_is_refused = None
-    test_a_value_that_cannot_be_stored_is_refused_by_its_path = None
-    test_metadata_and_writes_that_cannot_be_stored_are_refused = None
-    test_changing_what_was_put_changes_nothing = None
-    test_changing_what_was_read_changes_nothing = None
-
-    # Its release takes no run lock.
-    test_release_delete_and_copy_wait_for_a_run = None
-
 
 def test_what_the_four_cannot_tell_is_an_error_that_says_so():
     saver = FourMethods()

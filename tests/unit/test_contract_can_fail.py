@@ -7,7 +7,7 @@ from unittest import SkipTest
 import pytest
 from hypothesis import Phase, settings
 
-from graphkit import Checkpoint, RunnableConfig, Tag
+from graphkit import BaseCheckpointSaver, Checkpoint, RunnableConfig, Tag
 from graphkit._values.frozen import FrozenDict
 from graphkit.testing import SaverContract, made
 from graphkit.testing.stateful import SaverMachine
@@ -215,6 +215,84 @@ class LosesEveryTenth(MemorySaver):
         if len(entries) % 10 == 0:
             entries.pop(0)
         return stored
+
+
+class Declares(BaseCheckpointSaver):
+    """Has the four methods only; each subclass declares a capability that it does not have."""
+
+    def __init__(self, *, lock_timeout):
+        self.histories = {}
+
+    def list(self, config=None):
+        config = RunnableConfig.of(config)
+        return self.histories.get((config.thread, config.checkpoint_ns), [])[::-1]
+
+    def get(self, config=None):
+        wanted = RunnableConfig.of(config).checkpoint_id
+        return next((one for one in self.list(config) if wanted in (None, one.id)), None)
+
+    def put(self, config, checkpoint):
+        config = RunnableConfig.of(config)
+        history = self.histories.setdefault((config.thread, config.checkpoint_ns), [])
+        if config.checkpoint_id is None:
+            history.append(checkpoint)
+            return config.replace(checkpoint_id=checkpoint.id)
+        history[[one.id for one in history].index(config.checkpoint_id)] = checkpoint
+        return config
+
+    def release(self, config=None):
+        tag = Tag(RunnableConfig.of(config).thread, self.list(config))
+        self.histories.clear()
+        return tag
+
+
+@breaks("test_changing_what_was_put_changes_nothing", "test_changing_what_was_read_changes_nothing")
+class DeclaresIsolation(Declares):
+    isolates_values = True
+
+
+@breaks(
+    "test_copy_copies_all_of_the_active_history",
+    "test_namespaces_are_those_that_hold_checkpoints",
+    "test_prune_covers_every_namespace_each_for_itself",
+    "test_search_compares_metadata",
+    "test_what_waits_is_found_until_it_is_answered",
+)
+class DeclaresNamespaces(Declares):
+    lists_namespaces = True
+
+
+@breaks(
+    "test_prune_covers_every_thread", "test_search_in_all_threads", "test_threads_lists_those_that_hold_checkpoints"
+)
+class DeclaresThreads(Declares):
+    lists_threads = True
+
+
+@breaks("test_size")
+class DeclaresSizes(Declares):
+    measures_size = True
+
+
+@breaks(
+    "test_a_change_that_cannot_be_stored_is_refused_by_its_path",
+    "test_a_refused_checkpoint_makes_no_thread",
+    "test_a_replacement_that_cannot_be_stored_is_refused",
+    "test_a_value_that_cannot_be_stored_is_refused_by_its_path",
+    "test_metadata_and_writes_that_cannot_be_stored_are_refused",
+)
+class DeclaresRefusal(Declares):
+    refuses_unstorable_values = True
+
+
+@breaks("test_release_delete_and_copy_wait_for_a_run")
+class DeclaresWaiting(Declares):
+    waits_for_runs = True
+
+
+@breaks("test_what_a_saver_cannot_list_or_measure_is_an_error")
+class DeniesThreads(MemorySaver):
+    lists_threads = False
 
 
 @pytest.mark.parametrize("saver", list(BROKEN))

@@ -4,6 +4,8 @@ import inspect
 import pytest
 
 from graphkit import BaseCheckpointSaver, HasVersions, RunnableConfig
+from graphkit._saver.capabilities import QUALITIES
+from graphkit.abc import SupportsCompact, SupportsRepair, SupportsVerify
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.testing import ScriptedSaver, made
 from savers import MemorySaver, SaverWrapper, ValidatingSaver, VersionedMemorySaver
@@ -81,6 +83,58 @@ def test_a_wrapper_has_versions_if_its_delegate_has():
     wrapper.put(None, made({"n": 1}))
     assert wrapper.release(None).version == 1
     assert wrapper.get_version(None) == wrapper.getVersion(None) == "1"
+
+
+class Capable(MemorySaver):
+    """Has a method of each optional protocol."""
+
+    def __init__(self):
+        super().__init__()
+        self.called = []
+
+    def verify(self, thread=None, *, progress=None):
+        return self.called.append(("verify", thread, progress))
+
+    def repair(self, thread=None, *, dry_run=False, progress=None):
+        return self.called.append(("repair", thread, dry_run, progress))
+
+    def compact(self, thread=None, *, progress=None):
+        return self.called.append(("compact", thread, progress))
+
+
+OPTIONAL = [SupportsVerify, SupportsRepair, SupportsCompact]
+
+
+@pytest.mark.parametrize(
+    "wrap", [SaverWrapper, ValidatingSaver, ScriptedSaver, lambda saver: ScriptedSaver(SaverWrapper(saver))]
+)
+def test_a_wrapper_has_the_optional_methods_of_its_delegate(wrap):
+    assert [protocol for protocol in OPTIONAL if isinstance(wrap(MemorySaver()), protocol)] == []
+    inner = Capable()
+    wrapper = wrap(inner)
+    assert [protocol for protocol in OPTIONAL if isinstance(wrapper, protocol)] == OPTIONAL
+    assert not isinstance(wrapper, HasVersions)
+    assert type(wrapper) is type(wrap(Capable()))
+    wrapper.verify("t", progress=print)
+    wrapper.repair("t", dry_run=True, progress=print)
+    wrapper.compact("t", progress=print)
+    assert inner.called == [("verify", "t", print), ("repair", "t", True, print), ("compact", "t", print)]
+
+
+@pytest.mark.parametrize("wrap", [SaverWrapper, ValidatingSaver, ScriptedSaver])
+@pytest.mark.parametrize("quality", QUALITIES)
+def test_a_wrapper_has_the_qualities_of_its_delegate(wrap, quality):
+    for declared in (True, False):
+        delegate = type("Delegate", (MemorySaver,), {quality: declared})()
+        assert getattr(wrap(delegate), quality) is declared
+
+
+def test_every_quality_is_a_documented_property_of_the_contract():
+    assert [*QUALITIES] == sorted(QUALITIES)
+    for quality in QUALITIES:
+        found = getattr(BaseCheckpointSaver, quality)
+        assert isinstance(found, property)
+        assert found.__doc__
 
 
 def test_a_wrapper_of_versions_wants_versions():

@@ -12,6 +12,7 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver, HasVersions
+from graphkit._saver.capabilities import Quality
 from graphkit.testing._values import application_types, same_checkpoint
 
 E = TypeVar("E", bound=BaseException)
@@ -85,9 +86,12 @@ class SaverTests:
         else:
             raise AssertionError(f"{kind.__name__} was not raised")
 
-    def open(self) -> BaseCheckpointSaver:
-        """A new saver that knows the contract's types."""
+    def open(self, *needed: Quality) -> BaseCheckpointSaver:
+        """Return a new saver that knows the contract's types; skip the test if it lacks a needed capability."""
         saver = self.make_saver()
+        for name in needed:
+            if not getattr(saver, name):
+                self.skip(f"the saver does not declare {name}")
         saver.register_types(*application_types())
         return saver
 
@@ -97,9 +101,9 @@ class SaverTests:
         other.register_types(*application_types())
         return other
 
-    def versioned(self) -> Any:
-        """A new saver, if it keeps versions."""
-        saver = self.open()
+    def versioned(self, *needed: Quality) -> Any:
+        """Return a new saver that keeps versions; skip the test if it keeps none."""
+        saver = self.open(*needed)
         if not isinstance(saver, HasVersions):
             self.skip("keeps no versions")
         return saver

@@ -149,7 +149,7 @@ class ConcurrencyTests(SaverTests):
         assert await saver.aget(at("u")) is None
 
     def test_async_twins_of_what_needs_a_list_of_threads(self) -> None:
-        saver = self.open()
+        saver = self.open("lists_threads", "measures_size")
 
         async def walk() -> None:
             await saver.aput(at(), made({"n": 1}))

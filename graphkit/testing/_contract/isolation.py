@@ -15,7 +15,7 @@ class SharingTests(SaverTests):
     """Nothing is shared between a saver and its callers."""
 
     def test_changing_what_was_put_changes_nothing(self) -> None:
-        saver = self.open()
+        saver = self.open("isolates_values")
         items, note, metadata = [1, [2]], Note("n", ["a"]), {"deep": [1], "note": Note("m")}
         checkpoint = made({"items": items, "note": note, "notes": [note]}, metadata=metadata)
         saver.put(at(), checkpoint)
@@ -30,7 +30,7 @@ class SharingTests(SaverTests):
         same(saver.get_writes(at()), {"w": [1], "note": Note("w")})
 
     def test_changing_what_was_read_changes_nothing(self) -> None:
-        saver = self.open()
+        saver = self.open("isolates_values")
         expected = made({"items": [1, {"k": [2]}], "note": Note("n"), "notes": [Note("o"), (Note("p"),)]})
         expected = derived(expected, {}, metadata={"note": Note("m")})
         saver.put(at(), made(expected.state, id=expected.id, parent_id=expected.parent_id, metadata=expected.metadata))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from graphkit._records.checkpoint import Tag
-from graphkit._saver.base import ThreadLike
+from graphkit._saver.thread_id import ThreadLike
+from graphkit.errors import CheckpointerConfigurationError
 from graphkit.testing._contract.base import SaverTests
 from graphkit.testing._values import HOSTILE_IDS, at, grow_list, made, same, same_checkpoint
 
@@ -66,7 +67,7 @@ class ThreadTests(SaverTests):
             self.assert_history(saver, place, history)
 
     def test_namespaces_are_those_that_hold_checkpoints(self) -> None:
-        saver = self.open()
+        saver = self.open("lists_namespaces")
         for namespace in ("n/m", "", "n"):
             saver.put(at("t", None, namespace), made({"n": namespace}))
         for reader in (saver, self.again(saver)):
@@ -98,7 +99,7 @@ class ThreadTests(SaverTests):
                 same(found.state, {"id": namespace})
 
     def test_threads_lists_those_that_hold_checkpoints(self) -> None:
-        saver = self.open()
+        saver = self.open("lists_threads")
         assert [*saver.threads()] == []
         for thread in HOSTILE_IDS:
             saver.put(at(thread), made({"n": 1}))
@@ -109,7 +110,7 @@ class ThreadTests(SaverTests):
             assert sorted(reader.threads()) == sorted({*HOSTILE_IDS, "only inside"} - {"a", "A"})
 
     def test_delete_removes_every_namespace(self) -> None:
-        saver = self.open()
+        saver = self.open("lists_namespaces", "lists_threads")
         for one in ("t", "u", "$default"):
             grow_list(saver, at(one), 3)
             saver.put_writes(at(one), {"w": 1})
@@ -128,10 +129,22 @@ class ThreadTests(SaverTests):
         self.assert_history(saver, at("t"), [anew])
         assert dict(saver.get_writes(at("t"))) == {}
 
+    # Capabilities
+
+    def test_what_a_saver_cannot_list_or_measure_is_an_error(self) -> None:
+        saver = self.open()
+        saver.put(at(), made({"n": 1}))
+        if not saver.lists_threads:
+            with self.raises(CheckpointerConfigurationError):
+                saver.threads()
+        if not saver.measures_size:
+            with self.raises(CheckpointerConfigurationError):
+                saver.size()
+
     # Size
 
     def test_size(self) -> None:
-        saver = self.open()
+        saver = self.open("measures_size")
         assert saver.size("t") == 0
         saver.put(at("t"), made({"text": "x" * 5_000}))
         one = saver.size("t")

@@ -114,7 +114,7 @@ class ValueTests(SaverTests):
         assert caught.error.type_name.endswith(type_name)
 
     def test_a_value_that_cannot_be_stored_is_refused_by_its_path(self) -> None:
-        saver = self.open()
+        saver = self.open("refuses_unstorable_values")
         first = made({"messages": [1]})
         saver.put(at(), first)
         deep = {"ok": 1, "messages": [{"when": 1}, {"when": 2, "who": [0, Stranger()]}]}
@@ -125,7 +125,7 @@ class ValueTests(SaverTests):
         assert len(saver.list(at())) == 2  # noqa: PLR2004
 
     def test_a_change_that_cannot_be_stored_is_refused_by_its_path(self) -> None:
-        saver = self.open()
+        saver = self.open("refuses_unstorable_values")
         first = made({"list": [1, (2,)], "other": (1,)})
         saver.put(at(), first)
         self.refuses(saver, derived(first, {"list": [3, [Stranger()]]}, GROWING), "list[3][0]")
@@ -136,7 +136,7 @@ class ValueTests(SaverTests):
         self.assert_history(saver, at(), [first, fine])
 
     def test_a_replacement_that_cannot_be_stored_is_refused(self) -> None:
-        saver = self.open()
+        saver = self.open("refuses_unstorable_values")
         first, second = made({"n": 1}), made({"n": 2})
         saver.put(at(), first)
         saver.put(at(), second)
@@ -144,7 +144,7 @@ class ValueTests(SaverTests):
             saver.put(at("t", first.id), made({"n": Stranger()}))
 
     def test_metadata_and_writes_that_cannot_be_stored_are_refused(self) -> None:
-        saver = self.open()
+        saver = self.open("refuses_unstorable_values")
         saver.put(at(), made({"n": 1}))
         saver.put_writes(at(), {"w": 1})
         with self.unchanged(saver, at()):
@@ -156,8 +156,9 @@ class ValueTests(SaverTests):
             assert "bad[0]" in caught.error.path
 
     def test_a_refused_checkpoint_makes_no_thread(self) -> None:
-        saver = self.open()
+        saver = self.open("refuses_unstorable_values")
         with self.raises(CheckpointSerializationError):
             saver.put(at(), made({"n": Stranger()}))
         assert saver.get(at()) is None
-        assert [*saver.threads()] == []
+        if saver.lists_threads:
+            assert [*saver.threads()] == []

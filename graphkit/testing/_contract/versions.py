@@ -68,7 +68,7 @@ class VersionTests(SaverTests):
             assert saver.get(at(thread)) is None
 
     def test_released_threads_are_listed_on_demand_until_deleted(self) -> None:
-        saver = self.versioned()
+        saver = self.versioned("lists_threads", "measures_size")
         for thread in ("released", "both", "live"):
             saver.put(at(thread), made({"n": 1}))
         saver.release(at("released"))

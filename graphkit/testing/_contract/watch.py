@@ -69,12 +69,8 @@ class FollowingTests(SaverTests):
             assert watch.get(0) is None
 
     def test_a_watch_tells_of_all_threads(self) -> None:
-        saver = self.open()
+        saver = self.open("lists_threads")
         saver.put(at("old"), made({"n": 0}))
-        try:
-            saver.threads()
-        except CheckpointerConfigurationError:
-            self.skip("keeps no list of its threads")
         with saver.watch(interval=_OFTEN) as watch:
             last = [saver.put(at(thread), made({"n": 1})).checkpoint_id for thread in ("old", "new", "ünï/cöde")]
             missing, found = set(last), []
@@ -93,10 +89,8 @@ class FollowingTests(SaverTests):
             assert [one.thread_id for one in _until(watch, mine)] == ["t"]
 
     def test_a_watch_tells_of_the_namespaces_that_it_is_asked_for(self) -> None:
-        saver = self.open()
+        saver = self.open("lists_namespaces")
         saver.put(at("t", None, "ab"), made({"n": 0}))
-        if not saver.namespaces("t"):
-            self.skip("cannot list its namespaces")
         with saver.watch("t", interval=_OFTEN) as every, saver.watch(at("t", None, "a"), interval=_OFTEN) as some:
             ids = [saver.put(at("t", None, ns), made({"n": 1})).checkpoint_id for ns in ("ab", "a/b", "a")]
             assert {one.checkpoint_ns for one in _until(every, *ids)} == {"ab", "a/b", "a"}

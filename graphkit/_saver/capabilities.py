@@ -1,0 +1,130 @@
+"""Capabilities: what some savers can do and others cannot.
+
+There are two kinds:
+
+* Qualities of the methods that every saver has are read-only properties of `BaseCheckpointSaver`;
+  `QUALITIES` lists them. A saver declares one with a line such as `isolates_values = True`.
+* Methods that only some savers have are runtime-checkable protocols: a saver declares one by having
+  the method, and a caller asks with `isinstance(saver, SupportsRepair)`.
+
+The contract suite runs the tests that belong to the declared qualities and skips the others.
+Wrappers have the capabilities of the saver that they wrap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, Protocol, runtime_checkable
+
+from graphkit._saver.thread_id import ThreadLike
+
+Quality = Literal[
+    "isolates_values",
+    "lists_namespaces",
+    "lists_threads",
+    "measures_size",
+    "refuses_unstorable_values",
+    "waits_for_runs",
+]
+"""The name of a property of `BaseCheckpointSaver` that declares a capability."""
+
+QUALITIES: Final[Sequence[Quality]] = (
+    "isolates_values",
+    "lists_namespaces",
+    "lists_threads",
+    "measures_size",
+    "refuses_unstorable_values",
+    "waits_for_runs",
+)
+"""All of them, sorted; wrappers forward each."""
+
+Progress = Callable[[int, int, str], object]
+"""Receives how much is done, how much there is in total, and the name of the item that was just done."""
+
+
+class LostCheckpoint(Protocol):
+    """A part of a history that a repair could not rebuild."""
+
+    @property
+    def checkpoint_id(self) -> str | None:
+        """The checkpoint that is lost; None if its id is lost too."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """Why it is lost."""
+        ...
+
+
+class VerifyReport(Protocol):
+    """The result of `verify`."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything can be read."""
+        ...
+
+
+class RepairReport(Protocol):
+    """The result of `repair`."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything can be read now, apart from what is lost."""
+        ...
+
+    @property
+    def lost(self) -> Sequence[LostCheckpoint]:
+        """What the repair could not rebuild."""
+        ...
+
+
+@runtime_checkable
+class SupportsVerify(Protocol):
+    """A saver that finds damage in its store."""
+
+    def verify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> VerifyReport:
+        """Check everything that is stored of one thread, or of all (None). Change nothing.
+
+        Damage is reported and never raised.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsRepair(Protocol):
+    """A saver that makes damaged threads readable again."""
+
+    def repair(
+        self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None
+    ) -> RepairReport:
+        """Repair one thread, or all (None), and keep every checkpoint that can be rebuilt.
+
+        Args:
+            thread: the thread.
+            dry_run: change nothing, and report what a repair would do.
+            progress: called after each item.
+
+        Raises:
+            ThreadBusyError: a run holds a thread. All other threads are repaired.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsCompact(Protocol):
+    """A saver that frees space taken by replaced data."""
+
+    def compact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
+        """Free space in one thread, or in all (None). Return the number of bytes freed."""
+        ...
+
+
+@runtime_checkable
+class HasBaseDirectory(Protocol):
+    """A saver that stores its threads as files below one directory."""
+
+    @property
+    def base_directory(self) -> Any:
+        """The path of the directory."""
+        ...

@@ -19,6 +19,7 @@ from typing import Any, Final, final
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.capabilities import HasBaseDirectory, SupportsVerify
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointCorruptionError,
@@ -68,10 +69,9 @@ def export_logs(
 
 
 def _root_of(saver: Any) -> Path:
-    root = getattr(saver, "base_directory", None)
-    if root is None or not callable(getattr(saver, "verify", None)):
+    if not isinstance(saver, HasBaseDirectory) or not isinstance(saver, SupportsVerify):
         raise CheckpointerConfigurationError(f"{type(saver).__name__} has no logs; use the readable form")
-    return Path(root)
+    return Path(saver.base_directory)
 
 
 def _directory_of(saver: Any, thread_id: str) -> str:

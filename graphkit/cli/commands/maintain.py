@@ -8,9 +8,10 @@ import typer
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.capabilities import SupportsCompact
 from graphkit._saver.retention import Retention
 from graphkit.cli.commands.threads import age
-from graphkit.cli.commands.verify import ability, has_files
+from graphkit.cli.commands.verify import has_files, missing_capability
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, DryRun, MaybeThread, Thread
 from graphkit.cli.render import Said, human_bytes
@@ -26,12 +27,13 @@ def compact(context: CliContext, directory: Directory, thread: MaybeThread = Non
     """
     saver = open_store(directory)
     only = None if thread is None else thread_of(saver, thread)
-    call = ability(saver, "compact")
+    if not isinstance(saver, SupportsCompact):
+        raise missing_capability(saver, "compact")
     if dry_run:
         size = saver.size(only)
         return Said(f"would rewrite what can be shortened among {human_bytes(size)}", {"size": size})
     with context.progress("compacting") as progress:
-        freed = call(only, progress=progress)
+        freed = saver.compact(only, progress=progress)
     return Said(f"freed {human_bytes(freed)}", {"freed": freed})
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.capabilities import HasBaseDirectory, SupportsRepair, SupportsVerify
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, DryRun, MaybeThread
 from graphkit.cli.render import Column, Said, Table, human_bytes
@@ -23,16 +24,9 @@ _PROBLEMS: Final = (
 )
 
 
-def ability(saver: BaseCheckpointSaver, name: str) -> Callable[..., Any]:
-    """What some savers can do beyond the contract.
-
-    Raises:
-        CheckpointerConfigurationError: this one cannot.
-    """
-    found = getattr(saver, name, None)
-    if not callable(found):
-        raise CheckpointerConfigurationError(f"{type(saver).__name__} cannot {name}; a checkpoint directory can")
-    return found  # type: ignore[no-any-return]
+def missing_capability(saver: BaseCheckpointSaver, verb: str) -> CheckpointerConfigurationError:
+    """Return the error for a saver that does not support a command."""
+    return CheckpointerConfigurationError(f"{type(saver).__name__} cannot {verb}; a checkpoint directory can")
 
 
 def named_thread(saver: BaseCheckpointSaver, typed: str | None) -> str | None:
@@ -49,8 +43,10 @@ def named_thread(saver: BaseCheckpointSaver, typed: str | None) -> str | None:
 
 def has_files(saver: BaseCheckpointSaver, thread_id: str) -> bool:
     """Whether a directory holds files of a thread: logs, readable or not, or what a repair has set aside."""
-    verify = getattr(saver, "verify", None)
-    return verify is not None and bool(verify(thread_id).threads)
+    if not isinstance(saver, SupportsVerify):
+        return False
+    report: Any = saver.verify(thread_id)
+    return bool(report.threads)
 
 
 def verify(context: CliContext, directory: Directory, thread: MaybeThread = None) -> Any:
@@ -59,9 +55,10 @@ def verify(context: CliContext, directory: Directory, thread: MaybeThread = None
     Example: graphkit verify runs
     """
     saver = open_store(directory)
-    check = ability(saver, "verify")
+    if not isinstance(saver, SupportsVerify):
+        raise missing_capability(saver, "verify")
     with context.progress("verifying") as progress:
-        report = check(named_thread(saver, thread), progress=progress)
+        report: Any = saver.verify(named_thread(saver, thread), progress=progress)
     rows = [_file_row(one, file) for one in report.threads for file in one.files if file.state != "ok"]
     rows += [
         {"thread": one.thread_id, "path": one.directory, "state": f"unfinished {one.unfinished}"}
@@ -104,11 +101,12 @@ def repair(context: CliContext, directory: Directory, thread: MaybeThread = None
     """
     saver = open_store(directory)
     only = named_thread(saver, thread)
-    call = ability(saver, "repair")
+    if not isinstance(saver, SupportsRepair):
+        raise missing_capability(saver, "repair")
     with context.progress("looking" if dry_run else "repairing") as progress:
-        report = call(only, dry_run=dry_run, progress=progress)
+        report: Any = saver.repair(only, dry_run=dry_run, progress=progress)
     threads = _by_thread(report.files)
-    root = Path(getattr(saver, "base_directory", ""))
+    root = Path(saver.base_directory) if isinstance(saver, HasBaseDirectory) else Path()
     lines = [line for name, files in threads.items() for line in _thread_lines(name, files, root, dry_run=dry_run)]
     lines += _conclusion(report, threads)
     is_success = report.ok and not report.total_losses

@@ -5,8 +5,6 @@ objects that are mutable themselves (`PRIVATE`, see `graphkit.values`) are copie
 hand, and as they are handed out.
 """
 
-# ruff: noqa: SLF001 - savers make checkpoints from parts, which is not for users
-
 from __future__ import annotations
 
 import threading
@@ -78,7 +76,7 @@ class MemorySaver(BaseCheckpointSaver):
             entry = None if config.checkpoint_id is None else self._entry(config)
             self._refuse_unstorable(checkpoint, history.find(checkpoint.parent_id) if checkpoint.parent_id else None)
             # Without its changes: they hold the parent's state, which may be pruned.
-            kept = checkpoint._with_state(state) if checkpoint._changes is not None else _own(checkpoint)
+            kept = checkpoint.with_state(state) if checkpoint.changes is not None else _own(checkpoint)
             if entry is not None:
                 history.replace(entry, kept)
                 return config
@@ -228,7 +226,7 @@ class MemorySaver(BaseCheckpointSaver):
 
     def _refuse_unstorable(self, checkpoint: Checkpoint, parent: _Entry | None) -> None:
         """Look at what a checkpoint brings that is new: its changes, if the parent they apply to is the stored one."""
-        state, changes = checkpoint.state, checkpoint._changes
+        state, changes = checkpoint.state, checkpoint.changes
         self._refuse_value("metadata", checkpoint.metadata, SET)
         if state.kind == PLAIN:
             return
@@ -387,7 +385,7 @@ def _with(checkpoint: Checkpoint, state: FrozenDict | None, load: Any) -> Checkp
         node_id=checkpoint.node_id,
         next_node_id=checkpoint.next_node_id,
         parent_id=checkpoint.parent_id,
-        created_us=checkpoint._created_us,
+        created_us=checkpoint.created_us,
         metadata=private_copy(checkpoint.metadata),
         state=state,
         load=load,

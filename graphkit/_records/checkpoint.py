@@ -43,6 +43,9 @@ class Checkpoint(JavaNames):
         parent_id: the checkpoint from which this one was made; None for the first.
         metadata: plain data that is stored with the state: the engine's keys (`run_id`, `step`,
             `source`, `resumed_at`) and the caller's.
+        created_us: when it was created, in microseconds since 1970, UTC; for savers. `created_at` is a datetime.
+        changes: what changed since the state of the parent; None if that is not known. For savers: the engine sets it,
+            a stored checkpoint does not have it.
     """
 
     id: str
@@ -50,9 +53,9 @@ class Checkpoint(JavaNames):
     next_node_id: str | None
     parent_id: str | None
     metadata: FrozenDict
-    _created_us: int
+    created_us: int
+    changes: Changes | None
     _state: FrozenDict | None
-    _changes: Changes | None
     _load: Callable[[], FrozenDict] | None
 
     def __init__(
@@ -91,9 +94,9 @@ class Checkpoint(JavaNames):
             next_node_id=next_node_id,
             parent_id=parent_id or None,
             metadata=_freeze_mapping(metadata, "metadata."),
-            _created_us=time_ns() // 1000 if created_at is None else _to_microseconds(created_at),
+            created_us=time_ns() // 1000 if created_at is None else _to_microseconds(created_at),
             _state=_freeze_state(state),
-            _changes=None,
+            changes=None,
             _load=None,
         )
 
@@ -133,9 +136,9 @@ class Checkpoint(JavaNames):
             next_node_id=next_node_id,
             parent_id=parent_id,
             metadata=metadata,
-            _created_us=created_us,
+            created_us=created_us,
             _state=state,
-            _changes=changes,
+            changes=changes,
             _load=load,
         )
         return checkpoint
@@ -179,34 +182,36 @@ class Checkpoint(JavaNames):
     @property
     def created_at(self) -> datetime:
         """When the checkpoint was made, in UTC, to the microsecond. Informative: a history is ordered by writing."""
-        return _EPOCH + timedelta(microseconds=self._created_us)
+        return _EPOCH + timedelta(microseconds=self.created_us)
 
     def update_state(self, values: Mapping[str, Any], channels: Mapping[str, Channel]) -> Checkpoint:
         """Merge values into the state through the channels; the new checkpoint keeps the id, as in Java."""
         state, _ = merge(self.state, values, channels)
-        return self._with_state(state)
+        return self.with_state(state)
 
-    def _with_state(self, state: FrozenDict) -> Checkpoint:
+    def with_state(self, state: FrozenDict) -> Checkpoint:
+        """Return the same checkpoint with another state, which must be frozen. The copy has no `changes`."""
         return Checkpoint.from_stored(
             id=self.id,
             node_id=self.node_id,
             next_node_id=self.next_node_id,
             parent_id=self.parent_id,
-            created_us=self._created_us,
+            created_us=self.created_us,
             metadata=self.metadata,
             state=state,
         )
 
-    def _with_metadata(self, metadata: FrozenDict) -> Checkpoint:
+    def with_metadata(self, metadata: FrozenDict) -> Checkpoint:
+        """Return the same checkpoint with other metadata, which must be frozen."""
         return Checkpoint.from_stored(
             id=self.id,
             node_id=self.node_id,
             next_node_id=self.next_node_id,
             parent_id=self.parent_id,
-            created_us=self._created_us,
+            created_us=self.created_us,
             metadata=metadata,
             state=self._state,
-            changes=self._changes,
+            changes=self.changes,
             load=self._load,
         )
 
@@ -226,7 +231,7 @@ class Checkpoint(JavaNames):
             self.node_id,
             self.next_node_id,
             self.parent_id,
-            self._created_us,
+            self.created_us,
             self.metadata,
             self.state,
         )
@@ -249,7 +254,7 @@ class Checkpoint(JavaNames):
             "node_id": self.node_id,
             "next_node_id": self.next_node_id,
             "parent_id": self.parent_id,
-            "created_us": self._created_us,
+            "created_us": self.created_us,
             "metadata": dict(self.metadata),
             "state": dict(self.state),
         }
@@ -264,6 +269,8 @@ class Checkpoint(JavaNames):
     updateState = update_state
     copyOf = copy_of
     fromStored = from_stored
+    withState = with_state
+    withMetadata = with_metadata
 
     def getId(self) -> str:
         return self.id

@@ -262,7 +262,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             if checkpoint is None:
                 raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id or 'at all'}")
             metadata = freeze({**checkpoint.metadata, key: change(checkpoint.metadata.get(key))})
-            self.put(config.replace(checkpoint_id=checkpoint.id), checkpoint._with_metadata(metadata))  # noqa: SLF001 - made for savers
+            self.put(config.replace(checkpoint_id=checkpoint.id), checkpoint.with_metadata(metadata))
 
     def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
         """What waits for a human at the latest checkpoints: of one thread, or of all (None)."""
@@ -759,7 +759,7 @@ def make_checkpoint_info(
     )
 
 
-def public_metadata(metadata: FrozenDict) -> Mapping[str, Any]:
+def public_metadata(metadata: FrozenDict) -> FrozenDict:
     """Metadata without what the default implementations keep in it."""
     if _WRITES in metadata or _TAGS in metadata:
         return FrozenDict({key: value for key, value in metadata.items() if key not in (_WRITES, _TAGS)})
@@ -802,7 +802,7 @@ def _whole_history(saver: BaseCheckpointSaver, config: RunnableConfig) -> Iterat
     """Read a history with all that is recorded beside its checkpoints, oldest first."""
     for checkpoint in reversed(saver.list(config)):
         at = config.replace(checkpoint_id=checkpoint.id)
-        plain = checkpoint._with_metadata(public_metadata(checkpoint.metadata))  # type: ignore[arg-type]  # noqa: SLF001 - made for savers
+        plain = checkpoint.with_metadata(public_metadata(checkpoint.metadata))
         yield _Whole(plain, saver.get_writes(at), saver.tags_of(at))
 
 

@@ -247,7 +247,7 @@ def derived(
         node_id=made_by_hand.node_id,
         next_node_id=made_by_hand.next_node_id,
         parent_id=parent.id,
-        created_us=made_by_hand._created_us,  # noqa: SLF001
+        created_us=made_by_hand.created_us,
         metadata=made_by_hand.metadata,
         state=state,
         changes=Changes(parent.state, ops),

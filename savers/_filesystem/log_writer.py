@@ -202,7 +202,7 @@ class LogWriter(LogReader):
             id=checkpoint.id,
             node=checkpoint.node_id,
             next=checkpoint.next_node_id,
-            created=checkpoint._created_us,  # noqa: SLF001 - made for savers
+            created=checkpoint.created_us,
             parent=checkpoint.parent_id,
             metadata=private_copy(checkpoint.metadata),
             is_replacement=target is not None,
@@ -214,7 +214,7 @@ class LogWriter(LogReader):
         table = self._current_table()
         if self._serializer is not None:
             return self._opaque_draft(state, table)
-        changes = checkpoint._changes  # noqa: SLF001 - made for savers
+        changes = checkpoint.changes
         if table is not None and changes is not None and changes.base is self.state:
             return self._told(changes, state, table)
         return self._found(state, table)

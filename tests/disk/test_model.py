@@ -53,7 +53,7 @@ class Life:
         )  # fmt: skip
         return Checkpoint.from_stored(
             id=made.id, node_id=made.node_id, next_node_id=made.next_node_id, parent_id=made.parent_id,
-            created_us=made._created_us, metadata=made.metadata, state=new, changes=changes,
+            created_us=made.created_us, metadata=made.metadata, state=new, changes=changes,
         )  # fmt: skip
 
     def put(self):

@@ -109,7 +109,7 @@ class SortsKeys(MemorySaver):
 @breaks("test_a_change_that_cannot_be_stored_is_refused_by_its_path")
 class TrustsChanges(MemorySaver):
     def _refuse_unstorable(self, checkpoint, parent):
-        if checkpoint._changes is None:
+        if checkpoint.changes is None:
             super()._refuse_unstorable(checkpoint, parent)
 
 

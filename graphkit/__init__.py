@@ -20,6 +20,7 @@ from graphkit._records.config import (
     StreamMode as StreamMode,
 )
 from graphkit._records.context import GraphInterrupt as GraphInterrupt, interrupt as interrupt
+from graphkit._records.interruptable import InterruptableAction as InterruptableAction
 from graphkit._records.output import (
     CheckpointInfo as CheckpointInfo,
     Command as Command,
@@ -31,12 +32,9 @@ from graphkit._records.output import (
     StreamingOutput as StreamingOutput,
     WaitingInterrupt as WaitingInterrupt,
 )
-from graphkit._saver.base import (
-    BaseCheckpointSaver as BaseCheckpointSaver,
-    HasVersions as HasVersions,
-    InterruptableAction as InterruptableAction,
-    StateSerializer as StateSerializer,
-)
+from graphkit._saver.base import BaseCheckpointSaver as BaseCheckpointSaver
+from graphkit._saver.serializer import StateSerializer as StateSerializer
+from graphkit._saver.versions import HasVersions as HasVersions
 from graphkit._values.channels import (
     REMOVE as REMOVE,
     RESET as RESET,

@@ -11,16 +11,12 @@ between minor versions.
 from graphkit._public_names import set_public_module as set_public_module
 from graphkit._records.checkpoint import generate_id as generate_id
 from graphkit._records.config import ConfigLike as ConfigLike
-from graphkit._saver.base import (
-    BaseCheckpointSaver as BaseCheckpointSaver,
-    HasVersions as HasVersions,
+from graphkit._records.interruptable import (
     InterruptableAction as InterruptableAction,
     InterruptibleAction as InterruptibleAction,
-    StateSerializer as StateSerializer,
-    copy_thread as copy_thread,
-    make_checkpoint_info as make_checkpoint_info,
-    run_in_thread as run_in_thread,
 )
+from graphkit._saver.async_methods import run_in_thread as run_in_thread
+from graphkit._saver.base import BaseCheckpointSaver as BaseCheckpointSaver
 from graphkit._saver.capabilities import (
     HasBaseDirectory as HasBaseDirectory,
     LostCheckpoint as LostCheckpoint,
@@ -31,9 +27,13 @@ from graphkit._saver.capabilities import (
     SupportsVerify as SupportsVerify,
     VerifyReport as VerifyReport,
 )
+from graphkit._saver.checkpoint_info import make_checkpoint_info as make_checkpoint_info
+from graphkit._saver.default_methods import copy_thread as copy_thread
 from graphkit._saver.retention import Retention as Retention
 from graphkit._saver.run_lock import get_held_run_locks as get_held_run_locks
+from graphkit._saver.serializer import StateSerializer as StateSerializer
 from graphkit._saver.thread_id import ThreadLike as ThreadLike, resolve_thread_id as resolve_thread_id
+from graphkit._saver.versions import HasVersions as HasVersions
 from graphkit._saver.watch import (
     Change as Change,
     ChangeKind as ChangeKind,

@@ -25,7 +25,8 @@ from graphkit._engine.update_codec import pack_marked
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import ConfigLike, RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
-from graphkit._saver.base import BaseCheckpointSaver, public_metadata
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.thread_id import ThreadLike, resolve_thread_id
 from graphkit._saver.writes import ANSWER, INTERRUPT, next_update_key, well_formed_writes
 from graphkit._values.frozen import freeze

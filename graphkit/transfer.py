@@ -21,7 +21,9 @@ from typing import Any, Final, NamedTuple, final
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
-from graphkit._saver.base import BaseCheckpointSaver, HasVersions, public_metadata
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.checkpoint_info import public_metadata
+from graphkit._saver.versions import HasVersions
 from graphkit._saver.writes import well_formed_writes
 from graphkit._values.json_values import JsonValueCodec, Packed, change_between, changed, line_of
 from graphkit.errors import (

@@ -24,7 +24,8 @@ from graphkit._plan.retry import RetryPolicy
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import CheckpointInfo, InterruptionMetadata, NodeOutput
-from graphkit._saver.base import BaseCheckpointSaver, waiting_ids
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.default_methods import find_interrupt_ids
 from graphkit._saver.run_lock import get_held_run_locks
 from graphkit._saver.watch import Change, Watch
 from graphkit._saver.writes import ANSWER, UPDATE, derive_status
@@ -237,8 +238,10 @@ class Worker:
         if status == "finished":
             return self._needs_finalizing(writes)
         if status == "interrupted":
-            return not waiting_ids(self.saver, config)
+            return (
+            not find_interrupt_ids(self.saver, config)
         return self._is_served(status)
+        )
 
     def _needs_finalizing(self, writes: Mapping[str, Any]) -> bool:
         """Return whether a run that stopped after its last node was answered and has not yet acted on the answer."""

@@ -18,7 +18,7 @@ from graphkit._plan.definition import GraphDefinition
 from graphkit._plan.retry import RetryPolicy
 from graphkit._plan.topology import Call, Condition, Node, parse_node_id
 from graphkit._records.config import END, START
-from graphkit._saver.base import StateSerializer
+from graphkit._saver.serializer import StateSerializer
 from graphkit._values.channels import Channel
 from graphkit._values.state import AgentState, MessagesState
 from graphkit.errors import GraphStateError

@@ -14,7 +14,8 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import GraphInterrupt, Journal
 from graphkit._records.output import Command
-from graphkit._saver.base import BaseCheckpointSaver, public_metadata
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.writes import well_formed_writes
 from graphkit._values.frozen import FrozenDict, freeze, private_copy
 from graphkit._values.state import AgentState, Changes

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeGuard
 
-from graphkit._saver.base import StateSerializer
+from graphkit._saver.serializer import StateSerializer
 from graphkit._values.channels import Channel
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._values.state import AgentState, merge

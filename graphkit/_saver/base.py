@@ -1,111 +1,105 @@
-"""The contracts: BaseCheckpointSaver, HasVersions, StateSerializer, InterruptableAction; langgraph4j's, ported."""
+"""BaseCheckpointSaver: the contract of a saver. Ports the class of langgraph4j."""
 
 from __future__ import annotations
 
 import abc
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
-from functools import partial
-from time import monotonic
-from typing import Any, ClassVar, Final, NamedTuple, ParamSpec, TypeVar
-from weakref import WeakValueDictionary
+from itertools import islice
+from typing import Any, ClassVar
 
 from graphkit._java_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import THREAD_ID_DEFAULT, ConfigLike, RunnableConfig
-from graphkit._records.output import CheckpointInfo, HistorySummary, InterruptionMetadata, WaitingInterrupt
+from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
+from graphkit._saver.async_methods import AsyncSaverMethods
+from graphkit._saver.checkpoint_info import TAGS_KEY, WRITES_KEY, make_checkpoint_info
+from graphkit._saver.default_methods import (
+    copy_thread,
+    find_interrupts,
+    find_namespaces,
+    prune_history,
+    search_histories,
+    wait_for_answers,
+)
+from graphkit._saver.polling_watch import PollingWatch
+from graphkit._saver.process_locks import hold_process_lock, lock_for_rewrite
 from graphkit._saver.retention import Retention
 from graphkit._saver.run_lock import HeldRunLock, find_held_lock, locks_held_by_runs
 from graphkit._saver.thread_id import ThreadLike, resolve_thread_id
-from graphkit._saver.watch import Change, PollingWatch, Watch
-from graphkit._saver.writes import (
-    LatestCheckpoint,
-    check_tags,
-    check_writes,
-    derive_status,
-    find_failure,
-    find_waiting_interrupts,
-    is_fork,
-    iter_changes,
-    subgraph_interrupts,
-    subgraph_namespace,
-    unanswered_interrupts,
-    waiting_interrupts,
-    well_formed_writes,
-)
-from graphkit._values.frozen import FrozenDict, freeze
-from graphkit.errors import (
-    CheckpointConflictError,
-    CheckpointerConfigurationError,
-    CheckpointNotFoundError,
-    ThreadBusyError,
-)
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-_WRITES: Final = "graphkit:writes"
-_TAGS: Final = "graphkit:tags"
+from graphkit._saver.watch import Watch
+from graphkit._saver.writes import check_tags, check_writes, find_failure, subgraph_interrupts, waiting_interrupts
+from graphkit._values.frozen import freeze
+from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
 
 
-class BaseCheckpointSaver(JavaNames, abc.ABC):
-    """Keeps the histories of threads. Four methods are a saver; the rest stands on them, slow and right.
+class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
+    """Stores the checkpoint history of each thread.
 
-    A history belongs to a thread and a namespace (`config.checkpoint_ns`, "" at the root). All methods may be called
-    from any thread, and for one store from several processes if the store lives outside this one. What is returned
-    never changes afterwards.
+    Implementers must provide four methods: `list`, `get`, `put` and `release`. The others have
+    default implementations, correct but slow. Subclass `graphkit.testing.SaverContract` to test a
+    saver; docs/writing-a-saver.md is the guide.
 
-    For implementers: subclass `graphkit.testing.SaverContract` to test yours.
+    A history belongs to a thread and a namespace (`config.checkpoint_ns`, "" at the root). All
+    methods may be called from any thread. If the store lives outside this process, they may be
+    called from several processes at once. What a method returns never changes afterwards.
+
+    Every method that may wait has an async method with the prefix `a`. By default it runs the sync
+    method in a worker thread.
     """
 
     THREAD_ID_DEFAULT: ClassVar[str] = THREAD_ID_DEFAULT
 
-    # The four
+    # The four required methods
 
     @abc.abstractmethod
     def list(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
-        """The history, newest first by order of writing; empty for an unknown thread.
+        """Return the history, newest first by order of writing; empty for an unknown thread.
 
-        States may be decoded on first use. The sequence is a snapshot: later puts do not show in it.
+        States may be decoded on first use. The sequence is a snapshot: later puts do not change it.
         """
 
     @abc.abstractmethod
     def get(self, config: ConfigLike = None) -> Checkpoint | None:
-        """The checkpoint that the config names, or the last one written; None if there is none."""
+        """Return the checkpoint that the config names, or the one written last; None if there is none."""
 
     @abc.abstractmethod
     def put(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
         """Store a checkpoint.
 
-        Without a checkpoint id in the config it becomes the newest; returns the config with its id. With one, it takes
-        the place of that checkpoint (and may have another id); returns the config unchanged. An id that the history has
-        already may be put again; `get` then finds the newest. Once this returns, the
-        checkpoint survives whatever the saver promises to survive.
+        Without a checkpoint id in the config, the checkpoint becomes the newest of its history. With
+        one, it replaces the checkpoint with that id, in place, and may have another id itself.
+
+        A history may contain an id more than once; `get` then returns the newest checkpoint with it.
+        Once `put` has returned, the checkpoint survives whatever the saver promises to survive.
+
+        Returns:
+            The config with the id of the new checkpoint; unchanged if it named a checkpoint.
 
         Raises:
             CheckpointNotFoundError: the named checkpoint does not exist. Nothing was changed.
             CheckpointSerializationError: a value cannot be stored. Nothing was changed.
-            CheckpointStorageError: the store refused. What was there before still is.
+            CheckpointStorageError: the store failed. The earlier checkpoints are intact.
         """
 
     @abc.abstractmethod
     def release(self, config: ConfigLike = None) -> Tag:
-        """End the thread's active history, all namespaces, and return the root's; the thread is empty afterwards."""
+        """End the active history of a thread in all namespaces, and return that of the root.
 
-    # What stands on them
+        The thread is empty afterwards.
+        """
+
+    # Capabilities: `graphkit.abc` has the protocols for methods that only some savers have
 
     @property
     def is_durable(self) -> bool:
-        """Whether the checkpoints outlive this process. A run without a thread id on such a saver emits a warning."""
+        """Whether the checkpoints outlive this process. A run without a thread id on such a saver warns."""
         return False
-
-    # Capabilities, see `graphkit._saver.capabilities`. The contract suite tests what a saver declares.
 
     @property
     def lists_threads(self) -> bool:
-        """Whether `threads` works, and with it what reads all threads. By default, whether it is overridden."""
+        """Whether `threads` works, and so does what reads all threads. By default, whether it is overridden."""
         return type(self).threads is not BaseCheckpointSaver.threads
 
     @property
@@ -122,8 +116,9 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     def refuses_unstorable_values(self) -> bool:
         """Whether `put` and `put_writes` refuse values that graphkit's codec cannot store, and change nothing.
 
-        Such a saver raises a `CheckpointSerializationError` that names the path of the value, even if it could keep
-        the value itself. Therefore a graph that works with it works with every saver. False unless declared.
+        Such a saver raises a `CheckpointSerializationError` that names the path of the value, even if
+        it could keep the value itself. A graph that works with it therefore works with every saver.
+        False unless declared.
         """
         return False
 
@@ -131,8 +126,8 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     def isolates_values(self) -> bool:
         """Whether the saver shares no mutable object of the application with its callers.
 
-        Such a saver copies these objects when it stores them, and again when it returns them; a saver that stores
-        bytes does so by nature. False unless declared.
+        Such a saver copies these objects when it stores them, and again when it returns them. A
+        saver that stores bytes does so by nature. False unless declared.
         """
         return False
 
@@ -141,44 +136,29 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         """Whether `release`, `delete` and `copy` wait for the run that holds the thread. False unless declared."""
         return False
 
+    # Reading
+
     def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
-        """The namespaces of a thread that hold checkpoints.
+        """Return the namespaces of a thread that hold checkpoints.
 
-        On the four methods alone: the root, and the namespaces of embedded graphs that the histories name as nodes or
-        as waiting. What only the store knows is not found: a namespace that the application chose, and a graph embedded
-        in a branch of a fork that does not wait. A saver that can list its namespaces overrides this.
+        The default implementation finds the root, and the namespaces of nested graphs that the
+        histories name, as nodes or in pending interrupts. It does not find a namespace that the
+        application chose, nor a nested graph in a branch of a fork without a pending interrupt.
+        Savers that can list their namespaces override it.
         """
-        thread_id = resolve_thread_id(thread)
-        found: list[str] = []
-        possible = [""]
-        for namespace in possible:  # grows while it is read: each namespace names those inside it
-            history = self.list(RunnableConfig(thread_id, checkpoint_ns=namespace))
-            if history:
-                found.append(namespace)
-                for name in self._named_inside(RunnableConfig(thread_id, checkpoint_ns=namespace), history):
-                    if name not in possible:
-                        possible.append(name)
-        return found
-
-    def _named_inside(self, config: RunnableConfig, history: Sequence[Checkpoint]) -> Iterator[str]:
-        """Yield the namespaces directly inside one that its history may have, some of them more than once."""
-        for checkpoint in history:
-            for node_id in (checkpoint.node_id, checkpoint.next_node_id):
-                if node_id is not None:
-                    yield subgraph_namespace(config.checkpoint_ns, node_id)
-        yield from subgraph_interrupts(well_formed_writes(self.get_writes(config), config.thread)).values()
+        return find_namespaces(self, resolve_thread_id(thread))
 
     def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
-        """What is known of each checkpoint without decoding states, newest first."""
+        """Return what is known of each checkpoint without decoding states, newest first."""
         config = RunnableConfig.of(config)
-        return [self._info(config, checkpoint) for checkpoint in self.list(config)]
+        return [self._make_info(config, checkpoint) for checkpoint in self.list(config)]
 
-    def _info(self, config: RunnableConfig, checkpoint: Checkpoint) -> CheckpointInfo:
-        at = config.replace(checkpoint_id=checkpoint.id)
-        return make_checkpoint_info(config, checkpoint, self.get_writes(at), self.tags_of(at))
+    def _make_info(self, config: RunnableConfig, checkpoint: Checkpoint) -> CheckpointInfo:
+        named = config.replace(checkpoint_id=checkpoint.id)
+        return make_checkpoint_info(config, checkpoint, self.get_writes(named), self.tags_of(named))
 
     def recent(self, config: ConfigLike = None, *, limit: int) -> Sequence[CheckpointInfo]:
-        """As `history`, only the newest `limit`. Costs `history` at most.
+        """Return the newest `limit` items of `history`. Costs at most as much as `history`.
 
         Raises:
             ValueError: the limit is below one.
@@ -188,47 +168,118 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         return self._recent(RunnableConfig.of(config), limit)
 
     def _recent(self, config: RunnableConfig, limit: int) -> Sequence[CheckpointInfo]:
+        """Return the newest items of `history`. For implementers: the limit is valid."""
         return self.history(config)[:limit]
 
     def summary(self, config: ConfigLike = None) -> HistorySummary | None:
-        """What a history comes to, for lists of many; None if it is empty. Costs `history` at most."""
+        """Return a one-line summary of a history, for listings; None if the history is empty.
+
+        Costs at most as much as `history`.
+        """
         config = RunnableConfig.of(config)
         infos = self.history(config)
         if not infos:
             return None
+        latest = infos[0]
         tags = dict.fromkeys(tag for info in infos for tag in info.tags)
-        return self._summed(infos[0], len(infos), tuple(tags), self.get_writes(config.with_check_point_id(infos[0].id)))
+        writes = self.get_writes(config.with_check_point_id(latest.id))
+        return self._make_summary(latest, len(infos), tuple(tags), writes)
 
-    def _summed(
+    def _make_summary(
         self, latest: CheckpointInfo, count: int, tags: tuple[str, ...], writes: Mapping[str, Any]
     ) -> HistorySummary:
-        here = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
+        """Return a summary. For implementers.
+
+        Args:
+            latest: the latest checkpoint.
+            count: the number of checkpoints.
+            tags: all tags of the history, without duplicates, those of newer checkpoints first.
+            writes: the pending writes of the latest checkpoint.
+        """
+        config = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
         waiting: Sequence[WaitingInterrupt] = ()
         if writes and subgraph_interrupts(writes):
             waiting = self.interrupts(latest.thread_id)
         elif writes:
-            waiting = waiting_interrupts(here, writes)
-        return HistorySummary(latest, count, tags, tuple(waiting), find_failure(here, writes))
+            waiting = waiting_interrupts(config, writes)
+        return HistorySummary(latest, count, tags, tuple(waiting), find_failure(config, writes))
+
+    def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
+        """Return the pending interrupts at the latest checkpoints of one thread, or of all (None).
+
+        Raises:
+            CheckpointerConfigurationError: all threads are meant, and the saver cannot list them.
+        """
+        return [found for thread in self._select_threads(thread_id) for found in find_interrupts(self, thread)]
+
+    def threads(self, *, released: bool = False) -> Sequence[str]:  # noqa: ARG002 - for savers with versions
+        """Return the ids of the threads that hold checkpoints.
+
+        Args:
+            released: include threads that hold only versions.
+
+        Raises:
+            CheckpointerConfigurationError: the saver cannot list its threads; see `lists_threads`.
+        """
+        raise CheckpointerConfigurationError(f"{type(self).__name__} cannot list its threads")
+
+    def search(
+        self, metadata: Mapping[str, Any], *, thread_id: ThreadLike = None, limit: int | None = None
+    ) -> Sequence[CheckpointInfo]:
+        """Return the checkpoints whose metadata has all these keys with these values.
+
+        Args:
+            metadata: the keys and values. Values are compared with `==`.
+            thread_id: the thread; None searches all threads.
+            limit: the maximum number of results.
+
+        Returns:
+            The checkpoints, newest first within each history.
+
+        Raises:
+            CheckpointerConfigurationError: all threads are meant, and the saver cannot list them.
+        """
+        found = search_histories(self, self._select_threads(thread_id), metadata)
+        return [*islice(found, None if limit is None else max(limit, 0))]
+
+    def size(self, thread: ThreadLike = None) -> int:  # noqa: ARG002 - for savers that can
+        """Return the number of bytes that a thread, or the whole store (None), takes.
+
+        Raises:
+            CheckpointerConfigurationError: the saver cannot measure sizes; see `measures_size`.
+        """
+        raise CheckpointerConfigurationError(f"{type(self).__name__} cannot tell sizes")
+
+    def _select_threads(self, thread: ThreadLike) -> Sequence[str]:
+        """Return the id of one thread, or those of all threads (None)."""
+        return self.threads() if thread is None else [resolve_thread_id(thread)]
+
+    # Pending writes and tags
 
     def put_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
-        """Record values beside the checkpoint that the config names (or the latest), merged over those already there.
+        """Record pending writes with the checkpoint that the config names, or with the latest.
 
-        Results of branches, waiting interrupts, answers. On the four methods alone they live in the checkpoint's
-        metadata, by replacing it: safe against a crash if `put` is, and against other callers in this process. Two
-        processes at once may lose one of the two; a saver for several processes overrides this.
+        They are merged over those that the checkpoint has already: results of branches, interrupts,
+        answers, failures.
+
+        The default implementation stores them in the metadata of the checkpoint, by replacing the
+        checkpoint. It is as safe against a crash as `put` is, and safe against other callers in this
+        process. If two processes record at once, one of the two writes may be lost. Savers for
+        several processes override it.
 
         Raises:
             CheckpointNotFoundError: there is no such checkpoint. Nothing was changed.
-            CheckpointSerializationError: a key is not a string, a value cannot be stored, or the value of a key that
-                graphkit reads (`interrupt:<id>`, say) lacks what its readers need. Nothing was changed.
+            CheckpointSerializationError: a key is not a string, a value cannot be stored, or the
+                value of a key that graphkit reads (such as `interrupt:<id>`) lacks what its readers
+                need. Nothing was changed.
         """
         check_writes(writes)
-        self._rewrite(config, _WRITES, lambda old: {**(old or {}), **writes})
+        self._rewrite(config, WRITES_KEY, lambda old: {**(old or {}), **writes})
 
     def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
-        """The values recorded beside a checkpoint, in the order of their first recording."""
+        """Return the pending writes of a checkpoint, in the order in which they were first recorded."""
         checkpoint = self.get(config)
-        return {} if checkpoint is None else checkpoint.metadata.get(_WRITES, {})
+        return {} if checkpoint is None else checkpoint.metadata.get(WRITES_KEY, {})
 
     def add_tags(self, config: ConfigLike, *tags: str) -> None:
         """Tag the checkpoint that the config names, or the latest.
@@ -238,86 +289,55 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             CheckpointSerializationError: a tag is not a string. Nothing was changed.
         """
         check_tags(tags)
-        self._rewrite(config, _TAGS, lambda old: list(dict.fromkeys((*(old or ()), *tags))))
+        self._rewrite(config, TAGS_KEY, lambda old: [*dict.fromkeys((*(old or ()), *tags))])
 
     def remove_tags(self, config: ConfigLike, *tags: str) -> None:
-        """Take tags off a checkpoint; those it does not have are ignored.
+        """Remove tags from a checkpoint. Tags that it does not have are ignored.
 
         Raises:
             CheckpointNotFoundError: there is no such checkpoint. Nothing was changed.
             CheckpointSerializationError: a tag is not a string. Nothing was changed.
         """
         check_tags(tags)
-        self._rewrite(config, _TAGS, lambda old: [tag for tag in old or () if tag not in tags])
+        self._rewrite(config, TAGS_KEY, lambda old: [tag for tag in old or () if tag not in tags])
 
     def tags_of(self, config: ConfigLike) -> tuple[str, ...]:
-        """The tags of a checkpoint, in the order they were added."""
+        """Return the tags of a checkpoint, in the order in which they were added."""
         checkpoint = self.get(config)
-        return () if checkpoint is None else tuple(checkpoint.metadata.get(_TAGS, ()))
+        return () if checkpoint is None else tuple(checkpoint.metadata.get(TAGS_KEY, ()))
 
     def _rewrite(self, config: ConfigLike, key: str, change: Callable[[Any], Any]) -> None:
+        """Replace one value in the metadata of a checkpoint, under a lock of this process."""
         config = RunnableConfig.of(config)
-        with _rewrite_lock(self.run_lock_key(config)):
+        with lock_for_rewrite(self.run_lock_key(config)):
             checkpoint = self.get(config)
             if checkpoint is None:
                 raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id or 'at all'}")
             metadata = freeze({**checkpoint.metadata, key: change(checkpoint.metadata.get(key))})
             self.put(config.replace(checkpoint_id=checkpoint.id), checkpoint.with_metadata(metadata))
 
-    def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
-        """What waits for a human at the latest checkpoints: of one thread, or of all (None)."""
-        threads = self.threads() if thread_id is None else [resolve_thread_id(thread_id)]
-        found: list[WaitingInterrupt] = []
-        for thread in threads:
-            latest: dict[str, LatestCheckpoint] = {}
-            for namespace in self.namespaces(thread):
-                at = RunnableConfig(thread, checkpoint_ns=namespace)
-                checkpoint = self.get(at)
-                if checkpoint is not None:
-                    at = at.replace(checkpoint_id=checkpoint.id)
-                    latest[namespace] = LatestCheckpoint(at, checkpoint.metadata, self.get_writes(at))
-            found += find_waiting_interrupts(latest)
-        return found
-
-    def threads(self, *, released: bool = False) -> Sequence[str]:  # noqa: ARG002 - for those that can
-        """The ids of the threads that hold checkpoints; with `released`, of those too that hold versions only.
-
-        Raises:
-            CheckpointerConfigurationError: the saver keeps no list of its threads.
-        """
-        raise CheckpointerConfigurationError(f"{type(self).__name__} cannot list its threads")
+    # Maintenance
 
     def delete(self, thread: ThreadLike = None) -> bool:
-        """Remove a thread with all its namespaces and versions; whether there was anything.
+        """Remove a thread with all its namespaces and versions.
 
-        On the four methods alone: what `release` ends. A saver that keeps versions overrides this.
+        The default implementation releases the thread. Savers that keep versions override it.
+
+        Returns:
+            Whether there was anything to remove.
         """
         return bool(self.release(RunnableConfig(resolve_thread_id(thread))).checkpoints)
 
     def copy(self, source: ThreadLike, target: ThreadLike) -> None:
-        """Copy a thread's active history, ids and all, into an empty thread.
+        """Copy the active history of a thread, with its ids, into an empty thread.
 
         Raises:
             CheckpointNotFoundError: the source is empty.
             CheckpointConflictError: the target is not empty. Nothing was changed.
         """
-        goal = resolve_thread_id(target)
-        with _rewrite_lock(self.run_lock_key(RunnableConfig(goal))):
-            copy_thread(self, resolve_thread_id(source), self, goal)
-
-    def search(
-        self, metadata: Mapping[str, Any], *, thread_id: ThreadLike = None, limit: int | None = None
-    ) -> Sequence[CheckpointInfo]:
-        """The checkpoints whose metadata has all these keys with these values; newest first within a thread."""
-        found: list[CheckpointInfo] = []
-        for thread in self.threads() if thread_id is None else [resolve_thread_id(thread_id)]:
-            for namespace in self.namespaces(thread):
-                for info in self.history(RunnableConfig(thread, checkpoint_ns=namespace)):
-                    if limit is not None and len(found) >= limit:
-                        return found
-                    if all(key in info.metadata and info.metadata[key] == value for key, value in metadata.items()):
-                        found.append(info)
-        return found
+        new_thread = resolve_thread_id(target)
+        with lock_for_rewrite(self.run_lock_key(RunnableConfig(new_thread))):
+            copy_thread(self, resolve_thread_id(source), self, new_thread)
 
     def prune(
         self,
@@ -328,20 +348,32 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         keep_tags: Sequence[str] = (),
         keep_interrupted: bool = True,
     ) -> int:
-        """Remove old checkpoints of one thread, or of all (None); returns how many went.
+        """Remove old checkpoints of one thread, or of all (None).
 
-        A checkpoint goes if it is beyond the last `keep_last` and, where given, older than `older_than`. The latest of
-        a history never goes, nor what is tagged with one of `keep_tags`, nor (by default) what waits for a human.
+        A checkpoint is removed if it is not among the newest `keep_last` of its history and, where
+        `older_than` is given, was created before that time. The latest checkpoint of a history
+        always stays.
 
-        On the four methods alone: releases the thread and puts back what stays, in all namespaces that `namespaces`
-        finds, under the run lock. A crash between the two loses the thread, and a saver that keeps versions gets one
-        more; savers for anything of value override this.
+        The default implementation releases the thread and puts back what stays, in all namespaces
+        that `namespaces` finds, under the run lock. A crash in between loses the thread, and a saver
+        that keeps versions gets one more. Savers for valuable data override it.
+
+        Args:
+            thread: the thread.
+            keep_last: how many of the newest checkpoints of each history stay, whatever their age.
+            older_than: checkpoints created at this time or later stay.
+            keep_tags: checkpoints with one of these tags stay.
+            keep_interrupted: whether checkpoints with pending interrupts stay.
+
+        Returns:
+            The number of checkpoints that were removed.
 
         Raises:
             ValueError: neither keep_last nor older_than is given, or keep_last is below one.
-            CheckpointerConfigurationError: on the four methods alone, a run stands before a fork, so the namespaces of
-                graphs embedded in its branches may be unknown. The thread was not changed.
-            ThreadBusyError: on the four methods alone, a run holds the thread. The thread was not changed.
+            CheckpointerConfigurationError: by default, if a run stands before a fork and the saver
+                cannot list its namespaces: graphs nested in the branches may have histories that the
+                saver cannot find. The thread was not changed.
+            ThreadBusyError: by default, if a run holds the thread. The thread was not changed.
         """
         retention = Retention(
             keep_last=keep_last,
@@ -349,95 +381,62 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             keep_tags=frozenset(keep_tags),
             keep_interrupted=keep_interrupted,
         )
-        threads = self.threads() if thread is None else [resolve_thread_id(thread)]
         return sum(
-            self._prune(RunnableConfig(one, checkpoint_ns=namespace), retention)
-            for one in threads
-            for namespace in self.namespaces(one)
+            self._prune(RunnableConfig(thread_id, checkpoint_ns=namespace), retention)
+            for thread_id in self._select_threads(thread)
+            for namespace in self.namespaces(thread_id)
         )
 
     def _prune(self, config: RunnableConfig, retention: Retention) -> int:
-        # The run lock keeps out what a run would put between `list` and `release`, the other lock what is recorded
-        # beside a checkpoint.
-        with self.run_lock(config), _rewrite_lock(self.run_lock_key(config)):
-            going = {info.id for info in retention.select_removable(self.history(config))}
-            if not going:
-                return 0
-            histories = self._histories(config.thread)
-            self.release(config)
-            for namespace, history in histories.items():
-                at = config.replace(checkpoint_ns=namespace)
-                if self.get(at) is not None:
-                    continue  # a saver whose release ends one namespace only
-                for kept in history:
-                    if namespace != config.checkpoint_ns or kept.checkpoint.id not in going:
-                        kept.put(self, at)
-            return len(going)
-
-    def _histories(self, thread_id: str) -> dict[str, Sequence[_Whole]]:
-        """Read all that `release` would end, by namespace, oldest first.
-
-        Raises:
-            CheckpointerConfigurationError: there may be more than this saver can name.
-        """
-        found: dict[str, Sequence[_Whole]] = {}
-        for namespace in self.namespaces(thread_id):
-            history = [*_whole_history(self, RunnableConfig(thread_id, checkpoint_ns=namespace))]
-            if not self.lists_namespaces and is_fork(history[-1].checkpoint.next_node_id):
-                raise CheckpointerConfigurationError(
-                    f"{type(self).__name__} cannot prune a thread whose run stands before a fork: the branches may "
-                    f"have histories that namespaces() does not find. Let the run go past the fork, or override "
-                    f"namespaces() or prune()"
-                )
-            found[namespace] = history
-        return found
-
-    def size(self, thread: ThreadLike = None) -> int:  # noqa: ARG002 - for those that can
-        """The bytes that a thread, or the whole store (None), takes.
-
-        Raises:
-            CheckpointerConfigurationError: the saver cannot tell.
-        """
-        raise CheckpointerConfigurationError(f"{type(self).__name__} cannot tell sizes")
+        """Prune one history and return the number of checkpoints removed. For implementers."""
+        return prune_history(self, config, retention)
 
     def register_types(self, *types: type) -> None:
-        """Let values of these application types (Enum, dataclass, NamedTuple, pydantic model) come back from the store.
+        """Allow values of these application types to be restored from the store.
 
-        A graph registers its schema's types with its saver. Nothing to do for savers that keep objects.
+        A graph registers the types of its schema with its saver: Enums, dataclasses, NamedTuples and
+        pydantic models. Savers that keep objects have nothing to do.
         """
 
     def opener(self) -> Callable[[], BaseCheckpointSaver] | None:
-        """Something that can be pickled and opens the same store in another process; None if none can.
+        """Return a picklable function that opens the same store in another process; None if there is none.
 
-        What `config.once` uses where a node runs in another process than its run.
+        `config.once` uses it where a node runs in another process than its run.
         """
         return None
 
-    # Following
+    # Watching
 
     def watch(self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0) -> Watch:
-        """Follow one thread with all its namespaces, or all threads (None), from now on; nothing is missed after this.
+        """Report the changes of one thread with all its namespaces, or of all threads (None), from now on.
 
-        On the four methods alone, and with others that cannot do better, it looks again and again; close it.
+        No change after the call is missed. Savers without change events poll. Close the watch when
+        done.
 
         Args:
-            thread: the thread. A config with a checkpoint id: from that checkpoint on, which is not told itself, but
-                what was recorded beside it. With a namespace: that one and those below it.
-            latest: begin with the latest checkpoint of each history, and what is recorded beside it.
-            interval: seconds from one look to the next, where the saver can but look.
+            thread: the thread. If a config names a checkpoint, report changes made after it, and the
+                pending writes of that checkpoint. If a config names a namespace, report changes in
+                it and in those below it.
+            latest: start with the latest checkpoint of each history and its pending writes.
+            interval: the polling interval in seconds, for savers without change events.
 
         Raises:
-            CheckpointNotFoundError: there is no such checkpoint.
-            CheckpointerConfigurationError: all threads are to be followed, and the saver keeps no list of them; or the
-                interval is not above 0.
+            CheckpointNotFoundError: the named checkpoint does not exist.
+            CheckpointerConfigurationError: all threads are meant, and the saver cannot list them; or
+                the interval is not above 0.
         """
-        config = self._followed(thread)
-        return PollingWatch(self, config, iter_changes, partial(_versions_of, self), latest=latest, interval=interval)
+        return PollingWatch(self, self._resolve_watched(thread), latest=latest, interval=interval)
 
-    def _followed(self, thread: ThreadLike) -> RunnableConfig | None:
-        """What a watch is to follow."""
-        if thread is None or isinstance(thread, str):
-            return None if thread is None else RunnableConfig(thread)
+    def _resolve_watched(self, thread: ThreadLike) -> RunnableConfig | None:
+        """Return what a watch follows: a config, or None for all threads. For implementers.
+
+        Raises:
+            CheckpointNotFoundError: the named checkpoint does not exist.
+        """
+        if thread is None:
+            return None
+        if isinstance(thread, str):
+            return RunnableConfig(thread)
         config = RunnableConfig.of(thread)
         if config.checkpoint_id is not None and self.get(config) is None:
             raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id}")
@@ -446,186 +445,73 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     def wait_for_resume(
         self, thread: ThreadLike = None, timeout: float | None = None, *, interval: float = 1.0
     ) -> bool:
-        """Wait until nothing of what waits for a human in a thread does so any more: answered, or moved on past.
+        """Block until the thread has no pending interrupts, because they were answered or the run moved past them.
 
-        Then `app.resume(thread)` finds the answers, and goes on. A thread that waits for nobody, or is not there, is
-        not waited for.
+        Afterwards `app.resume(thread)` finds the answers and continues the run. Returns at once if
+        the thread has no pending interrupt, or does not exist.
 
         Args:
             thread: the thread.
-            timeout: seconds; None waits for ever.
-            interval: seconds between looks, where the saver can but look; see `watch`.
+            timeout: the maximum time to wait, in seconds; None waits forever.
+            interval: the polling interval in seconds; see `watch`.
 
         Returns:
-            True; False if the time is up, and something still waits.
+            True; False if interrupts are still pending after the timeout.
         """
-        at = RunnableConfig(thread) if isinstance(thread, str) else RunnableConfig.of(thread).with_check_point_id(None)
-        deadline = None if timeout is None else monotonic() + timeout
-        with self.watch(at, interval=interval) as changes:
-            waited = waiting_ids(self, at)
-            while waited.intersection(waiting_ids(self, at)):
-                if changes.get(None if deadline is None else max(0.0, deadline - monotonic())) is None:
-                    return False
-        return True
+        if isinstance(thread, str):
+            config = RunnableConfig(thread)
+        else:
+            config = RunnableConfig.of(thread).with_check_point_id(None)
+        return wait_for_answers(self, config, timeout, interval)
 
     # The run lock
 
     def run_lock(self, config: ConfigLike = None, timeout: float | None = None) -> AbstractContextManager[object]:
         """Hold a thread for a run, across processes where the saver can.
 
-        Re-entrant for its holder: inside the `with` block, and in the tasks started there, the thread can be run,
-        updated and locked again through this saver; one run at a time. The nodes of a run enter the lock of their run
-        again. Other threads of the process wait.
+        The lock is re-entrant for its holder: inside the `with` block, and in the tasks started
+        there, the thread can be run, updated and locked again through this saver, with one run at a
+        time. The nodes of a run can enter the lock of their run again. Other threads of the process
+        wait.
 
         Args:
-            config: names the thread; the lock covers all its namespaces.
-            timeout: seconds to wait for another holder; None: the saver's own `lock_timeout`, 10 by default.
+            config: names the thread. The lock covers all its namespaces.
+            timeout: the maximum time to wait for another holder, in seconds. None is the saver's own
+                `lock_timeout`, 10 by default.
 
         Raises:
-            ThreadBusyError: somebody else still holds it after that time.
+            ThreadBusyError: another run held the thread until the timeout.
         """
         config = RunnableConfig.of(config)
         key = self.run_lock_key(config)
-        hold = find_held_lock(key)
-        if key in locks_held_by_runs() or (hold is not None and hold.saver is self):
-            return _nothing()
-        return self._by_hand(key, self._run_lock(config, timeout))
+        held = find_held_lock(key)
+        is_held_here = held is not None and held.saver is self
+        if is_held_here or key in locks_held_by_runs():
+            return nullcontext()
+        return self._register_held(key, self._run_lock(config, timeout))
 
     @contextmanager
-    def _by_hand(self, key: object, lock: AbstractContextManager[object]) -> Iterator[None]:
+    def _register_held(self, key: object, lock: AbstractContextManager[object]) -> Iterator[None]:
+        """Take a run lock, and register it so that the calling code can enter it again."""
         with lock:
-            hold = HeldRunLock(key, self)
-            hold.register()
+            held = HeldRunLock(key, self)
+            held.register()
             try:
                 yield
             finally:
-                hold.release()
+                held.release()
 
     def run_lock_key(self, config: ConfigLike = None) -> object:
-        """What tells two run locks apart; equal for two savers on one store."""
+        """Return what identifies a run lock; equal for saver objects that share a store."""
         return id(self), RunnableConfig.of(config).thread
 
     def _run_lock(self, config: RunnableConfig, timeout: float | None) -> AbstractContextManager[object]:
-        """Take the lock itself; the default holds within this process only."""
-        return _process_lock(self.run_lock_key(config), config.thread, 10.0 if timeout is None else timeout)
-
-    # Async twins: each runs its sync method in a thread, so that the event loop never waits for a disk.
-
-    async def alist(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
-        """As `list`."""
-        return await run_in_thread(self.list, config)
-
-    async def aget(self, config: ConfigLike = None) -> Checkpoint | None:
-        """As `get`."""
-        return await run_in_thread(self.get, config)
-
-    async def aput(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
-        """As `put`."""
-        return await run_in_thread(self.put, config, checkpoint)
-
-    async def arelease(self, config: ConfigLike = None) -> Tag:
-        """As `release`."""
-        return await run_in_thread(self.release, config)
-
-    async def anamespaces(self, thread: ThreadLike = None) -> Sequence[str]:
-        """As `namespaces`."""
-        return await run_in_thread(self.namespaces, thread)
-
-    async def ahistory(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
-        """As `history`."""
-        return await run_in_thread(self.history, config)
-
-    async def arecent(self, config: ConfigLike = None, *, limit: int) -> Sequence[CheckpointInfo]:
-        """As `recent`."""
-        return await run_in_thread(self.recent, config, limit=limit)
-
-    async def asummary(self, config: ConfigLike = None) -> HistorySummary | None:
-        """As `summary`."""
-        return await run_in_thread(self.summary, config)
-
-    async def aput_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
-        """As `put_writes`."""
-        await run_in_thread(self.put_writes, config, writes)
-
-    async def aget_writes(self, config: ConfigLike) -> Mapping[str, Any]:
-        """As `get_writes`."""
-        return await run_in_thread(self.get_writes, config)
-
-    async def ainterrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
-        """As `interrupts`."""
-        return await run_in_thread(self.interrupts, thread_id)
-
-    async def athreads(self, *, released: bool = False) -> Sequence[str]:
-        """As `threads`."""
-        return await run_in_thread(self.threads, released=released)
-
-    async def adelete(self, thread: ThreadLike = None) -> bool:
-        """As `delete`."""
-        return await run_in_thread(self.delete, thread)
-
-    async def acopy(self, source: ThreadLike, target: ThreadLike) -> None:
-        """As `copy`."""
-        await run_in_thread(self.copy, source, target)
-
-    async def asearch(
-        self, metadata: Mapping[str, Any], *, thread_id: ThreadLike = None, limit: int | None = None
-    ) -> Sequence[CheckpointInfo]:
-        """As `search`."""
-        return await run_in_thread(self.search, metadata, thread_id=thread_id, limit=limit)
-
-    async def aadd_tags(self, config: ConfigLike, *tags: str) -> None:
-        """As `add_tags`."""
-        await run_in_thread(self.add_tags, config, *tags)
-
-    async def aremove_tags(self, config: ConfigLike, *tags: str) -> None:
-        """As `remove_tags`."""
-        await run_in_thread(self.remove_tags, config, *tags)
-
-    async def atags_of(self, config: ConfigLike) -> tuple[str, ...]:
-        """As `tags_of`."""
-        return await run_in_thread(self.tags_of, config)
-
-    async def aprune(
-        self,
-        thread: ThreadLike = None,
-        *,
-        keep_last: int | None = None,
-        older_than: datetime | None = None,
-        keep_tags: Sequence[str] = (),
-        keep_interrupted: bool = True,
-    ) -> int:
-        """As `prune`."""
-        options: dict[str, Any] = {"keep_last": keep_last, "older_than": older_than}
-        return await run_in_thread(
-            self.prune, thread, **options, keep_tags=keep_tags, keep_interrupted=keep_interrupted
-        )
-
-    async def asize(self, thread: ThreadLike = None) -> int:
-        """As `size`."""
-        return await run_in_thread(self.size, thread)
-
-    async def awatch(
-        self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0
-    ) -> AsyncIterator[Change]:
-        """As `watch`; begins with the first item asked for, and ends when the iterator is closed."""
-        with await run_in_thread(self.watch, thread, latest=latest, interval=interval) as changes:
-            while (change := await run_in_thread(changes.get)) is not None:
-                yield change
-
-    async def await_for_resume(
-        self,
-        thread: ThreadLike = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - the twin of a method that has it
-        *,
-        interval: float = 1.0,
-    ) -> bool:
-        """As `wait_for_resume`."""
-        return await run_in_thread(self.wait_for_resume, thread, timeout, interval=interval)
+        """Take the lock itself. For implementers; the default holds within this process only."""
+        return hold_process_lock(self.run_lock_key(config), config.thread, 10.0 if timeout is None else timeout)
 
     # Java names
     putWrites = put_writes
     waitForResume = wait_for_resume
-    awaitForResume = await_for_resume
     getWrites = get_writes
     addTags = add_tags
     removeTags = remove_tags
@@ -633,218 +519,6 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     runLock = run_lock
     runLockKey = run_lock_key
     registerTypes = register_types
-    aputWrites = aput_writes
-    agetWrites = aget_writes
-    aaddTags = aadd_tags
-    aremoveTags = aremove_tags
-    atagsOf = atags_of
 
     def threadId(self, config: ConfigLike = None) -> str:
         return resolve_thread_id(config)
-
-
-class HasVersions(JavaNames, abc.ABC):
-    """A saver that keeps every released history as a version: 1, 2, ... per thread."""
-
-    @abc.abstractmethod
-    def versions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
-        """The versions of a thread, ascending; empty if there are none."""
-
-    @abc.abstractmethod
-    def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
-        """A released history; None is the last one.
-
-        Raises:
-            CheckpointNotFoundError: there is no such version.
-        """
-
-    def last_version_by_thread_id(self, thread: ThreadLike = None) -> int | None:
-        """The newest version of a thread, or None."""
-        versions = self.versions_by_thread_id(thread)
-        return versions[-1] if versions else None
-
-    def get_version(self, config: ConfigLike = None) -> str | None:
-        """The newest version of a thread as text, or None."""
-        version = self.last_version_by_thread_id(config)
-        return None if version is None else str(version)
-
-    async def aversions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
-        """As `versions_by_thread_id`."""
-        return await run_in_thread(self.versions_by_thread_id, thread)
-
-    async def atag(self, config: ConfigLike, version: int | None = None) -> Tag:
-        """As `tag`."""
-        return await run_in_thread(self.tag, config, version)
-
-    async def alast_version_by_thread_id(self, thread: ThreadLike = None) -> int | None:
-        """As `last_version_by_thread_id`."""
-        return await run_in_thread(self.last_version_by_thread_id, thread)
-
-    async def aget_version(self, config: ConfigLike = None) -> str | None:
-        """As `get_version`."""
-        return await run_in_thread(self.get_version, config)
-
-    # Java names
-    versionsByThreadId = versions_by_thread_id
-    lastVersionByThreadId = last_version_by_thread_id
-    getVersion = get_version
-    aversionsByThreadId = aversions_by_thread_id
-    alastVersionByThreadId = alast_version_by_thread_id
-    agetVersion = aget_version
-
-
-class StateSerializer(abc.ABC):
-    """Turns a state into bytes and back, in place of graphkit's own codec."""
-
-    @abc.abstractmethod
-    def dumps(self, data: Mapping[str, Any]) -> bytes:
-        """The state as bytes. Equal states should give equal bytes, or every checkpoint takes the state's full size."""
-
-    @abc.abstractmethod
-    def loads(self, data: bytes) -> Mapping[str, Any]:
-        """The state back."""
-
-
-class InterruptableAction(abc.ABC):
-    """An action that is asked, each time before it runs, whether the run should stop for a human first."""
-
-    @abc.abstractmethod
-    def interrupt(
-        self, node_id: str, state: Any, config: RunnableConfig
-    ) -> InterruptionMetadata | Mapping[str, Any] | None:
-        """Stop here (with metadata) or go on (None). Asked again after a resume, so look at the state for an answer."""
-
-    @abc.abstractmethod
-    def __call__(self, state: Any, config: RunnableConfig) -> Any:
-        """The action itself."""
-
-
-InterruptibleAction = InterruptableAction
-
-
-def waiting_ids(saver: BaseCheckpointSaver, config: RunnableConfig) -> set[str]:
-    """The ids of what waits for a human at the latest checkpoint of a history, and in the embedded graphs it waits for.
-
-    What waits in an embedded graph whose own saver keeps its history does so as long as the graph around it says so.
-    """
-    writes = well_formed_writes(saver.get_writes(config), config.thread)
-    found = set(unanswered_interrupts(writes))
-    for key, namespace in subgraph_interrupts(writes).items():
-        inside = config.replace(checkpoint_ns=namespace)
-        if saver.get(inside) is None or key in waiting_ids(saver, inside):
-            found.add(key)
-    return found
-
-
-def _versions_of(saver: BaseCheckpointSaver, thread: str) -> object:
-    return saver.versions_by_thread_id(thread) if isinstance(saver, HasVersions) else None
-
-
-def make_checkpoint_info(
-    config: RunnableConfig, checkpoint: Checkpoint, writes: Mapping[str, Any], tags: tuple[str, ...]
-) -> CheckpointInfo:
-    """What is known of a checkpoint of a history, where the saver cannot tell its size."""
-    return CheckpointInfo(
-        thread_id=config.thread,
-        checkpoint_ns=config.checkpoint_ns,
-        id=checkpoint.id,
-        parent_id=checkpoint.parent_id,
-        node_id=checkpoint.node_id,
-        next_node_id=checkpoint.next_node_id,
-        created_at=checkpoint.created_at,
-        size=0,
-        status=derive_status(checkpoint.next_node_id, writes),
-        tags=tags,
-        metadata=public_metadata(checkpoint.metadata),
-    )
-
-
-def public_metadata(metadata: FrozenDict) -> FrozenDict:
-    """Metadata without what the default implementations keep in it."""
-    if _WRITES in metadata or _TAGS in metadata:
-        return FrozenDict({key: value for key, value in metadata.items() if key not in (_WRITES, _TAGS)})
-    return metadata
-
-
-def copy_thread(source: BaseCheckpointSaver, thread: str, target: BaseCheckpointSaver, new_thread: str) -> None:
-    """Copy a thread's active history between savers, checkpoint by checkpoint; see `BaseCheckpointSaver.copy`."""
-    namespaces = source.namespaces(thread)
-    if not namespaces:
-        raise CheckpointNotFoundError(thread)
-    if target.namespaces(new_thread):
-        raise CheckpointConflictError(new_thread, "not empty; release or delete it before copying into it")
-    for namespace in namespaces:
-        origin = RunnableConfig(thread, checkpoint_ns=namespace)
-        goal = RunnableConfig(new_thread, checkpoint_ns=namespace)
-        for whole in _whole_history(source, origin):
-            whole.put(target, goal)
-
-
-class _Whole(NamedTuple):
-    """A checkpoint with all that is recorded beside it, wherever its saver keeps that."""
-
-    checkpoint: Checkpoint
-    writes: Mapping[str, Any]
-    tags: tuple[str, ...]
-
-    def put(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
-        """Append it to a history."""
-        here = saver.put(config, self.checkpoint)
-        # Without what `put_writes` would refuse: `prune` has released the thread and must put all of it back.
-        writes = well_formed_writes(self.writes, config.thread)
-        if writes:
-            saver.put_writes(here, writes)
-        if self.tags:
-            saver.add_tags(here, *self.tags)
-
-
-def _whole_history(saver: BaseCheckpointSaver, config: RunnableConfig) -> Iterator[_Whole]:
-    """Read a history with all that is recorded beside its checkpoints, oldest first."""
-    for checkpoint in reversed(saver.list(config)):
-        at = config.replace(checkpoint_id=checkpoint.id)
-        plain = checkpoint.with_metadata(public_metadata(checkpoint.metadata))
-        yield _Whole(plain, saver.get_writes(at), saver.tags_of(at))
-
-
-async def run_in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function in a worker thread and return its result, without blocking the event loop."""
-    import asyncio  # takes 25 ms to import, and only async callers need it
-
-    return await asyncio.to_thread(call, *args, **kwargs)
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
-
-
-_LOCKS: Final[WeakValueDictionary[object, threading.Lock]] = WeakValueDictionary()
-"""The run locks of this process that somebody holds or waits for."""
-_LOCKS_GUARD: Final = threading.Lock()
-
-
-_REWRITE_LOCKS: Final[WeakValueDictionary[object, Any]] = WeakValueDictionary()
-"""By the key of the run lock: who may look at a thread and then change it by what was seen, in this process.
-
-A lock of its own, because what is recorded beside a checkpoint does not wait for a run. Re-entrant, because a saver's
-`put` may record something itself.
-"""
-
-
-def _rewrite_lock(key: object) -> AbstractContextManager[object]:
-    with _LOCKS_GUARD:
-        lock: AbstractContextManager[object] = _REWRITE_LOCKS.setdefault(key, threading.RLock())
-    return lock
-
-
-@contextmanager
-def _process_lock(key: object, thread_id: str, timeout: float) -> Iterator[None]:
-    with _LOCKS_GUARD:
-        lock = _LOCKS.setdefault(key, threading.Lock())
-    started = monotonic()
-    if not lock.acquire(timeout=timeout):
-        raise ThreadBusyError(thread_id, "another run in this process", monotonic() - started)
-    try:
-        yield
-    finally:
-        lock.release()

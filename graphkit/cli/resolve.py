@@ -14,7 +14,8 @@ from typing import Any, Final
 from graphkit._compiled import CompiledGraph
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
-from graphkit._saver.base import BaseCheckpointSaver, HasVersions
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.versions import HasVersions
 from graphkit._wording import simplify_text
 from graphkit.cli.values import UsageError, shown
 from graphkit.errors import (

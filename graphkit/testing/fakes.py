@@ -11,8 +11,9 @@ from functools import cache, partial
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Self
 
-from graphkit._saver.base import BaseCheckpointSaver, HasVersions
+from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import QUALITIES, SupportsCompact, SupportsRepair, SupportsVerify
+from graphkit._saver.versions import HasVersions
 
 
 class Call(NamedTuple):

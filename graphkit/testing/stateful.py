@@ -20,7 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
-from graphkit._saver.base import BaseCheckpointSaver, HasVersions
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.versions import HasVersions
 from graphkit._values.channels import REMOVE
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
 from graphkit.testing._values import GROWING, derived, made, same

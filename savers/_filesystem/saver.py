@@ -264,7 +264,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             if found.read():
                 info = _info(found, found.last)
                 writes = found.read_writes(found.last) if info.status in {"interrupted", "failed"} else {}
-                return self._summed(info, found.count, (), writes)
+                return self._make_summary(info, found.count, (), writes)
         return super().summary(config)
 
     @_at_the_edge("read")
@@ -654,7 +654,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         """
         from savers._filesystem.watch import FileWatch
 
-        return FileWatch(self._store, self._followed(thread), _info, latest=latest, interval=interval)
+        return FileWatch(self._store, self._resolve_watched(thread), _info, latest=latest, interval=interval)
 
     @property
     def is_durable(self) -> bool:

@@ -77,7 +77,7 @@ class FileWatch(Watch):
         try:
             if (kind := remote_kind(root)) is not None:
                 raise OSError(f"{kind} is a network file system")  # noqa: TRY301
-            events = Events(self._changed, root, self._only)
+            events = Events(self._condition, root, self._only)
             if self._only is not None:
                 events.cover(layout.join(root, self._only))
         except OSError as error:
@@ -95,11 +95,11 @@ class FileWatch(Watch):
 
     # Waiting
 
-    def _pause(self, deadline: float | None) -> bool:
-        while not self._is_disturbed and not self._has_news() and (now := monotonic()) < self._wanted():
+    def _wait(self, deadline: float | None) -> bool:
+        while not self._is_interrupted and not self._has_news() and (now := monotonic()) < self._wanted():
             if deadline is not None and now >= deadline:
                 return False
-            self._sleep(self._wanted() if deadline is None else min(deadline, self._wanted()))
+            self._sleep_until(self._wanted() if deadline is None else min(deadline, self._wanted()))
         return True
 
     def _has_news(self) -> bool:
@@ -108,7 +108,7 @@ class FileWatch(Watch):
     def _wanted(self) -> float:
         return min([self._next, *self._suspects.values()])
 
-    def _give_back(self) -> None:
+    def _close_resources(self) -> None:
         if self._events is not None:
             self._events.stop()
             self._events = None
@@ -117,7 +117,7 @@ class FileWatch(Watch):
 
     # Looking
 
-    def _look(self) -> Generator[Change, None, None]:
+    def _read_changes(self) -> Generator[Change, None, None]:
         try:
             is_whole = monotonic() >= self._next
             names, closed = self._news(is_whole=is_whole)
@@ -140,7 +140,7 @@ class FileWatch(Watch):
             names = {*self._names(), *self._marks}
             self._check_events()
         if self._events is not None:
-            with self._changed:
+            with self._condition:
                 names, self._events.names = names | self._events.names, set()
                 closed, self._events.closed = closed | self._events.closed, set()
         return names, closed

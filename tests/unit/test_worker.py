@@ -454,14 +454,14 @@ def test_a_signal_just_before_the_sleep_is_not_lost(saver, monkeypatch):
     """A handler runs in the thread that it interrupts, whose locks do not keep it out."""
     app = log_of(a=None).compile(checkpoint_saver=saver)
     worker = Worker(app, interval=3600)
-    sleep = Watch._sleep
+    sleep = Watch._sleep_until
 
     def interrupted(self, until):
-        monkeypatch.setattr(Watch, "_sleep", sleep)
+        monkeypatch.setattr(Watch, "_sleep_until", sleep)
         worker.stop()
         sleep(self, until)
 
-    monkeypatch.setattr(Watch, "_sleep", interrupted)
+    monkeypatch.setattr(Watch, "_sleep_until", interrupted)
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(worker.run)
         try:

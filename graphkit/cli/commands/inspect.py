@@ -14,7 +14,8 @@ from graphkit._engine.subgraph_updates import strip_subgraph_updates
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
-from graphkit._saver.base import BaseCheckpointSaver, public_metadata
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.writes import (
     ANSWER,
     UPDATE,

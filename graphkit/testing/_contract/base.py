@@ -11,8 +11,9 @@ from unittest import SkipTest
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
-from graphkit._saver.base import BaseCheckpointSaver, HasVersions
+from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import Quality
+from graphkit._saver.versions import HasVersions
 from graphkit.testing._values import application_types, same_checkpoint
 
 E = TypeVar("E", bound=BaseException)

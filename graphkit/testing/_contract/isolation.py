@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from graphkit._records.checkpoint import Checkpoint
-from graphkit._saver.base import HasVersions
+from graphkit._saver.versions import HasVersions
 from graphkit.testing._contract.base import SaverTests, elsewhere
 from graphkit.testing._values import Note, at, derived, grow_list, made, same, same_checkpoint
 

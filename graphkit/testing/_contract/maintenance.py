@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from graphkit._records.checkpoint import Checkpoint
-from graphkit._saver.base import BaseCheckpointSaver, HasVersions
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.versions import HasVersions
 from graphkit._saver.writes import ANSWER, INTERRUPT
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
 from graphkit.testing._contract.base import SaverTests

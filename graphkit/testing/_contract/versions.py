@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphkit._saver.base import HasVersions
+from graphkit._saver.versions import HasVersions
 from graphkit.errors import CheckpointNotFoundError
 from graphkit.testing._contract.base import SaverTests
 from graphkit.testing._values import HOSTILE_IDS, at, grow_list, made, same, same_checkpoint

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from graphkit._saver.base import BaseCheckpointSaver, HasVersions
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.versions import HasVersions
 from graphkit._saver.watch import Change, Watch
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
 from graphkit.testing._contract.base import PATIENCE, SaverTests

@@ -1,0 +1,200 @@
+"""Default implementations of a saver's methods, from the four that every saver has.
+
+They are correct but slow: they read and write whole checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from time import monotonic
+from typing import Any, NamedTuple
+
+from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import RunnableConfig
+from graphkit._records.output import CheckpointInfo, WaitingInterrupt
+from graphkit._saver.checkpoint_info import public_metadata
+from graphkit._saver.methods import SaverMethods
+from graphkit._saver.process_locks import lock_for_rewrite
+from graphkit._saver.retention import Retention
+from graphkit._saver.writes import (
+    LatestCheckpoint,
+    find_waiting_interrupts,
+    is_fork,
+    subgraph_interrupts,
+    subgraph_namespace,
+    unanswered_interrupts,
+    well_formed_writes,
+)
+from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError, CheckpointNotFoundError
+
+
+class StoredCheckpoint(NamedTuple):
+    """A checkpoint with its pending writes and tags, wherever its saver keeps them."""
+
+    checkpoint: Checkpoint
+    writes: Mapping[str, Any]
+    tags: tuple[str, ...]
+
+    def put(self, saver: SaverMethods, config: RunnableConfig) -> None:
+        """Append the checkpoint to a history."""
+        stored = saver.put(config, self.checkpoint)
+        # Malformed writes, which `put_writes` would refuse, are left out. An error here would lose
+        # the rest of the history: `prune` has released the thread and must put everything back.
+        writes = well_formed_writes(self.writes, config.thread)
+        if writes:
+            saver.put_writes(stored, writes)
+        if self.tags:
+            saver.add_tags(stored, *self.tags)
+
+
+def read_history(saver: SaverMethods, config: RunnableConfig) -> Iterator[StoredCheckpoint]:
+    """Yield the checkpoints of a history with their pending writes and tags, oldest first."""
+    for checkpoint in reversed(saver.list(config)):
+        named = config.replace(checkpoint_id=checkpoint.id)
+        plain = checkpoint.with_metadata(public_metadata(checkpoint.metadata))
+        yield StoredCheckpoint(checkpoint=plain, writes=saver.get_writes(named), tags=saver.tags_of(named))
+
+
+def find_namespaces(saver: SaverMethods, thread_id: str) -> list[str]:
+    """Return the namespaces of a thread that can be found by following its histories from the root."""
+    found: list[str] = []
+    candidates = [""]
+    for namespace in candidates:  # grows inside the loop: each namespace names the nested ones
+        config = RunnableConfig(thread_id, checkpoint_ns=namespace)
+        history = saver.list(config)
+        if not history:
+            continue
+        found.append(namespace)
+        for nested in _nested_namespaces(saver, config, history):
+            if nested not in candidates:
+                candidates.append(nested)
+    return found
+
+
+def _nested_namespaces(saver: SaverMethods, config: RunnableConfig, history: Sequence[Checkpoint]) -> Iterator[str]:
+    """Yield the namespaces that nested graphs of a history may have, some more than once."""
+    for checkpoint in history:
+        for node_id in (checkpoint.node_id, checkpoint.next_node_id):
+            if node_id is not None:
+                yield subgraph_namespace(config.checkpoint_ns, node_id)
+    writes = well_formed_writes(saver.get_writes(config), config.thread)
+    yield from subgraph_interrupts(writes).values()
+
+
+def find_interrupts(saver: SaverMethods, thread_id: str) -> list[WaitingInterrupt]:
+    """Return the pending interrupts at the latest checkpoints of a thread."""
+    latest: dict[str, LatestCheckpoint] = {}
+    for namespace in saver.namespaces(thread_id):
+        config = RunnableConfig(thread_id, checkpoint_ns=namespace)
+        checkpoint = saver.get(config)
+        if checkpoint is not None:
+            config = config.replace(checkpoint_id=checkpoint.id)
+            latest[namespace] = LatestCheckpoint(config, checkpoint.metadata, saver.get_writes(config))
+    return find_waiting_interrupts(latest)
+
+
+def find_interrupt_ids(saver: SaverMethods, config: RunnableConfig) -> set[str]:
+    """Return the ids of the pending interrupts at the latest checkpoint of a history.
+
+    An interrupt of a nested graph is pending while the outer graph has it recorded. If the nested
+    graph has a saver of its own, only the record of the outer graph counts.
+    """
+    writes = well_formed_writes(saver.get_writes(config), config.thread)
+    found = set(unanswered_interrupts(writes))
+    for key, namespace in subgraph_interrupts(writes).items():
+        nested = config.replace(checkpoint_ns=namespace)
+        if saver.get(nested) is None or key in find_interrupt_ids(saver, nested):
+            found.add(key)
+    return found
+
+
+def wait_for_answers(saver: SaverMethods, config: RunnableConfig, timeout: float | None, interval: float) -> bool:
+    """Block until a history has none of the interrupts that are pending now; see `wait_for_resume`."""
+    deadline = None if timeout is None else monotonic() + timeout
+    with saver.watch(config, interval=interval) as changes:
+        pending = find_interrupt_ids(saver, config)
+        while not pending.isdisjoint(find_interrupt_ids(saver, config)):
+            remaining = None if deadline is None else max(0.0, deadline - monotonic())
+            if changes.get(remaining) is None:
+                return False
+    return True
+
+
+def search_histories(
+    saver: SaverMethods, threads: Iterable[str], metadata: Mapping[str, Any]
+) -> Iterator[CheckpointInfo]:
+    """Yield the checkpoints whose metadata has all these keys with these values."""
+    for thread in threads:
+        for namespace in saver.namespaces(thread):
+            for info in saver.history(RunnableConfig(thread, checkpoint_ns=namespace)):
+                if all(key in info.metadata and info.metadata[key] == value for key, value in metadata.items()):
+                    yield info
+
+
+def copy_thread(source: SaverMethods, thread: str, target: SaverMethods, new_thread: str) -> None:
+    """Copy the active history of a thread between savers, checkpoint by checkpoint.
+
+    Raises:
+        CheckpointNotFoundError: the source is empty. Nothing was changed.
+        CheckpointConflictError: the target is not empty. Nothing was changed.
+    """
+    namespaces = source.namespaces(thread)
+    if not namespaces:
+        raise CheckpointNotFoundError(thread)
+    if target.namespaces(new_thread):
+        raise CheckpointConflictError(new_thread, "not empty; release or delete it before copying into it")
+    for namespace in namespaces:
+        origin = RunnableConfig(thread, checkpoint_ns=namespace)
+        goal = RunnableConfig(new_thread, checkpoint_ns=namespace)
+        for stored in read_history(source, origin):
+            stored.put(target, goal)
+
+
+def prune_history(saver: SaverMethods, config: RunnableConfig, retention: Retention) -> int:
+    """Prune one history: release its thread and put back every checkpoint that stays.
+
+    The run lock keeps a run from putting between `list` and `release`, and the other lock keeps
+    writers from recording pending writes and tags. A crash between releasing and putting back loses
+    the thread.
+
+    Returns:
+        The number of checkpoints that were removed.
+
+    Raises:
+        CheckpointerConfigurationError: the saver may not know all namespaces that `release` would
+            end. The thread was not changed.
+        ThreadBusyError: a run holds the thread. The thread was not changed.
+    """
+    with saver.run_lock(config), lock_for_rewrite(saver.run_lock_key(config)):
+        removable = {info.id for info in retention.select_removable(saver.history(config))}
+        if not removable:
+            return 0
+        histories = _read_thread(saver, config.thread)
+        saver.release(config)
+        for namespace, history in histories.items():
+            goal = config.replace(checkpoint_ns=namespace)
+            if saver.get(goal) is not None:
+                continue  # the `release` of this saver ends one namespace only
+            for stored in history:
+                if namespace != config.checkpoint_ns or stored.checkpoint.id not in removable:
+                    stored.put(saver, goal)
+        return len(removable)
+
+
+def _read_thread(saver: SaverMethods, thread_id: str) -> dict[str, Sequence[StoredCheckpoint]]:
+    """Return all histories that `release` would end, by namespace, each oldest first.
+
+    Raises:
+        CheckpointerConfigurationError: the thread may have namespaces that the saver cannot find.
+    """
+    found: dict[str, Sequence[StoredCheckpoint]] = {}
+    for namespace in saver.namespaces(thread_id):
+        history = [*read_history(saver, RunnableConfig(thread_id, checkpoint_ns=namespace))]
+        if not saver.lists_namespaces and is_fork(history[-1].checkpoint.next_node_id):
+            raise CheckpointerConfigurationError(
+                f"{type(saver).__name__} cannot prune a thread whose run stands before a fork: the branches may "
+                f"have histories that namespaces() does not find. Let the run go past the fork, or override "
+                f"namespaces() or prune()"
+            )
+        found[namespace] = history
+    return found

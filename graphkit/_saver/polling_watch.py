@@ -1,0 +1,151 @@
+"""PollingWatch: reads a store at an interval, for savers without change events."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from time import monotonic
+from typing import Any, NamedTuple, final
+
+from graphkit._records.config import RunnableConfig
+from graphkit._records.output import CheckpointInfo
+from graphkit._saver.methods import SaverMethods
+from graphkit._saver.versions import HasVersions
+from graphkit._saver.watch import Change, ChangeKind, Watch, is_namespace_inside
+from graphkit._saver.writes import iter_changes
+
+_HistoryKey = tuple[str, str]
+"""A thread id and a namespace."""
+
+_WriteKey = tuple[str, bool]
+"""The key of a pending write, and whether its value is None, which withdraws the write."""
+
+
+class _Bookmark(NamedTuple):
+    """How far a history has been reported."""
+
+    checkpoint_id: str
+    """The latest checkpoint."""
+    writes: frozenset[_WriteKey]
+    """The pending writes of that checkpoint."""
+    versions: object
+    """The versions of the thread."""
+
+
+@final
+class PollingWatch(Watch):
+    """Reads the histories that it follows every `interval` seconds. Each read costs O(threads)."""
+
+    def __init__(self, saver: SaverMethods, config: RunnableConfig | None, *, latest: bool, interval: float) -> None:
+        """Start to follow a saver.
+
+        Args:
+            saver: the saver.
+            config: what to follow; None is all threads. See `BaseCheckpointSaver.watch`.
+            latest: report the latest checkpoint of each history first.
+            interval: the time between two reads, in seconds.
+        """
+        super().__init__(interval)
+        self._saver = saver
+        self._config = config
+        self._bookmarks: dict[_HistoryKey, _Bookmark] = {}
+        for key in self._list_histories():
+            self._set_first_bookmark(key, latest=latest)
+        self._next_read = monotonic()
+
+    def _wait(self, deadline: float | None) -> bool:
+        while not self._is_interrupted:
+            now = monotonic()
+            if now >= self._next_read:
+                break
+            if deadline is not None and now >= deadline:
+                return False
+            self._sleep_until(self._next_read if deadline is None else min(deadline, self._next_read))
+        return True
+
+    def _list_histories(self) -> list[_HistoryKey]:
+        if self._config is None:
+            threads = self._saver.threads()
+            return [(thread, namespace) for thread in threads for namespace in self._saver.namespaces(thread)]
+        thread = self._config.thread
+        root = self._config.checkpoint_ns
+        inside = [one for one in self._saver.namespaces(thread) if is_namespace_inside(one, root) and one != root]
+        # Asked for by `get`: a saver that cannot list its namespaces does not name one that the
+        # application chose.
+        has_root = self._saver.get(self._config.with_check_point_id(None)) is not None
+        namespaces = [root, *inside] if has_root else inside
+        return [(thread, namespace) for namespace in namespaces]
+
+    def _set_first_bookmark(self, key: _HistoryKey, *, latest: bool) -> None:
+        config = self._config
+        thread, namespace = key
+        if config is not None and config.checkpoint_id is not None and namespace == config.checkpoint_ns:
+            versions = self._read_versions(thread)
+            self._bookmarks[key] = _Bookmark(config.checkpoint_id, writes=frozenset(), versions=versions)
+            return
+        history = self._saver.history(_make_config(key))
+        if latest:
+            history = history[1:]
+        if history:
+            self._set_bookmark(key, history[0].id)
+
+    def _set_bookmark(self, key: _HistoryKey, checkpoint_id: str) -> Mapping[str, Any]:
+        """Remember a checkpoint as reported; return its pending writes, which count as reported too."""
+        writes = self._saver.get_writes(_make_config(key, checkpoint_id))
+        self._bookmarks[key] = _Bookmark(
+            checkpoint_id, writes=_make_write_keys(writes), versions=self._read_versions(key[0])
+        )
+        return writes
+
+    def _read_versions(self, thread: str) -> object:
+        """Return the versions of a thread: if they change, its history was released, not deleted."""
+        if not isinstance(self._saver, HasVersions):
+            return None
+        return self._saver.versions_by_thread_id(thread)
+
+    def _read_changes(self) -> Generator[Change, None, None]:
+        histories = self._list_histories()
+        for key in [key for key in self._bookmarks if key not in histories]:
+            yield self._end_history(key)
+        for key in histories:
+            yield from self._read_history(key)
+        self._next_read = monotonic() + self._interval
+
+    def _end_history(self, key: _HistoryKey) -> Change:
+        thread, namespace = key
+        bookmark = self._bookmarks.pop(key)
+        is_deleted = self._read_versions(thread) == bookmark.versions
+        kind: ChangeKind = "delete" if is_deleted else "release"
+        return Change(kind, thread, namespace)
+
+    def _read_history(self, key: _HistoryKey) -> Iterator[Change]:
+        thread, namespace = key
+        bookmark = self._bookmarks.get(key)
+        if bookmark is not None and bookmark.versions != self._read_versions(thread):
+            yield self._end_history(key)
+            bookmark = None
+        last_id = "" if bookmark is None else bookmark.checkpoint_id
+        reported = frozenset() if bookmark is None else bookmark.writes
+        for info in self._read_from(key, last_id):
+            if info.id != last_id:
+                reported = frozenset()
+                yield Change("checkpoint", thread, namespace, checkpoint=info, at=info.created_at)
+            writes = self._set_bookmark(key, info.id)
+            new = {name for name, _ in _make_write_keys(writes) - reported}
+            yield from iter_changes(key, info, {name: value for name, value in writes.items() if name in new})
+
+    def _read_from(self, key: _HistoryKey, checkpoint_id: str) -> Sequence[CheckpointInfo]:
+        """Return a checkpoint and those after it, oldest first; all of them if it is gone."""
+        history = self._saver.history(_make_config(key))
+        ids = [info.id for info in history]
+        if checkpoint_id in ids:
+            history = history[: ids.index(checkpoint_id) + 1]
+        return [*reversed(history)]
+
+
+def _make_config(key: _HistoryKey, checkpoint_id: str | None = None) -> RunnableConfig:
+    thread, namespace = key
+    return RunnableConfig(thread, checkpoint_id, namespace)
+
+
+def _make_write_keys(writes: Mapping[str, Any]) -> frozenset[_WriteKey]:
+    return frozenset((name, value is None) for name, value in writes.items())

@@ -238,10 +238,8 @@ class Worker:
         if status == "finished":
             return self._needs_finalizing(writes)
         if status == "interrupted":
-            return (
-            not find_interrupt_ids(self.saver, config)
+            return not find_interrupt_ids(self.saver, config)
         return self._is_served(status)
-        )
 
     def _needs_finalizing(self, writes: Mapping[str, Any]) -> bool:
         """Return whether a run that stopped after its last node was answered and has not yet acted on the answer."""

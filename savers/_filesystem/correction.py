@@ -1,17 +1,16 @@
-"""Correcting a single flipped bit of a record, which its CRC-32 points at.
+"""Corrects a single flipped bit of a record, which the record's CRC-32 locates.
 
 CRC-32 (IEEE 802.3) is linear, and its polynomial is primitive. So each single flipped bit of a record changes the
-checksum by a pattern of its own, and the difference between the checksum that stands there and the one that the bytes
-have tells which bit it was. `repair` uses that; readers report damage and correct nothing.
+checksum by a pattern of its own, and the difference between the stored checksum and that of the bytes identifies the
+bit. `repair` uses this; readers report damage and correct nothing.
 """
 
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
-from savers._filesystem.damage import good_frames
 from savers._filesystem.frame import (
     FRAME_SIZE,
     FRAME_SIZE_V1,
@@ -20,7 +19,7 @@ from savers._filesystem.frame import (
     OVERHEAD_V1,
     Extent,
     Frame,
-    extent_of,
+    parse_extent,
     parse_frame,
 )
 
@@ -28,11 +27,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from savers._filesystem.io import FileIO
+    from savers._filesystem.log_file import LogFile
 
 _POLYNOMIAL: Final = 0xEDB8_8320
 _BITS: Final = 8
 _LONGEST: Final = 1 << 16
-"""Bytes of a record. Of all other damage, one case in 2^32 / bits looks like one flipped bit: here, one in 8,000."""
+"""The longest record that is corrected, in bytes.
+
+Of all other damage, one case in 2^32 / bits looks like one flipped bit: in a record of this length, one in 8,000.
+"""
+_PAYLOAD_CRC: Final = slice(8, 12)
+"""Where the checksum of the payload stands in a record's header, in both versions."""
 _ONE_BIT: Final = tuple(1 << bit for bit in range(_BITS))
 
 
@@ -49,7 +54,18 @@ def _make_table() -> tuple[int, ...]:
 _TABLE: Final = _make_table()
 _BY_TOP_BYTE: Final = {crc >> 24: byte for byte, crc in enumerate(_TABLE)}
 _PATTERNS: Final = {_TABLE[bit]: bit for bit in _ONE_BIT}
-"""What a flipped bit of the last byte does to the checksum."""
+"""What a flipped bit of the last byte changes in the checksum."""
+
+
+class Correction(NamedTuple):
+    """One byte of a log in which one bit is wrong."""
+
+    position: int
+    """Where the byte stands in the file."""
+    byte: int
+    """The right value."""
+    record_end: int
+    """Where the record with this byte ends."""
 
 
 def find_flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
@@ -60,20 +76,21 @@ def find_flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
         crc: the CRC-32 that they should have.
 
     Returns:
-        Which byte it is in, and the bit as a mask; None if no single bit does it. Costs about 0.3 us per byte.
+        The index of the byte with the bit, and the bit as a mask; None if no single bit does it. Costs about 0.3 us
+        per byte.
     """
     pattern = crc32(data) ^ crc
-    for position in range(len(data) - 1, -1, -1):
+    for index in range(len(data) - 1, -1, -1):
         bit = _PATTERNS.get(pattern)
         if bit is not None:
-            return position, bit
-        # What the pattern was before the checksum took in the byte behind this one.
+            return index, bit
+        # The pattern as it was before the checksum took in the byte behind this one.
         byte = _BY_TOP_BYTE[pattern >> 24]
         pattern = (pattern ^ _TABLE[byte]) << 8 & 0xFFFF_FFFF | byte
     return None
 
 
-def find_corrections(io: FileIO, fd: int, fid: int, size: int) -> dict[int, int]:
+def find_corrections(file: LogFile, size: int) -> dict[int, int]:
     """Find the records of a damaged log in which a single bit is wrong.
 
     Returns:
@@ -81,63 +98,69 @@ def find_corrections(io: FileIO, fd: int, fid: int, size: int) -> dict[int, int]
     """
     corrections: dict[int, int] = {}
     offset = HEADER_SIZE
-    frames: Iterator[Frame | None] = good_frames(io, fd, fid, HEADER_SIZE, size)
+    frames: Iterator[Frame | None] = file.good_frames(HEADER_SIZE, size)
     for frame in chain(frames, [None]):
         limit = size if frame is None else frame.offset
         while offset < limit:
-            found = _correct_record(io, fd, fid, offset, limit)
-            if found is None:
+            correction = _correct_record(file, offset, limit)
+            if correction is None:
                 break
-            position, byte, offset = found
-            corrections[position] = byte
+            corrections[correction.position] = correction.byte
+            offset = correction.record_end
         if frame is not None:
             offset = frame.end
     return corrections
 
 
-def _correct_record(io: FileIO, fd: int, fid: int, offset: int, limit: int) -> tuple[int, int, int] | None:
-    """Correct the record at an offset: its position, the right byte, the record's end; None if it is not one bit."""
-    head = io.read_at(fd, offset, min(FRAME_SIZE, limit - offset))
-    extent = extent_of(head, offset)
-    if extent is not None and extent.fid == fid:
-        return _correct_payload(io, fd, fid, extent, offset, limit)
-    for place in range(len(head)):
+def _correct_record(file: LogFile, offset: int, limit: int) -> Correction | None:
+    """Correct the record at an offset; return None if more than one bit of it is wrong."""
+    assert file.fid is not None
+    head = file.read_at(offset, min(FRAME_SIZE, limit - offset))
+    extent = parse_extent(head, offset)
+    if extent is not None and extent.fid == file.fid:
+        return _correct_payload(file, extent, offset, limit)
+    for index in range(len(head)):
         for bit in _ONE_BIT:
-            byte = head[place] ^ bit
-            changed = head[:place] + bytes((byte,)) + head[place + 1 :]
-            extent = extent_of(changed, offset)
-            if extent is None or extent.fid != fid or extent.length > min(limit - offset, _LONGEST):
+            changed = bytearray(head)
+            changed[index] ^= bit
+            extent = parse_extent(bytes(changed), offset)
+            if extent is None or extent.fid != file.fid:
                 continue
-            whole = changed + io.read_at(fd, offset + len(head), extent.length - len(head))
-            if isinstance(parse_frame(whole, 0, offset, fid), Frame):
-                return offset + place, byte, offset + extent.length
+            if extent.length > min(limit - offset, _LONGEST):
+                continue
+            rest = file.read_at(offset + len(head), extent.length - len(head))
+            whole = bytes(changed) + rest
+            if isinstance(parse_frame(whole, 0, offset, file.fid), Frame):
+                return Correction(position=offset + index, byte=changed[index], record_end=offset + extent.length)
     return None
 
 
-def _correct_payload(
-    io: FileIO, fd: int, fid: int, extent: Extent, offset: int, limit: int
-) -> tuple[int, int, int] | None:
-    """Correct a record whose header is right."""
+def _correct_payload(file: LogFile, extent: Extent, offset: int, limit: int) -> Correction | None:
+    """Correct the payload or the trailer of a record whose header is right."""
+    assert file.fid is not None
     if extent.length > min(limit - offset, _LONGEST):
         return None
-    whole = bytearray(io.read_at(fd, offset, extent.length))
-    is_first_version = extent.version == 1
-    head_size, overhead = (FRAME_SIZE_V1, OVERHEAD_V1) if is_first_version else (FRAME_SIZE, OVERHEAD)
+    head_size, overhead = FRAME_SIZE, OVERHEAD
+    if extent.version == 1:
+        head_size, overhead = FRAME_SIZE_V1, OVERHEAD_V1
+    whole = bytearray(file.read_at(offset, extent.length))
     payload_end = extent.length - overhead + head_size
-    candidates = [(place, bit) for place in range(payload_end, extent.length) for bit in _ONE_BIT]
-    found = find_flipped_bit(bytes(whole[head_size:payload_end]), int.from_bytes(whole[8:12], "little"))
-    if found is not None:
-        candidates.insert(0, (head_size + found[0], found[1]))
-    for place, bit in candidates:
-        whole[place] ^= bit
-        if isinstance(parse_frame(bytes(whole), 0, offset, fid), Frame):
-            return offset + place, whole[place], offset + extent.length
-        whole[place] ^= bit
+    candidates = [(index, bit) for index in range(payload_end, extent.length) for bit in _ONE_BIT]
+    crc = int.from_bytes(whole[_PAYLOAD_CRC], "little")
+    flipped = find_flipped_bit(bytes(whole[head_size:payload_end]), crc)
+    if flipped is not None:
+        index, bit = flipped
+        candidates.insert(0, (head_size + index, bit))
+    for index, bit in candidates:
+        whole[index] ^= bit
+        if isinstance(parse_frame(bytes(whole), 0, offset, file.fid), Frame):
+            return Correction(position=offset + index, byte=whole[index], record_end=offset + extent.length)
+        whole[index] ^= bit
     return None
 
 
 class CorrectedIO:
-    """The file system, with some bytes of the files read as they should be."""
+    """A file system that reads some bytes of a file with their right values."""
 
     def __init__(self, io: FileIO, corrections: dict[int, int]) -> None:
         self._io = io
@@ -147,11 +170,12 @@ class CorrectedIO:
         return getattr(self._io, name)
 
     def read_at(self, fd: int, offset: int, length: int) -> bytes:
-        """As the file system's."""
+        """Return up to `length` bytes from `offset`, corrected."""
         data = self._io.read_at(fd, offset, length)
-        changed: bytearray | None = None
+        corrected: bytearray | None = None
         for position, byte in self._corrections.items():
             if offset <= position < offset + len(data):
-                changed = changed or bytearray(data)
-                changed[position - offset] = byte
-        return data if changed is None else bytes(changed)
+                if corrected is None:
+                    corrected = bytearray(data)
+                corrected[position - offset] = byte
+        return data if corrected is None else bytes(corrected)

@@ -189,7 +189,7 @@ def pack_frame(
     trailer = _TRAILER.pack(length + OVERHEAD, END)
     zeros = 0
     if length >= SECTOR:
-        zeros = min(zero_sectors(payload + trailer, offset + FRAME_SIZE), _U16_MAX)
+        zeros = min(count_zero_sectors(payload + trailer, offset + FRAME_SIZE), _U16_MAX)
     unsynced_sectors = min(-(-unsynced // SECTOR), _U16_MAX)
     head = _HEAD.pack(SYNC, length, crc32(payload), flags, back, key, seq, fid, unsynced_sectors, boot, zeros)
     check = crc32(_PLACE.pack(type, offset), crc32(head))
@@ -213,7 +213,7 @@ def pack_frame_v1(
     return b"".join((head, _U32.pack(check), payload, _U32.pack(length + OVERHEAD_V1)))
 
 
-def zero_sectors(data: bytes, offset: int) -> int:
+def count_zero_sectors(data: bytes, offset: int) -> int:
     """Count the sectors of the file that lie wholly inside some bytes of it and are all zero.
 
     Args:
@@ -244,7 +244,7 @@ class Extent(NamedTuple):
     version: int
 
 
-def extent_of(head: bytes, offset: int) -> Extent | None:
+def parse_extent(head: bytes, offset: int) -> Extent | None:
     """Read a record's header alone; None if it does not prove right.
 
     Args:
@@ -313,7 +313,7 @@ def _parse_frame_v1(data: bytes, at: int, offset: int, fid: int) -> Frame | str:
     return Frame(offset, offset + whole, type_, flags & ~_LOOSE_V1, back, key, seq, payload, offset - loose, 0, 1)
 
 
-def length_at_end(data: bytes) -> int:
+def read_trailer_length(data: bytes) -> int:
     """Return the length of the record that ends where the data end, as its trailer has it; unproved."""
     if data[-1] == END and len(data) >= TRAILER_SIZE:
         length = int(_unpack_trailer(data, len(data) - TRAILER_SIZE)[0])

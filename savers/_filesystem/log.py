@@ -1,16 +1,16 @@
-"""Going through a log's records: forward by `scan`, back from the end by `BackwardReader`, or to one that is known.
+"""Reads a log's records: forward with `scan`, back from its end with `BackwardReader`, or one at a known offset.
 
-Theory of operation. A log only grows at its end, one whole record per write. A record proves itself (`frame.py`). What
-does not is either *not there yet*, which only the end of a log can be, or *damage* (`damage.py`).
+Theory of operation. A log only grows at its end, one whole record per write. A record proves itself (`frame.py`). Bytes
+that do not are either a write that never finished, which only stands at the end of a log, or damage (`damage.py`).
+This module also exports the names of the format that the modules above it use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from graphkit.errors import CheckpointCorruptionError
-from savers._filesystem.damage import good_frames, is_torn, is_zero, judge, vouched
+from savers._filesystem.damage import is_torn, judge
 from savers._filesystem.frame import (
     CHECKPOINT,
     COMPRESSED,
@@ -38,18 +38,19 @@ from savers._filesystem.frame import (
     Header,
     IncompleteLog,
     check_known,
-    extent_of,
     is_headless,
-    length_at_end,
     pack_frame,
     pack_frame_v1,
+    parse_extent,
     parse_frame,
     read_header,
+    read_trailer_length,
     repack_frame,
 )
+from savers._filesystem.log_file import LogFile
 
 if TYPE_CHECKING:
-    from savers._filesystem.io import FileIO
+    from collections.abc import Iterator
 
 __all__ = [
     "CHECKPOINT",
@@ -79,152 +80,155 @@ __all__ = [
     "Frame",
     "Header",
     "IncompleteLog",
+    "LogFile",
     "check_known",
-    "extent_of",
-    "good_frames",
     "is_headless",
     "is_torn",
-    "is_zero",
     "judge",
     "pack_frame",
     "pack_frame_v1",
+    "parse_extent",
     "parse_frame",
     "read_frame",
     "read_header",
     "repack_frame",
     "scan",
-    "vouched",
 ]
 
 MAX_DISTANCE: Final = 0xF000_0000
+"""The greatest distance from a record back to its keyframe that a writer stores."""
 WINDOW: Final = 1 << 22
+"""Bytes that `scan` reads at once."""
 END_READ: Final = 1 << 16
+"""Bytes that a `BackwardReader` reads at once."""
+_PROBE: Final = 1 << 12
+"""Bytes read for a single record before its length is known."""
 
 
-def scan(
-    io: FileIO,
-    fd: int,
-    path: str,
-    fid: int,
-    start: int,
-    end: int,
-    seq: int,
-    data: bytes = b"",
-    *,
-    version: int = MAJOR,
-) -> Iterator[Frame]:
-    """Yield the records from `start` on, in order; stop at what is not there yet.
+def scan(file: LogFile, start: int, end: int, seq: int, data: bytes = b"") -> Iterator[Frame]:
+    """Yield the records from an offset on, in order; stop before bytes that are nothing yet or torn.
 
     Args:
-        io: the file system.
-        fd: the log.
-        path: its path, for errors.
-        fid: its id.
-        start: where the first record stands.
+        file: the log.
+        start: where the first record begins.
         end: the size of the file.
-        seq: the first record's number.
-        data: the beginning of the file, as far as it has been read already.
-        version: the major version in the file's header.
+        seq: the number of the first record.
+        data: the beginning of the file, as far as the caller has read it already.
 
     Raises:
-        CheckpointCorruptionError: damage.
-        CheckpointFormatError: a record that only a newer graphkit understands.
+        CheckpointCorruptionError: the log is damaged.
+        CheckpointFormatError: a record needs a newer graphkit.
     """
-    offset, base = start, 0
-    want = WINDOW
+    assert file.fid is not None
+    offset = start
+    base = 0
+    wanted = WINDOW
     while offset < end:
-        frame = parse_frame(data, offset - base, offset, fid)
+        frame = parse_frame(data, offset - base, offset, file.fid)
         if frame == "" and base + len(data) < end:
             # A record longer than the window is read whole the second time.
-            data, base = io.read_at(fd, offset, min(want, end - offset)), offset
-            want = _needed(data, offset, want)
+            data = file.read_at(offset, min(wanted, end - offset))
+            base = offset
+            wanted = _needed_size(data, offset, wanted)
             if not data:
                 return
             continue
-        if isinstance(frame, str) or frame.seq != seq:
-            reason = frame if isinstance(frame, str) else "records are missing before it"
-            judge(io, fd, path, fid, offset, end, reason, version)
+        if isinstance(frame, str):
+            judge(file, offset, end, frame)
             return
-        check_known(path, frame)
+        if frame.seq != seq:
+            judge(file, offset, end, "records are missing before it")
+            return
+        check_known(file.path, frame)
         yield frame
-        offset, seq, want = frame.end, seq + 1, WINDOW
+        offset = frame.end
+        seq += 1
+        wanted = WINDOW
 
 
-def _needed(data: bytes, offset: int, want: int) -> int:
-    """Return how many bytes the record takes that begins with the data, if its header is right."""
-    extent = extent_of(data[:FRAME_SIZE], offset)
+def _needed_size(data: bytes, offset: int, wanted: int) -> int:
+    """Return how many bytes to read for the record that begins with the data; at least `wanted`."""
+    extent = parse_extent(data[:FRAME_SIZE], offset)
     if extent is None or extent.length > MAX_PAYLOAD + OVERHEAD:
-        return want
-    return max(want, extent.length)
+        return wanted
+    return max(wanted, extent.length)
 
 
-def read_frame(io: FileIO, fd: int, path: str, fid: int, offset: int, end: int) -> Frame:
-    """Return the record at an offset that is known to be one.
+def read_frame(file: LogFile, offset: int, end: int) -> Frame:
+    """Return the record at an offset where one was found before.
 
     Raises:
-        CheckpointCorruptionError: it no longer is.
+        CheckpointCorruptionError: the bytes there are no longer a good record.
     """
-    data = io.read_at(fd, offset, min(4096, end - offset)) if HEADER_SIZE <= offset < end else b""
-    frame = parse_frame(data, 0, offset, fid)
+    assert file.fid is not None
+    data = b""
+    if HEADER_SIZE <= offset < end:
+        data = file.read_at(offset, min(_PROBE, end - offset))
+    frame = parse_frame(data, 0, offset, file.fid)
     if frame == "":
-        extent = extent_of(data[:FRAME_SIZE], offset)
+        extent = parse_extent(data[:FRAME_SIZE], offset)
         if extent is not None:
-            data = io.read_at(fd, offset, extent.length)
-            frame = parse_frame(data, 0, offset, fid)
+            data = file.read_at(offset, extent.length)
+            frame = parse_frame(data, 0, offset, file.fid)
     if isinstance(frame, str):
-        raise CheckpointCorruptionError(path, offset, frame or "the record is cut short")
-    check_known(path, frame)
+        raise CheckpointCorruptionError(file.path, offset, frame or "the record is cut short")
+    check_known(file.path, frame)
     return frame
 
 
 class BackwardReader:
     """Steps back over a log's records from its end, reading 64 KiB at a time."""
 
-    def __init__(self, io: FileIO, fd: int, fid: int, end: int) -> None:
-        self._io, self._fd, self._fid = io, fd, fid
-        self._at = end
-        self._data, self._base = b"", end
+    def __init__(self, file: LogFile, end: int) -> None:
+        assert file.fid is not None
+        self._file = file
+        self._fid = file.fid
+        self._offset = end
+        self._data = b""
+        self._base = end
 
     @property
-    def end(self) -> int:
+    def offset(self) -> int:
         """Where the last record that was stepped over begins; at first, the end of the log."""
-        return self._at
+        return self._offset
 
     def skip_zeros(self) -> None:
         """Step back over the zeros at the end of a log, but not over those at the end of a record of version 1."""
-        end = self._at
-        while self._at > HEADER_SIZE:
-            start = max(HEADER_SIZE, self._at - END_READ)
-            data = self._read(start, self._at)[start - self._base : self._at - self._base]
-            kept = data.rstrip(b"\0")
-            self._at = start + len(kept)
-            if kept:
-                if kept[-1] != END:
-                    self._at = end
+        end = self._offset
+        while self._offset > HEADER_SIZE:
+            start = max(HEADER_SIZE, self._offset - END_READ)
+            data = self._read(start, self._offset)
+            rest = data.rstrip(b"\0")
+            self._offset = start + len(rest)
+            if rest:
+                if rest[-1] != END:
+                    self._offset = end
                     self._base = end
                     self._data = b""
                 return
 
     def step(self) -> Frame | None:
         """Return the record before the last one; None at the beginning, or where the way back is broken."""
-        at = self._at
-        if at < HEADER_SIZE + OVERHEAD_V1:
+        end = self._offset
+        if end < HEADER_SIZE + OVERHEAD_V1:
             return None
-        trailer_at = at - TRAILER_SIZE
-        data = self._read(trailer_at, at)
-        length = length_at_end(data[trailer_at - self._base : at - self._base])
-        start = at - length
+        length = read_trailer_length(self._read(end - TRAILER_SIZE, end))
+        start = end - length
         if length < OVERHEAD_V1 or start < HEADER_SIZE:
             return None
-        data = self._read(start, at)
-        frame = parse_frame(data, start - self._base, start, self._fid)
-        if isinstance(frame, str) or frame.end != at:
+        self._fill(start, end)
+        frame = parse_frame(self._data, start - self._base, start, self._fid)
+        if isinstance(frame, str) or frame.end != end:
             return None
-        self._at = start
+        self._offset = start
         return frame
 
     def _read(self, start: int, end: int) -> bytes:
+        self._fill(start, end)
+        return self._data[start - self._base : end - self._base]
+
+    def _fill(self, start: int, end: int) -> None:
+        """Read the file around two offsets, unless the buffer begins early enough."""
         if start < self._base:
-            first = max(0, min(start, end - END_READ))
-            self._data, self._base = self._io.read_at(self._fd, first, end - first), first
-        return self._data
+            self._base = max(0, min(start, end - END_READ))
+            self._data = self._file.read_at(self._base, end - self._base)

@@ -83,7 +83,7 @@ class _Checker:
     def is_followed_by_zeros(self, size: int) -> bool:
         """Whether only zeros stand behind the good records, which a writer has put there ahead."""
         history = self.history
-        return history.version == log.MAJOR and log.is_zero(history.io, history.fd, self.good, size)
+        return history.version == log.MAJOR and history.file.is_zero(self.good, size)
 
     def _take(self, frame: log.Frame) -> None:
         path = self.history.path
@@ -185,7 +185,8 @@ def description(store: Store, path: str) -> dict[str, Any]:
     except OSError:
         return {}
     try:
-        frame = next(log.good_frames(store.io, fd, None, log.HEADER_SIZE, 1 << 20), None)
+        file = log.LogFile(io=store.io, fd=fd, path=path, fid=None)
+        frame = next(file.good_frames(log.HEADER_SIZE, 1 << 20), None)
         if frame is None or frame.type != log.META:
             return {}
         meta = payloads.unpack_payload(path, frame)

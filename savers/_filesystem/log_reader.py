@@ -127,6 +127,11 @@ class LogReader:
         self.keyframe_end = 0
         self.index: Index | None = None
 
+    @property
+    def file(self) -> log.LogFile:
+        """The open file, for the functions that find and check records."""
+        return log.LogFile(io=self.io, fd=self.fd, path=self.path, fid=self.fid, version=self.version)
+
     # Opening and closing
 
     def close(self) -> None:
@@ -220,7 +225,11 @@ class LogReader:
         """Check the header and the META record; returns where the records begin. `data`: the file's beginning."""
         if data is None:
             data = self.io.read_at(self.fd, 0, min(size, 1 << 14))
-        if len(data) >= log.HEADER_SIZE and log.is_headless(data) and self._vouched(None, 0, size) <= 0:
+        if (
+            len(data) >= log.HEADER_SIZE
+            and log.is_headless(data)
+            and self.file._replace(fid=None).vouched_end(0, size) <= 0
+        ):
             raise log.IncompleteLog
         self.header = log.read_header(self.path, data)
         self.fid, self.version = self.header.fid, self.header.major
@@ -233,16 +242,13 @@ class LogReader:
             if isinstance(meta, str):
                 reason = meta or "the record is cut short"
             # Of what the same write held, and those that did not wait for it, later sectors may be there alone.
-            here = (self.fid, log.HEADER_SIZE, size)
-            if not self._vouched(*here) and log.is_torn(self.io, self.fd, *here, self.version):
+            file = self.file
+            if not file.vouched_end(log.HEADER_SIZE, size) and log.is_torn(file, log.HEADER_SIZE, size):
                 raise log.IncompleteLog
             raise CheckpointCorruptionError(self.path, log.HEADER_SIZE, reason)
         self._check_owner(payloads.unpack_payload(self.path, meta))
         self.seq, self.end = 1, meta.end
         return meta.end
-
-    def _vouched(self, fid: int | None, start: int, end: int) -> int:
-        return log.vouched(self.io, self.fd, fid, start, end)
 
     def _check_owner(self, meta: Any) -> None:
         if not isinstance(meta, dict) or meta.get("thread") != self.thread_id or meta.get("ns") != self.namespace:
@@ -254,10 +260,10 @@ class LogReader:
 
     def _read_end(self, size: int, start: int) -> bool:
         """Find the last checkpoint from the end of the file; False if the log must be read from its beginning."""
-        tail = log.BackwardReader(self.io, self.fd, self.fid, size)
+        tail = log.BackwardReader(self.file, size)
         if self.version == log.MAJOR:
             tail.skip_zeros()
-        end = tail.end
+        end = tail.offset
         after: list[log.Frame] = []
         while (frame := tail.step()) is not None:
             log.check_known(self.path, frame)
@@ -324,7 +330,7 @@ class LogReader:
         self._read_on(size)
 
     def _first_record(self) -> int:
-        return log.read_frame(self.io, self.fd, self.path, self.fid, log.HEADER_SIZE, log.MAX_PAYLOAD).end
+        return log.read_frame(self.file, log.HEADER_SIZE, log.MAX_PAYLOAD).end
 
     def _read_on(self, size: int) -> None:
         """Take in what stands behind the known end."""
@@ -335,7 +341,7 @@ class LogReader:
 
     def scan(self, start: int, end: int, seq: int, data: bytes = b"") -> Iterator[log.Frame]:
         """Yield the records of this log between two positions; see `log.scan`."""
-        return log.scan(self.io, self.fd, self.path, self.fid, start, end, seq, data, version=self.version)
+        return log.scan(self.file, start, end, seq, data)
 
     def _take_frame(self, frame: log.Frame, *, tracked: bool = True) -> None:
         if frame.type != log.CHECKPOINT:
@@ -392,7 +398,7 @@ class LogReader:
         frames: dict[int, Mapping[str, bytes]] = {}
         for offset in entry.writes.values():
             if offset not in frames:
-                frame = log.read_frame(self.io, self.fd, self.path, self.fid, offset, self.end)
+                frame = log.read_frame(self.file, offset, self.end)
                 frames[offset] = payloads.decode_writes(self.path, frame)[1]
         return {key: frames[offset][key] for key, offset in entry.writes.items()}
 
@@ -530,7 +536,7 @@ class LogReader:
 
     def _from_the_end(self, limit: int) -> Index | None:
         """An index of the end of the log with at least so many entries; None if it is to be read whole."""
-        tail, oldest, count = log.BackwardReader(self.io, self.fd, self.fid, self.end), None, 0
+        tail, oldest, count = log.BackwardReader(self.file, self.end), None, 0
         while count < limit and (frame := tail.step()) is not None:
             if frame.type == log.CHECKPOINT:
                 oldest, count = frame, count + 1
@@ -538,7 +544,7 @@ class LogReader:
             return None
         index, base = Index(), None
         start = oldest.offset - oldest.key
-        first = log.read_frame(self.io, self.fd, self.path, self.fid, start, self.end)
+        first = log.read_frame(self.file, start, self.end)
         for frame in self.scan(start, self.end, first.seq):
             if frame.type == log.CHECKPOINT:
                 decoded = payloads.decode_checkpoint(self.path, frame, base, self._codec.unpack)
@@ -605,7 +611,7 @@ class LogReader:
     def _find_value_at(self, position: int, name: str, seen: dict[int, payloads.DecodedRecord]) -> delta.Value:
         """A value as the keyframe at a position left it."""
         if position not in seen:
-            frame = log.read_frame(self.io, self.fd, self.path, self.fid, position, self.end)
+            frame = log.read_frame(self.file, position, self.end)
             seen[position] = payloads.decode_checkpoint(self.path, frame, None, self._codec.unpack)
         decoded = seen[position]
         listed = decoded.table or ()

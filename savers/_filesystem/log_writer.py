@@ -511,7 +511,7 @@ class LogWriter(LogReader):
                 return True
         live = self.refresh()
         if live and (size := self.io.fstat(self.fd).st_size) > self.end:
-            if self.version == log.MAJOR and log.is_zero(self.io, self.fd, self.end, size):
+            if self.version == log.MAJOR and self.file.is_zero(self.end, size):
                 self.io.truncate(self.fd, self.end)
             else:
                 self.set_aside()

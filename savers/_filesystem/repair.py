@@ -281,7 +281,7 @@ def _salvage(store: Store, history: Examined, report: FileReport, *, dry_run: bo
     directory = os.path.dirname(history.path)
     generation = identify(store, history, size)
     version = layout.parse_version(os.path.basename(history.path))
-    corrections = find_corrections(history.io, history.fd, history.fid, size)
+    corrections = find_corrections(history.file, size)
     if corrections:
         history.io = cast("FileIO", CorrectedIO(store.io, corrections))
     found = Salvage(history)

@@ -108,11 +108,6 @@ class Replay:
         return self.table
 
 
-def frames_of(history: LogReader, start: int, end: int) -> Iterator[Frame]:
-    """The good records of an open log between two positions, whatever is between them."""
-    return log.good_frames(history.io, history.fd, history.fid, start, end)
-
-
 def _unseen(packed: bytes) -> FrozenDict:
     """Stands for metadata that are only looked at for whether they can be read."""
     found = unpackb(packed, strict_map_key=False, unicode_errors="surrogatepass")

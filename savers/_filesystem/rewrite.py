@@ -17,7 +17,7 @@ from savers._filesystem import layout, log, payloads
 from savers._filesystem.catalog import holds_something, namespaces
 from savers._filesystem.log_writer import META_RECORDS, LogWriter, new_header
 from savers._filesystem.payloads import StoredCheckpoint
-from savers._filesystem.replay import Replay, frames_of
+from savers._filesystem.replay import Replay
 
 if TYPE_CHECKING:
     from savers._filesystem.store import Store
@@ -208,12 +208,13 @@ def _tables(
     for entry in reversed(entries):
         ahead.append(entry.offset < later)
         later = min(later, entry.offset)
-    walk, frames = Replay(history, lost_offset=lost_offset), frames_of(history, log.HEADER_SIZE, history.end)
+    walk = Replay(history, lost_offset=lost_offset)
+    frames = history.file.good_frames(log.HEADER_SIZE, history.end)
     for entry in entries:
         if ahead.pop():
             yield entry, walk.advance_to(entry, frames)
         else:
-            own = frames_of(history, entry.keyframe_offset, entry.offset + entry.size)
+            own = history.file.good_frames(entry.keyframe_offset, entry.offset + entry.size)
             yield entry, Replay(history, lost_offset=lost_offset).advance_to(entry, own)
 
 

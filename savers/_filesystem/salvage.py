@@ -31,8 +31,8 @@ def identify(store: Store, history: Examined, size: int) -> int:
         header = log.read_header(history.path, history.io.read_at(history.fd, 0, min(size, HEAD)))
     if header is None:
         fids = Counter[int]()
-        for frame in log.good_frames(history.io, history.fd, None, 0, size):
-            extent = log.extent_of(history.io.read_at(history.fd, frame.offset, log.FRAME_SIZE), frame.offset)
+        for frame in history.file._replace(fid=None).good_frames(0, size):
+            extent = log.parse_extent(history.file.read_at(frame.offset, log.FRAME_SIZE), frame.offset)
             assert extent is not None
             fids[extent.fid] += 1
         fid = fids.most_common(1)[0][0] if fids else 0
@@ -62,7 +62,7 @@ class Salvage:
         history = self.history
         walk = Replay(history, lost_offset=NOWHERE)
         end, seq = log.HEADER_SIZE, -1
-        for frame in log.good_frames(history.io, history.fd, history.fid, 0, size):
+        for frame in history.file.good_frames(0, size):
             if frame.seq <= seq:
                 continue
             if frame.offset > end or frame.seq != seq + 1:

@@ -13,7 +13,7 @@ import pytest
 from graphkit import Checkpoint, CheckpointSerializationError, RunnableConfig
 from graphkit.abc import StateSerializer
 from savers import Compression, FileSystemSaver
-from savers._filesystem import damage, frame, log, log_writer
+from savers._filesystem import frame, log, log_file, log_writer
 from savers._filesystem.io import FileIO
 from tests.disk.conftest import frames_of, log_of
 
@@ -23,7 +23,7 @@ CONFIG = RunnableConfig("t")
 
 @pytest.fixture(autouse=True)
 def _short_records(monkeypatch):
-    for module in (frame, damage, log):
+    for module in (frame, log_file, log):
         monkeypatch.setattr(module, "MAX_PAYLOAD", LIMIT)
     monkeypatch.setattr(log_writer, "_SPILLED", 64)
 

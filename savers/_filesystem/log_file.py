@@ -1,0 +1,116 @@
+"""An open log file: reads its bytes, and searches them for records that prove themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from savers._filesystem.frame import (
+    FRAME_SIZE,
+    MAJOR,
+    MAX_PAYLOAD,
+    OVERHEAD,
+    SYNC,
+    Frame,
+    parse_extent,
+    parse_frame,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from savers._filesystem.io import FileIO
+
+_SYNC_PREFIX: Final = SYNC[:3]
+"""What the sync markers of both versions begin with."""
+_SEARCH_SIZE: Final = 1 << 20
+_READ_SIZE: Final = 1 << 20
+
+
+class LogFile(NamedTuple):
+    """An open file that holds a log, with what proves that a record belongs to it."""
+
+    io: FileIO
+    """The file system."""
+    fd: int
+    path: str
+    """The path of the file, for errors."""
+    fid: int | None
+    """The id that stands in the file's header and in each of its records; None accepts the records of any file."""
+    version: int = MAJOR
+    """The major version in the file's header."""
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Return `length` bytes from an offset; fewer only at the end of the file."""
+        return self.io.read_at(self.fd, offset, length)
+
+    def is_zero(self, start: int, end: int) -> bool:
+        """Return whether all bytes between two offsets are zero; True if the file has none there."""
+        while start < end:
+            data = self.read_at(start, min(_READ_SIZE, end - start))
+            if data.strip(b"\0"):
+                return False
+            if not data:
+                return True
+            start += len(data)
+        return True
+
+    def good_frames(self, start: int, end: int) -> Iterator[Frame]:
+        """Yield all records between two offsets that prove themselves, whatever the bytes between them are.
+
+        Reads a window at a time. Reads beyond the window only for a header that proves itself.
+        """
+        base = start
+        data = b""
+        index = 0
+        while True:
+            index = data.find(_SYNC_PREFIX, index)
+            if index < 0 or len(data) - index < FRAME_SIZE:
+                # The last bytes of the window may be the beginning of a record.
+                kept = index if index >= 0 else max(0, len(data) - FRAME_SIZE)
+                window_end = base + len(data)
+                more = self.read_at(window_end, max(0, min(_SEARCH_SIZE, end - window_end)))
+                if not more:
+                    frame = self._parse_at(data, kept, base + kept, end)
+                    if frame is not None:
+                        yield frame
+                    return
+                base += kept
+                data = data[kept:] + more
+                index = 0
+                continue
+            frame = self._parse_at(data, index, base + index, end)
+            if frame is None:
+                index += 1
+                continue
+            yield frame
+            if frame.end <= base + len(data):
+                index = frame.end - base
+            else:
+                base = frame.end
+                data = b""
+                index = 0
+
+    def _parse_at(self, data: bytes, index: int, offset: int, end: int) -> Frame | None:
+        """Return the record at `data[index:]`, reading the rest of it if need be; None if it does not prove itself.
+
+        Args:
+            data: a window of the file.
+            index: where the record begins in the window.
+            offset: where the record begins in the file.
+            end: where the record must have ended.
+        """
+        extent = parse_extent(data[index : index + FRAME_SIZE], offset)
+        if extent is None or self.fid not in {None, extent.fid}:
+            return None
+        if extent.length > min(MAX_PAYLOAD + OVERHEAD, end - offset):
+            return None
+        if len(data) - index >= extent.length:
+            whole = data[index : index + extent.length]
+        else:
+            whole = self.read_at(offset, extent.length)
+        frame = parse_frame(whole, 0, offset, extent.fid)
+        return frame if isinstance(frame, Frame) else None
+
+    def vouched_end(self, start: int, end: int) -> int:
+        """Return the greatest offset up to which a good record between two offsets vouches for the file, else 0."""
+        return max((frame.vouched for frame in self.good_frames(start, end)), default=0)

@@ -34,7 +34,7 @@ class Examined(LogWriter):
 
     def take_meta(self, meta: dict[str, Any]) -> None:
         """Take over from a description whether states are opaque."""
-        self._serializer = _OPAQUE if meta.get("opaque") else None
+        self.serializer = _OPAQUE if meta.get("opaque") else None
 
 
 _OPAQUE: Any = object()
@@ -64,7 +64,7 @@ class _Checker:
             CheckpointFormatError: it is newer, or another thread's.
         """
         history = self.history
-        start = history._read_beginning(size)  # noqa: SLF001 - of the same package
+        start = history.read_beginning(size)
         history.end = size
         self.records, self.good = 1, start
         for frame in history.scan(start, size, 1):

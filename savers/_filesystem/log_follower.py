@@ -1,8 +1,8 @@
-"""A log that is read on and on: what was appended to it since the last look, as changes to tell."""
+"""Follows one log: reads what other processes append to it, as changes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
@@ -17,37 +17,42 @@ if TYPE_CHECKING:
     from savers._filesystem.payloads import StoredCheckpoint
 
 Info = Callable[[LogReader, "StoredCheckpoint"], "CheckpointInfo"]
-"""Makes what is told of a checkpoint."""
+"""Makes the CheckpointInfo that a change reports."""
 
 
 class Bookmark(NamedTuple):
-    """Where in which file the last look ended."""
+    """Where in which file a follower stopped reading."""
 
     inode: int
+    """The file; 0: it was replaced, or cut, since."""
     end: int
     last: str | None = None
-    """The last checkpoint known of it."""
+    """The id of the last checkpoint that was read."""
     is_over: bool = False
-    """The end of this history was told."""
+    """Whether the end of this history was reported."""
 
 
 @final
 class LogFollower(LogReader):
-    """An open log that is read on and on; states are not decoded, and no list of its checkpoints is kept."""
+    """An open log that is read again and again; it decodes no states and keeps no index."""
 
     inode = 0
 
     def open_at(self, end: int | None) -> bool:
-        """Open the file as it was when it ended there (None: as it is); false if there is no log."""
+        """Open the file and read it as it was when it ended at an offset; return False if there is no log.
+
+        Args:
+            end: the offset; None: the present end.
+        """
         try:
             self.fd = self.io.open(self.path)
         except (FileNotFoundError, NotADirectoryError):
             return False
         try:
-            found = self.io.fstat(self.fd)
-            self.inode = found.st_ino
-            start = self._read_beginning(found.st_size)
-            limit = found.st_size if end is None else min(end, found.st_size)
+            status = self.io.fstat(self.fd)
+            self.inode = status.st_ino
+            start = self.read_beginning(status.st_size)
+            limit = status.st_size if end is None else min(end, status.st_size)
             if limit > start and not self._read_end(limit, start):
                 self._read_all(limit)
         except log.IncompleteLog:
@@ -56,82 +61,103 @@ class LogFollower(LogReader):
         except BaseException:
             self.close()
             raise
-        self.table = self.index = None
+        self.table = None
+        self.index = None
         return True
 
-    def changes(self, info: Info) -> Iterator[Change]:
-        """What was appended since."""
+    def bookmark(self) -> Bookmark:
+        """Return a bookmark for the position to which the log was read."""
+        last = self.last_checkpoint
+        return Bookmark(
+            inode=self.inode,
+            end=self.end,
+            last=None if last is None else last.id,
+            is_over=self.closed_by is not None,
+        )
+
+    # Changes
+
+    def read_changes(self, info: Info) -> Iterator[Change]:
+        """Yield the changes that were appended since the last call."""
         size = self.io.fstat(self.fd).st_size
         for frame in self.scan(self.end, size, self.seq):
-            self._take_frame(frame, tracked=False)
-            self.seq, self.end = frame.seq + 1, frame.end
-            yield from self._told(frame, info)
-
-    def _told(self, frame: log.Frame, info: Info) -> Iterator[Change]:
-        place = self.thread_id, self.namespace
-        if frame.type == log.CHECKPOINT and self.last_checkpoint is not None:
-            latest = info(self, self.last_checkpoint)
-            yield Change("checkpoint", *place, latest, at=latest.created_at)
-        elif frame.type == log.WRITE:
-            beside, values = payloads.decode_writes(self.path, frame)
-            entry = self._find_loaded(beside)
-            about = None if entry is None else info(self, entry)
-            writes = {key: self._value(key, packed) for key, packed in values.items()}
-            yield from iter_changes(place, about, writes, self._written_at())
-        elif frame.type in {log.RELEASE, log.TOMBSTONE} and not self._is_empty(frame):
-            yield self._end_told(frame)
-
-    def _is_empty(self, end: log.Frame) -> bool:
-        """Whether a log held nothing but its description: it was made to end those of the namespaces."""
-        return end.seq == log.META_RECORDS[self.version]
-
-    def _end_told(self, frame: log.Frame) -> Change:
-        kind: ChangeKind = "release" if frame.type == log.RELEASE else "delete"
-        return Change(kind, self.thread_id, self.namespace, at=self._written_at())
-
-    def _written_at(self) -> datetime:
-        """When the log was last written to."""
-        return datetime.fromtimestamp(self.io.fstat(self.fd).st_mtime, UTC)
-
-    def _value(self, key: str, packed: bytes) -> Any:
-        try:
-            return self._codec.unpack(packed, key)
-        except CheckpointSerializationError as error:
-            return error.raw  # whoever follows need not know the application's types
-        except MalformedDataError as error:
-            reason = f"what is recorded under {key!r} makes no sense: {error}"
-            raise CheckpointCorruptionError(self.path, self.end, reason) from error
+            self._take_frame(frame, with_table=False)
+            self.seq = frame.seq + 1
+            self.end = frame.end
+            yield from self._frame_changes(frame, info)
 
     def latest_changes(self, info: Info) -> Iterator[Change]:
-        """The latest checkpoint and what is recorded beside it, as if it were new."""
-        entry = self.find_latest()
-        if entry is not None:
-            yield from self._entry_told(entry, info)
+        """Yield the latest checkpoint and its pending writes, as if they were new."""
+        latest = self.find_latest()
+        if latest is not None:
+            yield from self._checkpoint_changes(latest, info)
         self.index = None
 
     def changes_after(self, id: str | None, info: Info) -> Iterator[Change]:
-        """The checkpoints after one, in a log that was written anew, and what is beside that one; all if it is gone."""
-        entries = self.load_index().checkpoints
-        known = next((number for number, entry in enumerate(entries) if entry.id == id), -1)
+        """Yield the changes after a checkpoint of a log that was rewritten, beginning with its pending writes.
+
+        Args:
+            id: the checkpoint; if it is gone, all checkpoints are reported.
+            info: makes the CheckpointInfo.
+        """
+        checkpoints = self.load_index().checkpoints
+        known = -1
+        for number, checkpoint in enumerate(checkpoints):
+            if checkpoint.id == id:
+                known = number
+                break
         if known >= 0:
-            yield from self._beside(entries[known], info)
-        for entry in entries[known + 1 :]:
-            yield from self._entry_told(entry, info)
+            yield from self._writes_changes(checkpoints[known], info)
+        for checkpoint in checkpoints[known + 1 :]:
+            yield from self._checkpoint_changes(checkpoint, info)
         self.index = None
         if self.closed_by is not None and not self._is_empty(self.closed_by):
-            yield self._end_told(self.closed_by)
+            yield self._end_change(self.closed_by)
 
-    def _entry_told(self, entry: StoredCheckpoint, info: Info) -> Iterator[Change]:
-        found = info(self, entry)
-        yield Change("checkpoint", self.thread_id, self.namespace, found, at=found.created_at)
-        yield from self._beside(entry, info)
+    def _frame_changes(self, frame: log.Frame, info: Info) -> Iterator[Change]:
+        """Yield the changes that one record reports."""
+        if frame.type == log.CHECKPOINT and self.last_checkpoint is not None:
+            yield self._checkpoint_change(info(self, self.last_checkpoint))
+        elif frame.type == log.WRITE:
+            owner, packed = payloads.decode_writes(self.path, frame)
+            checkpoint = self._find_loaded(owner)
+            about = None if checkpoint is None else info(self, checkpoint)
+            yield from self._iter_writes(about, packed)
+        elif frame.type in {log.RELEASE, log.TOMBSTONE} and not self._is_empty(frame):
+            yield self._end_change(frame)
 
-    def _beside(self, entry: StoredCheckpoint, info: Info) -> Iterator[Change]:
-        values = {key: self._value(key, packed) for key, packed in self.read_packed_writes(entry).items()}
-        place = self.thread_id, self.namespace
-        yield from iter_changes(place, info(self, entry), values, self._written_at())
+    def _checkpoint_changes(self, checkpoint: StoredCheckpoint, info: Info) -> Iterator[Change]:
+        yield self._checkpoint_change(info(self, checkpoint))
+        yield from self._writes_changes(checkpoint, info)
 
-    def bookmark(self) -> Bookmark:
-        """Where it was read to."""
-        last = None if self.last_checkpoint is None else self.last_checkpoint.id
-        return Bookmark(self.inode, self.end, last, self.closed_by is not None)
+    def _checkpoint_change(self, about: CheckpointInfo) -> Change:
+        return Change("checkpoint", self.thread_id, self.namespace, about, at=about.created_at)
+
+    def _writes_changes(self, checkpoint: StoredCheckpoint, info: Info) -> Iterator[Change]:
+        packed = self.read_packed_writes(checkpoint)
+        yield from self._iter_writes(info(self, checkpoint), packed)
+
+    def _iter_writes(self, about: CheckpointInfo | None, packed: Mapping[str, bytes]) -> Iterator[Change]:
+        writes = {key: self._unpack_write(key, value) for key, value in packed.items()}
+        yield from iter_changes((self.thread_id, self.namespace), about, writes, self._read_write_time())
+
+    def _end_change(self, frame: log.Frame) -> Change:
+        kind: ChangeKind = "release" if frame.type == log.RELEASE else "delete"
+        return Change(kind, self.thread_id, self.namespace, at=self._read_write_time())
+
+    def _is_empty(self, end: log.Frame) -> bool:
+        """Return whether a log held only its description before its last record, which ends the other namespaces."""
+        return end.seq == log.META_RECORDS[self.version]
+
+    def _read_write_time(self) -> datetime:
+        """Return when the log was last written to."""
+        return datetime.fromtimestamp(self.io.fstat(self.fd).st_mtime, UTC)
+
+    def _unpack_write(self, key: str, packed: bytes) -> Any:
+        try:
+            return self.codec.unpack(packed, key)
+        except CheckpointSerializationError as error:
+            return error.raw  # A follower need not know the application's types.
+        except MalformedDataError as error:
+            reason = f"the pending write {key!r} is malformed: {error}"
+            raise CheckpointCorruptionError(self.path, self.end, reason) from error

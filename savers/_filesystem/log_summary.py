@@ -1,8 +1,7 @@
-"""A log at a glance: its last checkpoint and how many there are, for those who list thousands of threads.
+"""Sums up a log without keeping it open, for callers that list thousands of threads.
 
-A `look` lets every record prove itself, but only those from the last keyframe on are taken apart, states not at all,
-and nothing is kept open. What needs more than that - a log that is not born yet or has ended, tags, a last
-checkpoint that took the place of another - is left to those who read the whole.
+A summary checks every record, but decodes only those from the last keyframe on, and no state. A log that needs more (an
+incomplete or ended log, tags, a last checkpoint that replaces another) is left to the caller, who reads it as a whole.
 """
 
 from __future__ import annotations
@@ -15,21 +14,24 @@ from savers._filesystem.log_reader import LogReader
 if TYPE_CHECKING:
     from savers._filesystem.payloads import StoredCheckpoint
 
-_WHOLE: Final = frozenset({log.MARK, log.RELEASE, log.TOMBSTONE})
-"""Records that a glance does not do with."""
+_UNSUITABLE: Final = frozenset({log.MARK, log.RELEASE, log.TOMBSTONE})
+"""Types of records that a summary does not handle."""
 
 
 @final
 class LogSummary(LogReader):
-    """A log that is read once and closed: forward by `look`, or from its end as any other."""
+    """A log that is read once and closed: forward by `read`, or from its end as any other."""
 
     count = 0
     """How many checkpoints it has."""
     last: StoredCheckpoint
-    """The last of them."""
+    """The last of them; set by `read`."""
 
     def read(self) -> bool:
-        """Read it; False if a glance does not do.
+        """Read the log.
+
+        Returns:
+            Whether `count` and `last` are known; False if the log must be read as a whole.
 
         Raises:
             CheckpointCorruptionError: it is damaged.
@@ -39,37 +41,40 @@ class LogSummary(LogReader):
             self.fd = self.io.open(self.path)
             size = self.io.fstat(self.fd).st_size
             data = self.io.read_at(self.fd, 0, min(size, log.WINDOW))
-            self.end = self._read_beginning(size, data)
+            self.end = self.read_beginning(size, data)
         except (FileNotFoundError, NotADirectoryError, log.IncompleteLog):
             return False
         frames: list[log.Frame] = []
         for frame in self.scan(self.end, size, self.seq, data):
             self.end = frame.end
-            if frame.type in _WHOLE:
+            if frame.type in _UNSUITABLE:
                 return False
             if frame.type == log.CHECKPOINT:
-                self.count += not frame.flags & log.REPLACE
+                if not frame.flags & log.REPLACE:
+                    self.count += 1
                 if frame.flags & log.KEY:
                     frames.clear()
             frames.append(frame)
-        return bool(self.count) and self._take_apart(frames)
+        if not self.count:
+            return False
+        return self._decode_frames(frames)
 
     def _advance(self, decoded: payloads.DecodedRecord, depth: int, end: int) -> None:  # noqa: ARG002 - as in every log
-        # Without the state, for nothing is appended.
+        # Without the table: nothing is appended to a summary.
         self.last_checkpoint = decoded.checkpoint
 
-    def _take_apart(self, frames: list[log.Frame]) -> bool:
-        """The records from the last keyframe on."""
+    def _decode_frames(self, frames: list[log.Frame]) -> bool:
+        """Decode the records from the last keyframe on; return False if the last checkpoint replaces another."""
         for frame in frames:
             if frame.type == log.CHECKPOINT:
-                self.last_checkpoint = payloads.decode_checkpoint(
-                    self.path, frame, self.last_checkpoint, self._codec.unpack
-                ).checkpoint
+                base = self.last_checkpoint
+                decoded = payloads.decode_checkpoint(self.path, frame, base, self.codec.unpack)
+                self.last_checkpoint = decoded.checkpoint
             else:
                 self._take_other(frame)
         assert self.last_checkpoint is not None
         self.last = self.last_checkpoint
-        return not self.last_checkpoint.is_replacement
+        return not self.last.is_replacement
 
     def __enter__(self) -> Self:
         return self

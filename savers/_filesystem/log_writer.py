@@ -69,7 +69,7 @@ class LogWriter(LogReader):
             self.load_index()
         state = checkpoint.state
         draft = self._draft(checkpoint, state)
-        if self._serializer is None:
+        if self.serializer is None:
             self.store(self._entry(checkpoint, target), draft, list(state), self._packer(state), target)
         else:
             self.store(self._entry(checkpoint, target), draft, [_OPAQUE_KEY], self._packer(state), target)
@@ -110,7 +110,7 @@ class LogWriter(LogReader):
             return False
         if target is not None:
             flags |= log.REPLACE
-        payload = payloads.pack_change(base, entry, ops, target, data, self._codec.pack)
+        payload = payloads.pack_change(base, entry, ops, target, data, self.codec.pack)
         back, key = self.end - base.offset, self.end - base.keyframe_offset
         entry.offset = self._write(log.CHECKPOINT, payload, flags, back, key)
         entry.keyframe_offset = base.keyframe_offset
@@ -134,13 +134,13 @@ class LogWriter(LogReader):
             payload = b""
             is_too_long = len(data) > _longest_data()
             if not is_too_long:
-                payload = payloads.pack_keyframe(entry, ops, listed, target, data, self._codec.pack)
+                payload = payloads.pack_keyframe(entry, ops, listed, target, data, self.codec.pack)
                 is_too_long = len(payload) > log.MAX_PAYLOAD
             if is_too_long:
                 spilled = self._spill(draft, packed)
                 listed = self._keyframe(draft, order, packed, spilled)
                 ops, data, flags = self._emit(draft, order)
-                payload = payloads.pack_keyframe(entry, ops, listed, target, data, self._codec.pack)
+                payload = payloads.pack_keyframe(entry, ops, listed, target, data, self.codec.pack)
             if any(one is not None and one[0] & delta.BLOCK for one in listed[1::2]):
                 flags |= log.COMPRESSED
             if target is not None:
@@ -154,7 +154,7 @@ class LogWriter(LogReader):
                 data=data,
                 start=self.end - log.TRAILER_SIZE - len(data),
             )
-            table = self._build_table(record)
+            table = self.build_table(record)
         except BaseException:
             # What it needed to read could not be read, or not all of it could be written: none of it may stand.
             if self.fd >= 0 and self.end > start:
@@ -174,7 +174,7 @@ class LogWriter(LogReader):
             if len(op) == 1 or len(op[-1]) <= _SPILLED:
                 continue
             whole = op[1] if op[0] == delta.SET else packed(name)
-            value, body = delta.split_value(whole, opaque=self._serializer is not None)
+            value, body = delta.split_value(whole, opaque=self.serializer is not None)
             for at in range(0, len(body), _longest_data()):
                 part = body[at : at + _longest_data()]
                 offset = self._write(log.DATA, part)
@@ -189,7 +189,7 @@ class LogWriter(LogReader):
         compression = self.compression
         if compression is None or len(data) < compression.threshold:
             return ops, data, 0
-        flag, opaque = 0, self._serializer is not None
+        flag, opaque = 0, self.serializer is not None
         for name, op in draft.items():
             if op[0] == delta.SET and len(op[1]) >= compression.threshold:
                 draft[name] = delta.compress(op, compression.number, compression.shorter, opaque=opaque)
@@ -212,7 +212,7 @@ class LogWriter(LogReader):
 
     def _draft(self, checkpoint: Checkpoint, state: FrozenDict) -> delta.Draft:
         table = self._current_table()
-        if self._serializer is not None:
+        if self.serializer is not None:
             return self._opaque_draft(state, table)
         changes = checkpoint.changes
         if table is not None and changes is not None and changes.base is self.state:
@@ -225,7 +225,7 @@ class LogWriter(LogReader):
         return self.table
 
     def _told(self, changes: Changes, state: FrozenDict, table: delta.Table) -> delta.Draft:
-        codec, draft = self._codec, delta.Draft()
+        codec, draft = self.codec, delta.Draft()
         for name, op in changes.ops.items():
             if name not in state:
                 if name in table.values:
@@ -246,7 +246,7 @@ class LogWriter(LogReader):
 
     def _found(self, state: FrozenDict, table: delta.Table | None) -> delta.Draft:
         """Compare key by key: identical values are unchanged, for they are immutable; others are packed."""
-        codec, draft = self._codec, delta.Draft()
+        codec, draft = self.codec, delta.Draft()
         if table is None:
             return {name: (delta.SET, codec.pack(value, _checked(name))) for name, value in state.items()}
         old_state: Mapping[str, Any] = self.state if self.state is not None else {}
@@ -271,14 +271,14 @@ class LogWriter(LogReader):
 
     def _compared(self, old: delta.Value, packed: bytes) -> tuple[Any, ...] | None:
         assert self.last_checkpoint is not None
-        opaque = self._serializer is not None
+        opaque = self.serializer is not None
         if len(packed) <= delta.SMALL < old.length:
             return delta.SET, packed
         return delta.compare_values(old, self.read_bodies([old], self.last_checkpoint)[0], packed, opaque=opaque)
 
     def _opaque_draft(self, state: FrozenDict, table: delta.Table | None) -> delta.Draft:
-        assert self._serializer is not None
-        packed = self._serializer.dumps(state)
+        assert self.serializer is not None
+        packed = self.serializer.dumps(state)
         if not isinstance(packed, bytes):
             raise CheckpointSerializationError("", type(packed).__name__, "state_serializer.dumps must return bytes")
         if table is None:
@@ -339,10 +339,10 @@ class LogWriter(LogReader):
         return listed
 
     def _packer(self, state: FrozenDict) -> Callable[[str], bytes]:
-        serializer = self._serializer
+        serializer = self.serializer
         if serializer is not None:
             return lambda _: serializer.dumps(state)
-        return lambda name: self._codec.pack(state[name], name)
+        return lambda name: self.codec.pack(state[name], name)
 
     # Other records
 
@@ -451,7 +451,7 @@ class LogWriter(LogReader):
 
     def meta_frames(self, fid: int) -> bytes:
         """The first records: whose log this is, twice, so that one damaged copy costs nothing."""
-        meta = {"thread": self.thread_id, "ns": self.namespace, "opaque": self._serializer is not None}
+        meta = {"thread": self.thread_id, "ns": self.namespace, "opaque": self.serializer is not None}
         frames, payload = b"", payloads.packb(meta)
         for seq in range(META_RECORDS):
             offset = log.HEADER_SIZE + len(frames)

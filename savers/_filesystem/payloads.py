@@ -140,14 +140,22 @@ class StoredCheckpoint:
         self.tags: tuple[str, ...] = ()
 
     def add_writes(self, values: Mapping[str, bytes], offset: int) -> None:
-        """Note values, packed, that the WRITE record at an offset has put beside it."""
+        """Note the packed values that the WRITE record at an offset adds to the pending writes."""
         self.writes.update(dict.fromkeys(values, offset))
         self.cleared.difference_update(values)
         self.cleared.update(key for key, packed in values.items() if packed == _NIL)
 
+    def take_over_writes(self, replaced: StoredCheckpoint) -> None:
+        """Take over the pending writes and tags of the checkpoint that this one replaces."""
+        self.writes = replaced.writes
+        self.cleared = replaced.cleared
+        self.tags = replaced.tags
+
     def outline_writes(self) -> Mapping[str, object]:
-        """What is recorded beside it, as far as it is known without reading values: None, or something."""
-        return {**self.writes, **dict.fromkeys(self.cleared)} if self.cleared else self.writes
+        """Return the pending writes as far as they are known without reading values: None, or another object."""
+        if self.cleared:
+            return {**self.writes, **dict.fromkeys(self.cleared)}
+        return self.writes
 
 
 class DecodedRecord(NamedTuple):

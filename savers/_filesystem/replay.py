@@ -1,4 +1,4 @@
-"""Going through a log once, knowing the packed state at each checkpoint: how prune, verify and repair stay linear."""
+"""Reads a log once, forward, with the packed state at each checkpoint, so that prune, verify and repair stay linear."""
 
 from __future__ import annotations
 
@@ -19,98 +19,119 @@ if TYPE_CHECKING:
     from savers._filesystem.payloads import DecodedRecord, StoredCheckpoint
 
 _PAIR: Final = 2
+"""A keyframe lists a name and an entry for each value."""
 _ODD_KEYS: Final = ExtType(0, b"\0")
-"""The mark in front of a mapping of which msgpack cannot hold every key: one of them may have a lone surrogate."""
+"""The mark in front of a mapping with keys that a msgpack map cannot hold, such as a str with a lone surrogate."""
 
 
 class Replay:
-    """The packed state, from checkpoint record to checkpoint record."""
+    """The packed state at one checkpoint of a log after another."""
 
-    def __init__(self, history: LogReader, *, lost_offset: int | None = None, skips_metadata: bool = False) -> None:
+    def __init__(self, reader: LogReader, *, lost_offset: int | None = None, skips_metadata: bool = False) -> None:
         """Begin before the first record.
 
         Args:
-            history: the log, open.
-            lost_offset: an offset inside the damaged region of a log. A value whose pieces are lost is reported to
+            reader: the log, open.
+            lost_offset: an offset inside the damaged region of the log. A value whose pieces are lost is reported to
                 have its bytes there. None: lost pieces are an error.
             skips_metadata: check metadata without decoding them, so that no application type needs to be registered.
         """
-        self._history, self._lost_at = history, lost_offset
-        self._unpack: Any = _unseen if skips_metadata else history._codec.unpack  # noqa: SLF001 - of the same package
+        self._reader = reader
+        self._lost_offset = lost_offset
+        self._unpack: Any = _check_metadata if skips_metadata else reader.codec.unpack
         self.checkpoint: StoredCheckpoint | None = None
-        """The last checkpoint record."""
+        """The checkpoint of the last CHECKPOINT record."""
         self.table: delta.Table | None = None
-        """Its packed state. Changes as the walk goes on."""
+        """Its packed state. The next step changes it."""
         self.keyframe_offset = 0
         """Where the last keyframe is."""
 
     def step(self, frame: Frame) -> DecodedRecord:
-        """Take the next CHECKPOINT record.
+        """Apply the next CHECKPOINT record.
 
         Raises:
-            CheckpointCorruptionError: it does not follow from the record before it. The next keyframe may be taken.
+            CheckpointCorruptionError: the record does not follow from the one before it. The replay can continue with
+                the next keyframe.
         """
-        path = self._history.path
+        path = self._reader.path
         base, table = self.checkpoint, self.table
-        self.checkpoint = self.table = None
-        if not frame.flags & log.KEY and (base is None or table is None or frame.offset - frame.back != base.offset):
-            raise CheckpointCorruptionError(path, frame.offset, "the record that it is relative to is lost")
+        self.checkpoint = None
+        self.table = None
+        is_keyframe = bool(frame.flags & log.KEY)
+        if not is_keyframe:
+            has_base = base is not None and table is not None and frame.offset - frame.back == base.offset
+            if not has_base:
+                raise CheckpointCorruptionError(path, frame.offset, "the record that it is relative to is lost")
         decoded = payloads.decode_checkpoint(path, frame, base, self._unpack)
-        if frame.flags & log.KEY:
+        if is_keyframe:
             self.keyframe_offset = frame.offset
         decoded.checkpoint.keyframe_offset = self.keyframe_offset
         if decoded.table is not None:
-            table = self._listed(decoded, decoded.table)
+            table = self._build_table(decoded, decoded.table)
         assert table is not None
-        self._history._apply_change(table, decoded)  # noqa: SLF001 - of the same package
-        self.checkpoint, self.table = decoded.checkpoint, table
+        self._reader.apply_change(table, decoded)
+        self.checkpoint = decoded.checkpoint
+        self.table = table
         return decoded
 
-    def _listed(self, decoded: DecodedRecord, listed: Any) -> delta.Table:
-        history, position = self._history, decoded.checkpoint.offset
-        table = delta.Table(opaque=history._serializer is not None)  # noqa: SLF001 - of the same package
+    def _build_table(self, decoded: DecodedRecord, listed: Any) -> delta.Table:
+        """Return the table that a keyframe lists, before its own ops."""
+        reader = self._reader
+        position = decoded.checkpoint.offset
+        table = delta.Table(opaque=reader.serializer is not None)
         seen: dict[int, DecodedRecord] = {position: decoded}
         try:
             table.names = list(listed[::_PAIR])
             for name, entry in zip(table.names, listed[1::_PAIR], strict=True):
-                table.values[name] = self._value(name, entry, position, seen)
+                table.values[name] = self._decode_entry(entry, name, position, seen)
         except (*delta.MALFORMED, RecursionError) as error:
-            raise CheckpointCorruptionError(history.path, position, f"the keyframe makes no sense: {error}") from error
+            reason = f"the keyframe is malformed: {error}"
+            raise CheckpointCorruptionError(reader.path, position, reason) from error
         return table
 
-    def _value(self, name: str, entry: Any, position: int, seen: dict[int, DecodedRecord]) -> delta.Value:
-        if entry is None:
-            return delta.Value(delta.OPAQUE, 0, 0, 0, [])
+    def _decode_entry(self, entry: Any, name: str, position: int, seen: dict[int, DecodedRecord]) -> delta.Value:
         try:
-            return delta.decode_entry(entry, position, lambda at: self._history._find_value_at(at, name, seen))  # noqa: SLF001
+            return self._reader.decode_entry(entry, name, position, seen)
         except (CheckpointCorruptionError, *delta.MALFORMED):
-            if self._lost_at is None:
+            if self._lost_offset is None:
                 raise
-            return delta.Value(entry[0] & ~delta.BLOCK, entry[1], entry[2], entry[3], [self._lost_at, max(entry[2], 1)])
+            kind, count, length, crc = entry[0] & ~delta.BLOCK, entry[1], entry[2], entry[3]
+            return delta.Value(kind, count, length, crc, [self._lost_offset, max(length, 1)])
 
-    def advance_to(self, entry: StoredCheckpoint, frames: Iterator[Frame]) -> delta.Table:
-        """Go on to a checkpoint.
+    def advance_to(self, target: StoredCheckpoint, frames: Iterator[Frame]) -> delta.Table:
+        """Apply records until a checkpoint is reached, and return its packed state.
+
+        Args:
+            target: the checkpoint.
+            frames: the records that follow the last one applied.
 
         Raises:
-            CheckpointCorruptionError: it is not reached.
+            CheckpointCorruptionError: the checkpoint cannot be reached.
         """
-        while self.checkpoint is None or self.checkpoint.offset < entry.offset:
+        while self.checkpoint is None or self.checkpoint.offset < target.offset:
             frame = next(frames, None)
-            if frame is None or frame.offset > entry.offset:
-                raise CheckpointCorruptionError(self._history.path, entry.offset, "it cannot be rebuilt")
+            if frame is None or frame.offset > target.offset:
+                raise CheckpointCorruptionError(self._reader.path, target.offset, "it cannot be rebuilt")
             if frame.type == log.CHECKPOINT:
                 try:
                     self.step(frame)
                 except CheckpointCorruptionError:
-                    if self._lost_at is None or frame.offset == entry.offset:
+                    if self._lost_offset is None or frame.offset == target.offset:
                         raise
         assert self.table is not None
         return self.table
 
 
-def _unseen(packed: bytes) -> FrozenDict:
-    """Stands for metadata that are only looked at for whether they can be read."""
-    found = unpackb(packed, strict_map_key=False, unicode_errors="surrogatepass")
-    if not isinstance(found, dict) and not (isinstance(found, list) and found[:1] == [_ODD_KEYS]):
-        raise TypeError("metadata are no mapping")
+def _check_metadata(packed: bytes) -> FrozenDict:
+    """Check that packed metadata are a mapping, without decoding their values; return an empty mapping.
+
+    Raises:
+        TypeError: they are not a mapping.
+        ValueError: they are not msgpack.
+    """
+    metadata = unpackb(packed, strict_map_key=False, unicode_errors="surrogatepass")
+    is_mapping = isinstance(metadata, dict)
+    has_odd_keys = isinstance(metadata, list) and metadata[:1] == [_ODD_KEYS]
+    if not is_mapping and not has_odd_keys:
+        raise TypeError("metadata are not a mapping")
     return FrozenDict()

@@ -78,7 +78,7 @@ class _NewLog:
 
 
 def _copy_records(history: LogWriter, target: _NewLog, end: int) -> None:
-    start = history._first_record()  # noqa: SLF001 - of the same package
+    start = history.find_first_record()
     for frame in history.scan(start, end, 1):
         if frame.type != log.META:
             target.copy(frame)
@@ -178,7 +178,7 @@ def keep(
     path = layout.join(directory, f"{layout.TEMPORARY}{header.fid:08x}")
     new = store.new_writer(history.thread_id, history.namespace, path)
     new.is_synced_before_use = True
-    new._serializer = history._serializer  # noqa: SLF001 - of the same package; repair goes by the log
+    new.serializer = history.serializer
     store.update_marker()
     store.remove_leftovers(directory)
     try:
@@ -284,7 +284,7 @@ class _Mover:
         dropped = delta.find_moved_window(was.pieces, was.length, value)
         if dropped is not None:
             pieces, prefix, gone = dropped
-            middle = delta.read_pieces(value, pieces, self._history._read) if pieces else b""  # noqa: SLF001 - of the same package
+            middle = delta.read_pieces(value, pieces, self._history.read_bytes) if pieces else b""
             return delta.DROP, value.count, prefix, gone, value.crc, middle
         pieces, prefix, removed = delta.compare_pieces(was.pieces, was.length, value)
         length = value.length - (was.length - removed)
@@ -292,7 +292,7 @@ class _Mover:
             return None
         if length + delta.SPLICE_COST >= value.length:
             return (delta.SET,)
-        middle = delta.read_pieces(value, pieces, self._history._read) if pieces else b""  # noqa: SLF001 - of the same package
+        middle = delta.read_pieces(value, pieces, self._history.read_bytes) if pieces else b""
         if value.kind == delta.LIST and not removed and prefix == was.length and value.count > was.elements:
             return delta.APPEND, value.count - was.elements, middle
         return delta.SPLICE, value.count, prefix, removed, value.crc, middle
@@ -337,7 +337,7 @@ def _names_all(history: LogWriter, frame: log.Frame, data: Sequence[log.Frame]) 
     """
     if frame.type != log.CHECKPOINT or not frame.flags & log.KEY:
         return False
-    decoded = payloads.decode_checkpoint(history.path, frame, None, history._codec.unpack)  # noqa: SLF001 - of the same package
+    decoded = payloads.decode_checkpoint(history.path, frame, None, history.codec.unpack)
     starts: set[int] = set()
     for entry in (decoded.table or ())[1::2]:
         if entry is not None and not entry[_BASE]:

@@ -232,7 +232,7 @@ class FileWatch(Watch):
                     return
             if mark is not None and not is_same:
                 yield from opened.changes_after(mark.last, self._info)
-            yield from opened.changes(self._info)
+            yield from opened.read_changes(self._info)
         finally:
             if opened is not None:
                 opened.close()
@@ -251,7 +251,7 @@ class FileWatch(Watch):
         opened = self._logs.pop(place, None)
         try:
             if opened is not None:
-                yield from opened.changes(self._info)
+                yield from opened.read_changes(self._info)
         finally:
             if opened is not None:
                 opened.close()
@@ -278,7 +278,7 @@ class FileWatch(Watch):
                 yield from opened.changes_after(mark.last, self._info)
             elif place in self._fresh:
                 yield from opened.latest_changes(self._info)
-            yield from opened.changes(self._info)
+            yield from opened.read_changes(self._info)
         finally:
             if opened.fd >= 0:
                 self._fresh.discard(place)

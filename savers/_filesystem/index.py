@@ -1,0 +1,44 @@
+"""The index of a log: its checkpoints in the order of the history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from savers._filesystem.payloads import StoredCheckpoint
+
+
+class Index:
+    """All checkpoints of a log in the order of the history, oldest first."""
+
+    def __init__(self) -> None:
+        self.checkpoints: list[StoredCheckpoint] = []
+        self._positions: dict[str, int] = {}
+
+    def find(self, id: str) -> StoredCheckpoint | None:
+        """Return the checkpoint with an id; the newest if there are several."""
+        position = self._positions.get(id)
+        return None if position is None else self.checkpoints[position]
+
+    def add(self, checkpoint: StoredCheckpoint, target: str | None) -> bool:
+        """Add the checkpoint of the next record.
+
+        Args:
+            checkpoint: the checkpoint; in place of another, it takes over that one's pending writes and tags.
+            target: the id of the checkpoint to replace; None appends.
+
+        Returns:
+            Whether it was added; False if no checkpoint has the id of the target.
+        """
+        if target is None:
+            self._positions[checkpoint.id] = len(self.checkpoints)
+            self.checkpoints.append(checkpoint)
+            return True
+        position = self._positions.get(target)
+        if position is None:
+            return False
+        checkpoint.take_over_writes(self.checkpoints[position])
+        self.checkpoints[position] = checkpoint
+        if target != checkpoint.id:
+            self._positions = {known.id: number for number, known in enumerate(self.checkpoints)}
+        return True

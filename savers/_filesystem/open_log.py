@@ -1,0 +1,415 @@
+"""An open log of one namespace, kept up to date with what other processes append to it.
+
+Theory of operation. A writer needs only the end of a log to continue it: the last CHECKPOINT record, and back to its
+keyframe. So a log is read from its end when it is opened. The index of all checkpoints is built by one scan when a
+caller needs it (a checkpoint by id, or the whole history), and is kept up to date afterwards. Every use begins with
+`refresh`, which costs one fstat while no other process has written. The caller holds `mutex` throughout, and the
+thread's write lock to append.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointFormatError
+from savers._filesystem import log, payloads
+from savers._filesystem.index import Index
+from savers._filesystem.io import boot_number
+from savers._filesystem.table_reader import TableReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from graphkit.abc import StateSerializer
+    from graphkit.codec import Codec
+    from graphkit.values import FrozenDict
+    from savers import _delta as delta
+    from savers._filesystem.io import FileIO
+    from savers._filesystem.payloads import StoredCheckpoint
+
+_CHECKED_END: Final = 8 << 10
+"""Bytes at the end of a log whose records are always checked when it is opened."""
+_BEGINNING: Final = 1 << 14
+_LONG_BEGINNING: Final = 1 << 20
+"""Where the first record ends at the latest; nearly all end within `_BEGINNING`."""
+_READ_ONLY: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+class OpenLog(TableReader):
+    """An open log. One thread of execution may use it at a time, which holds `mutex`."""
+
+    expects_release = False
+    """Whether the caller looks for a released log, which ends in RELEASE."""
+
+    def __init__(
+        self,
+        io: FileIO,
+        path: str,
+        owner: tuple[str, str],
+        digest: bytes,
+        codec: Codec,
+        serializer: StateSerializer | None,
+    ) -> None:
+        super().__init__(io, path, codec, serializer)
+        self.thread_id, self.namespace = owner
+        self.mutex = threading.RLock()
+        self.sync_mutex = threading.Lock()
+        self.pins = 0
+        """How many callers are syncing outside the mutex; the descriptor is closed after the last."""
+        self.suspect = False
+        """An fsync failed: the file's bytes may not be on the disk, whatever a later fsync returns."""
+        self._digest = digest
+        self.was_removed = False
+        """The last refresh found that the file was removed other than by a delete or a release."""
+        self._fds_to_close: list[int] = []
+        self.boot = boot_number()
+        self._reset()
+
+    def _reset(self) -> None:
+        self.header: log.Header | None = None
+        self.version = log.MAJOR
+        self.fid = 0
+        self.end = 0
+        self.synced = 0
+        """Up to here the file is known to be on the disk."""
+        self.creation_synced = False
+        """Whether the names that lead to the file are known to be on the disk."""
+        self.read_only_error: OSError | None = None
+        """Why the file is open for reading only, if it is."""
+        self.seq = 0
+        """The number of the next record."""
+        self.is_scattered = False
+        """Whether the records about a checkpoint may stand anywhere behind it; see SCATTERED."""
+        self.closed_by: log.Frame | None = None
+        """The RELEASE or TOMBSTONE record at the end, if any."""
+        self.last_checkpoint: StoredCheckpoint | None = None
+        """The checkpoint of the last CHECKPOINT record: the base of the next one."""
+        self.depth = 0
+        """How many changes stand between the last keyframe and that record."""
+        self.table: delta.Table | None = None
+        """The packed state of the last checkpoint, if it was read."""
+        self.state: FrozenDict | None = None
+        """The state of the last checkpoint, if it was decoded."""
+        self.keyframe_length = 0
+        """The length of the packed state at the last keyframe."""
+        self.keyframe_end = 0
+        """Where the last keyframe ends."""
+        self.index: Index | None = None
+        """All checkpoints, if a caller has needed them."""
+
+    # Opening and closing
+
+    def close(self) -> None:
+        """Close the descriptor, now or after the last sync; the next use opens the file again."""
+        if self.fd >= 0:
+            if self.pins:
+                self._fds_to_close.append(self.fd)
+            else:
+                self.io.close(self.fd)
+            self.fd = -1
+        self._reset()
+
+    def drop_caches(self) -> None:
+        """Drop the state and the index; they are read again when a caller needs them."""
+        self.state = None
+        self.index = None
+
+    def __del__(self) -> None:
+        # A saver that was dropped without being closed must not keep descriptors.
+        with suppress(Exception):
+            for fd in (self.fd, *self._fds_to_close):
+                if fd >= 0:
+                    self.io.close(fd)
+
+    def unpin(self) -> None:
+        """Note that a caller has finished syncing."""
+        self.pins -= 1
+        if not self.pins:
+            while self._fds_to_close:
+                self.io.close(self._fds_to_close.pop())
+
+    def refresh(self) -> bool:
+        """Read what other processes have written since; open the file if need be.
+
+        Returns:
+            Whether there is a log that has not ended (a released log: whether there is one).
+
+        Raises:
+            CheckpointCorruptionError: the log is damaged. It is closed.
+            CheckpointFormatError: it needs a newer graphkit, or belongs to another thread. It is closed.
+        """
+        if self.fd < 0:
+            self.was_removed = False
+            return self._open()
+        try:
+            status = self.io.fstat(self.fd)
+            if status.st_nlink and self._is_current(status.st_size):
+                return True
+            was_removed = not status.st_nlink and not self._has_ended(status.st_size)
+        except BaseException:
+            # A part of what was appended may have been taken in.
+            self.close()
+            raise
+        self.close()
+        is_live = self._open()
+        self.was_removed = was_removed and not is_live
+        return is_live
+
+    def _is_current(self, size: int) -> bool:
+        """Return whether the open file is still the log to read, after reading what was appended to it."""
+        if self.closed_by is not None:
+            return self.expects_release and size == self.end
+        if size > self.end > 0:
+            self._read_on(size)
+            return self.closed_by is None
+        return size == self.end
+
+    def _has_ended(self, size: int) -> bool:
+        """Return whether a file without a name was released or deleted, rather than removed by something else."""
+        if self.closed_by is None and size > self.end > 0:
+            with suppress(CheckpointerError):
+                self._read_on(size)
+        return self.closed_by is not None
+
+    def _open(self) -> bool:
+        try:
+            self.fd = self.io.open(self.path, write=True, append=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            # A caller without the right to write can still read; so can any on a read-only file system.
+            if error.errno not in _READ_ONLY:
+                raise
+            self.fd = self.io.open(self.path)
+            self.read_only_error = error
+        try:
+            size = self.io.fstat(self.fd).st_size
+            start = self.read_beginning(size)
+            if not self._read_end(size, start):
+                self._read_all(size)
+        except log.IncompleteLog:
+            self.close()
+            return False
+        except BaseException:
+            self.close()
+            raise
+        return self.closed_by is None or self.expects_release
+
+    # The beginning of the file
+
+    def read_beginning(self, size: int, data: bytes | None = None) -> int:
+        """Check the header and the first META record.
+
+        Args:
+            size: the size of the file.
+            data: the beginning of the file, if the caller has read it already.
+
+        Returns:
+            Where the next record begins.
+
+        Raises:
+            IncompleteLog: the creation of the file was cut short.
+            CheckpointCorruptionError: the header or the record is damaged.
+            CheckpointFormatError: the log needs a newer graphkit, or belongs to another thread.
+        """
+        if data is None:
+            data = self.io.read_at(self.fd, 0, min(size, _BEGINNING))
+        is_headless = len(data) >= log.HEADER_SIZE and log.is_headless(data)
+        if is_headless and self.file._replace(fid=None).vouched_end(0, size) <= 0:
+            raise log.IncompleteLog
+        self.header = log.read_header(self.path, data)
+        self.fid = self.header.fid
+        self.version = self.header.major
+        meta = log.parse_frame(data, log.HEADER_SIZE, log.HEADER_SIZE, self.fid)
+        if meta == "" and len(data) < size:
+            data = self.io.read_at(self.fd, 0, min(size, _LONG_BEGINNING))
+            meta = log.parse_frame(data, log.HEADER_SIZE, log.HEADER_SIZE, self.fid)
+        if isinstance(meta, str):
+            raise self._explain_no_meta(size, meta or "the record is cut short")
+        if meta.type != log.META or meta.seq:
+            raise self._explain_no_meta(size, "the first record is not the log's description")
+        self._check_owner(payloads.unpack_payload(self.path, meta))
+        self.seq = 1
+        self.end = meta.end
+        return meta.end
+
+    def _explain_no_meta(self, size: int, reason: str) -> Exception:
+        """Return the error for a log that does not begin with a META record."""
+        # After a power loss, later sectors of the first write may be there without earlier ones, and so may records
+        # behind it that did not wait for it.
+        file = self.file
+        if not file.vouched_end(log.HEADER_SIZE, size) and log.is_torn(file, log.HEADER_SIZE, size):
+            return log.IncompleteLog()
+        return CheckpointCorruptionError(self.path, log.HEADER_SIZE, reason)
+
+    def _check_owner(self, meta: Any) -> None:
+        is_own = isinstance(meta, dict) and meta.get("thread") == self.thread_id and meta.get("ns") == self.namespace
+        if not is_own:
+            reason = "it belongs to another thread; put the file back where it came from"
+            raise CheckpointFormatError(self.path, reason)
+        is_opaque = bool(meta.get("opaque"))
+        if is_opaque is not (self.serializer is not None):
+            how = "with a state_serializer" if is_opaque else "without a state_serializer"
+            raise CheckpointFormatError(self.path, f"it was written {how}; open the store in the same way")
+
+    def find_first_record(self) -> int:
+        """Return where the record after the first META record begins."""
+        return log.read_frame(self.file, log.HEADER_SIZE, log.MAX_PAYLOAD).end
+
+    # The end of the file
+
+    def _read_end(self, size: int, start: int) -> bool:
+        """Find the last checkpoint from the end of the file.
+
+        Returns:
+            Whether it was found; False if the log must be read from its beginning.
+        """
+        backward = log.BackwardReader(self.file, size)
+        if self.version == log.MAJOR:
+            backward.skip_zeros()
+        end = backward.offset
+        frames = self._read_back_to_checkpoint(backward)
+        if not frames or not self._has_whole_end(backward, frames, end):
+            return False
+        self.seq = frames[0].seq + 1
+        self.end = end
+        self.is_scattered = frames[0].is_scattered
+        last = frames.pop()
+        if last.type == log.CHECKPOINT:
+            try:
+                self._load_last_checkpoint(last)
+            except CheckpointCorruptionError:
+                return False  # Reading from the beginning tells damage from records that a power loss took.
+        for frame in reversed(frames):
+            self._take_other(frame)
+        return end >= start
+
+    def _read_back_to_checkpoint(self, backward: log.BackwardReader) -> list[log.Frame]:
+        """Return the last records, newest first, back to a CHECKPOINT or META record; empty if there is none."""
+        frames: list[log.Frame] = []
+        while (frame := backward.step()) is not None:
+            log.check_known(self.path, frame)
+            frames.append(frame)
+            self.synced = max(self.synced, frame.vouched)
+            if frame.type in {log.CHECKPOINT, log.META}:
+                return frames
+        return []
+
+    def _has_whole_end(self, backward: log.BackwardReader, frames: Sequence[log.Frame], end: int) -> bool:
+        """Return whether no record is missing that a power loss may have taken while it left later ones.
+
+        Those are the records that no later record vouches for. Nothing is lost within one boot. So of a log that was
+        written in the current boot, only the last 8 KiB are checked, in case the file comes from another machine.
+
+        Args:
+            backward: stands before the last of the frames.
+            frames: the last records, newest first.
+            end: where the last record ends.
+        """
+        last = frames[0]
+        frame = frames[-1]
+        is_same_boot = last.boot == self.boot != 0
+        limit = end - _CHECKED_END if is_same_boot else 0
+        while frame.offset > max(self.synced, limit) and frame.type != log.META:
+            before = backward.step()
+            if before is None:
+                return False
+            frame = before
+            self.synced = max(self.synced, frame.vouched)
+        if last.boot and self.boot and not is_same_boot:
+            self.synced = end  # A record that can be read in a later boot than it was written in is on the disk.
+        return True
+
+    def _load_last_checkpoint(self, last: log.Frame) -> None:
+        keyframe = last.offset - last.key
+        for depth, (decoded, end) in enumerate(self.read_chain(keyframe, last.end)):
+            self._advance(decoded, depth, end)
+        assert self.last_checkpoint is not None
+        if self.last_checkpoint.offset != last.offset:
+            raise CheckpointCorruptionError(self.path, last.offset, "its keyframe does not lead to it")
+
+    # Taking in records
+
+    def _read_all(self, size: int) -> None:
+        """Read the log forward from its beginning, as far as it is good."""
+        self.index = Index()
+        self.table = None
+        self.last_checkpoint = None
+        self.state = None
+        self.seq = 1
+        self.end = self.find_first_record()
+        self._read_on(size)
+
+    def _read_on(self, size: int) -> None:
+        """Take in the records behind the known end."""
+        for frame in self.scan(self.end, size, self.seq):
+            self._take_frame(frame)
+            self.seq = frame.seq + 1
+            self.end = frame.end
+            self.synced = max(self.synced, frame.vouched)
+            self.is_scattered = frame.is_scattered
+
+    def _take_frame(self, frame: log.Frame, *, with_table: bool = True) -> None:
+        """Take in the next record; `with_table` also keeps the table of its state up to date."""
+        if frame.type != log.CHECKPOINT:
+            self._take_other(frame)
+            return
+        base = self.last_checkpoint
+        decoded = payloads.decode_checkpoint(self.path, frame, base, self.codec.unpack)
+        is_keyframe = bool(frame.flags & log.KEY)
+        keyframe_offset = frame.offset if is_keyframe or base is None else base.keyframe_offset
+        if decoded.checkpoint.keyframe_offset != keyframe_offset:
+            raise CheckpointCorruptionError(self.path, frame.offset, "it names another record as its keyframe")
+        depth = 0 if is_keyframe else self.depth + 1
+        if with_table:
+            self._advance(decoded, depth, frame.end)
+        else:
+            self.last_checkpoint = decoded.checkpoint
+            self.depth = depth
+        self._add_to_index(decoded.checkpoint, decoded.target)
+
+    def _advance(self, decoded: payloads.DecodedRecord, depth: int, end: int) -> None:
+        """Make a decoded record the last checkpoint, with its table."""
+        if decoded.table is not None:
+            self.table = self.build_table(decoded)
+            self.keyframe_length = self.table.length
+            self.keyframe_end = end
+        elif self.table is not None:
+            self.apply_change(self.table, decoded)
+        self.last_checkpoint = decoded.checkpoint
+        self.depth = depth
+        self.state = None
+
+    def _add_to_index(self, checkpoint: StoredCheckpoint, target: str | None) -> None:
+        if self.index is not None and not self.index.add(checkpoint, target):
+            raise CheckpointCorruptionError(self.path, checkpoint.offset, "it replaces a checkpoint that is not there")
+
+    def _take_other(self, frame: log.Frame) -> None:
+        """Take in a record that is not a checkpoint."""
+        if frame.type in {log.RELEASE, log.TOMBSTONE}:
+            self.closed_by = frame
+        else:
+            self._apply_writes_and_tags(frame, self._find_loaded)
+
+    def _apply_writes_and_tags(self, frame: log.Frame, find: Callable[[str], StoredCheckpoint | None]) -> None:
+        """Add the pending writes or tags of a record to their checkpoint, if `find` returns it."""
+        if frame.type == log.WRITE:
+            owner, values = payloads.decode_writes(self.path, frame)
+            checkpoint = find(owner)
+            if checkpoint is not None:
+                checkpoint.add_writes(values, frame.offset)
+        elif frame.type == log.MARK:
+            owner, add, remove = payloads.decode_tags(self.path, frame)
+            checkpoint = find(owner)
+            if checkpoint is not None:
+                checkpoint.tags = payloads.merge_tags(checkpoint.tags, add, remove)
+
+    def _find_loaded(self, id: str) -> StoredCheckpoint | None:
+        """Return the checkpoint with an id, if it is in the index or the last one."""
+        if self.index is not None:
+            return self.index.find(id)
+        last = self.last_checkpoint
+        return last if last is not None and last.id == id else None

@@ -1,0 +1,187 @@
+"""Reads packed states and the bytes of their values from one open log."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from graphkit.errors import CheckpointCorruptionError, CheckpointStorageError
+from savers import _delta as delta
+from savers._filesystem import log, payloads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from graphkit.abc import StateSerializer
+    from graphkit.codec import Codec
+    from savers._filesystem.io import FileIO
+    from savers._filesystem.payloads import StoredCheckpoint
+
+_PAIR: Final = 2
+"""A keyframe lists a name and an entry for each value."""
+
+
+class TableReader:
+    """An open log whose records before `end` are good. A table is the packed state of one checkpoint."""
+
+    def __init__(self, io: FileIO, path: str, codec: Codec, serializer: StateSerializer | None) -> None:
+        self.io = io
+        self.path = path
+        self.codec = codec
+        self.serializer = serializer
+        self.fd = -1
+        self.version = log.MAJOR
+        """The major version of the file; the current one if there is no file."""
+        self.fid = 0
+        self.end = 0
+        """Where the next record goes."""
+
+    @property
+    def file(self) -> log.LogFile:
+        """The open file, for the functions that find and check records."""
+        return log.LogFile(io=self.io, fd=self.fd, path=self.path, fid=self.fid, version=self.version)
+
+    def scan(self, start: int, end: int, seq: int, data: bytes = b"") -> Iterator[log.Frame]:
+        """Yield the records of this log between two offsets; see `log.scan`."""
+        return log.scan(self.file, start, end, seq, data)
+
+    # The bytes of values
+
+    def read_bodies(self, values: Iterable[delta.Value], checkpoint: StoredCheckpoint) -> list[bytes]:
+        """Return the bytes of some values of a packed state.
+
+        Args:
+            values: the values.
+            checkpoint: the checkpoint to which they belong, for errors.
+
+        Raises:
+            CheckpointCorruptionError: the bytes do not have the checksum of the value, or name pieces that cannot be.
+            CheckpointStorageError: the machine has too little memory for the values.
+        """
+        try:
+            return delta.read_bodies(values, self.read_bytes)
+        except MemoryError as error:
+            # Forged compressed bytes may expand to 4 GiB; so may a state on a machine that is too small for it.
+            cause = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), self.path)
+            raise CheckpointStorageError(self.path, "read a state of", cause) from error
+        except delta.Mismatch:
+            reason = "the state's checksum is wrong"
+            raise CheckpointCorruptionError(self.path, checkpoint.offset, reason) from None
+        except delta.MALFORMED as error:
+            reason = f"the state is malformed: {error}"
+            raise CheckpointCorruptionError(self.path, checkpoint.offset, reason) from error
+
+    def read_bytes(self, start: int, length: int) -> bytes:
+        """Return a range of the log's good records.
+
+        Raises:
+            delta.Mismatch: the range is not inside them.
+        """
+        if start < 0 or length < 0 or start + length > self.end:
+            raise delta.Mismatch
+        return self.io.read_at(self.fd, start, length)
+
+    # Tables
+
+    def read_chain(self, keyframe: int, end: int) -> list[tuple[payloads.DecodedRecord, int]]:
+        """Return the CHECKPOINT records from a keyframe on, each with the offset where it ends.
+
+        Args:
+            keyframe: the offset of the keyframe.
+            end: where the last of the records ends.
+
+        Raises:
+            CheckpointCorruptionError: the keyframe or a record is missing.
+        """
+        if not log.HEADER_SIZE <= keyframe < end:
+            raise CheckpointCorruptionError(self.path, end, "the record before it names no keyframe")
+        data = self.io.read_at(self.fd, keyframe, end - keyframe)
+        chain: list[tuple[payloads.DecodedRecord, int]] = []
+        offset = keyframe
+        base: StoredCheckpoint | None = None
+        while offset < end:
+            frame = log.parse_frame(data, offset - keyframe, offset, self.fid)
+            if isinstance(frame, str):
+                raise CheckpointCorruptionError(self.path, offset, frame or "the record is cut short")
+            if frame.type == log.CHECKPOINT:
+                if base is None and not frame.flags & log.KEY:
+                    reason = "it is not the keyframe that it should be"
+                    raise CheckpointCorruptionError(self.path, offset, reason)
+                decoded = payloads.decode_checkpoint(self.path, frame, base, self.codec.unpack)
+                chain.append((decoded, frame.end))
+                base = decoded.checkpoint
+            offset = frame.end
+        return chain
+
+    def apply_change(self, table: delta.Table, decoded: payloads.DecodedRecord) -> None:
+        """Apply the ops of a record to the table of the record before it.
+
+        Raises:
+            CheckpointCorruptionError: the ops are malformed.
+        """
+        try:
+            table.apply(decoded.ops, decoded.data, decoded.start)
+        except delta.MALFORMED as error:
+            reason = f"the change is malformed: {error}"
+            raise CheckpointCorruptionError(self.path, decoded.checkpoint.offset, reason) from error
+
+    def build_table(self, decoded: payloads.DecodedRecord) -> delta.Table:
+        """Return the table that a keyframe carries, with the keyframe's own ops applied.
+
+        Raises:
+            CheckpointCorruptionError: the table is malformed, or an earlier keyframe that it names is damaged.
+        """
+        position = decoded.checkpoint.offset
+        listed = decoded.table or ()
+        table = delta.Table(opaque=self.serializer is not None)
+        seen: dict[int, payloads.DecodedRecord] = {position: decoded}
+        depths: dict[str, int] = {}
+        try:
+            table.names = list(listed[::_PAIR])
+            for name, entry in zip(table.names, listed[1::_PAIR], strict=True):
+                value = self.decode_entry(entry, name, position, seen)
+                depths[name] = value.depth
+                table.values[name] = value
+        except (*delta.MALFORMED, RecursionError) as error:
+            reason = f"the keyframe is malformed: {error}"
+            raise CheckpointCorruptionError(self.path, position, reason) from error
+        self.apply_change(table, decoded)
+        for name, value in table.values.items():
+            if value.base is None:
+                value.set_base(position, depths.get(name, 0))
+        return table
+
+    def decode_entry(
+        self, entry: Any, name: str, position: int, seen: dict[int, payloads.DecodedRecord]
+    ) -> delta.Value:
+        """Return the value that an entry of a keyframe's table describes.
+
+        Args:
+            entry: the entry; None if an op of the keyframe sets the key.
+            name: the key.
+            position: the offset of the keyframe.
+            seen: keyframes that were decoded already, by their offset; earlier ones are added.
+        """
+        if entry is None:
+            return delta.Value(delta.OPAQUE, 0, 0, 0, [])
+        return delta.decode_entry(entry, position, lambda base: self._find_value_at(base, name, seen))
+
+    def _find_value_at(self, position: int, name: str, seen: dict[int, payloads.DecodedRecord]) -> delta.Value:
+        """Return a value as the keyframe at an offset left it."""
+        if position not in seen:
+            frame = log.read_frame(self.file, position, self.end)
+            seen[position] = payloads.decode_checkpoint(self.path, frame, None, self.codec.unpack)
+        decoded = seen[position]
+        listed = decoded.table or ()
+        table = delta.Table(opaque=self.serializer is not None)
+        table.names = list(listed[::_PAIR])
+        entry = listed[table.names.index(name) * _PAIR + 1]
+        value = self.decode_entry(entry, name, position, seen)
+        depth = value.depth
+        table.values[name] = value
+        table.apply_to_key(name, decoded.ops, decoded.data, decoded.start)
+        value = table.values[name]
+        if value.base is None:
+            value.set_base(position, depth)
+        return value

@@ -14,7 +14,7 @@ from savers._filesystem.log_reader import LogReader
 
 if TYPE_CHECKING:
     from graphkit import CheckpointInfo
-    from savers._filesystem.payloads import StoredCheckpoint
+    from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
 Info = Callable[[LogReader, "StoredCheckpoint"], "CheckpointInfo"]
 """Makes the CheckpointInfo that a change reports."""

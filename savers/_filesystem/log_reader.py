@@ -16,7 +16,7 @@ from savers._filesystem.open_log import OpenLog
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from savers._filesystem.payloads import StoredCheckpoint
+    from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
 
 class LogReader(OpenLog):

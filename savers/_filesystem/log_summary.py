@@ -12,7 +12,7 @@ from savers._filesystem import log, payloads
 from savers._filesystem.log_reader import LogReader
 
 if TYPE_CHECKING:
-    from savers._filesystem.payloads import StoredCheckpoint
+    from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
 _UNSUITABLE: Final = frozenset({log.MARK, log.RELEASE, log.TOMBSTONE})
 """Types of records that a summary does not handle."""

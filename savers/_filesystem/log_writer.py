@@ -16,7 +16,7 @@ from graphkit.values import PRIVATE, FrozenDict, FrozenList, kind_of, private_co
 from savers import _delta as delta
 from savers._filesystem import layout, log, payloads
 from savers._filesystem.log_reader import LogReader
-from savers._filesystem.payloads import StoredCheckpoint
+from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
 if TYPE_CHECKING:
     from graphkit import Checkpoint

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from graphkit.values import FrozenDict
     from savers import _delta as delta
     from savers._filesystem.io import FileIO
-    from savers._filesystem.payloads import StoredCheckpoint
+    from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
 _CHECKED_END: Final = 8 << 10
 """Bytes at the end of a log whose records are always checked when it is opened."""

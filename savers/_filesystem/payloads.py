@@ -1,7 +1,7 @@
-"""The payloads of a log's records: checkpoints, values beside them, tags. docs/format.md has the tables.
+"""Packs and decodes the payloads of a log's records: checkpoints, pending writes, tags. docs/format.md specifies them.
 
-A checkpoint's node, parent, time and metadata are stored relative to the checkpoint record before it, exactly as its
-state is; a keyframe has them in full.
+A checkpoint's node, parent, time and metadata are stored relative to the CHECKPOINT record before it, as its state is;
+a keyframe has them in full.
 """
 
 from __future__ import annotations
@@ -17,29 +17,31 @@ from msgpack import Packer, unpackb
 from graphkit.errors import CheckpointCorruptionError
 from graphkit.values import FrozenDict
 from savers._filesystem.frame import KEY, Frame
+from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
 Pack = Callable[[object, str], bytes]
 Unpack = Callable[[bytes], Any]
 
 _SAME_BASE_NODE: Final = True
-"""Instead of a node: the node of the base record. nil: the base record's next node. False: none at all."""
+"""In place of a node: the node of the base record. (nil stands for the base record's next node.)"""
 _NONE: Final = False
-_NIL: Final = b"\xc0"
+"""In place of a node or a parent: none."""
 _COMPARABLE: Final = frozenset({str, int, bool, bytes, NoneType})
 _EMPTY: Final = FrozenDict()
 _INT64: Final = 1 << 63
 _PLAIN: Final = 6
+"""Elements of a change whose parent and metadata are those of nearly every step: id, node, next, created, ops, data."""
 _OPTIONAL: Final = 3
 """Elements of a CHECKPOINT record that may be left out: parent, metadata, target."""
 FIRST_TIME: Final = (date.min.toordinal() - date(1970, 1, 1).toordinal()) * 86_400_000_000
 LAST_TIME: Final = (date.max.toordinal() - date(1970, 1, 1).toordinal() + 1) * 86_400_000_000 - 1
-"""The times that a `datetime` can tell."""
+"""The first and the last time that a `datetime` can hold, in microseconds since 1970."""
 _UUID_LENGTH: Final = 36
 _HEX_LENGTH: Final = 32
 
 
 class _PerThread(threading.local):
-    """A packer of each thread's own: making one takes longer than what it then does."""
+    """A packer for each thread: creating one takes longer than packing a record."""
 
     def __init__(self) -> None:
         self.packer = Packer(unicode_errors="surrogatepass", buf_size=1024)
@@ -49,16 +51,16 @@ _PER_THREAD: Final = _PerThread()
 
 
 def packb(value: object) -> bytes:
-    """Pack a record's own structure: plain msgpack, lone surrogates kept."""
+    """Return the msgpack of a record's structure; lone surrogates are kept."""
     packed: bytes = _PER_THREAD.packer.pack(value)
     return packed
 
 
 def unpack_payload(path: str, frame: Frame) -> Any:
-    """The structure of a record's payload.
+    """Return the structure of a record's payload.
 
     Raises:
-        CheckpointCorruptionError: it is no msgpack, although its checksum is right.
+        CheckpointCorruptionError: the payload is not msgpack, although its checksum is right.
     """
     try:
         return unpackb(frame.payload, unicode_errors="surrogatepass", strict_map_key=False)
@@ -67,14 +69,15 @@ def unpack_payload(path: str, frame: Frame) -> Any:
 
 
 def malformed_error(path: str, frame: Frame, error: object) -> CheckpointCorruptionError:
-    """The error for a record whose checksums are right and whose content is not."""
-    return CheckpointCorruptionError(path, frame.offset, f"the record makes no sense: {error}")
+    """Return the error for a record whose checksums are right and whose content is not."""
+    return CheckpointCorruptionError(path, frame.offset, f"the record is malformed: {error}")
 
 
 def id_bytes(id: str) -> bytes | str:
-    """A UUID in its usual spelling as 16 bytes; any other id as it is."""
+    """Return the stored form of an id: 16 bytes for a UUID in canonical lowercase, else the id itself."""
     compact = id.replace("-", "")
-    if len(id) == _UUID_LENGTH and len(compact) == _HEX_LENGTH and id[8] == id[13] == id[18] == id[23] == "-":
+    has_lengths = len(id) == _UUID_LENGTH and len(compact) == _HEX_LENGTH
+    if has_lengths and id[8] == id[13] == id[18] == id[23] == "-":
         try:
             raw = bytes.fromhex(compact)
         except ValueError:
@@ -85,97 +88,48 @@ def id_bytes(id: str) -> bytes | str:
 
 
 def id_text(id: Any) -> str:
-    """Back again.
+    """Return the id for its stored form.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: it is neither bytes nor a str.
     """
     if id.__class__ is bytes:
         text = id.hex()
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
     if id.__class__ is not str:
-        raise TypeError(f"{id!r} is no id")
+        raise TypeError(f"{id!r} is not an id")
     return id
 
 
-class StoredCheckpoint:
-    """What is known of a stored checkpoint without its state."""
-
-    __slots__ = (
-        "cleared", "created", "id", "is_replacement", "keyframe_offset", "metadata", "next", "node", "offset", "parent",
-        "size", "tags", "writes",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        *,
-        id: str,
-        node: str,
-        next: str | None,
-        created: int,
-        parent: str | None,
-        metadata: FrozenDict,
-        is_replacement: bool = False,
-        offset: int = 0,
-        size: int = 0,
-        keyframe_offset: int = 0,
-    ) -> None:
-        self.offset = offset
-        self.size = size
-        self.keyframe_offset = keyframe_offset
-        """Where its keyframe is."""
-        self.id = id
-        self.node = node
-        self.next = next
-        self.created = created
-        """Microseconds since 1970."""
-        self.parent = parent
-        self.metadata = metadata
-        self.is_replacement = is_replacement
-        """The record took the place of an earlier checkpoint."""
-        self.writes: dict[str, int] = {}
-        """Per key recorded beside it, the offset of the WRITE record with its value."""
-        self.cleared: set[str] = set()
-        """The keys whose value is None: what was recorded under them does not hold any more."""
-        self.tags: tuple[str, ...] = ()
-
-    def add_writes(self, values: Mapping[str, bytes], offset: int) -> None:
-        """Note the packed values that the WRITE record at an offset adds to the pending writes."""
-        self.writes.update(dict.fromkeys(values, offset))
-        self.cleared.difference_update(values)
-        self.cleared.update(key for key, packed in values.items() if packed == _NIL)
-
-    def take_over_writes(self, replaced: StoredCheckpoint) -> None:
-        """Take over the pending writes and tags of the checkpoint that this one replaces."""
-        self.writes = replaced.writes
-        self.cleared = replaced.cleared
-        self.tags = replaced.tags
-
-    def outline_writes(self) -> Mapping[str, object]:
-        """Return the pending writes as far as they are known without reading values: None, or another object."""
-        if self.cleared:
-            return {**self.writes, **dict.fromkeys(self.cleared)}
-        return self.writes
-
-
 class DecodedRecord(NamedTuple):
-    """A checkpoint record, taken apart."""
+    """The content of a CHECKPOINT record."""
 
     checkpoint: StoredCheckpoint
     ops: Sequence[Any]
     table: Sequence[Any] | None
-    """Of a keyframe: name, entry, name, entry, ..."""
+    """In a keyframe: name, entry, name, entry, ...; None in a change."""
     target: str | None
+    """The id of the checkpoint that this one replaces."""
     data: bytes
     start: int
-    """The position of the data's first byte in the file."""
+    """The position of the first byte of `data` in the file."""
 
 
 def pack_keyframe(
     new: StoredCheckpoint, ops: Sequence[Any], table: Sequence[Any], target: str | None, data: bytes, pack: Pack
 ) -> bytes:
-    """The payload of a keyframe."""
-    parts: list[Any] = [id_bytes(new.id), new.node, _NONE if new.next is None else new.next, new.created, ops, table]
+    """Return the payload of a keyframe.
+
+    Args:
+        new: the checkpoint.
+        ops: the ops, in the numbering of the table.
+        table: the names of all keys, each with its entry.
+        target: the id of the checkpoint to replace.
+        data: the bytes that the ops bring.
+        pack: packs metadata with the codec.
+    """
+    next_node = _NONE if new.next is None else new.next
+    parts: list[Any] = [id_bytes(new.id), new.node, next_node, new.created, ops, table]
     parent: Any = _NONE if new.parent is None else id_bytes(new.parent)
     metadata = pack(new.metadata, "metadata") if new.metadata else None
     return _pack_parts(parts, parent, metadata, target, data)
@@ -184,22 +138,46 @@ def pack_keyframe(
 def pack_change(
     base: StoredCheckpoint, new: StoredCheckpoint, ops: Sequence[Any], target: str | None, data: bytes, pack: Pack
 ) -> bytes:
-    """The payload of a change to the checkpoint record before it."""
-    parts: list[Any] = [
-        id_bytes(new.id),
-        None if new.node == base.next else _SAME_BASE_NODE if new.node == base.node else new.node,
-        None if new.next == base.next else _relative_next(base, new.next),
-        new.created - base.created,
-        ops,
-    ]
-    parent = None if new.parent == base.id else _NONE if new.parent is None else id_bytes(new.parent)
+    """Return the payload of a change to the CHECKPOINT record before it.
+
+    Args:
+        base: the checkpoint of the record before it.
+        new: the checkpoint.
+        ops: the ops.
+        target: the id of the checkpoint to replace.
+        data: the bytes that the ops bring.
+        pack: packs metadata with the codec.
+    """
+    node: Any = new.node
+    if node == base.next:
+        node = None
+    elif node == base.node:
+        node = _SAME_BASE_NODE
+
+    next_node: Any = new.next
+    if next_node == base.next:
+        next_node = None
+    elif next_node is None:
+        next_node = _NONE
+    elif next_node == base.node:
+        next_node = _SAME_BASE_NODE
+
+    parent: Any = None
+    if new.parent is None:
+        # A base has an id, so a missing parent always has to be stored.
+        parent = _NONE
+    elif new.parent != base.id:
+        parent = id_bytes(new.parent)
+
     metadata = None
     if new.metadata is not base.metadata and (new.metadata or base.metadata):
         metadata = _metadata_change(base.metadata, new.metadata, pack)
+    parts: list[Any] = [id_bytes(new.id), node, next_node, new.created - base.created, ops]
     return _pack_parts(parts, parent, metadata, target, data)
 
 
 def _pack_parts(parts: list[Any], parent: Any, metadata: Any, target: str | None, data: bytes) -> bytes:
+    """Append the optional elements, left out from the end while they are nil, and the data; return the payload."""
     if target is not None:
         parts += (parent, metadata, id_bytes(target))
     elif metadata is not None:
@@ -210,33 +188,28 @@ def _pack_parts(parts: list[Any], parent: Any, metadata: Any, target: str | None
     return packb(parts)
 
 
-def _relative_next(base: StoredCheckpoint, next: str | None) -> str | bool | None:
-    if next is None:
-        return _NONE
-    return _SAME_BASE_NODE if next == base.node else next
-
-
 def _metadata_change(old: FrozenDict, new: FrozenDict, pack: Pack) -> Any:
-    """What turns one metadata into the other: nil, the new keys packed, or these and the keys to drop first."""
-    changed = {
-        key: value
-        for key, value in new.items()
-        if key not in old or (old[key] is not value and not _same(old[key], value, pack))
-    }
-    if list(new)[: len(old)] == list(old):
-        return _packed(changed, pack) if changed else None
-    return [pack(new, "metadata"), *old]
+    """Return what turns one metadata into another: nil, the keys to set, or all keys and the old ones to drop."""
+    changed: dict[str, Any] = {}
+    for key, value in new.items():
+        if key in old and (old[key] is value or _is_equal(old[key], value, pack)):
+            continue
+        changed[key] = value
+    keeps_order = list(new)[: len(old)] == list(old)
+    if not keeps_order:
+        return [pack(new, "metadata"), *old]
+    return _pack_metadata(changed, pack) if changed else None
 
 
-def _packed(changed: dict[str, Any], pack: Pack) -> bytes:
-    # What a run notes at each step is a number: not worth the codec's look at what kind of values these are.
+def _pack_metadata(changed: dict[str, Any], pack: Pack) -> bytes:
+    # What a run records at each step is a number, which does not need the codec to find out the kinds of the values.
     # The codec writes a key with a lone surrogate in its own way, and reads only that.
     if all(value.__class__ is int and -_INT64 <= value < _INT64 and key.isascii() for key, value in changed.items()):
         return packb(changed)
     return pack(FrozenDict(changed), "metadata")
 
 
-def _same(old: Any, new: Any, pack: Pack) -> bool:
+def _is_equal(old: Any, new: Any, pack: Pack) -> bool:
     cls = old.__class__
     if cls is new.__class__ and cls in _COMPARABLE:
         return bool(old == new)
@@ -276,11 +249,11 @@ def _decode_parts(parts: Any, frame: Frame, base: StoredCheckpoint | None, unpac
         if is_keyframe:
             table = rest.pop(0)
         if len(rest) > _OPTIONAL:
-            raise ValueError("it has another number of parts")
+            raise ValueError("it has a wrong number of parts")
         rest += [None] * (_OPTIONAL - len(rest))
         parent, metadata, target = rest
     if data.__class__ is not bytes or ops.__class__ is not list:
-        raise ValueError("it has another number of parts")
+        raise ValueError("it has a wrong number of parts")
     # Keywords cost 0.6 us here, of the 8 us that reading a record takes.
     checkpoint = StoredCheckpoint(
         offset=frame.offset,
@@ -295,7 +268,7 @@ def _decode_parts(parts: Any, frame: Frame, base: StoredCheckpoint | None, unpac
         is_replacement=target is not None,
     )
     if not FIRST_TIME <= checkpoint.created <= LAST_TIME or checkpoint.node.__class__ is not str:
-        raise ValueError("its node or its time is none")
+        raise ValueError("its node or its time is invalid")
     return DecodedRecord(
         checkpoint=checkpoint,
         ops=ops,
@@ -340,15 +313,17 @@ def _resolve_parent(base: StoredCheckpoint | None, parent: Any) -> str | None:
 
 
 def _merge_metadata(base: StoredCheckpoint | None, change: Any, unpack: Unpack) -> FrozenDict:
+    """Return a checkpoint's metadata from the base's and the element of its record."""
     old = _EMPTY if base is None else base.metadata
     if change is None:
         return old
     if change.__class__ is list:
-        new = FrozenDict({key: value for key, value in old.items() if key not in change[1:]} | unpack(change[0]))
-    else:
-        added: FrozenDict = unpack(change)
-        new = FrozenDict(old | added)
-        new.kind = max(old.kind, added.kind)  # found out anew it would cost O(keys), at every record of a scan
+        packed, *dropped = change
+        kept = {key: value for key, value in old.items() if key not in dropped}
+        return FrozenDict(kept | unpack(packed))
+    added: FrozenDict = unpack(change)
+    new = FrozenDict(old | added)
+    new.kind = max(old.kind, added.kind)  # Finding it out again would cost O(keys) at every record of a scan.
     return new
 
 
@@ -356,47 +331,41 @@ def _merge_metadata(base: StoredCheckpoint | None, change: Any, unpack: Unpack) 
 
 
 def pack_writes(id: str, values: Mapping[str, bytes]) -> bytes:
-    """The payload of a WRITE record: [checkpoint id, {key: packed value}]."""
+    """Return the payload of a WRITE record: [checkpoint id, {key: packed value}]."""
     return packb([id_bytes(id), dict(values)])
 
 
 def decode_writes(path: str, frame: Frame) -> tuple[str, Mapping[str, bytes]]:
-    """A WRITE record's checkpoint id and packed values.
+    """Return the checkpoint id and the packed values of a WRITE record.
 
     Raises:
-        CheckpointCorruptionError: it makes no sense.
+        CheckpointCorruptionError: the content is malformed.
     """
-    owner, values = _parts(path, frame, dict)
+    owner, values = _decode_about(path, frame, dict)
     if not all(key.__class__ is str and value.__class__ is bytes for key, value in values.items()):
         raise malformed_error(path, frame, "it has values of another kind")
     return owner, values
 
 
+def pack_tags(id: str, add: Sequence[str], remove: Sequence[str]) -> bytes:
+    """Return the payload of a MARK record: [checkpoint id, [tags added], [tags removed]]."""
+    return packb([id_bytes(id), list(add), list(remove)])
+
+
 def decode_tags(path: str, frame: Frame) -> tuple[str, Sequence[str], Sequence[str]]:
-    """A MARK record's checkpoint id, tags added and tags removed.
+    """Return the checkpoint id, the added and the removed tags of a MARK record.
 
     Raises:
-        CheckpointCorruptionError: it makes no sense.
+        CheckpointCorruptionError: the content is malformed.
     """
-    owner, add, remove = _parts(path, frame, list, list)
+    owner, add, remove = _decode_about(path, frame, list, list)
     if not all(tag.__class__ is str for tag in (*add, *remove)):
         raise malformed_error(path, frame, "it has tags of another kind")
     return owner, add, remove
 
 
-def decode_ending(path: str, frame: Frame) -> int:
-    """The version that a RELEASE record names; 0 of a TOMBSTONE.
-
-    Raises:
-        CheckpointCorruptionError: it makes no sense.
-    """
-    parts = unpack_payload(path, frame)
-    if parts.__class__ is not list or not parts or parts[0].__class__ is not int or parts[0] < 0:
-        raise malformed_error(path, frame, "it names no version")
-    return int(parts[0])
-
-
-def _parts(path: str, frame: Frame, *kinds: type) -> Any:
+def _decode_about(path: str, frame: Frame, *kinds: type) -> Any:
+    """Return the elements of a record about a checkpoint: its id, and elements of these classes."""
     parts = unpack_payload(path, frame)
     if parts.__class__ is not list or tuple(part.__class__ for part in parts[1:]) != kinds:
         raise malformed_error(path, frame, "it has other parts")
@@ -407,11 +376,19 @@ def _parts(path: str, frame: Frame, *kinds: type) -> Any:
     return parts
 
 
-def pack_tags(id: str, add: Sequence[str], remove: Sequence[str]) -> bytes:
-    """The payload of a MARK record: [checkpoint id, [tags added], [tags removed]]."""
-    return packb([id_bytes(id), list(add), list(remove)])
+def decode_ending(path: str, frame: Frame) -> int:
+    """Return the version that a RELEASE record names; 0 for a TOMBSTONE.
+
+    Raises:
+        CheckpointCorruptionError: the content is malformed.
+    """
+    parts = unpack_payload(path, frame)
+    has_version = parts.__class__ is list and parts and parts[0].__class__ is int and parts[0] >= 0
+    if not has_version:
+        raise malformed_error(path, frame, "it names no version")
+    return int(parts[0])
 
 
 def merge_tags(old: Sequence[str], add: Sequence[str], remove: Sequence[str]) -> tuple[str, ...]:
-    """Tags in the order they were added, each once."""
+    """Return the tags of a checkpoint after a MARK record, in the order in which they were added, each once."""
     return tuple(tag for tag in dict.fromkeys((*old, *add)) if tag not in remove)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from savers._filesystem.log import Frame
     from savers._filesystem.log_reader import LogReader
-    from savers._filesystem.payloads import DecodedRecord, StoredCheckpoint
+    from savers._filesystem.payloads import DecodedRecord
+    from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
 _PAIR: Final = 2
 """A keyframe lists a name and an entry for each value."""

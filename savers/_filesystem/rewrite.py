@@ -16,7 +16,7 @@ from savers import _delta as delta
 from savers._filesystem import layout, log, payloads
 from savers._filesystem.catalog import holds_something, namespaces
 from savers._filesystem.log_writer import META_RECORDS, LogWriter, new_header
-from savers._filesystem.payloads import StoredCheckpoint
+from savers._filesystem.stored_checkpoint import StoredCheckpoint
 from savers._filesystem.replay import Replay
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from savers._filesystem.replay import Replay
 from savers._filesystem.reports import Lost
 
 if TYPE_CHECKING:
-    from savers._filesystem.payloads import StoredCheckpoint
+    from savers._filesystem.stored_checkpoint import StoredCheckpoint
     from savers._filesystem.store import Store
 
 _PAIR: Final = 2

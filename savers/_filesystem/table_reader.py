@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from graphkit.abc import StateSerializer
     from graphkit.codec import Codec
     from savers._filesystem.io import FileIO
-    from savers._filesystem.payloads import StoredCheckpoint
+    from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
 _PAIR: Final = 2
 """A keyframe lists a name and an entry for each value."""

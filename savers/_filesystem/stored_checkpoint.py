@@ -1,0 +1,75 @@
+"""What a log reader keeps of each checkpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from graphkit.values import FrozenDict
+
+_NIL: Final = b"\xc0"
+"""None, packed."""
+
+
+class StoredCheckpoint:
+    """A checkpoint of a log without its state: what its record says, and what later records add."""
+
+    __slots__ = (
+        "cleared", "created", "id", "is_replacement", "keyframe_offset", "metadata", "next", "node", "offset", "parent",
+        "size", "tags", "writes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        node: str,
+        next: str | None,
+        created: int,
+        parent: str | None,
+        metadata: FrozenDict,
+        is_replacement: bool = False,
+        offset: int = 0,
+        size: int = 0,
+        keyframe_offset: int = 0,
+    ) -> None:
+        self.offset = offset
+        """Where its record begins."""
+        self.size = size
+        """The length of its record."""
+        self.keyframe_offset = keyframe_offset
+        """Where its keyframe is."""
+        self.id = id
+        self.node = node
+        self.next = next
+        self.created = created
+        """Microseconds since 1970."""
+        self.parent = parent
+        self.metadata = metadata
+        self.is_replacement = is_replacement
+        """Whether its record replaces an earlier checkpoint."""
+        self.writes: dict[str, int] = {}
+        """The key of each pending write, with the offset of the WRITE record that holds its value."""
+        self.cleared: set[str] = set()
+        """The keys of pending writes whose value is None: what was recorded under them no longer holds."""
+        self.tags: tuple[str, ...] = ()
+
+    def add_writes(self, values: Mapping[str, bytes], offset: int) -> None:
+        """Note the packed values that the WRITE record at an offset adds to the pending writes."""
+        self.writes.update(dict.fromkeys(values, offset))
+        self.cleared.difference_update(values)
+        self.cleared.update(key for key, packed in values.items() if packed == _NIL)
+
+    def take_over_writes(self, replaced: StoredCheckpoint) -> None:
+        """Take over the pending writes and tags of the checkpoint that this one replaces."""
+        self.writes = replaced.writes
+        self.cleared = replaced.cleared
+        self.tags = replaced.tags
+
+    def outline_writes(self) -> Mapping[str, object]:
+        """Return the pending writes as far as they are known without reading values: None, or another object."""
+        if self.cleared:
+            return {**self.writes, **dict.fromkeys(self.cleared)}
+        return self.writes

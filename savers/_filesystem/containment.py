@@ -1,11 +1,12 @@
-"""The file system below the root of a store: the one place that decides that no operation leaves it through a link.
+"""The file system below the root of a store: refuses every operation that would leave the root through a link.
 
 `FileIO.open` refuses a link, a FIFO, a socket or a device in place of a file. This module refuses them in place of a
-directory: each directory between the root and a path is looked at before the path is used. The root itself, and what
-leads to it, may be links. Operations on a descriptor pass through at no cost, so a put to an open log pays nothing.
+directory: it checks each directory between the root and a path before the path is used. The root itself, and the
+directories above it, may be links. Operations on a descriptor pass through at no cost, so a put to an open log pays
+nothing.
 
-The check finds links that lie in the store: an administrator's, or those of a copied tree. It does not stop a process
-that swaps a directory for a link between the check and the use; only the owner of the store can write to it.
+The check finds links that stand in the store: an administrator's, or those of a copied tree. It does not stop a process
+that replaces a directory by a link between the check and the use; only the owner of the store can write to it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ T = TypeVar("T")
 _ON_DESCRIPTORS: Final = (
     "close", "read_at", "append", "write_at", "fstat", "truncate", "fsync", "fdatasync", "lock", "unlock", "real_path",
 )  # fmt: skip
+"""Methods that the guard takes from the file system as they are."""
 _TOO_MANY_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
@@ -37,36 +39,41 @@ class DirectoryGuard(FileIO):
         Args:
             io: the file system.
             root: the directory of the store.
-            make_room: closes idle descriptors of this process when there are too many; whether it closed any.
+            make_room: closes idle descriptors of this process when too many are open; returns whether it closed any.
         """
         super().__init__()
-        self._io, self._make_room = io, make_room
+        self._io = io
+        self._make_room = make_room
         self._prefix = root + os.sep
         vars(self).update({name: getattr(io, name) for name in _ON_DESCRIPTORS})
 
     # The check
 
     def _check_parents(self, path: str) -> None:
-        """Refuse a path that leads through anything but directories."""
+        """Refuse a path that leads through something other than directories."""
         if not path.startswith(self._prefix):
             return
-        at = path.find(os.sep, len(self._prefix))
-        while at >= 0:
-            self._check_directory(path[:at])
-            at = path.find(os.sep, at + 1)
+        separator = path.find(os.sep, len(self._prefix))
+        while separator >= 0:
+            self._check_directory(path[:separator])
+            separator = path.find(os.sep, separator + 1)
 
     def _check_whole(self, path: str) -> None:
-        """Refuse a path that is no directory, too; one that does not exist is left to the caller."""
+        """Refuse a path like `_check_parents`, and one that is not a directory itself.
+
+        If the path does not exist, the caller gets the error of its operation.
+        """
         if path.startswith(self._prefix):
             self._check_parents(path)
             self._check_directory(path)
 
     def _check_directory(self, path: str) -> None:
-        found = self._io.stat(path)
-        if found is not None and not stat.S_ISDIR(found.st_mode):
-            raise CheckpointFormatError(path, f"it is {describe_file_type(found.st_mode)} where a directory should be")
+        status = self._io.stat(path)
+        if status is not None and not stat.S_ISDIR(status.st_mode):
+            reason = f"it is {describe_file_type(status.st_mode)} where a directory should be"
+            raise CheckpointFormatError(path, reason)
 
-    # What takes a path
+    # Methods that take a path
 
     def open(self, path: str, *, write: bool = False, create: bool = False, append: bool = False) -> int:
         self._check_parents(path)
@@ -76,11 +83,15 @@ class DirectoryGuard(FileIO):
         self._check_parents(path)
         return self._io.stat(path)
 
+    def stat_unchecked(self, path: str) -> os.stat_result | None:
+        """Like `stat`, for a path whose directory `entries` has just returned as one: half the system calls."""
+        return self._io.stat(path)
+
     def is_dir(self, path: str) -> bool:
         if not path.startswith(self._prefix):
             return self._io.is_dir(path)
-        found = self.stat(path)
-        return found is not None and stat.S_ISDIR(found.st_mode)
+        status = self.stat(path)
+        return status is not None and stat.S_ISDIR(status.st_mode)
 
     def is_link(self, path: str) -> bool:
         self._check_parents(path)
@@ -111,11 +122,8 @@ class DirectoryGuard(FileIO):
         self._check_whole(path)
         if hasattr(self._io, "entries"):
             return self._with_room(lambda: self._io.entries(path))
-        return [(name, self.is_dir(path + os.sep + name)) for name in self.listdir(path)]  # a simulated one
-
-    def stat_unchecked(self, path: str) -> os.stat_result | None:
-        """As `stat`, for a file in a directory of which `entries` has told that it is one: half the system calls."""
-        return self._io.stat(path)
+        # A simulated file system may lack the method.
+        return [(name, self.is_dir(path + os.sep + name)) for name in self.listdir(path)]
 
     def mkdir(self, path: str) -> bool:
         self._check_parents(path)

@@ -1,4 +1,4 @@
-"""The only door to the file system. Everything above it can run on a simulated one that has the same methods."""
+"""The only access to the file system. Everything above it can run on a simulated one that has the same methods."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ FILE_MODE: Final = 0o600
 
 _CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0)
 _FLAGS: Final = _CLOEXEC | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-"""O_NONBLOCK: opening a FIFO in place of a file must not wait for its other end. Regular files ignore it."""
+"""O_NONBLOCK: opening a FIFO in place of a file must not wait for the other end. Regular files ignore it."""
 _DIRECTORY: Final = getattr(os, "O_DIRECTORY", 0)
-_KINDS: Final = {
+_FILE_TYPES: Final = {
     stat.S_IFLNK: "a symbolic link, which a store does not follow,",
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a FIFO",
@@ -32,25 +32,28 @@ _KINDS: Final = {
 
 
 def describe_file_type(mode: int) -> str:
-    """What a file with this mode is, for messages."""
-    return _KINDS.get(stat.S_IFMT(mode), "a special file")
+    """Return what a file with this mode is, for messages."""
+    return _FILE_TYPES.get(stat.S_IFMT(mode), "a special file")
 
 
 class FileIO:
-    """The real file system. Raises OSError with the path filled in; knows nothing of formats."""
+    """The real file system. Raises OSError with the path filled in; does not know formats."""
 
     def __init__(self) -> None:
-        self._names: dict[int, str] = {}
+        self._paths: dict[int, str] = {}
+        """The path of each open descriptor, for errors."""
         self._lock: Callable[..., bool] | None = None
         self._unlock: Callable[[int], None] | None = None
 
     def open(self, path: str, *, write: bool = False, create: bool = False, append: bool = False) -> int:
-        """Open a regular file and nothing else; `create` makes it with mode 0600, whatever the umask.
+        """Open a regular file; `create` creates it with mode 0600, whatever the umask.
 
         Raises:
-            OSError: also for a link, a directory, a FIFO, a socket or a device. The call never waits for any of them.
+            OSError: also for a link, a directory, a FIFO, a socket or a device. The call does not wait for them.
         """
-        flags = _FLAGS | (os.O_RDWR if write else os.O_RDONLY) | (os.O_APPEND if append else 0)
+        flags = _FLAGS | (os.O_RDWR if write else os.O_RDONLY)
+        if append:
+            flags |= os.O_APPEND
         if create:
             try:
                 fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, FILE_MODE)
@@ -60,7 +63,7 @@ class FileIO:
                 self._set_mode(fd, path, FILE_MODE)
         else:
             fd = self._open_regular(path, flags)
-        self._names[fd] = path
+        self._paths[fd] = path
         return fd
 
     @staticmethod
@@ -89,60 +92,60 @@ class FileIO:
 
     def close(self, fd: int) -> None:
         """Close a descriptor."""
-        self._names.pop(fd, None)
+        self._paths.pop(fd, None)
         os.close(fd)
 
     def read_at(self, fd: int, offset: int, length: int) -> bytes:
-        """Up to `length` bytes from `offset`; fewer only at the end of the file. Moves the descriptor's position."""
+        """Return `length` bytes from `offset`; fewer only at the end of the file. Moves the descriptor's position."""
         try:
             os.lseek(fd, offset, os.SEEK_SET)
             data = os.read(fd, length)
             while len(data) < length and (more := os.read(fd, length - len(data))):
                 data += more
         except OSError as error:
-            raise self._named(error, fd) from None
+            raise self._with_path(error, fd) from None
         return data
 
     def append(self, fd: int, data: bytes) -> int:
-        """One write at the end of the file; returns how many bytes it took, which may be fewer than given."""
+        """Write once at the end of the file; return how many bytes were written, which may be fewer than given."""
         try:
             return os.write(fd, data)
         except OSError as error:
-            raise self._named(error, fd) from None
+            raise self._with_path(error, fd) from None
 
     def write_at(self, fd: int, offset: int, data: bytes) -> int:
-        """One write at an offset of a file that was not opened to append."""
+        """Write once at an offset of a file that was not opened to append; return how many bytes were written."""
         try:
             os.lseek(fd, offset, os.SEEK_SET)
             return os.write(fd, data)
         except OSError as error:
-            raise self._named(error, fd) from None
+            raise self._with_path(error, fd) from None
 
     def fstat(self, fd: int) -> os.stat_result:
-        """The file behind a descriptor."""
+        """Return the status of an open file."""
         try:
             return os.fstat(fd)
         except OSError as error:
-            raise self._named(error, fd) from None
+            raise self._with_path(error, fd) from None
 
     def stat(self, path: str) -> os.stat_result | None:
-        """The file at a path, itself and not what a link points to; None if there is none."""
+        """Return the status of the file at a path, without following a link; None if there is none."""
         try:
             return os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def is_dir(self, path: str) -> bool:
-        """Whether there is a directory at a path, or a link to one."""
+        """Return whether there is a directory at a path, or a link to one."""
         return os.path.isdir(path)
 
     def is_link(self, path: str) -> bool:
-        """Whether there is a symbolic link at a path."""
-        found = self.stat(path)
-        return found is not None and stat.S_ISLNK(found.st_mode)
+        """Return whether there is a symbolic link at a path."""
+        status = self.stat(path)
+        return status is not None and stat.S_ISLNK(status.st_mode)
 
     def real_path(self, path: str) -> str:
-        """The path without symbolic links: what tells two places apart."""
+        """Return the path without symbolic links, which is the same for two paths to one file."""
         return os.path.realpath(path)
 
     def truncate(self, fd: int, size: int) -> None:
@@ -150,31 +153,31 @@ class FileIO:
         try:
             os.ftruncate(fd, size)
         except OSError as error:
-            raise self._named(error, fd) from None
+            raise self._with_path(error, fd) from None
 
     def fsync(self, fd: int) -> None:
-        """Bring a file and all its attributes to the disk."""
+        """Make the bytes and all attributes of a file durable."""
         try:
             os.fsync(fd)
         except OSError as error:
-            raise self._named(error, fd) from None
+            raise self._with_path(error, fd) from None
 
     def fdatasync(self, fd: int) -> None:
-        """Bring a file's bytes and its size to the disk."""
+        """Make the bytes and the size of a file durable."""
         try:
             _DATASYNC(fd)
         except OSError as error:
-            raise self._named(error, fd) from None
+            raise self._with_path(error, fd) from None
 
     def fsync_dir(self, path: str) -> None:
-        """Bring the names in a directory to the disk, where the platform and the file system can."""
+        """Make the names in a directory durable, where the platform and the file system support it."""
         if os.name != "posix":
             return
         fd = os.open(path, os.O_RDONLY | _DIRECTORY | _CLOEXEC)
         try:
             os.fsync(fd)
         except OSError as error:
-            # Network file systems answer so for what they do not offer; anything else is a failure.
+            # Network file systems return these for an operation that they do not support; any other error is a failure.
             if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
                 error.filename = path
                 raise
@@ -182,7 +185,7 @@ class FileIO:
             os.close(fd)
 
     def rename(self, source: str, target: str) -> None:
-        """Rename, replacing what stands at the target."""
+        """Rename a file or a directory; replace the file at the target."""
         os.replace(source, target)
 
     def unlink(self, path: str) -> None:
@@ -194,22 +197,22 @@ class FileIO:
         os.rmdir(path)
 
     def listdir(self, path: str) -> list[str]:
-        """The names in a directory, unordered; none if it does not exist."""
+        """Return the names in a directory, unordered; none if it does not exist."""
         try:
             return os.listdir(path)
         except FileNotFoundError:
             return []
 
     def entries(self, path: str) -> list[tuple[str, bool]]:
-        """The names in a directory, each with whether it is a directory, which a link is not; none if it is missing."""
+        """Return each name in a directory, and whether it is a directory (a link is not); none if it does not exist."""
         try:
-            with os.scandir(path) as found:
-                return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+            with os.scandir(path) as entries:
+                return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
         except FileNotFoundError:
             return []
 
     def mkdir(self, path: str) -> bool:
-        """Make one directory with mode 0700, whatever the umask; whether it was missing."""
+        """Create one directory with mode 0700, whatever the umask; return whether it was missing."""
         try:
             os.mkdir(path, DIRECTORY_MODE)
         except FileExistsError:
@@ -221,7 +224,7 @@ class FileIO:
         return True
 
     def lock(self, fd: int) -> bool:
-        """Try to lock a descriptor against every other open file, of this process or another; whether it worked."""
+        """Try to lock an open file against all others, of this process or another; return whether that succeeded."""
         if self._lock is None:
             from filelock import lock_descriptor, unlock_descriptor  # 20 ms to import
 
@@ -229,12 +232,12 @@ class FileIO:
         return self._lock(fd, blocking=False)
 
     def unlock(self, fd: int) -> None:
-        """Let the lock go."""
+        """Release the lock."""
         if self._unlock is not None:
             self._unlock(fd)
 
-    def _named(self, error: OSError, fd: int) -> OSError:
-        error.filename = self._names.get(fd, error.filename)
+    def _with_path(self, error: OSError, fd: int) -> OSError:
+        error.filename = self._paths.get(fd, error.filename)
         return error
 
 
@@ -244,7 +247,7 @@ _REFUSED: Final = frozenset({errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXI
 
 
 def boot_number() -> int:
-    """Return a number of 16 bits that changes each time the system starts; 0 where the system does not tell."""
+    """Return a number of 16 bits that changes each time the system starts; 0 if the system has none."""
     try:
         return _read_boot_number()
     except OSError:

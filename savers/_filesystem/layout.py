@@ -1,4 +1,4 @@
-"""Names and paths of a checkpoint directory. Knows nothing of what is in the files."""
+"""The names of files and directories in a store. Does not know the contents of the files."""
 
 from __future__ import annotations
 
@@ -18,115 +18,122 @@ RELEASING: Final = "r-"
 TORN: Final = "torn-"
 DAMAGED: Final = "damaged-"
 SALVAGED_PREFIXES: Final = (TORN, DAMAGED)
-"""What begins so was set aside, and is never removed but with its thread."""
+"""Files with these prefixes hold salvaged bytes and are only removed with their thread."""
 
 STRIPES: Final = 64
+"""How many lock files there are for write locks."""
 
 _MARKER_LEFTOVER: Final = re.compile(rf"{TEMPORARY}[0-9a-f-]{{36}}\Z")
 _NOT_PLAIN: Final = re.compile(r"[^a-z0-9]+")
 _VERSION: Final = re.compile(r"v(\d{6,})\.log\Z")
 _NAME: Final = re.compile(r"[tn]-([a-z0-9-]{0,40})-[a-z2-7]{24}\Z")
 _SLUG_LENGTH: Final = 40
-_SHORT: Final = 40
 _HASH: Final = -25
+"""Where the hash at the end of a directory's name begins, with the hyphen before it."""
 _DIGITS: Final = str.maketrans("abcdefghijklmnopqrstuvwxyz234567", "0123456789abcdefghijklmnopqrstuv")
-"""From base32 to what int() takes for it."""
+"""From the digits of base32 to those that int() accepts."""
 
 
 class ThreadDirectory(NamedTuple):
-    """Where a thread lives."""
+    """The directory of a thread."""
 
     name: str
-    """The name of its directory."""
+    """Its name below the root."""
     digest: bytes
-    """16 bytes that stand in the header of each of its files."""
+    """16 bytes of the thread digest, which stand in the header of each log of the thread."""
     stripe: int
-    """The number of its short lock."""
+    """The number of the thread's write lock."""
 
 
 @lru_cache(maxsize=4096)
 def locate_thread(thread_id: str) -> ThreadDirectory:
-    """Where a thread lives; 5 us for one not seen lately."""
+    """Return the directory of a thread; takes 5 us for a thread that is not in the cache."""
     digest = blake2b(thread_id.encode("utf-8", "surrogatepass")).digest()
-    return ThreadDirectory(_name("t-", thread_id), digest[:16], digest[0] & (STRIPES - 1))
+    return ThreadDirectory(
+        name=_make_name("t-", thread_id),
+        digest=digest[:16],
+        stripe=digest[0] & (STRIPES - 1),
+    )
 
 
 @lru_cache(maxsize=4096)
 def namespace_name(namespace: str) -> str:
-    """The name of a namespace's directory inside its thread's, "" at the root."""
-    return _name("n-", namespace) if namespace else ""
+    """Return the name of a namespace's directory inside that of its thread; "" for the root namespace."""
+    return _make_name("n-", namespace) if namespace else ""
 
 
-def _name(prefix: str, text: str) -> str:
+def _make_name(prefix: str, text: str) -> str:
     slug = _NOT_PLAIN.sub("-", text.lower())[:_SLUG_LENGTH]
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=15).digest()
     return f"{prefix}{slug}-{b32encode(digest).decode('ascii').lower()}"
 
 
 def random_thread_name(name: str) -> str:
-    """A name like that of a thread's directory, which no thread has."""
+    """Return a name with the slug of another one that no thread's directory has."""
     return f"{name[:_HASH]}-{b32encode(os.urandom(15)).decode('ascii').lower()}"
 
 
 def is_thread(name: str) -> bool:
-    """Whether this is the name of a thread's directory."""
+    """Return whether this is the name of a thread's directory."""
     return name.startswith("t-") and _NAME.match(name) is not None
 
 
 def releasing_name(name: str) -> str:
-    """The name in the root that tells that a release of the thread with this directory was begun."""
+    """Return the name in the root that marks an unfinished release of the thread with this directory."""
     return RELEASING + name.removeprefix("t-")
 
 
 def parse_releasing_name(name: str) -> str | None:
-    """The directory of the thread whose release this name in the root tells of, None for any other name."""
+    """Return the directory of the thread whose unfinished release a name in the root marks; None for other names."""
+    if not name.startswith(RELEASING):
+        return None
     thread = "t-" + name.removeprefix(RELEASING)
-    return thread if name.startswith(RELEASING) and is_thread(thread) else None
+    return thread if is_thread(thread) else None
 
 
 def temporary_marker_name(id: str) -> str:
-    """The name under which a marker is written before it takes its place; the id is another one for each writer."""
+    """Return the name under which a marker is written before it is renamed; each writer has another id."""
     return f"{TEMPORARY}{id}"
 
 
 def is_marker_leftover(name: str) -> bool:
-    """Whether a marker that never took its place has this name."""
+    """Return whether this is the name of a marker that was never renamed."""
     return _MARKER_LEFTOVER.match(name) is not None
 
 
 def is_leftover(name: str) -> bool:
-    """Whether this is the name of a thread's directory that was being removed."""
+    """Return whether this is the name of a thread's directory that was being removed."""
     return name.startswith(TEMPORARY) and is_thread(name.removeprefix(TEMPORARY))
 
 
 def is_namespace(name: str) -> bool:
-    """Whether this is the name of a namespace's directory."""
+    """Return whether this is the name of a namespace's directory."""
     return name.startswith("n-") and _NAME.match(name) is not None
 
 
 def plain_id(name: str) -> str | None:
-    """The id behind a directory's name if the slug is that id, else None: then the log's META record tells it.
+    """Return the id of a directory if its slug is that id; None if only the META records of its logs contain the id.
 
-    A store may have to look at 10,000 names, so this does not make a name of the slug, which would take 6 us.
+    A store may have to check 10,000 names, so this does not make a name of the slug, which would take 6 us.
     """
     slug, digest = name[2:_HASH], name[_HASH + 1 :]
-    if not 0 < len(slug) < _SHORT or "--" in slug or _NAME.match(name) is None:
+    if not 0 < len(slug) < _SLUG_LENGTH or "--" in slug or _NAME.match(name) is None:
         return None
-    found = int.from_bytes(blake2b(slug.encode(), digest_size=15).digest(), "big")
-    return slug if int(digest.translate(_DIGITS), 32) == found else None
+    expected = int.from_bytes(blake2b(slug.encode(), digest_size=15).digest(), "big")
+    return slug if int(digest.translate(_DIGITS), 32) == expected else None
 
 
 def version_name(version: int) -> str:
-    """The name of a released log."""
+    """Return the name of a released log."""
     return f"v{version:06d}.log"
 
 
 def parse_version(name: str) -> int | None:
-    """The version of a released log's name, None for any other name."""
+    """Return the version in the name of a released log; None for other names."""
     match = _VERSION.match(name)
     return int(match[1]) if match else None
 
 
 def join(*parts: str) -> str:
-    """A path; empty parts vanish."""
+    """Return a path of the parts that are not empty."""
     return os.sep.join(filter(None, parts))

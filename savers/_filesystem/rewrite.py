@@ -16,8 +16,8 @@ from savers import _delta as delta
 from savers._filesystem import layout, log, payloads
 from savers._filesystem.catalog import holds_something, namespaces
 from savers._filesystem.log_writer import META_RECORDS, LogWriter, new_header
-from savers._filesystem.stored_checkpoint import StoredCheckpoint
 from savers._filesystem.replay import Replay
+from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
 if TYPE_CHECKING:
     from savers._filesystem.store import Store

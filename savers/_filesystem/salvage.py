@@ -15,8 +15,8 @@ from savers._filesystem.replay import Replay
 from savers._filesystem.reports import Lost
 
 if TYPE_CHECKING:
-    from savers._filesystem.stored_checkpoint import StoredCheckpoint
     from savers._filesystem.store import Store
+    from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
 _PAIR: Final = 2
 HEAD: Final = 1 << 14

@@ -44,8 +44,8 @@ from savers._filesystem import catalog, lifecycle, log, rewrite
 from savers._filesystem.io import FileIO
 from savers._filesystem.log_reader import LogReader
 from savers._filesystem.log_writer import LogWriter, pack_writes
-from savers._filesystem.stored_checkpoint import StoredCheckpoint
 from savers._filesystem.store import WAS_REMOVED, Store
+from savers._filesystem.stored_checkpoint import StoredCheckpoint
 from savers._filesystem.sync import Flusher, Ticket, give_back, sync, take_ticket
 
 if TYPE_CHECKING:

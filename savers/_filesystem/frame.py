@@ -1,8 +1,8 @@
 """The bytes of a log's header and records, in both versions of the format. docs/format.md specifies them.
 
-A record is a header, a payload and a trailer. `parse_frame` accepts it only if all of it proves right: a checksum over
-the header, its place in the file and the file's id, a checksum over the payload, and the length again at the end. The
-sync marker at the beginning names the version, so that one log may hold records of both.
+A record is a header, a payload and a trailer. `parse_frame` accepts a record only if all of it proves right: a checksum
+of the header, the record's offset and the file's id, a checksum of the payload, and the length again at the end. The
+sync marker at the beginning identifies the version, so one log may hold records of both.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ RELEASE: Final = 4
 WRITE: Final = 5
 MARK: Final = 6
 DATA: Final = 7
-"""Bytes of values that did not fit into one record; the keyframe behind them names them."""
+"""Bytes of values that did not fit into one record; the next keyframe names them."""
 ANCILLARY: Final = 0x80
+"""This bit of a type lets a reader skip the record if it does not know the type."""
 
 KEY: Final = 1
 REPLACE: Final = 2
 COMPRESSED: Final = 4
-"""Some of the values that the record sets or names are compressed."""
+"""Some values that the record sets or names are compressed."""
 SCATTERED: Final = 32
-"""This record or an earlier one is about another checkpoint than that of the last CHECKPOINT record before it."""
+"""This record or an earlier one is about a checkpoint other than that of the last CHECKPOINT record before it."""
 _KNOWN_FLAGS: Final = KEY | REPLACE | COMPRESSED | SCATTERED
 _LOOSE_V1: Final = 0x30
 _LOOSE_SHIFT_V1: Final = 4
@@ -57,7 +58,7 @@ _U16_MAX: Final = 0xFFFF
 END: Final = 0x4B
 """The last byte of a record: not zero, so that a lost last sector shows."""
 META_RECORDS: Final = {1: 1, 2: 2}
-"""How many copies of its description begin a log, by its major version."""
+"""How many META records begin a log, by its major version."""
 SECTOR: Final = 512
 """What a disk keeps or loses as a whole."""
 _ZERO_SECTOR: Final = bytes(SECTOR)
@@ -66,10 +67,14 @@ _FILE_HEADER: Final = struct.Struct("<8sHHIIIQQ16sI")
 _HEAD: Final = struct.Struct("<4sIIBIIIIHHH")
 _CHECK: Final = struct.Struct("<IB")
 _FRAME: Final = struct.Struct("<4sIIBIIIIHHHIB")
-_PLACE: Final = struct.Struct("<BQ")
+_EXTENT: Final = struct.Struct("<4xI17xI4xHIB")
+"""Of a record's header only: length, fid, zeros, check, type."""
+_TYPE_AND_OFFSET: Final = struct.Struct("<BQ")
 _TRAILER: Final = struct.Struct("<IB")
 _FRAME_V1: Final = struct.Struct("<4sIIBBHIIIII")
 _HEAD_V1: Final = struct.Struct("<4sIIBBHIIII")
+_EXTENT_V1: Final = struct.Struct("<4xI20xII")
+"""Of a record's header only: length, fid, check."""
 _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")
 _unpack_frame: Final = _FRAME.unpack_from
@@ -83,13 +88,14 @@ class Header(NamedTuple):
     """The first 64 bytes of a log."""
 
     fid: int
+    """The id of the file."""
     generation: int
     created_ns: int
     digest: bytes
     major: int = MAJOR
 
     def pack(self) -> bytes:
-        """Return its bytes."""
+        """Return the bytes of the header."""
         minor = MINOR if self.major == MAJOR else 0
         head = _FILE_HEADER.pack(
             MAGIC, self.major, minor, 0, self.fid, 0, self.generation, self.created_ns, self.digest, 0
@@ -97,16 +103,20 @@ class Header(NamedTuple):
         return head + _U32.pack(crc32(head))
 
 
-class IncompleteLog(Exception):  # noqa: N818 - not an error: a log whose creation was cut short is made anew
-    """A file too short for a log's beginning, or all zero: its creation never finished."""
+class IncompleteLog(Exception):  # noqa: N818 - not an error: the next writer creates the log again
+    """A file too short for the beginning of a log, or all zero: its creation never finished."""
 
 
 def read_header(path: str, data: bytes) -> Header:
-    """Check the first bytes of a file.
+    """Read and check the header of a log.
+
+    Args:
+        path: the path of the file, for errors.
+        data: the first bytes of the file.
 
     Raises:
-        IncompleteLog: the file's creation was cut short.
-        CheckpointFormatError: a newer major version, or not a log at all.
+        IncompleteLog: the creation of the file was cut short.
+        CheckpointFormatError: the file has a newer major version, or is not a log.
         CheckpointCorruptionError: the header is damaged.
     """
     if len(data) < HEADER_SIZE or not data.strip(b"\0"):
@@ -126,7 +136,7 @@ def read_header(path: str, data: bytes) -> Header:
 
 
 def is_headless(data: bytes) -> bool:
-    """Whether the first sector of a file is all zero; what stands behind it tells if anything else is there."""
+    """Return whether the first sector of a file is all zero, so that only later bytes show whether it is a log."""
     return not data[:SECTOR].strip(b"\0")
 
 
@@ -134,28 +144,34 @@ class Frame(NamedTuple):
     """One record that has proved itself."""
 
     offset: int
+    """Where the record begins in the file."""
     end: int
     """Where the next record begins."""
     type: int
     flags: int
     back: int
+    """The distance to the CHECKPOINT record before this one; 0 for a keyframe."""
     key: int
+    """The distance to the keyframe; 0 for a keyframe."""
     seq: int
+    """The number of the record in the file."""
     payload: bytes
     vouched: int
-    """Everything before this position was on the disk when the record was written."""
+    """All bytes before this offset were on the disk when the record was written."""
     boot: int
-    """The start of the system in which it was written; 0: unknown."""
+    """The number of the boot in which the record was written; 0: unknown."""
     version: int
+    """The major version of the record's format."""
 
     @property
     def payload_end(self) -> int:
-        """Where the trailer begins."""
-        return self.end - (TRAILER_SIZE if self.version == MAJOR else TRAILER_SIZE_V1)
+        """The offset of the trailer."""
+        trailer_size = TRAILER_SIZE if self.version == MAJOR else TRAILER_SIZE_V1
+        return self.end - trailer_size
 
     @property
     def is_scattered(self) -> bool:
-        """Whether what belongs to a checkpoint may stand anywhere behind it; version 1 does not say."""
+        """Whether the records about a checkpoint may stand anywhere behind it; version 1 does not record that."""
         return self.version != MAJOR or bool(self.flags & SCATTERED)
 
 
@@ -171,36 +187,45 @@ def pack_frame(
     unsynced: int = 0,
     boot: int = 0,
 ) -> bytes:
-    """Return the bytes of a record that is to stand at an offset.
+    """Return the bytes of a record for an offset in a file.
 
     Args:
-        offset: where it is to stand.
+        offset: where the record will begin.
         fid: the id of the file.
-        seq: its number.
-        type: its type.
-        payload: what it holds.
-        flags: its flags.
+        seq: the number of the record.
+        type: the type of the record.
+        payload: the content.
+        flags: the flags of the record.
         back: the distance to the base record.
         key: the distance to the keyframe.
         unsynced: how many bytes before the offset are not known to be on the disk.
-        boot: the start of the system.
+        boot: the number of the current boot.
     """
     length = len(payload)
     trailer = _TRAILER.pack(length + OVERHEAD, END)
     zeros = 0
     if length >= SECTOR:
-        zeros = min(count_zero_sectors(payload + trailer, offset + FRAME_SIZE), _U16_MAX)
-    unsynced_sectors = min(-(-unsynced // SECTOR), _U16_MAX)
+        zeros = count_zero_sectors(payload + trailer, offset + FRAME_SIZE)
+        zeros = min(zeros, _U16_MAX)
+    unsynced_sectors = min(-(-unsynced // SECTOR), _U16_MAX)  # rounded up
     head = _HEAD.pack(SYNC, length, crc32(payload), flags, back, key, seq, fid, unsynced_sectors, boot, zeros)
-    check = crc32(_PLACE.pack(type, offset), crc32(head))
+    check = crc32(_TYPE_AND_OFFSET.pack(type, offset), crc32(head))
     return b"".join((head, _CHECK.pack(check, type), payload, trailer))
 
 
 def repack_frame(frame: Frame, offset: int, fid: int) -> bytes:
-    """Return the bytes of a record that moves to another file, of which all is on the disk before it is used."""
-    if frame.version == MAJOR:
-        return pack_frame(offset, fid, frame.seq, frame.type, frame.payload, frame.flags, frame.back, frame.key)
-    return pack_frame_v1(offset, fid, frame.seq, frame.type, frame.payload, frame.flags, frame.back, frame.key)
+    """Return the bytes of a record for another file, all of which is made durable before it is used."""
+    pack = pack_frame if frame.version == MAJOR else pack_frame_v1
+    return pack(
+        offset=offset,
+        fid=fid,
+        seq=frame.seq,
+        type=frame.type,
+        payload=frame.payload,
+        flags=frame.flags,
+        back=frame.back,
+        key=frame.key,
+    )
 
 
 def pack_frame_v1(
@@ -214,58 +239,70 @@ def pack_frame_v1(
 
 
 def count_zero_sectors(data: bytes, offset: int) -> int:
-    """Count the sectors of the file that lie wholly inside some bytes of it and are all zero.
+    """Count the sectors of a file that lie wholly inside a range of its bytes and are all zero.
 
     Args:
         data: the bytes.
-        offset: where they stand in the file.
+        offset: where they begin in the file.
     """
     count = 0
-    at = data.find(_ZERO_SECTOR)
-    while at >= 0:
-        start = at + -(offset + at) % SECTOR
-        if data[start : start + SECTOR] == _ZERO_SECTOR:
+    run = data.find(_ZERO_SECTOR)
+    while run >= 0:
+        sector = run + -(offset + run) % SECTOR
+        if data[sector : sector + SECTOR] == _ZERO_SECTOR:
             count += 1
-            at = data.find(_ZERO_SECTOR, start + SECTOR)
+            run = data.find(_ZERO_SECTOR, sector + SECTOR)
         else:
-            # The zeros from `at` on end inside this sector, so the next run begins behind its first byte.
-            at = data.find(_ZERO_SECTOR, start + 1)
+            # This run of zeros ends inside the sector, so the next one begins behind the sector's first byte.
+            run = data.find(_ZERO_SECTOR, sector + 1)
     return count
 
 
 class Extent(NamedTuple):
-    """What a record's header says of its place, if the header proves right."""
+    """The extent of a record whose header proves right; the rest of the record may be missing."""
 
     length: int
-    """All bytes of the record."""
+    """The length of the record, with header and trailer."""
     fid: int
+    """The id of the file."""
     zeros: int | None
-    """How many whole sectors in it are all zero; None: unknown."""
+    """How many whole sectors in the record are all zero; None: unknown."""
     version: int
+    """The major version of the record's format."""
 
 
 def parse_extent(head: bytes, offset: int) -> Extent | None:
-    """Read a record's header alone; None if it does not prove right.
+    """Read a record's header alone; return None if it does not prove right.
 
     Args:
-        head: the bytes at the offset; more than the header does no harm.
-        offset: where they stand in the file.
+        head: the bytes at the offset; bytes behind the header are ignored.
+        offset: where they begin in the file.
     """
+    if head[:4] == SYNC and len(head) >= FRAME_SIZE:
+        length, fid, zeros, check, type_ = _EXTENT.unpack_from(head)
+        if check != crc32(_TYPE_AND_OFFSET.pack(type_, offset), crc32(head[:_CHECKED])):
+            return None
+        known_zeros = zeros if zeros < _U16_MAX else None
+        return Extent(length=length + OVERHEAD, fid=fid, zeros=known_zeros, version=MAJOR)
     if head[:4] == SYNC_V1 and len(head) >= FRAME_SIZE_V1:
-        _, length, _, _, _, _, _, _, _, fid, check = _FRAME_V1.unpack_from(head)
-        if check == crc32(_U64.pack(offset), crc32(head[:_CHECKED_V1])):
-            return Extent(length + OVERHEAD_V1, fid, None, 1)
-    elif head[:4] == SYNC and len(head) >= FRAME_SIZE:
-        _, length, _, _, _, _, _, fid, _, _, zeros, check, type_ = _unpack_frame(head)
-        if check == crc32(_PLACE.pack(type_, offset), crc32(head[:_CHECKED])):
-            return Extent(length + OVERHEAD, fid, zeros if zeros < _U16_MAX else None, MAJOR)
+        length, fid, check = _EXTENT_V1.unpack_from(head)
+        if check != crc32(_U64.pack(offset), crc32(head[:_CHECKED_V1])):
+            return None
+        return Extent(length=length + OVERHEAD_V1, fid=fid, zeros=None, version=1)
     return None
 
 
 def parse_frame(data: bytes, at: int, offset: int, fid: int) -> Frame | str:  # noqa: PLR0911 - one check a line
-    """Return the record at `data[at:]`, which stands at `offset` in the file; or why there is none.
+    """Return the record at `data[at:]`, or the reason why there is none.
 
-    The reason is "" if the data end inside the record.
+    Args:
+        data: a range of the file.
+        at: where the record begins in the data.
+        offset: where it begins in the file.
+        fid: the id of the file.
+
+    Returns:
+        The record, or the reason; "" if the data end inside the record.
     """
     room = len(data) - at
     if room < FRAME_SIZE:
@@ -273,7 +310,7 @@ def parse_frame(data: bytes, at: int, offset: int, fid: int) -> Frame | str:  # 
     sync, length, crc, flags, back, key, seq, frame_fid, unsynced, boot, _, check, type_ = _unpack_frame(data, at)
     if sync != SYNC:
         return _parse_frame_v1(data, at, offset, fid) if sync == SYNC_V1 else "no record begins here"
-    if check != crc32(_PLACE.pack(type_, offset), crc32(data[at : at + _CHECKED])) or frame_fid != fid:
+    if check != crc32(_TYPE_AND_OFFSET.pack(type_, offset), crc32(data[at : at + _CHECKED])) or frame_fid != fid:
         return "the record header's checksum is wrong"
     if length > MAX_PAYLOAD:
         return "the record is impossibly long"
@@ -287,7 +324,19 @@ def parse_frame(data: bytes, at: int, offset: int, fid: int) -> Frame | str:  # 
     if _unpack_trailer(data, end) != (whole, END):
         return "the record's trailer is wrong"
     vouched = offset - unsynced * SECTOR if unsynced < _U16_MAX else 0
-    return Frame(offset, offset + whole, type_, flags, back, key, seq, payload, vouched, boot, MAJOR)
+    return Frame(
+        offset=offset,
+        end=offset + whole,
+        type=type_,
+        flags=flags,
+        back=back,
+        key=key,
+        seq=seq,
+        payload=payload,
+        vouched=vouched,
+        boot=boot,
+        version=MAJOR,
+    )
 
 
 def _parse_frame_v1(data: bytes, at: int, offset: int, fid: int) -> Frame | str:  # noqa: PLR0911 - one check a line
@@ -308,13 +357,26 @@ def _parse_frame_v1(data: bytes, at: int, offset: int, fid: int) -> Frame | str:
     if _U32.unpack_from(data, end)[0] != length + OVERHEAD_V1:
         return "the record's trailer is wrong"
     # The first two records of a file of version 1 were one write.
-    loose = _LOOSE_LENGTHS_V1[(flags & _LOOSE_V1) >> _LOOSE_SHIFT_V1] if seq > 1 else offset
-    whole = length + OVERHEAD_V1
-    return Frame(offset, offset + whole, type_, flags & ~_LOOSE_V1, back, key, seq, payload, offset - loose, 0, 1)
+    loose = offset
+    if seq > 1:
+        loose = _LOOSE_LENGTHS_V1[(flags & _LOOSE_V1) >> _LOOSE_SHIFT_V1]
+    return Frame(
+        offset=offset,
+        end=offset + length + OVERHEAD_V1,
+        type=type_,
+        flags=flags & ~_LOOSE_V1,
+        back=back,
+        key=key,
+        seq=seq,
+        payload=payload,
+        vouched=offset - loose,
+        boot=0,
+        version=1,
+    )
 
 
 def read_trailer_length(data: bytes) -> int:
-    """Return the length of the record that ends where the data end, as its trailer has it; unproved."""
+    """Return the length of the record that ends where the data end, from its trailer; the record is not checked."""
     if data[-1] == END and len(data) >= TRAILER_SIZE:
         length = int(_unpack_trailer(data, len(data) - TRAILER_SIZE)[0])
         if length >= OVERHEAD:
@@ -323,14 +385,13 @@ def read_trailer_length(data: bytes) -> int:
 
 
 def check_known(path: str, frame: Frame) -> None:
-    """Refuse what a newer minor version wrote and must not be skipped.
+    """Refuse a record of a newer minor version that a reader must not skip.
 
     Raises:
-        CheckpointFormatError: a critical record of an unknown type, or unknown flags.
+        CheckpointFormatError: the type of the record is unknown and must not be skipped, or a flag is unknown.
     """
     known_flags = _KNOWN_FLAGS if frame.version == MAJOR else _KNOWN_FLAGS_V1
     is_known_type = META <= frame.type <= DATA or frame.type & ANCILLARY
     if not is_known_type or frame.flags & ~known_flags:
-        raise CheckpointFormatError(
-            path, f"the record at byte {frame.offset} (type {frame.type}, flags {frame.flags}) needs a newer graphkit"
-        )
+        record = f"the record at byte {frame.offset} (type {frame.type}, flags {frame.flags})"
+        raise CheckpointFormatError(path, f"{record} needs a newer graphkit")

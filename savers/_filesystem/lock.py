@@ -1,8 +1,8 @@
-"""The two locks: the short one around an append, and the run lock around a whole run. Knows nothing of graphs.
+"""The two locks: the write lock around an append, and the run lock around a whole run. Does not know graphs.
 
-Both are filelock's native lock (flock, LockFileEx) on a descriptor of our own: 1 us where `FileLock` takes 70, and no
-50 ms polls. The system lets a dead holder's lock go at once. A lock belongs to an open file, not to a thread, so that
-threads of one process are kept apart by locks of `threading` in front of it.
+Both use filelock's native lock (flock, LockFileEx) on a descriptor of their own: 1 us where `FileLock` takes 70, and no
+50 ms polls. The system releases the lock of a dead process at once. A lock belongs to an open file, not to a thread of
+execution, so a lock of `threading` in front of it excludes the other threads of the process.
 """
 
 from __future__ import annotations
@@ -25,13 +25,26 @@ if TYPE_CHECKING:
 
 _FIRST_WAIT: Final = 0.0002
 _LONGEST_WAIT: Final = 0.005
+_HOLDER_LENGTH: Final = 1024
+"""Bytes of a run lock's file that may name its holder."""
 
 
 class WriteLock:
-    """Keeps writers apart while one of them appends; shared by all threads of a store with the same stripe."""
+    """Excludes other writers during an append; shared by all threads of a store with the same stripe."""
 
     def __init__(self, io: FileIO, path: str, make_directories: Callable[[], None], timeout: float) -> None:
-        self._io, self._path, self._make_directories, self._timeout = io, path, make_directories, timeout
+        """Prepare the lock.
+
+        Args:
+            io: the file system.
+            path: the lock file.
+            make_directories: creates the directories of the lock file, where they are missing.
+            timeout: seconds to wait for another writer.
+        """
+        self._io = io
+        self._path = path
+        self._make_directories = make_directories
+        self._timeout = timeout
         self._mutex = threading.Lock()
         self._fd = -1
 
@@ -53,7 +66,8 @@ class WriteLock:
             self._mutex.release()
 
     def _wait(self) -> None:
-        started, pause = monotonic(), _FIRST_WAIT
+        started = monotonic()
+        pause = _FIRST_WAIT
         while True:
             if self._fd < 0:
                 self._make_directories()
@@ -61,7 +75,8 @@ class WriteLock:
             if self._io.lock(self._fd):
                 return
             if monotonic() - started > self._timeout:
-                raise TimeoutError(errno.ETIMEDOUT, f"another writer kept it for {self._timeout:g} s", self._path)
+                reason = f"another writer kept it for {self._timeout:g} s"
+                raise TimeoutError(errno.ETIMEDOUT, reason, self._path)
             sleep(pause)
             pause = min(pause * 1.5, _LONGEST_WAIT)
 
@@ -71,7 +86,7 @@ class WriteLock:
                 self._io.close(self._fd)
 
     def reopen(self) -> None:
-        """Lock the file anew if somebody has removed it; the caller holds the lock."""
+        """Create and lock the file again if it was removed; the caller holds the lock."""
         if not self._io.fstat(self._fd).st_nlink:
             self._io.close(self._fd)
             self._fd = -1
@@ -88,7 +103,7 @@ class WriteLock:
             self._close()
 
     def close_if_idle(self) -> bool:
-        """Close the descriptor unless a writer uses it; whether it was closed."""
+        """Close the descriptor unless a writer uses it; return whether it was closed."""
         if not self._mutex.acquire(blocking=False):
             return False
         try:
@@ -127,16 +142,29 @@ if hasattr(os, "register_at_fork"):
 
 
 class RunLock:
-    """One run at a time per thread, across processes; the file names its holder."""
+    """Allows one run per thread at a time, across processes; the file names its holder."""
 
     def __init__(self, io: FileIO, path: str, thread_id: str, make: Callable[[], int], timeout: float) -> None:
-        """Prepare the lock at a path; `make` makes the file with its directory, and opens it."""
-        self._io, self._path, self._thread_id = io, path, thread_id
-        self._make, self._timeout = make, timeout
+        """Prepare the lock.
+
+        Args:
+            io: the file system.
+            path: the lock file.
+            thread_id: the thread, for errors.
+            make: creates the file with its directory, and returns its descriptor.
+            timeout: seconds to wait for another run.
+        """
+        self._io = io
+        self._path = path
+        self._thread_id = thread_id
+        self._make = make
+        self._timeout = timeout
         self._key = io.real_path(path)
         self._fd = -1
         self.owner_ident = 0
+        """The thread of execution that holds the lock."""
         self.holder_name = ""
+        """The process that holds the lock, as its file and errors name it."""
 
     @property
     def is_mine(self) -> bool:
@@ -148,15 +176,14 @@ class RunLock:
         import platform  # 2 ms, and only runs need it
 
         started = monotonic()
-        since = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S+00:00}"
-        self.holder_name = f'process {os.getpid()} on host "{platform.node()}" since {since}'
+        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S+00:00}"
+        self.holder_name = f'process {os.getpid()} on host "{platform.node()}" since {now}'
         held = _HELD
         with held.changed:
-            free = held.changed.wait_for(lambda: self._key not in held.owners, timeout=self._timeout)
-            if not free:
-                raise ThreadBusyError(
-                    self._thread_id, held.owners[self._key].holder_name, round(monotonic() - started, 1)
-                )
+            is_free = held.changed.wait_for(lambda: self._key not in held.owners, timeout=self._timeout)
+            if not is_free:
+                waited = round(monotonic() - started, 1)
+                raise ThreadBusyError(self._thread_id, held.owners[self._key].holder_name, waited)
             self.owner_ident = threading.get_ident()
             held.owners[self._key] = self
         try:
@@ -178,11 +205,12 @@ class RunLock:
         return owner is not None and owner.is_detached()
 
     def is_detached(self) -> bool:
-        """Whether the file that this object has locked is no longer at its path."""
-        if self._fd < 0:
-            return False
-        there = self._io.stat(self._path)
-        return there is None or there.st_ino != self._io.fstat(self._fd).st_ino
+        """Return whether the file that this object has locked is no longer at its path."""
+        return self._fd >= 0 and not self._is_at_path()
+
+    def _is_at_path(self) -> bool:
+        at_path = self._io.stat(self._path)
+        return at_path is not None and at_path.st_ino == self._io.fstat(self._fd).st_ino
 
     def _lock(self, started: float) -> None:
         pause = _FIRST_WAIT
@@ -190,10 +218,9 @@ class RunLock:
             if self._fd < 0:
                 self._fd = self._open_file()
             if self._io.lock(self._fd):
-                here, there = self._io.fstat(self._fd), self._io.stat(self._path)
-                if there is not None and there.st_ino == here.st_ino:
+                if self._is_at_path():
                     return
-                # Somebody has deleted the thread: what we have locked guards no name.
+                # The thread was deleted meanwhile, and the locked file with it.
                 self._io.close(self._fd)
                 self._fd = -1
                 continue
@@ -210,11 +237,11 @@ class RunLock:
             return self._make()
 
     def _read_holder(self) -> str:
-        text = self._io.read_at(self._fd, 0, 1024).decode("utf-8", "replace").strip()
+        text = self._io.read_at(self._fd, 0, _HOLDER_LENGTH).decode("utf-8", "replace").strip()
         return text or "another process"
 
     def _write_holder(self) -> None:
-        # The lock holds without the name of its holder; a full disk must not keep anybody from deleting.
+        # The lock holds without the name of its holder; a full disk must not prevent a delete.
         with suppress(OSError):
             self._io.truncate(self._fd, 0)
             self._io.write_at(self._fd, 0, self.holder_name.encode())
@@ -228,8 +255,9 @@ class RunLock:
     def _release(self) -> None:
         try:
             if self._fd >= 0:
-                fd, self._fd = self._fd, -1
-                # Not by closing alone: the child of a fork may have a copy of the descriptor.
+                fd = self._fd
+                self._fd = -1
+                # Closing alone is not enough: the child of a fork may have a copy of the descriptor.
                 self._io.unlock(fd)
                 self._io.close(fd)
         finally:

@@ -1,4 +1,4 @@
-"""The marker file of a store: one line that names the format and the store, with a checksum. Knows no files."""
+"""The marker of a store: one line that names the format and the store, with a checksum. Does not access files."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _CHECKSUM: Final = re.compile(rb', "crc32": "([0-9a-f]{8})"')
 _LINE: Final = re.compile(rb'\{"format": (\d{1,9}), "store": "([^"\\]*)"[^\n]*\}\n\Z')
 _FORMAT: Final = re.compile(rb'"format": *(\d{1,9})\b')
 _FIRST_VERSION: Final = re.compile(rb'\{"format": [359], "store": "[^"\\]{36}"\}\n\Z')
-"""A marker of version 1, of which one bit of the format was flipped: version 1 wrote no checksum, and only 1."""
+"""A marker of version 1 with one flipped bit in the format: version 1 wrote no checksum, and the format 1 only."""
 
 
 class Marker(NamedTuple):
-    """What a marker says."""
+    """The content of a marker."""
 
     format: int
     store: str
     problem: str = ""
-    """What is wrong with it; then the other fields mean nothing."""
+    """What is wrong with the marker; the other fields mean nothing then. Empty if nothing is."""
 
 
 def pack_marker(store: str) -> bytes:
@@ -34,6 +34,10 @@ def pack_marker(store: str) -> bytes:
 def read_marker(path: str, data: bytes) -> Marker:
     """Read a marker; a damaged one has a `problem`.
 
+    Args:
+        path: the path of the marker, for the error.
+        data: the content of the file.
+
     Raises:
         CheckpointFormatError: a newer graphkit made the store.
     """
@@ -41,15 +45,17 @@ def read_marker(path: str, data: bytes) -> Marker:
     line = _CHECKSUM.sub(b"", data)
     if checksum is not None and int(checksum[1], 16) != crc32(line):
         return Marker(0, "", "its checksum is wrong")
-    named = _FORMAT.search(line)
-    major = int(named[1]) if named is not None else 0
+    format_match = _FORMAT.search(line)
+    major = 0 if format_match is None else int(format_match[1])
     is_flipped = checksum is None and _FIRST_VERSION.match(line) is not None
     if major > MAJOR and not is_flipped:
         raise CheckpointFormatError(path, f"written in format {major}; this graphkit reads up to {MAJOR}: update it")
-    found = _LINE.match(line)
-    if found is None:
+    line_match = _LINE.match(line)
+    if line_match is None:
         return Marker(0, "", "it is not a store's")
+    is_known = 1 <= major <= MAJOR
+    needs_checksum = major > 1
     has_checksum = checksum is not None
-    if major not in range(1, MAJOR + 1) or has_checksum is (major == 1):
+    if not is_known or has_checksum != needs_checksum:
         return Marker(0, "", "its checksum is missing or its format is wrong")
-    return Marker(major, found[2].decode("utf-8", "replace"))
+    return Marker(major, line_match[2].decode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""Compressing large values: which, with what, and back. Knows neither states nor files."""
+"""Chooses, compresses and expands large values. Knows neither states nor files."""
 
 from __future__ import annotations
 
@@ -13,53 +13,58 @@ if TYPE_CHECKING:
 
 ZLIB: Final = 1
 ZSTD: Final = 2
-"""The numbers that stored data have; never used for anything else."""
+"""The numbers of the methods in stored data; never used for anything else."""
 
 _SAMPLE: Final = 4096
+_SAMPLES: Final = 3
 _WORTH: Final = 0.9
+"""Compressed bytes are stored if they are shorter than this part of the value."""
 _LEVELS: Final = {"zlib": 9, "zstd": 22}
+"""The highest level of each method."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compression:
-    """How a file saver compresses large values. Reading needs no option: what is stored says how it is compressed.
+    """How a file saver compresses large values. Reading needs no option: stored values name their method.
 
     Raises:
-        CheckpointerConfigurationError: an option makes no sense.
+        CheckpointerConfigurationError: an option is invalid.
         MissingDependencyError: `zstd` without its package; `pip install 'graphkit-durable[zstd]'`.
     """
 
     method: Literal["zlib", "zstd"] = "zlib"
     """zlib comes with Python; zstd is three to ten times as fast and needs an extra."""
     level: int | None = None
-    """1 to 9 (zlib) or 1 to 22 (zstd); None: 1 and 3, for higher ones save little and take several times as long."""
+    """1 to 9 (zlib) or 1 to 22 (zstd). None: 1 and 3; higher levels save little and take several times as long."""
     threshold: int = 100_000
-    """Bytes, packed: shorter values are stored as they are. Compressing so many takes zlib about 1 ms."""
+    """Shorter values, in packed bytes, are stored as they are. zlib takes about 1 ms for this many bytes."""
 
     def __post_init__(self) -> None:
-        method, level, threshold = self._given()
+        # Callers without a type checker may pass anything.
+        method: Any = self.method
+        level: Any = self.level
+        threshold: Any = self.threshold
         if method not in _LEVELS:
             raise CheckpointerConfigurationError(f'compression must be None, "zlib" or "zstd", not {method!r}')
-        if level is not None and not (isinstance(level, int) and 1 <= level <= _LEVELS[method]):
+        is_level = level is None or (isinstance(level, int) and 1 <= level <= _LEVELS[method])
+        if not is_level:
             raise CheckpointerConfigurationError(f"level of {method} must be 1 to {_LEVELS[method]}, not {level!r}")
         if not isinstance(threshold, int) or threshold < 1:
             raise CheckpointerConfigurationError(f"threshold must be a number of bytes, not {threshold!r}")
         if method == "zstd":
-            _zstandard()
-
-    def _given(self) -> tuple[Any, Any, Any]:
-        return self.method, self.level, self.threshold
+            _import_zstandard()
 
     @property
     def number(self) -> int:
-        """The method's number in stored data."""
+        """The number of the method in stored data."""
         return ZLIB if self.method == "zlib" else ZSTD
 
-    def shorter(self, data: bytes) -> bytes | None:
-        """The data compressed, or None if that is not worth it: then it is stored as it is."""
+    def compress(self, data: bytes) -> bytes | None:
+        """Return the data compressed, or None if that does not save enough: the data are then stored as they are."""
         compress = self._compressor()
-        if len(data) > _SAMPLE * 4:
-            # Images and the like are compressed already: three samples tell, for a hundredth of the time.
+        if len(data) > _SAMPLE * (_SAMPLES + 1):
+            # Images and other compressed files cannot be compressed again. Three samples show that in a hundredth of
+            # the time.
             middle = len(data) // 2
             sample = data[:_SAMPLE] + data[middle : middle + _SAMPLE] + data[-_SAMPLE:]
             if len(compress(sample)) > _WORTH * len(sample):
@@ -71,27 +76,32 @@ class Compression:
         if self.method == "zlib":
             level = self.level or 1
             return lambda data: zlib.compress(data, level)
-        compress: Callable[[bytes], bytes] = _zstandard().ZstdCompressor(level=self.level or 3).compress
+        compress: Callable[[bytes], bytes] = _import_zstandard().ZstdCompressor(level=self.level or 3).compress
         return compress
 
 
-def checked(compression: Any) -> Compression | None:
-    """An option as users give it: None, a method's name, or a Compression.
+def parse_compression(option: Any) -> Compression | None:
+    """Return the Compression for an option as users give it: None, a method's name, or a Compression.
 
     Raises:
-        CheckpointerConfigurationError: it is none of these.
+        CheckpointerConfigurationError: the option is none of these.
         MissingDependencyError: the method's package is not installed.
     """
-    if compression is None or isinstance(compression, Compression):
-        return compression
-    return Compression(method=compression)
+    if option is None or isinstance(option, Compression):
+        return option
+    return Compression(method=option)
 
 
 def expand(method: int, data: bytes, length: int) -> bytes:
-    """The `length` bytes that were compressed; never more memory than these, whatever the data say.
+    """Return the `length` bytes that were compressed; forged data take no more memory than these.
+
+    Args:
+        method: the number of the method.
+        data: the compressed bytes.
+        length: how many bytes they expand to.
 
     Raises:
-        ValueError: they are not what was compressed, or by an unknown method.
+        ValueError: the data do not expand to this length, or the method is unknown.
         MissingDependencyError: the method's package is not installed.
     """
     if method == ZLIB:
@@ -101,26 +111,26 @@ def expand(method: int, data: bytes, length: int) -> bytes:
         except zlib.error as error:
             raise ValueError(str(error)) from error
     elif method == ZSTD:
-        expanded = _unzstd(data, length)
+        expanded = _expand_zstd(data, length)
     else:
         raise ValueError(f"unknown compression {method!r}")
     if len(expanded) != length:
-        raise ValueError("compressed data of another length")
+        raise ValueError("the compressed data have another length")
     return expanded
 
 
-def _unzstd(data: bytes, length: int) -> bytes:
-    zstandard = _zstandard()
+def _expand_zstd(data: bytes, length: int) -> bytes:
+    zstandard = _import_zstandard()
     try:
         if zstandard.frame_content_size(data) != length:
-            raise ValueError("compressed data of another length")
+            raise ValueError("the compressed data have another length")
         expanded: bytes = zstandard.ZstdDecompressor().decompress(data, max_output_size=length)
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from error
     return expanded
 
 
-def _zstandard() -> Any:
+def _import_zstandard() -> Any:
     try:
         import zstandard
     except ImportError as error:

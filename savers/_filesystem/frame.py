@@ -292,33 +292,33 @@ def parse_extent(head: bytes, offset: int) -> Extent | None:
     return None
 
 
-def parse_frame(data: bytes, at: int, offset: int, fid: int) -> Frame | str:  # noqa: PLR0911 - one check a line
-    """Return the record at `data[at:]`, or the reason why there is none.
+def parse_frame(data: bytes, start: int, offset: int, fid: int) -> Frame | str:  # noqa: PLR0911 - one check a line
+    """Return the record at `data[start:]`, or the reason why there is none.
 
     Args:
         data: a range of the file.
-        at: where the record begins in the data.
+        start: where the record begins in the data.
         offset: where it begins in the file.
         fid: the id of the file.
 
     Returns:
         The record, or the reason; "" if the data end inside the record.
     """
-    room = len(data) - at
+    room = len(data) - start
     if room < FRAME_SIZE:
-        return _parse_frame_v1(data, at, offset, fid) if data.startswith(SYNC_V1, at) else ""
-    sync, length, crc, flags, back, key, seq, frame_fid, unsynced, boot, _, check, type_ = _unpack_frame(data, at)
+        return _parse_frame_v1(data, start, offset, fid) if data.startswith(SYNC_V1, start) else ""
+    sync, length, crc, flags, back, key, seq, frame_fid, unsynced, boot, _, check, type_ = _unpack_frame(data, start)
     if sync != SYNC:
-        return _parse_frame_v1(data, at, offset, fid) if sync == SYNC_V1 else "no record begins here"
-    if check != crc32(_TYPE_AND_OFFSET.pack(type_, offset), crc32(data[at : at + _CHECKED])) or frame_fid != fid:
+        return _parse_frame_v1(data, start, offset, fid) if sync == SYNC_V1 else "no record begins here"
+    if check != crc32(_TYPE_AND_OFFSET.pack(type_, offset), crc32(data[start : start + _CHECKED])) or frame_fid != fid:
         return "the record header's checksum is wrong"
     if length > MAX_PAYLOAD:
         return "the record is impossibly long"
     whole = length + OVERHEAD
     if room < whole:
         return ""
-    end = at + FRAME_SIZE + length
-    payload = data[at + FRAME_SIZE : end]
+    end = start + FRAME_SIZE + length
+    payload = data[start + FRAME_SIZE : end]
     if crc32(payload) != crc:
         return "the record's checksum is wrong"
     if _unpack_trailer(data, end) != (whole, END):
@@ -339,19 +339,19 @@ def parse_frame(data: bytes, at: int, offset: int, fid: int) -> Frame | str:  # 
     )
 
 
-def _parse_frame_v1(data: bytes, at: int, offset: int, fid: int) -> Frame | str:  # noqa: PLR0911 - one check a line
-    room = len(data) - at
+def _parse_frame_v1(data: bytes, start: int, offset: int, fid: int) -> Frame | str:  # noqa: PLR0911 - one check a line
+    room = len(data) - start
     if room < FRAME_SIZE_V1:
         return ""
-    _, length, crc, type_, flags, _, back, key, seq, frame_fid, check = _FRAME_V1.unpack_from(data, at)
-    if check != crc32(_U64.pack(offset), crc32(data[at : at + _CHECKED_V1])) or frame_fid != fid:
+    _, length, crc, type_, flags, _, back, key, seq, frame_fid, check = _FRAME_V1.unpack_from(data, start)
+    if check != crc32(_U64.pack(offset), crc32(data[start : start + _CHECKED_V1])) or frame_fid != fid:
         return "the record header's checksum is wrong"
     if length > MAX_PAYLOAD:
         return "the record is impossibly long"
     if room < length + OVERHEAD_V1:
         return ""
-    end = at + FRAME_SIZE_V1 + length
-    payload = data[at + FRAME_SIZE_V1 : end]
+    end = start + FRAME_SIZE_V1 + length
+    payload = data[start + FRAME_SIZE_V1 : end]
     if crc32(payload) != crc:
         return "the record's checksum is wrong"
     if _U32.unpack_from(data, end)[0] != length + OVERHEAD_V1:

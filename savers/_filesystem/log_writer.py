@@ -192,7 +192,7 @@ class LogWriter(LogReader):
         flag, opaque = 0, self.serializer is not None
         for name, op in draft.items():
             if op[0] == delta.SET and len(op[1]) >= compression.threshold:
-                draft[name] = delta.compress(op, compression.number, compression.shorter, opaque=opaque)
+                draft[name] = delta.compress(op, compression.number, compression.compress, opaque=opaque)
                 flag |= log.COMPRESSED if draft[name] is not op else 0
         return (*delta.encode_draft(draft, names), flag) if flag else (ops, data, 0)
 

@@ -39,7 +39,7 @@ from graphkit.errors import (
     CheckpointStorageError,
 )
 from graphkit.values import FrozenDict, private_copy
-from savers._compression import Compression, checked
+from savers._compression import Compression, parse_compression
 from savers._filesystem import catalog, lifecycle, log, rewrite
 from savers._filesystem.io import FileIO
 from savers._filesystem.log_reader import LogReader
@@ -146,7 +146,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         self._codec, self._serializer = Codec(types), state_serializer
         root = os.path.abspath(os.fspath(base_directory))
         self._store = Store(root, io or FileIO(), self._codec, state_serializer, lock_timeout)
-        self._store.compression = checked(compression)
+        self._store.compression = parse_compression(compression)
         every = self._fsync if isinstance(self._fsync, float) else None
         self._flusher = Flusher(every, partial(self._sync, is_acknowledged=True))
         self._open()

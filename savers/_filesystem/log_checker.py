@@ -122,7 +122,7 @@ class _Checker:
             if entry is not None:
                 old = before.values.get(name)
                 same = old is not None and [old.kind, old.count, old.length, old.crc] == [
-                    entry[0] & ~delta.BLOCK, *entry[1:4],
+                    delta.kind_in_entry(entry), *entry[1:4],
                 ]  # fmt: skip
                 if not same and not self._is_new_data(name):
                     raise CheckpointCorruptionError(

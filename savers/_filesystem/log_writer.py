@@ -141,7 +141,7 @@ class LogWriter(LogReader):
                 listed = self._keyframe(draft, order, packed, spilled)
                 ops, data, flags = self._emit(draft, order)
                 payload = payloads.pack_keyframe(entry, ops, listed, target, data, self.codec.pack)
-            if any(one is not None and one[0] & delta.BLOCK for one in listed[1::2]):
+            if any(one is not None and delta.has_block(one) for one in listed[1::2]):
                 flags |= log.COMPRESSED
             if target is not None:
                 flags |= log.REPLACE
@@ -171,9 +171,9 @@ class LogWriter(LogReader):
         """Append the bytes of large values of a draft as DATA records, and take these values out of it."""
         spilled: dict[str, delta.Value] = {}
         for name, op in list(draft.items()):
-            if len(op) == 1 or len(op[-1]) <= _SPILLED:
+            if len(op.data) <= _SPILLED:
                 continue
-            whole = op[1] if op[0] == delta.SET else packed(name)
+            whole = op.data if isinstance(op, delta.Set) else packed(name)
             value, body = delta.split_value(whole, opaque=self.serializer is not None)
             for at in range(0, len(body), _longest_data()):
                 part = body[at : at + _longest_data()]
@@ -191,7 +191,7 @@ class LogWriter(LogReader):
             return ops, data, 0
         flag, opaque = 0, self.serializer is not None
         for name, op in draft.items():
-            if op[0] == delta.SET and len(op[1]) >= compression.threshold:
+            if isinstance(op, delta.Set) and len(op.data) >= compression.threshold:
                 draft[name] = delta.compress(op, compression.number, compression.compress, opaque=opaque)
                 flag |= log.COMPRESSED if draft[name] is not op else 0
         return (*delta.encode_draft(draft, names), flag) if flag else (ops, data, 0)
@@ -229,11 +229,11 @@ class LogWriter(LogReader):
         for name, op in changes.ops.items():
             if name not in state:
                 if name in table.values:
-                    draft[name] = (delta.DEL,)
+                    draft[name] = delta.DELETE
             elif op > 0 and (old := table.values.get(name)) is not None and old.kind == delta.LIST and old.count == op:
                 items = state[name][op:]
                 if items:
-                    draft[name] = (delta.APPEND, len(items), codec.pack_items(items, name, op))
+                    draft[name] = delta.Append(len(items), codec.pack_items(items, name, op))
             else:
                 packed = codec.pack(state[name], name)
                 if len(packed) > _TO_COMPARE and name in table.values:
@@ -241,19 +241,19 @@ class LogWriter(LogReader):
                     if difference is not None:
                         draft[name] = difference
                 else:
-                    draft[name] = (delta.SET, packed)
+                    draft[name] = delta.Set(packed)
         return draft
 
     def _found(self, state: FrozenDict, table: delta.Table | None) -> delta.Draft:
         """Compare key by key: identical values are unchanged, for they are immutable; others are packed."""
         codec, draft = self.codec, delta.Draft()
         if table is None:
-            return {name: (delta.SET, codec.pack(value, _checked(name))) for name, value in state.items()}
+            return {name: delta.Set(codec.pack(value, _checked(name))) for name, value in state.items()}
         old_state: Mapping[str, Any] = self.state if self.state is not None else {}
         for name, value in state.items():
             old = table.values.get(name)
             if old is None:
-                draft[name] = (delta.SET, codec.pack(value, _checked(name)))
+                draft[name] = delta.Set(codec.pack(value, _checked(name)))
                 continue
             before = old_state.get(name, _ABSENT)
             if before is value and kind_of(value) != PRIVATE:
@@ -261,19 +261,19 @@ class LogWriter(LogReader):
             if value.__class__ is FrozenList and _continues(before, value) and old.kind == delta.LIST:
                 grown = value[len(before) :]
                 if grown and old.count == len(before):
-                    draft[name] = (delta.APPEND, len(grown), codec.pack_items(grown, name, len(before)))
+                    draft[name] = delta.Append(len(grown), codec.pack_items(grown, name, len(before)))
                     continue
             op = self._compared(old, codec.pack(value, name))
             if op is not None:
                 draft[name] = op
-        draft.update((name, (delta.DEL,)) for name in table.values if name not in state)
+        draft.update((name, delta.DELETE) for name in table.values if name not in state)
         return draft
 
-    def _compared(self, old: delta.Value, packed: bytes) -> tuple[Any, ...] | None:
+    def _compared(self, old: delta.Value, packed: bytes) -> delta.Operation | None:
         assert self.last_checkpoint is not None
         opaque = self.serializer is not None
-        if len(packed) <= delta.SMALL < old.length:
-            return delta.SET, packed
+        if len(packed) <= delta.INLINE_LENGTH < old.length:
+            return delta.Set(packed)
         return delta.compare_values(old, self.read_bodies([old], self.last_checkpoint)[0], packed, opaque=opaque)
 
     def _opaque_draft(self, state: FrozenDict, table: delta.Table | None) -> delta.Draft:
@@ -282,7 +282,7 @@ class LogWriter(LogReader):
         if not isinstance(packed, bytes):
             raise CheckpointSerializationError("", type(packed).__name__, "state_serializer.dumps must return bytes")
         if table is None:
-            return {_OPAQUE_KEY: (delta.SET, packed)}
+            return {_OPAQUE_KEY: delta.Set(packed)}
         op = self._compared(table.values[_OPAQUE_KEY], packed)
         return {} if op is None else {_OPAQUE_KEY: op}
 
@@ -297,11 +297,11 @@ class LogWriter(LogReader):
             return False
         values = table.values
         for name, op in draft.items():
-            if op[0] == delta.DEL or name not in values:
+            if op is delta.DELETE or name not in values:
                 break
         else:
             return table.names == order
-        gone = {name for name, op in draft.items() if op[0] == delta.DEL}
+        gone = {name for name, op in draft.items() if op is delta.DELETE}
         new = [name for name in draft if name not in values]
         return [name for name in table.names if name not in gone] + new == order
 
@@ -320,7 +320,7 @@ class LogWriter(LogReader):
             packed: gives a value of the new state, packed.
             spilled: values whose bytes stand in DATA records.
         """
-        for name in [name for name, op in draft.items() if op[0] == delta.DEL]:
+        for name in [name for name, op in draft.items() if op is delta.DELETE]:
             del draft[name]
         listed: list[Any] = []
         for name in order:
@@ -329,12 +329,12 @@ class LogWriter(LogReader):
                 continue
             old = self.table.values.get(name) if self.table is not None else None
             op = draft.get(name)
-            if op is None or op[0] != delta.SET:
+            if not isinstance(op, delta.Set):
                 assert old is not None
                 if not delta.is_inlined(old):
                     listed += (name, delta.encode_entry(old, self.end))
                     continue
-                draft[name] = (delta.SET, packed(name))
+                draft[name] = delta.Set(packed(name))
             listed += (name, None)
         return listed
 

@@ -7,8 +7,9 @@ thread's short lock.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from graphkit.errors import CheckpointCorruptionError
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from savers._filesystem.store import Store
 
 _BATCH: Final = 1 << 20
-_BASE: Final = 4
-"""Which number of a keyframe's entry is the distance to its base."""
 
 
 class _NewLog:
@@ -242,7 +241,7 @@ class _Mover:
             CheckpointCorruptionError: its bytes are not what was stored.
         """
         history, values = self._history, table.values
-        draft: delta.Draft = {name: (delta.DEL,) for name in self._before if name not in values}
+        draft: delta.Draft = {name: delta.DELETE for name in self._before if name not in values}
 
         def packed(name: str) -> bytes:
             value = values[name]
@@ -250,9 +249,9 @@ class _Mover:
 
         try:
             for name, value in values.items():
-                op = self._change(self._before.get(name), value)
+                op = self._change(self._before.get(name), value, partial(packed, name))
                 if op is not None:
-                    draft[name] = op if len(op) > 1 else (delta.SET, packed(name))
+                    draft[name] = op
         except delta.Mismatch:
             raise CheckpointCorruptionError(history.path, entry.offset, "the state's checksum is wrong") from None
         except delta.MALFORMED as error:
@@ -277,25 +276,25 @@ class _Mover:
             if (now := values.get(name)) is not None:
                 self._before[name] = _Was(now.kind, now.count, now.length, now.crc, now.pieces.copy())
 
-    def _change(self, was: _Was | None, value: delta.Value) -> tuple[Any, ...] | None:
-        """What turns the value into this one; (SET,) if that is as short; None if nothing does."""
+    def _change(self, was: _Was | None, value: delta.Value, packed: Callable[[], bytes]) -> delta.Operation | None:
+        """Return what turns the value into this one; None if they are equal."""
         if was is None or was.kind != value.kind:
-            return (delta.SET,)
+            return delta.Set(packed())
         dropped = delta.find_moved_window(was.pieces, was.length, value)
         if dropped is not None:
             pieces, prefix, gone = dropped
             middle = delta.read_pieces(value, pieces, self._history.read_bytes) if pieces else b""
-            return delta.DROP, value.count, prefix, gone, value.crc, middle
+            return delta.Drop(count=value.count, prefix=prefix, dropped=gone, crc=value.crc, data=middle)
         pieces, prefix, removed = delta.compare_pieces(was.pieces, was.length, value)
         length = value.length - (was.length - removed)
         if not length and not removed and value.count == was.elements:
             return None
         if length + delta.SPLICE_COST >= value.length:
-            return (delta.SET,)
+            return delta.Set(packed())
         middle = delta.read_pieces(value, pieces, self._history.read_bytes) if pieces else b""
         if value.kind == delta.LIST and not removed and prefix == was.length and value.count > was.elements:
-            return delta.APPEND, value.count - was.elements, middle
-        return delta.SPLICE, value.count, prefix, removed, value.crc, middle
+            return delta.Append(value.count - was.elements, middle)
+        return delta.Splice(count=value.count, prefix=prefix, removed=removed, crc=value.crc, data=middle)
 
     def _check(self, entry: StoredCheckpoint, changed: Sequence[str], values: Mapping[str, delta.Value]) -> None:
         written = self._new.table.values if self._new.table is not None else {}
@@ -340,7 +339,7 @@ def _names_all(history: LogWriter, frame: log.Frame, data: Sequence[log.Frame]) 
     decoded = payloads.decode_checkpoint(history.path, frame, None, history.codec.unpack)
     starts: set[int] = set()
     for entry in (decoded.table or ())[1::2]:
-        if entry is not None and not entry[_BASE]:
+        if entry is not None and not delta.names_base(entry):
             starts.update(delta.decode_entry(entry, frame.offset, _no_base).pieces[::2])
     return all(one.offset + log.FRAME_SIZE in starts for one in data)
 

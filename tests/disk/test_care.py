@@ -123,7 +123,7 @@ def test_hostile_compressed_bytes_are_damage_and_take_no_memory():
 
     bomb = zlib.compress(bytes(50 << 20))
     for method, data in ((1, bomb), (1, b"junk"), (1, b""), (7, b"x"), (2, b"x")):
-        value = _delta.Value(_delta.OPAQUE, 0, 1000, 0, [-_delta._FAR, 1000])
+        value = _delta.Value(_delta.OPAQUE, 0, 1000, 0, [-_delta.BLOCK_BASE, 1000])
         value.block = 0, len(data), 1000, method
         with pytest.raises(_delta.Mismatch):
             _delta.read_bodies([value], lambda start, length, data=data: data)

@@ -32,7 +32,7 @@ class Tape:
         draft = {}
         for name, value in packed.items():
             if old is None or name not in old.values:
-                draft[name] = (delta.SET, value)
+                draft[name] = delta.Set(value)
                 continue
             body = delta.read_bodies([old.values[name]], self.read)[0]
             op = delta.compare_values(old.values[name], body, value, opaque=self.opaque)
@@ -46,17 +46,17 @@ class Tape:
             and kept + [n for n in order if n not in kept] == order
         )
         if fits:
-            draft |= dict.fromkeys(gone, (delta.DEL,))
+            draft |= dict.fromkeys(gone, delta.DELETE)
             ops, data = delta.encode_draft(draft, old.names)
             self.records.append((len(self.data), None, ops, data))
         else:
             position = len(self.data)
             listed = []
             for name in order:
-                if name in draft and draft[name][0] == delta.SET:
+                if isinstance(draft.get(name), delta.Set):
                     listed += (name, None)
                 elif delta.is_inlined(old.values[name]):
-                    draft[name] = (delta.SET, packed[name])
+                    draft[name] = delta.Set(packed[name])
                     listed += (name, None)
                 else:
                     listed += (name, delta.encode_entry(old.values[name], position))

@@ -1,0 +1,83 @@
+"""Compares the bytes of a value with those of its successor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+from zlib import crc32
+
+from savers._delta.operations import SPLICE_COST, Append, Drop, Operation, Set, Splice
+from savers._delta.values import LIST, OPAQUE, Value, parse_header
+
+_NEEDLE_LENGTH: Final = 64
+"""How many bytes of the new value are searched for in the old one, to find a window that moved."""
+_MAX_TRIES: Final = 8
+"""If the needle occurs more often than this, it does not show where the window begins."""
+
+
+def compare_values(old: Value, old_body: bytes, packed: bytes, *, opaque: bool) -> Operation | None:
+    """Return the operation that turns one packed value into another; None if they are equal.
+
+    Args:
+        old: the old value.
+        old_body: its bytes, without the header.
+        packed: the new value, with its header.
+        opaque: whether the values are bytes of a StateSerializer.
+    """
+    kind, count, skip = (OPAQUE, 0, 0) if opaque or not packed else parse_header(packed, 0)
+    new = packed[skip:]
+    if kind != old.kind:
+        return Set(packed)
+    if new == old_body:
+        return None if count == old.count else Set(packed)
+    if kind == LIST and count > old.count and new.startswith(old_body):
+        return Append(count - old.count, new[len(old_body) :])
+    prefix, suffix = _find_common(old_body, new)
+    middle = new[prefix : len(new) - suffix]
+    if len(middle) > _NEEDLE_LENGTH:
+        dropped = _find_dropped(prefix, old_body, new)
+        kept = len(old_body) - dropped
+        if dropped and len(new) - kept < len(middle):
+            return Drop(count=count, prefix=prefix, dropped=dropped, crc=crc32(new), data=new[kept:])
+    if len(middle) + SPLICE_COST >= len(packed):
+        return Set(packed)
+    removed = len(old_body) - prefix - suffix
+    return Splice(count=count, prefix=prefix, removed=removed, crc=crc32(new), data=middle)
+
+
+def _find_dropped(prefix: int, old: bytes, new: bytes) -> int:
+    """Return how many bytes after a common prefix are gone, if the rest of the old value follows; else 0.
+
+    This is what a moving window does, with or without elements in front that stay.
+    """
+    rest = new[prefix:]
+    needle = rest[:_NEEDLE_LENGTH]
+    at = old.find(needle, prefix + 1)
+    for _ in range(_MAX_TRIES):
+        if at < 0:
+            return 0
+        if rest.startswith(old[at:]):
+            return at - prefix
+        at = old.find(needle, at + 1)
+    return 0
+
+
+def _find_common(old: bytes, new: bytes) -> tuple[int, int]:
+    """Return the lengths of the longest common prefix, and of the longest common suffix of the rest."""
+    limit = min(len(old), len(new))
+    prefix = _find_longest(limit, lambda n: old[:n] == new[:n])
+    rest = limit - prefix
+    return prefix, _find_longest(rest, lambda n: old[len(old) - n :] == new[len(new) - n :])
+
+
+def _find_longest(limit: int, is_same: Callable[[int], bool]) -> int:
+    """Return the greatest length up to a limit for which a monotonic predicate holds, by bisection."""
+    low = 0
+    high = limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if is_same(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,107 @@
+"""The entries of a keyframe's table, each of which describes one value; docs/format.md has the fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from savers._delta.values import BLOCK, INLINE_LENGTH, Value, check_size
+
+MIN_PIECE: Final = 16
+"""The next keyframe repeats a value whose pieces are shorter than this on average."""
+MAX_DEPTH: Final = 8
+"""The most keyframes that a reader follows to find the pieces of a value; then a keyframe lists all
+pieces again."""
+
+_KIND: Final = 0
+_BASE: Final = 4
+"""Positions in an entry: [kind, count, length, crc, base, ...]."""
+
+
+def is_inlined(value: Value) -> bool:
+    """Return whether a keyframe repeats a value because naming its pieces would not be shorter."""
+    if value.length <= INLINE_LENGTH:
+        return True
+    number_of_pieces = len(value.pieces) // 2
+    return value.length < MIN_PIECE * number_of_pieces
+
+
+def has_block(entry: Sequence[int]) -> bool:
+    """Return whether an entry describes a value that has a block of compressed bytes."""
+    return bool(entry[_KIND] & BLOCK)
+
+
+def kind_in_entry(entry: Sequence[int]) -> int:
+    """Return the kind of the value that an entry describes."""
+    return entry[_KIND] & ~BLOCK
+
+
+def names_base(entry: Sequence[int]) -> bool:
+    """Return whether an entry names a base, which has the first pieces of the value."""
+    return bool(entry[_BASE])
+
+
+def encode_entry(value: Value, position: int) -> list[int]:
+    """Return the entry for a value in a keyframe at a position.
+
+    It is [kind, count, length, crc, distance to the base or 0, block, pieces ...]. The first piece
+    is given by its distance back from the keyframe and its length; each other piece by the gap
+    after the piece before it, and its length.
+    """
+    base = value.base
+    if len(value.pieces) != value.shared and value.depth >= MAX_DEPTH:
+        base = None
+    entry = [value.kind, value.count, value.length, value.crc]
+    entry.append(0 if base is None else position - base)
+    if value.block is not None:
+        entry[_KIND] += BLOCK
+        if base is None:
+            block_at, length, size, method = value.block
+            entry += (position - block_at, length, size, method)
+    pieces = value.pieces
+    end = position
+    for i in range(0 if base is None else value.shared, len(pieces), 2):
+        start = pieces[i]
+        length = pieces[i + 1]
+        entry.append(position - start if end == position else start - end)
+        entry.append(length)
+        end = start + length
+    return entry
+
+
+def decode_entry(entry: Sequence[int], position: int, base: Callable[[int], Value]) -> Value:
+    """Return the value that an entry describes.
+
+    Args:
+        entry: the entry.
+        position: the position of the keyframe.
+        base: returns the value as the earlier keyframe at a position left it.
+
+    Raises:
+        IndexError, ValueError, TypeError: the entry is malformed.
+    """
+    kind, count, length, crc, distance, *rest = entry
+    value = Value(kind=kind & ~BLOCK, count=count, length=length, crc=crc, pieces=[])
+    if kind & BLOCK and not distance:
+        block_distance, stored, size, method, *rest = rest
+        check_size(size)
+        value.block = position - block_distance, stored, size, method
+    if distance:
+        earlier = base(position - distance)
+        value.block = earlier.block
+        value.pieces = earlier.pieces.copy()
+        if not rest:
+            # The earlier keyframe has named all pieces: it remains the base.
+            value.base = earlier.base
+            value.shared = earlier.shared
+            value.depth = earlier.depth
+            return value
+        value.shared = earlier.shared
+        value.depth = earlier.depth + 1
+    end = position
+    for i in range(0, len(rest), 2):
+        start = end + rest[i] if i else position - rest[i]
+        length = rest[i + 1]
+        value.pieces += (start, length)
+        end = start + length
+    return value

@@ -1,0 +1,130 @@
+"""The pieces of values: cutting them, and finding what two versions of a value have in common.
+
+Pieces are a flat list: start, length, start, length, ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from savers._delta.values import Value
+
+
+class Replacement(NamedTuple):
+    """What turns a value into another one, as SPLICE has it."""
+
+    pieces: list[int]
+    """The new bytes."""
+    prefix: int
+    """How many old bytes stay in front of them."""
+    removed: int
+    """How many old bytes they replace."""
+
+
+class MovedWindow(NamedTuple):
+    """What turns a value into one whose window has moved on, as DROP has it."""
+
+    pieces: list[int]
+    """The new bytes, at the end."""
+    prefix: int
+    """How many old bytes stay in front."""
+    dropped: int
+    """How many old bytes after these are gone."""
+
+
+def cut(pieces: Sequence[int], first: int, last: int) -> list[int]:
+    """Return the pieces of the bytes from `first` to `last` of a value."""
+    result: list[int] = []
+    at = 0
+    for i in range(0, len(pieces), 2):
+        start = pieces[i]
+        length = pieces[i + 1]
+        skip = max(first - at, 0)
+        stop = min(last - at, length)
+        if skip < stop:
+            result += (start + skip, stop - skip)
+        at += length
+    return result
+
+
+def is_in_block(pieces: Sequence[int]) -> bool:
+    """Return whether some of the pieces are in a block of compressed bytes."""
+    return min(pieces[::2], default=0) < 0
+
+
+def compare_pieces(before: list[int], length: int, new: Value) -> Replacement:
+    """Return what turns a value into a new one, by their pieces.
+
+    Args:
+        before: the pieces of the old value.
+        length: how many bytes they are.
+        new: the new value.
+    """
+    after = new.pieces
+    if after[: len(before)] == before:
+        return Replacement(after[len(before) :], prefix=length, removed=0)
+    prefix = _common_length(before, after)
+    suffix = _common_length(_reverse(before), _reverse(after))
+    suffix = min(suffix, min(length, new.length) - prefix)
+    return Replacement(cut(after, prefix, new.length - suffix), prefix=prefix, removed=length - prefix - suffix)
+
+
+def find_moved_window(before: list[int], length: int, new: Value) -> MovedWindow | None:
+    """Recognize a window that has moved on, by the pieces of the value before and after.
+
+    Args:
+        before: the pieces of the old value.
+        length: how many bytes they are.
+        new: the new value.
+
+    Returns:
+        None if the new value is not the old one without some bytes and with others at its end.
+    """
+    prefix = _common_length(before, new.pieces)
+    rest_before = cut(before, prefix, length)
+    rest_after = cut(new.pieces, prefix, new.length)
+    if not rest_before or not rest_after:
+        return None
+    if is_in_block(rest_before) or is_in_block(rest_after):
+        # Positions of expanded bytes distinguish pieces of one block, but not those of several.
+        return None
+    dropped = _find_position(rest_before, rest_after[0])
+    kept = length - prefix - dropped
+    if not dropped or not kept:
+        return None
+    if cut(rest_after, 0, kept) != cut(rest_before, dropped, length - prefix):
+        return None
+    return MovedWindow(cut(rest_after, kept, new.length - prefix), prefix=prefix, dropped=dropped)
+
+
+def _find_position(pieces: Sequence[int], start: int) -> int:
+    """Return how many bytes of some pieces precede a position of the file; 0 if it is not in them."""
+    skipped = 0
+    for i in range(0, len(pieces), 2):
+        first = pieces[i]
+        size = pieces[i + 1]
+        if first <= start < first + size:
+            return skipped + start - first
+        skipped += size
+    return 0
+
+
+def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many bytes the pieces of two values have in common at the beginning."""
+    length = 0
+    for i in range(0, min(len(one), len(other)), 2):
+        if one[i] != other[i]:
+            break
+        length += min(one[i + 1], other[i + 1])
+        if one[i + 1] != other[i + 1]:
+            break
+    return length
+
+
+def _reverse(pieces: Sequence[int]) -> list[int]:
+    """Return the pieces from last to first, each by its end instead of its start."""
+    reverse: list[int] = []
+    for i in range(len(pieces) - 2, -1, -2):
+        reverse += (pieces[i] + pieces[i + 1], pieces[i + 1])
+    return reverse

@@ -1,0 +1,159 @@
+"""The packed state of one checkpoint, and how a record's ops change it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from zlib import crc32
+
+from savers._delta.operations import APPEND, DEL, DROP, PACKED, SET, SPLICE, WIDTHS
+from savers._delta.pieces import cut, is_in_block
+from savers._delta.values import BLOCK_BASE, OPAQUE, Value, check_size, parse_header
+
+
+class Table:
+    """The packed state of one checkpoint: keys in order, each with its Value."""
+
+    __slots__ = ("names", "opaque", "values")
+
+    def __init__(self, *, opaque: bool) -> None:
+        self.values: dict[str, Value] = {}
+        self.names: list[str] = []
+        """The keys in order: ops name a key by its position in this list."""
+        self.opaque = opaque
+        """Whether values are bytes of a StateSerializer, which have no msgpack header."""
+
+    @property
+    def length(self) -> int:
+        """The bytes of all values."""
+        return sum([value.length for value in self.values.values()])
+
+    def apply(self, ops: Sequence[Any], data: bytes, start: int) -> None:
+        """Apply the ops of a record, so that this becomes the table after the record.
+
+        This is part of each put and of each record that a reader replays. Therefore it reads the
+        flat array by position; operations.py names the elements of each op.
+
+        Args:
+            ops: the ops.
+            data: the bytes that they add.
+            start: the position of the data's first byte.
+
+        Raises:
+            IndexError, KeyError, ValueError, TypeError, struct.error: the ops are malformed. The
+                table may have been changed in part.
+        """
+        values = self.values
+        names = self.names
+        at = 0
+        i = 0
+        keys_changed = False
+        while i < len(ops):
+            op = ops[i]
+            key = ops[i + 1]
+            name = names[key] if key.__class__ is int else key
+            if op == APPEND:
+                length = ops[i + 3]
+                _append(values[name], ops[i + 2], data[at : at + length], start + at)
+                i += 4
+            elif op == SET:
+                length = ops[i + 2]
+                keys_changed = keys_changed or name not in values
+                values[name] = self._set(data, at, length, start)
+                i += 3
+            elif op == SPLICE:
+                length = ops[i + 6]
+                values[name] = _splice(values[name], ops[i + 2 : i + 7], start + at)
+                i += 7
+            elif op == PACKED:
+                length = ops[i + 7]
+                keys_changed = keys_changed or name not in values
+                values[name] = _set_compressed(ops[i + 2 : i + 8], start + at)
+                i += 8
+            elif op == DEL:
+                length = 0
+                del values[name]
+                keys_changed = True
+                i += 2
+            elif op == DROP:
+                length = ops[i + 6]
+                values[name] = _drop(values[name], ops[i + 2 : i + 7], start + at)
+                i += 7
+            else:
+                raise ValueError(f"unknown op {op!r}")
+            at += length
+        if at != len(data):
+            raise ValueError("the data is longer or shorter than its ops say")
+        if keys_changed:
+            self.names = list(values)
+
+    def apply_to_key(self, name: str, ops: Sequence[Any], data: bytes, start: int) -> None:
+        """Apply only the ops of one key, the only key with a value in this table; see `apply`."""
+        at = 0
+        i = 0
+        while i < len(ops):
+            op = ops[i]
+            key = ops[i + 1]
+            width = WIDTHS[op]
+            length = ops[i + width - 1] if op != DEL else 0
+            op_name = self.names[key] if key.__class__ is int else key
+            if op_name == name:
+                # A table of its own, because `apply` may replace the list of names.
+                part = Table(opaque=self.opaque)
+                part.values = self.values
+                part.names = self.names
+                part.apply(ops[i : i + width], data[at : at + length], start + at)
+            i += width
+            at += length
+
+    def _set(self, data: bytes, at: int, length: int, start: int) -> Value:
+        kind, count, skip = (OPAQUE, 0, 0) if self.opaque or not length else parse_header(data, at)
+        body = data[at + skip : at + length]
+        size = len(body)
+        return Value(kind, count, size, crc32(body), [start + at + skip, size] if size else [])
+
+
+def _set_compressed(arguments: Sequence[int], start: int) -> Value:
+    kind, count, size, crc, method, length = arguments
+    check_size(size)
+    value = Value(kind=kind, count=count, length=size, crc=crc, pieces=[start - BLOCK_BASE, size])
+    value.block = start, length, size, method
+    return value
+
+
+def _append(value: Value, count: int, body: bytes, start: int) -> None:
+    size = len(body)
+    value.count += count
+    value.length += size
+    value.crc = crc32(body, value.crc)
+    if size:
+        value.pieces.append(start)
+        value.pieces.append(size)
+
+
+def _splice(old: Value, arguments: Sequence[int], start: int) -> Value:
+    count, prefix, removed, crc, length = arguments
+    pieces = cut(old.pieces, 0, prefix)
+    if length:
+        pieces += (start, length)
+    pieces += cut(old.pieces, prefix + removed, old.length)
+    new = Value(kind=old.kind, count=count, length=old.length - removed + length, crc=crc, pieces=pieces)
+    _keep_block(old, new)
+    return new
+
+
+def _drop(old: Value, arguments: Sequence[int], start: int) -> Value:
+    count, prefix, dropped, crc, length = arguments
+    pieces = cut(old.pieces, 0, prefix)
+    pieces += cut(old.pieces, prefix + dropped, old.length)
+    if length:
+        pieces += (start, length)
+    new = Value(kind=old.kind, count=count, length=old.length - dropped + length, crc=crc, pieces=pieces)
+    _keep_block(old, new)
+    return new
+
+
+def _keep_block(old: Value, new: Value) -> None:
+    """Give a new value the block of the old one if some of its pieces are still in it."""
+    if old.block is not None and is_in_block(new.pieces):
+        new.block = old.block

@@ -329,7 +329,7 @@ class LogWriter(LogReader):
                 continue
             old = self.table.values.get(name) if self.table is not None else None
             op = draft.get(name)
-            if not isinstance(op, delta.Set):
+            if not isinstance(op, delta.Set | delta.SetCompressed):
                 assert old is not None
                 if not delta.is_inlined(old):
                     listed += (name, delta.encode_entry(old, self.end))

@@ -94,6 +94,17 @@ def counted(root, type=log.DATA):
     return sum(one.type == type for one in frames_of(log_of(root)))
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_state_longer_than_a_record_may_bring_a_new_compressed_value(tmp_path, is_first):
+    states = {} if is_first else {"c0": {"a": 1}}
+    states["c1"] = {"zeros": bytes(2000), "long": noise(1, 150_000)}
+    compression = Compression(threshold=1000)
+    with open_saver(tmp_path, compression=compression) as saver:
+        for number, (name, state) in enumerate(states.items()):
+            saver.put(CONFIG, made(number, state, id=name))
+    expect(tmp_path, states, compression=compression)
+
+
 @pytest.mark.parametrize("compression", [None, Compression(threshold=1000)], ids=["plain", "compressed"])
 def test_states_longer_than_a_record_are_read_back(tmp_path, compression):
     states = written(tmp_path, compression=compression)

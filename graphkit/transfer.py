@@ -1,14 +1,15 @@
-"""Threads as a file: out of any saver and into any other, nothing lost on the way.
+"""Exports threads from any saver to a file, and imports them into any other saver.
 
     with open("backup.jsonl", "w", encoding="utf-8") as file:
         file.writelines(export_threads(saver))
     with open("backup.jsonl", encoding="utf-8") as file:
         import_threads(FileSystemSaver("elsewhere"), file)
 
-The file has a JSON object per line, which people can read: a head, then of each thread its checkpoints, oldest first,
-with what changed in the state since the one before, what is recorded beside them, and their tags. JSON's own types are
-written as they are; what it has no form for is packed as checkpoints are (`{"$packed": ...}`), so every type comes
-back. docs/cli.md has the lines. `graphkit.rawlogs` moves the log files themselves.
+The file has one JSON object per line, which people can read: a head, then for each thread its
+checkpoints, oldest first, with what changed in the state since the one before, with their pending
+writes and with their tags. A value that JSON cannot hold exactly is packed as in a checkpoint
+(`{"$packed": ...}`), so that every type is preserved. docs/cli.md describes the lines.
+`graphkit.rawlogs` transfers the log files themselves.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.versions import HasVersions
 from graphkit._saver.writes import well_formed_writes
-from graphkit._values.json_values import JsonValueCodec, Packed, change_between, changed, line_of
+from graphkit._values.json_values import JsonValueCodec, PackedValue, apply_change, diff_states, format_line
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
@@ -40,10 +41,10 @@ FORMAT: Final = 1
 """The version of the lines; a reader refuses a greater one."""
 
 Progress = Callable[[int, int, str], object]
-"""Is called after each thread with how many are done, how many there are (0 if nobody knows), and its id."""
+"""Called after each thread with how many are done, how many there are (0 if unknown), and its id."""
 
 
-# Out
+# Export
 
 
 def export_threads(
@@ -54,104 +55,117 @@ def export_threads(
     versions: bool = True,
     progress: Progress = lambda *_: None,
 ) -> Iterator[str]:
-    """The lines of a file with these threads, or all of them (None). Holds one checkpoint at a time.
+    """Yield the lines of a file with these threads, or with all threads (None).
 
-    May run beside a writer: each history is as it was when its turn came.
+    Holds one checkpoint at a time. May run while another process writes: each history is exported as
+    it is when the export reaches it.
 
     Args:
-        saver: where they are.
+        saver: where the threads are.
         threads: their ids.
         types: the application types that states hold.
-        versions: whether to take released histories too, of savers that keep them. Of those without checkpoints of
-            their own today, namespaces of embedded graphs are not found; `graphkit.rawlogs` takes everything.
+        versions: also export released histories, from a saver that keeps them. If a thread has no
+            checkpoints now, the export does not find the namespaces of embedded graphs;
+            `graphkit.rawlogs` exports everything.
         progress: called after each thread.
 
     Raises:
         CheckpointNotFoundError: there is no such thread.
-        CheckpointSerializationError: a value is of a type that is not in `types`.
+        CheckpointSerializationError: a value has a type that is not in `types`.
     """
     chosen = saver.threads(released=versions) if threads is None else threads
-    yield line_of({"graphkit": "threads", "format": FORMAT})
+    yield format_line({"graphkit": "threads", "format": FORMAT})
     for done, thread_id in enumerate(chosen, 1):
-        yield line_of({"thread": thread_id})
-        yield from _thread_lines(saver, thread_id, JsonValueCodec(types), versions=versions)
+        yield format_line({"thread": thread_id})
+        yield from _ThreadExporter(saver, thread_id, JsonValueCodec(types)).lines(versions=versions)
         progress(done, len(chosen), thread_id)
 
 
-def _thread_lines(
-    saver: BaseCheckpointSaver, thread_id: str, values: JsonValueCodec, *, versions: bool
-) -> Iterator[str]:
-    """The lines of one thread, without its id: the same wherever it is."""
-    digest, count, spaces = blake2b(digest_size=16), 0, list(saver.namespaces(thread_id))
-    kept = list(saver.versions_by_thread_id(thread_id)) if versions and isinstance(saver, HasVersions) else []
-    if not spaces and not kept:
-        raise CheckpointNotFoundError(thread_id, hint="see threads()")
-    for line in map(line_of, _all_lines(saver, thread_id, values, spaces, kept)):
-        digest.update(line.encode())
-        count += 1
-        yield line
-    yield line_of({"end": digest.hexdigest(), "lines": count})
+@final
+class _ThreadExporter:
+    """Writes the lines of one thread. They do not contain its id, so they are the same in every saver."""
 
+    def __init__(self, saver: BaseCheckpointSaver, thread_id: str, values: JsonValueCodec) -> None:
+        self._saver = saver
+        self._thread_id = thread_id
+        self._values = values
 
-def _all_lines(
-    saver: BaseCheckpointSaver, thread_id: str, values: JsonValueCodec, spaces: Sequence[str], versions: Sequence[int]
-) -> Iterator[dict[str, Any]]:
-    for version in versions:
-        assert isinstance(saver, HasVersions)
-        for namespace in dict.fromkeys(("", *spaces)):
-            tag = saver.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version)
-            for line in _history_lines(values, namespace, tag.checkpoints, lambda _: ({}, ())):
-                yield {"version": version, **line}
+    def lines(self, *, versions: bool) -> Iterator[str]:
+        """Yield the lines, the last of them with a digest of the others.
+
+        Raises:
+            CheckpointNotFoundError: the thread has neither checkpoints nor, if wanted, versions.
+        """
+        namespaces = list(self._saver.namespaces(self._thread_id))
+        numbers: list[int] = []
+        if versions and isinstance(self._saver, HasVersions):
+            numbers = list(self._saver.versions_by_thread_id(self._thread_id))
+        if not namespaces and not numbers:
+            raise CheckpointNotFoundError(self._thread_id, hint="see threads()")
+        digest = blake2b(digest_size=16)
+        count = 0
+        for data in self._records(namespaces, numbers):
+            line = format_line(data)
+            digest.update(line.encode())
+            count += 1
+            yield line
+        yield format_line({"end": digest.hexdigest(), "lines": count})
+
+    def _records(self, namespaces: Sequence[str], versions: Sequence[int]) -> Iterator[dict[str, Any]]:
+        for version in versions:
+            yield from self._version_records(version, namespaces)
+        for namespace in namespaces:
+            yield from self._namespace_records(namespace)
+
+    def _version_records(self, version: int, namespaces: Sequence[str]) -> Iterator[dict[str, Any]]:
+        assert isinstance(self._saver, HasVersions)
+        for namespace in dict.fromkeys(("", *namespaces)):
+            config = RunnableConfig(self._thread_id, checkpoint_ns=namespace)
+            tag = self._saver.tag(config, version)
+            for record in self._checkpoint_records(namespace, tag.checkpoints):
+                yield {"version": version, **record}
         yield {"release": version}
-    for namespace in spaces:
-        at = RunnableConfig(thread_id, checkpoint_ns=namespace)
 
-        def beside(one: str, at: RunnableConfig = at) -> tuple[Mapping[str, Any], Sequence[str]]:
-            here = at.with_check_point_id(one)
-            return well_formed_writes(saver.get_writes(here), thread_id), saver.tags_of(here)
+    def _namespace_records(self, namespace: str) -> Iterator[dict[str, Any]]:
+        config = RunnableConfig(self._thread_id, checkpoint_ns=namespace)
+        for record in self._checkpoint_records(namespace, self._saver.list(config)):
+            checkpoint = config.with_check_point_id(record["id"])
+            writes = well_formed_writes(self._saver.get_writes(checkpoint), self._thread_id)
+            if writes:
+                record["writes"] = {key: self._values.encode(value, key) for key, value in writes.items()}
+            tags = self._saver.tags_of(checkpoint)
+            if tags:
+                record["tags"] = list(tags)
+            yield record
 
-        yield from _history_lines(values, namespace, saver.list(at), beside)
-
-
-def _history_lines(
-    values: JsonValueCodec,
-    namespace: str,
-    newest_first: Sequence[Checkpoint],
-    beside: Callable[[str], tuple[Mapping[str, Any], Sequence[str]]],
-) -> Iterator[dict[str, Any]]:
-    before: dict[str, Packed] = {}
-    for checkpoint in reversed(newest_first):
-        change, before = change_between(values, before, checkpoint.state)
-        writes, tags = beside(checkpoint.id)
-        line: dict[str, Any] = {
-            "ns": namespace,
-            "id": checkpoint.id,
-            "node": checkpoint.node_id,
-            "next": checkpoint.next_node_id,
-            "parent": checkpoint.parent_id,
-            "created": checkpoint.created_at.isoformat(),
-            "metadata": values.out(dict(public_metadata(checkpoint.metadata)), "metadata"),
-            "state": change,
-        }
-        if writes:
-            line["writes"] = {key: values.out(value, key) for key, value in writes.items()}
-        if tags:
-            line["tags"] = list(tags)
-        yield line
+    def _checkpoint_records(self, namespace: str, newest_first: Sequence[Checkpoint]) -> Iterator[dict[str, Any]]:
+        before: dict[str, PackedValue] = {}
+        for checkpoint in reversed(newest_first):
+            change, before = diff_states(self._values, before, checkpoint.state)
+            yield {
+                "ns": namespace,
+                "id": checkpoint.id,
+                "node": checkpoint.node_id,
+                "next": checkpoint.next_node_id,
+                "parent": checkpoint.parent_id,
+                "created": checkpoint.created_at.isoformat(),
+                "metadata": self._values.encode(dict(public_metadata(checkpoint.metadata)), "metadata"),
+                "state": change,
+            }
 
 
-# In
+# Import
 
 
 class Imported(NamedTuple):
-    """What an import did."""
+    """The result of an import."""
 
     threads: Sequence[str]
-    """The threads that are there now, each read back and found to be as the file has it."""
+    """The imported threads; the import has read each of them back and compared it with the file."""
     checkpoints: int
-    """Checkpoints that were stored."""
+    """How many checkpoints the import stored."""
     skipped: int
-    """Checkpoints that were there already: of an import that was cut short, or of an earlier one."""
+    """How many checkpoints were stored already, by an earlier import or one that was cut short."""
 
 
 def import_threads(
@@ -162,165 +176,207 @@ def import_threads(
     rename: Callable[[str], str] = str,
     progress: Progress = lambda *_: None,
 ) -> Imported:
-    """Store the threads of a file, read each back, and see that it is the same.
+    """Store the threads of a file, read each one back, and compare it with the file.
 
-    An import that was cut short goes on where it was when it is done again.
+    If an import was cut short, the next import of the same file continues it.
 
     Args:
-        saver: where to.
-        lines: of the file.
+        saver: where to store the threads.
+        lines: the lines of the file.
         types: the application types that states hold.
-        rename: the id of a thread in the file -> its new one.
+        rename: returns the new id for the id of a thread in the file.
         progress: called after each thread.
 
     Raises:
-        CheckpointConflictError: a thread holds something else already, or differs afterwards. Those before it are
-            stored; of its own checkpoints, those up to the place that differs.
-        CheckpointFormatError: this is no such file, it is damaged, cut short, or of a newer version.
-        CheckpointSerializationError: a value is of a type that is not in `types`.
-        CheckpointerConfigurationError: the file has versions, and the saver keeps none. Nothing of that thread is
-            stored.
+        CheckpointConflictError: a thread holds other checkpoints, or differs after the import. The
+            threads before it are stored, and its own checkpoints up to the difference.
+        CheckpointFormatError: the file is not an export, is damaged or cut short, or has a newer
+            format.
+        CheckpointSerializationError: a value has a type that is not in `types`.
+        CheckpointerConfigurationError: the file has versions, and the saver keeps none. Nothing of that
+            thread is stored.
     """
     numbered = enumerate(lines, 1)
-    _check_head(next(numbered, (1, ""))[1])
+    _, head = next(numbered, (1, ""))
+    _check_head(head)
     saver.register_types(*types)
-    found: list[str] = []
-    stored = skipped = 0
-    thread: _Incoming | None = None
+    imported: list[str] = []
+    stored = 0
+    skipped = 0
+    thread: _ThreadImporter | None = None
     for number, line in numbered:
-        data = _parsed(line, number)
+        data = _parse_line(line, number)
         if thread is None:
             if not isinstance(data.get("thread"), str):
-                raise CheckpointFormatError("the file", f"line {number}: a thread is expected here")
-            thread = _Incoming(saver, rename(data["thread"]), JsonValueCodec(types))
+                raise _format_error(f"line {number}: expected a thread")
+            thread = _ThreadImporter(saver, rename(data["thread"]), JsonValueCodec(types))
         elif "end" in data:
             thread.finish(data["end"], number)
-            found.append(thread.thread_id)
-            stored, skipped = stored + thread.stored, skipped + thread.skipped
-            progress(len(found), 0, thread.thread_id)
+            imported.append(thread.thread_id)
+            stored += thread.stored
+            skipped += thread.skipped
+            progress(len(imported), 0, thread.thread_id)
             thread = None
         else:
-            thread.take(data, line, number)
+            thread.import_line(data, line, number)
     if thread is not None:
-        raise CheckpointFormatError("the file", f"it is cut short within thread {thread.thread_id!r}")
-    return Imported(found, stored, skipped)
+        raise _format_error(f"it is cut short within thread {thread.thread_id!r}")
+    return Imported(imported, stored, skipped)
+
+
+def _format_error(reason: str) -> CheckpointFormatError:
+    return CheckpointFormatError("the file", reason)
 
 
 def _check_head(line: str) -> None:
-    head = _parsed(line, 1)
+    head = _parse_line(line, 1)
     if head.get("graphkit") != "threads":
-        raise CheckpointFormatError("the file", "this is no export of graphkit's")
+        raise _format_error("it is not an export of graphkit")
     version = head.get("format")
     if type(version) is not int:
-        raise CheckpointFormatError("the file", "line 1 names no format")
+        raise _format_error("line 1 has no format number")
     if version > FORMAT:
-        raise CheckpointFormatError("the file", f"it is of format {version}, this graphkit reads up to {FORMAT}")
+        raise _format_error(f"it has format {version}; this graphkit reads up to {FORMAT}")
 
 
-def _parsed(line: str, number: int) -> dict[str, Any]:
+def _parse_line(line: str, number: int) -> dict[str, Any]:
     try:
-        data = json.loads(line, parse_constant=_refuse)
+        data = json.loads(line, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise CheckpointFormatError("the file", f"line {number} is no JSON: {error}") from error
+        raise _format_error(f"line {number} is not JSON: {error}") from error
     if not isinstance(data, dict):
-        raise CheckpointFormatError("the file", f"line {number} is no object")
+        raise _format_error(f"line {number} is not an object")
     return data
 
 
-def _text(value: Any) -> str:
+def _refuse_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _require_text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not a string")
     return value
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is none of JSON's")
+def _require_text_or_none(value: Any) -> str | None:
+    return None if value is None else _require_text(value)
+
+
+class _ImportedCheckpoint(NamedTuple):
+    """A line of the file: a checkpoint with its pending writes and its tags."""
+
+    namespace: str
+    checkpoint: Checkpoint
+    writes: Mapping[str, Any]
+    tags: Sequence[str]
 
 
 @final
-class _Incoming:
-    """One thread on its way in."""
+class _ThreadImporter:
+    """Stores the lines of one thread."""
 
     def __init__(self, saver: BaseCheckpointSaver, thread_id: str, values: JsonValueCodec) -> None:
-        self.saver, self.thread_id, self._values = saver, thread_id, values
-        self.stored = self.skipped = 0
+        self.thread_id = thread_id
+        self.stored = 0
+        self.skipped = 0
+        self._saver = saver
+        self._values = values
         self._digest = blake2b(digest_size=16)
         self._states: dict[str, dict[str, Any]] = {}
-        self._versions = list(saver.versions_by_thread_id(thread_id)) if isinstance(saver, HasVersions) else []
-        self._released = 0
-        """The last version that the lines had."""
-        self._there: dict[str, list[str]] = {}
-        """What the history held when its turn came, by namespace, oldest first."""
+        """The state after the last line, by namespace."""
+        self._unmatched: dict[str, list[str]] = {}
+        """The checkpoints that were stored before this import and that no line has matched yet.
 
-    def take(self, data: dict[str, Any], line: str, number: int) -> None:
-        """Store what a line says, unless it is there."""
+        By namespace; oldest first.
+        """
+        self._stored_versions: list[int] = []
+        """The versions that were stored before this import."""
+        if isinstance(saver, HasVersions):
+            self._stored_versions = list(saver.versions_by_thread_id(thread_id))
+        self._has_versions = False
+        """Whether the file has a version of this thread."""
+
+    def import_line(self, data: dict[str, Any], line: str, number: int) -> None:
+        """Store the content of a line, unless it is stored already."""
         self._digest.update(f"{line.rstrip()}\n".encode())
         try:
             if "release" in data:
                 self._release(data["release"])
                 return
-            checkpoint, namespace = self._checkpoint(data)
-            writes = {key: self._values.back(value) for key, value in data.get("writes", {}).items()}
-            tags = [_text(tag) for tag in data.get("tags", ())]
+            record = self._parse(data)
         except CheckpointerError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise CheckpointFormatError("the file", f"line {number} makes no sense: {error}") from error
-        if "version" in data and not isinstance(self.saver, HasVersions):
-            kind = type(self.saver).__name__
-            raise CheckpointerConfigurationError(f"{kind} keeps no versions; export without them, or import elsewhere")
-        if data.get("version") in self._versions:
-            self.skipped += 1  # the reading back at the end compares it
+            raise _format_error(f"line {number} is malformed: {error}") from error
+        if "version" in data and not isinstance(self._saver, HasVersions):
+            raise CheckpointerConfigurationError(
+                f"{type(self._saver).__name__} keeps no versions; export without them, or import elsewhere"
+            )
+        if data.get("version") in self._stored_versions:
+            self.skipped += 1  # `finish` compares it
             return
-        self._put(checkpoint, RunnableConfig(self.thread_id, checkpoint_ns=namespace))
-        here = RunnableConfig(self.thread_id, checkpoint.id, namespace)
-        if writes:
-            self.saver.put_writes(here, writes)
-        if tags:
-            self.saver.add_tags(here, *tags)
+        self._put(record.checkpoint, RunnableConfig(self.thread_id, checkpoint_ns=record.namespace))
+        config = RunnableConfig(self.thread_id, record.checkpoint.id, record.namespace)
+        if record.writes:
+            self._saver.put_writes(config, record.writes)
+        if record.tags:
+            self._saver.add_tags(config, *record.tags)
 
-    def _checkpoint(self, data: dict[str, Any]) -> tuple[Checkpoint, str]:
-        namespace = _text(data["ns"])
-        state = self._states[namespace] = changed(self._values, self._states.get(namespace, {}), data["state"])
+    def _parse(self, data: dict[str, Any]) -> _ImportedCheckpoint:
+        namespace = _require_text(data["ns"])
+        state = apply_change(self._values, self._states.get(namespace, {}), data["state"])
+        self._states[namespace] = state
         checkpoint = Checkpoint(
-            id=_text(data["id"]),
-            node_id=_text(data["node"]),
-            next_node_id=None if data["next"] is None else _text(data["next"]),
-            parent_id=None if data["parent"] is None else _text(data["parent"]),
+            id=_require_text(data["id"]),
+            node_id=_require_text(data["node"]),
+            next_node_id=_require_text_or_none(data["next"]),
+            parent_id=_require_text_or_none(data["parent"]),
             created_at=datetime.fromisoformat(data["created"]),
-            metadata=self._values.back(data["metadata"]),
+            metadata=self._values.decode(data["metadata"]),
             state=state,
         )
-        return checkpoint, namespace
+        return _ImportedCheckpoint(
+            namespace=namespace,
+            checkpoint=checkpoint,
+            writes={key: self._values.decode(value) for key, value in data.get("writes", {}).items()},
+            tags=[_require_text(tag) for tag in data.get("tags", ())],
+        )
 
-    def _put(self, checkpoint: Checkpoint, at: RunnableConfig) -> None:
-        if at.checkpoint_ns not in self._there:
-            self._there[at.checkpoint_ns] = [info.id for info in reversed(self.saver.history(at))]
-        there = self._there[at.checkpoint_ns]
-        if not there:
-            self.saver.put(at, checkpoint)
+    def _put(self, checkpoint: Checkpoint, config: RunnableConfig) -> None:
+        namespace = config.checkpoint_ns
+        if namespace not in self._unmatched:
+            self._unmatched[namespace] = [info.id for info in reversed(self._saver.history(config))]
+        unmatched = self._unmatched[namespace]
+        if not unmatched:
+            self._saver.put(config, checkpoint)
             self.stored += 1
-        elif there.pop(0) == checkpoint.id:
+        elif unmatched.pop(0) == checkpoint.id:
             self.skipped += 1
         else:
             raise CheckpointConflictError(
-                self.thread_id, "it holds other checkpoints already; import it under another id"
+                self.thread_id, "it already holds other checkpoints; import it under another id"
             )
 
     def _release(self, version: Any) -> None:
         if type(version) is not int:
-            raise TypeError(f"{version!r} is no version")
-        if version not in self._versions:
-            self.saver.release(RunnableConfig(self.thread_id))
-        self._released = version
-        self._states, self._there = {}, {}
+            raise TypeError(f"{version!r} is not a version")
+        if version not in self._stored_versions:
+            self._saver.release(RunnableConfig(self.thread_id))
+        self._has_versions = True
+        self._states = {}
+        self._unmatched = {}
 
     def finish(self, digest: str, number: int) -> None:
-        """See that the lines were whole, and that what is stored now is what they said."""
+        """Check that the lines were complete, and that the stored thread equals them.
+
+        Raises:
+            CheckpointFormatError: lines are missing or were changed.
+            CheckpointConflictError: the stored thread differs from the file.
+        """
         if self._digest.hexdigest() != digest:
-            raise CheckpointFormatError(
-                "the file", f"line {number}: the lines of thread {self.thread_id!r} were changed"
-            )
-        *_, end = _thread_lines(self.saver, self.thread_id, self._values, versions=bool(self._released))
+            raise _format_error(f"line {number}: the lines of thread {self.thread_id!r} were changed")
+        exporter = _ThreadExporter(self._saver, self.thread_id, self._values)
+        *_, end = exporter.lines(versions=self._has_versions)
         if json.loads(end)["end"] != digest:
-            raise CheckpointConflictError(self.thread_id, "what is stored there now is not what the file says")
+            raise CheckpointConflictError(self.thread_id, "the stored thread differs from the file")

@@ -1,4 +1,4 @@
-"""What a file of threads has of a state: values as JSON that keeps every type, and what changed between two states."""
+"""Values as JSON that preserves every type, and what changed between two states, for a file of threads."""
 
 from __future__ import annotations
 
@@ -14,112 +14,151 @@ from graphkit._values.frozen import extend_frozen, freeze
 
 _PACKED: Final = "$packed"
 _INT_BITS: Final = 10_000
-"""Longer ones Python refuses to turn into digits and back."""
+"""Python refuses to convert longer ints to digits and back."""
 _LEVELS: Final = 100
-"""As deep as a reader of JSON surely goes, and people's eyes."""
-_SAYS: Final = (date, time, timedelta, complex, float)
-"""Types whose packed values are accompanied by their text, for people."""
+"""How deeply JSON may be nested, so that every reader of JSON can read it, and people too."""
+_WITH_TEXT: Final = (date, time, timedelta, complex, float)
+"""Types whose packed values have their text next to them, for people."""
 
 
 @final
 class JsonValueCodec:
-    """Values to what JSON can hold, and back."""
+    """Converts values to what JSON can hold, and back."""
 
     def __init__(self, types: Sequence[type]) -> None:
         self._codec = Codec(types)
 
-    def out(self, value: Any, path: str, levels: int = _LEVELS) -> Any:
-        """A value as JSON has it, or packed; packed also what stands deeper in it than so many levels.
+    def encode(self, value: Any, path: str, levels: int = _LEVELS) -> Any:
+        """Convert a value to JSON types; pack what JSON cannot hold exactly.
+
+        Args:
+            value: the value.
+            path: where in the state it is, for errors.
+            levels: how deeply the result may be nested; deeper values are packed.
 
         Raises:
-            CheckpointSerializationError: it is of a type that is not registered.
+            CheckpointSerializationError: a value has a type that is not registered.
         """
-        if _is_plain(value):
+        if _is_exact_in_json(value):
             return value
         if isinstance(value, list) and levels:
-            return [self.out(item, f"{path}[{index}]", levels - 1) for index, item in enumerate(value)]
-        if isinstance(value, dict) and levels and _PACKED not in value and all(type(key) is str for key in value):
-            return {key: self.out(item, f"{path}.{key}", levels - 1) for key, item in value.items()}
+            return [self.encode(item, f"{path}[{index}]", levels - 1) for index, item in enumerate(value)]
+        if isinstance(value, dict) and levels and _is_json_object(value):
+            return {key: self.encode(item, f"{path}.{key}", levels - 1) for key, item in value.items()}
         packed = {_PACKED: base64.b64encode(self._codec.pack(value, path)).decode()}
-        return {**packed, "text": str(value)} if isinstance(value, _SAYS) else packed
+        if isinstance(value, _WITH_TEXT):
+            packed["text"] = str(value)
+        return packed
 
-    def packed(self, value: Any, path: str) -> Packed:
-        """A value's bytes, to be compared.
-
-        Raises:
-            CheckpointSerializationError: it is of a type that is not registered.
-        """
+    def decode(self, value: Any) -> Any:
+        """Convert what `encode` returned back to the value."""
         if isinstance(value, list):
-            return Packed(self._codec.pack_items(value, path), len(value))
-        return Packed(self._codec.pack(value, path))
-
-    def back(self, value: Any) -> Any:
-        """What `out` was given."""
-        if isinstance(value, list):
-            return [self.back(item) for item in value]
+            return [self.decode(item) for item in value]
         if isinstance(value, dict):
             if _PACKED in value:
                 return self._codec.unpack(base64.b64decode(value[_PACKED], validate=True))
-            return {key: self.back(item) for key, item in value.items()}
+            return {key: self.decode(item) for key, item in value.items()}
         return value
 
+    def pack(self, value: Any, path: str) -> PackedValue:
+        """Pack a value, to compare it with another one.
 
-def _is_plain(value: Any) -> bool:
-    """Whether JSON has it exactly."""
-    kind = type(value)
-    if kind is float:
+        Raises:
+            CheckpointSerializationError: a value has a type that is not registered.
+        """
+        if isinstance(value, list):
+            return PackedValue(self._codec.pack_items(value, path), len(value))
+        return PackedValue(self._codec.pack(value, path))
+
+
+def _is_exact_in_json(value: Any) -> bool:
+    """Return whether JSON can hold a scalar exactly."""
+    cls = type(value)
+    if cls is float:
         return math.isfinite(value)
-    return value is None or kind in {bool, str} or (kind is int and value.bit_length() <= _INT_BITS)
+    if cls is int:
+        return value.bit_length() <= _INT_BITS  # type: ignore[no-any-return]
+    return value is None or cls in {bool, str}
 
 
-def line_of(data: Mapping[str, Any]) -> str:
-    """A line of the file."""
+def _is_json_object(value: dict[Any, Any]) -> bool:
+    return _PACKED not in value and all(type(key) is str for key in value)
+
+
+def format_line(data: Mapping[str, Any]) -> str:
+    """Format one line of the file."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False)
     try:
         text.encode()
-    except UnicodeEncodeError:  # a lone surrogate, which no file holds but as an escape
+    except UnicodeEncodeError:  # a lone surrogate, which a UTF-8 file can hold only as an escape
         text = json.dumps(data, allow_nan=False)
     return text + "\n"
 
 
-class Packed(NamedTuple):
-    """A value's bytes, which tell apart what == does not: 1, 1.0 and True; 0.0 and -0.0; dicts in another order."""
+class PackedValue(NamedTuple):
+    """The bytes of a value. They differ where == does not: 1, 1.0 and True; 0.0 and -0.0; the order of a dict."""
 
     data: bytes
     length: int | None = None
-    """Of a list, how many items `data` has; they stand there one after the other."""
+    """For a list, the number of items, whose bytes `data` holds one after the other; otherwise None."""
+
+    def length_of_prefix(self, old: PackedValue | None) -> int | None:
+        """Return the length of an old list if this list begins with its items; otherwise None."""
+        if old is None or old.length is None or self.length is None:
+            return None
+        return old.length if self.data.startswith(old.data) else None
 
 
-def change_between(
-    values: JsonValueCodec, before: Mapping[str, Packed], state: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Packed]]:
-    """What leads from one state to the next, as JSON: keys to set, lists to extend, keys to drop, a new order.
+def diff_states(
+    values: JsonValueCodec, before: Mapping[str, PackedValue], state: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, PackedValue]]:
+    """Return what changed from one state to the next as JSON types, and the packed next state.
 
-    Costs a packing of the state, which is C, and a walk over what changed. Also returns the state for the next change.
+    The change has up to four keys: `set` (key to value), `extend` (key to the items that were appended
+    to its list), `drop` (keys), and `order` (all keys, if the order is not the old one with new keys at
+    the end).
+
+    Cost: msgpack packs the whole state, in C; Python code handles only what changed.
     """
-    after = {key: values.packed(value, key) for key, value in state.items()}
-    change: dict[str, Any] = {"set": {}, "extend": {}}
+    after = {key: values.pack(value, key) for key, value in state.items()}
+    new_values: dict[str, Any] = {}
+    new_items: dict[str, Any] = {}
     for key, value in state.items():
-        old, new = before.get(key), after[key]
-        if old == new:
+        if before.get(key) == after[key]:
             continue
-        if old is not None and old.length is not None and new.length is not None and new.data.startswith(old.data):
-            change["extend"][key] = [values.out(item, key) for item in value[old.length :]]
+        prefix = after[key].length_of_prefix(before.get(key))
+        if prefix is None:
+            new_values[key] = values.encode(value, key)
         else:
-            change["set"][key] = values.out(value, key)
+            new_items[key] = [values.encode(item, key) for item in value[prefix:]]
+
+    change: dict[str, Any] = {}
+    if new_values:
+        change["set"] = new_values
+    if new_items:
+        change["extend"] = new_items
     if dropped := [key for key in before if key not in after]:
         change["drop"] = dropped
-    follows = [*(key for key in before if key in after), *(key for key in after if key not in before)]
-    if follows != list(after):
+    kept = [key for key in before if key in after]
+    added = [key for key in after if key not in before]
+    if [*kept, *added] != list(after):
         change["order"] = list(after)
-    return {name: part for name, part in change.items() if part}, after
+    return change, after
 
 
-def changed(values: JsonValueCodec, before: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """The state after a change, its values frozen. Costs what changed, and a copy of each list that grew."""
-    after = {key: value for key, value in before.items() if key not in change.get("drop", ())}
-    after.update((key, freeze(values.back(value))) for key, value in change.get("set", {}).items())
+def apply_change(values: JsonValueCodec, before: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state after a change, with frozen values.
+
+    Cost: what changed, and a copy of each list that grew.
+    """
+    dropped = change.get("drop", ())
+    after = {key: value for key, value in before.items() if key not in dropped}
+    for key, value in change.get("set", {}).items():
+        after[key] = freeze(values.decode(value))
     for key, items in change.get("extend", {}).items():
-        after[key] = extend_frozen(after[key], map(values.back, items))
-        after[key].base = None  # it has entered a state, and must not keep the one before alive
-    return {key: after[key] for key in change["order"]} if "order" in change else after
+        grown = extend_frozen(after[key], map(values.decode, items))
+        grown.base = None  # it enters a state, and must not keep the list before it alive
+        after[key] = grown
+    if "order" not in change:
+        return after
+    return {key: after[key] for key in change["order"]}

@@ -214,10 +214,10 @@ def test_what_is_there_is_not_overwritten(source):
     assert [info.id[-2:] for info in other.history(RunnableConfig("t"))] == ["99"]
     import_threads(longer, lines, types=TYPES)
     longer.put(RunnableConfig("t"), checkpoint(99, "z", END, {}))
-    with pytest.raises(CheckpointConflictError, match="not what the file says"):
+    with pytest.raises(CheckpointConflictError, match="differs from the file"):
         import_threads(longer, lines, types=TYPES)
     altered.put(RunnableConfig("t"), checkpoint(1, START, "a", {"n": "another"}))
-    with pytest.raises(CheckpointConflictError, match="not what the file says"):
+    with pytest.raises(CheckpointConflictError, match="differs from the file"):
         import_threads(altered, lines, types=TYPES)
 
 
@@ -226,7 +226,7 @@ def test_what_the_saver_loses_is_noticed(source):
         def add_tags(self, config, *tags):
             pass
 
-    with pytest.raises(CheckpointConflictError, match="not what the file says"):
+    with pytest.raises(CheckpointConflictError, match="differs from the file"):
         import_threads(Lossy(), export_threads(source, types=TYPES), types=TYPES)
 
 
@@ -242,14 +242,14 @@ def test_types_must_be_known(source):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda _: [], "line 1 is no JSON"),
-        (lambda _: ["{}"], "no export of graphkit's"),
+        (lambda _: [], "line 1 is not JSON"),
+        (lambda _: ["{}"], "not an export of graphkit"),
         (lambda _: ['{"graphkit": "threads", "format": 2}'], "reads up to 1"),
-        (lambda lines: [lines[0], *lines[2:]], "line 2: a thread is expected"),
-        (lambda lines: [*lines[:3], "nonsense", *lines[3:]], "line 4 is no JSON"),
-        (lambda lines: [*lines[:3], "[" * 100_000, *lines[3:]], "line 4 is no JSON"),
-        (lambda lines: [*lines[:3], "[1]", *lines[3:]], "line 4 is no object"),
-        (lambda lines: [*lines[:2], '{"ns": ""}', *lines[3:]], "line 3 makes no sense"),
+        (lambda lines: [lines[0], *lines[2:]], "line 2: expected a thread"),
+        (lambda lines: [*lines[:3], "nonsense", *lines[3:]], "line 4 is not JSON"),
+        (lambda lines: [*lines[:3], "[" * 100_000, *lines[3:]], "line 4 is not JSON"),
+        (lambda lines: [*lines[:3], "[1]", *lines[3:]], "line 4 is not an object"),
+        (lambda lines: [*lines[:2], '{"ns": ""}', *lines[3:]], "line 3 is malformed"),
         (lambda lines: [*lines[:3], *lines[4:]], "were changed"),
         (lambda lines: [line.replace('"one"', '"two"') for line in lines], "were changed"),
     ],
@@ -307,7 +307,7 @@ def jsonable(value):
 def test_what_python_alone_takes_for_json_is_refused(source, constant):
     lines = list(export_threads(source, types=TYPES))
     lines[2] = lines[2].replace('"next": ', f'"next": {constant}, "was": ')
-    with pytest.raises(CheckpointFormatError, match=f"line 3 is no JSON: {constant}"):
+    with pytest.raises(CheckpointFormatError, match=f"line 3 is not JSON: {constant}"):
         import_threads(MemorySaver(), lines, types=TYPES)
 
 
@@ -375,7 +375,7 @@ def test_logs_do_not_overwrite(tmp_path, source):
     target = FileSystemSaver(tmp_path / "b", fsync="never")
     target.put(RunnableConfig("t"), checkpoint(1, START, "a", {}))
     before = logs_of(tmp_path / "b")
-    with pytest.raises(CheckpointConflictError, match="holds something else"):
+    with pytest.raises(CheckpointConflictError, match="holds other data"):
         import_logs(target, export_logs(source))
     assert logs_of(tmp_path / "b") == before
 
@@ -390,15 +390,15 @@ def test_damage_comes_along_and_is_told(tmp_path, source):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"graphkit": "logs"', '"graphkit": "threads"', "no export of logs"),
+        ('"graphkit": "logs"', '"graphkit": "threads"', "not an export of logs"),
         ('"format": 1', '"format": 2', "reads up to 1"),
         ('"thread": "t"', '"thread": "u"', "is not the directory of thread 'u'"),
-        ('"directory": "t-', '"directory": "../t-', "a thread is expected"),
-        ('"file": "log"', '"file": "../../log"', "a log is expected"),
-        ('"file": "log"', '"file": "run.lock"', "a log is expected"),
+        ('"directory": "t-', '"directory": "../t-', "expected a thread"),
+        ('"file": "log"', '"file": "../../log"', "expected a log"),
+        ('"file": "log"', '"file": "run.lock"', "expected a log"),
         ('"data": "', '"data": "AAAA', "were changed"),
-        ('{"digest"', 'nonsense {"digest"', "no JSON"),
-        ('{"file": "log"}', "[]", "no object"),
+        ('{"digest"', 'nonsense {"digest"', "not JSON"),
+        ('{"file": "log"}', "[]", "not an object"),
     ],
 )
 def test_logs_from_strangers_get_nowhere(tmp_path, source, old, new, message):

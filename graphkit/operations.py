@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import Any, Final, final
 
 from graphkit._engine.cursor import CONTINUED_EXECUTION, RESUMED_AT, WRITES_TAKEN_FROM
-from graphkit._engine.update_codec import pack_marked
+from graphkit._engine.update_codec import pack_if_marked
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import ConfigLike, RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
@@ -255,7 +255,7 @@ def _freeze_update(name: str, values: Any) -> Any:
     if not isinstance(values, Mapping):
         raise CheckpointSerializationError(name, type(values).__name__, "an update is a mapping of keys to values")
     try:
-        return freeze(dict(pack_marked(values)))
+        return freeze(dict(pack_if_marked(values)))
     except ValueError as error:
         raise CheckpointSerializationError(name, type(values).__name__, str(error)) from error
 

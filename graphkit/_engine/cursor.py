@@ -1,4 +1,7 @@
-"""Walk: what a run, a branch and an update of a state share: where they stand, merging, and taking an edge."""
+"""GraphCursor: where a run, a branch or an update stands in a graph, and how it moves on.
+
+It merges updates, takes edges, and opens stored checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +27,33 @@ from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecu
 Steps = Generator[Request, Any, None]
 EMPTY: Final = FrozenDict()
 WRITES_TAKEN_FROM: Final = "keeps"
-"""In the metadata of an update: the id of the checkpoint whose record it took over."""
+"""In the metadata of an update: the id of the checkpoint whose pending writes it took over."""
 CONTINUED_EXECUTION: Final = "visit"
-"""In the metadata: the name of the visit that goes on here, where it did not begin at this very checkpoint."""
+"""In the metadata: the start of the node execution that continues after this checkpoint, if it began
+before this checkpoint was stored."""
 RESUMED_AT: Final = "resumed_at"
-"""In the metadata of the first checkpoint after a resume: when the run resumed. Its node ran from then on, and not
-since its parent was stored: between the two the run waited, had failed, or was not running at all."""
+"""In the metadata of the first checkpoint after a resume: when the run resumed. Its node ran from
+then on, and not since the parent was stored: in between the run waited, had failed, or was not
+running at all."""
 SCHEMA_VERSION: Final = "schema_version"
 """In the metadata: how many migrations the state has been through; absent for none."""
 MADE_BY: Final = "graphkit:made_by"
-"""In the metadata of a thread that is another engine's: its name."""
+"""In the metadata of a thread that another engine writes: the name of that engine."""
 PER_CHECKPOINT_KEYS: Final = frozenset(
-    {"step", "source", "graph", WRITES_TAKEN_FROM, CONTINUED_EXECUTION, RESUMED_AT, SCHEMA_VERSION}
+    {
+        "step",
+        "source",
+        "graph",
+        WRITES_TAKEN_FROM,
+        CONTINUED_EXECUTION,
+        RESUMED_AT,
+        SCHEMA_VERSION,
+    }
 )
-"""What the metadata of one checkpoint say about it alone; the rest belongs to the whole run."""
+"""The metadata keys that describe one checkpoint; the other keys belong to the whole run."""
 
-Post = Callable[..., None]
-"""Tells the observers; see `graphkit._plan.events.Outbox.post`."""
+PostEvent = Callable[..., None]
+"""Posts an event to the observers; see `graphkit._plan.events.Outbox.post`."""
 
 
 class GraphCursor:
@@ -55,51 +68,58 @@ class GraphCursor:
         self.saver = saver
         self.data = EMPTY
         self.changes: Changes | None = None
-        """Against the state of the latest stored checkpoint; None if there is none, or nothing is known."""
+        """What changed since the latest stored checkpoint; None if there is no checkpoint, or if
+        the difference is not known."""
         self.transient: frozenset[str] = program.topology.schema.transient
-        """The keys that nothing stores or shows: those of the schema, and of the graphs around this one."""
+        """The keys that are neither stored nor shown: those of the schema and of the outer graphs."""
         self.private: FrozenDict = EMPTY
-        """What nodes see under them."""
-        self.taps: list[Callable[[str, FrozenDict], None]] = []
-        """Told of every update that was merged, packed."""
-        self.post: Post | None = None
+        """The values of the transient keys."""
+        self.update_listeners: list[Callable[[str, FrozenDict], None]] = []
+        """Called with the node id and the packed update after each merge."""
+        self.post: PostEvent | None = None
         self.journal: Journal | None = None
 
     # Merging
 
-    def merge(self, node_id: str, update: Any, whose: str = "") -> None:
-        """Merge what a node or an edge returned; `whose` names it in an error, where the id alone does not."""
+    def merge(self, node_id: str, update: Any, source: str = "") -> None:
+        """Merge the update that a node or an edge returned.
+
+        Args:
+            node_id: the node.
+            update: a mapping, a pydantic model or None.
+            source: names what returned the update in an error; the node if empty.
+        """
         if update is None:
             return
         if not is_update(update):
-            raise self.failure(
+            raise self.make_error(
                 NodeExecutionError,
                 f"{node_id!r} returned {type(update).__name__}: return a mapping of updates, a Command or None",
                 node_id,
             )
         try:
             if self.transient:
-                update = self.without_private(update)
+                update = self.absorb_private(update)
             data, ops = self.schema.merge(self.data, update)
-            packed = pack(self.schema.normalize_update(update, data)) if self.taps else None
+            packed = pack(self.schema.normalize_update(update, data)) if self.update_listeners else None
         except Exception as error:
-            reason = f"the update of {whose or repr(node_id)} cannot be merged: {error}"
-            raise self.failure(NodeExecutionError, reason, node_id) from error
+            reason = f"the update of {source or repr(node_id)} cannot be merged: {error}"
+            raise self.make_error(NodeExecutionError, reason, node_id) from error
         if self.post is not None:
-            self.tell("state.merge", "verbose", node_id, keys=list(ops))
-        self.move_to(data, ops)
+            self.post_event("state.merge", "verbose", node_id, keys=list(ops))
+        self.set_data(data, ops)
         if packed is not None:
-            for tap in self.taps:
-                tap(node_id, packed)
+            for listener in self.update_listeners:
+                listener(node_id, packed)
 
-    def move_to(self, data: FrozenDict, ops: dict[str, int]) -> None:
-        """Take a new state, and note what it changed."""
+    def set_data(self, data: FrozenDict, ops: dict[str, int]) -> None:
+        """Set the state, and add `ops` to what changed."""
         self.data = data
         if self.changes is not None and ops:
             self.changes = self.changes.compose(ops)
 
-    def without_private(self, update: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Take the transient keys out of an update, into what lives in memory only."""
+    def absorb_private(self, update: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Merge the transient keys of an update into `private`; return the update without them."""
         if not self.transient:
             return update
         update = self.schema.to_mapping(update)
@@ -111,76 +131,84 @@ class GraphCursor:
 
     # Edges
 
-    def follow(self, source: str) -> Generator[Request, Any, str]:
-        """Take the outgoing edge of a node; returns the next node's id."""
+    def follow_edge(self, source: str) -> Generator[Request, Any, str]:
+        """Take the outgoing edge of a node; return the id of the next node."""
         edge = self.topology.edges.get(source)
         if edge.__class__ is str:
             return edge
         if edge is None:
-            raise self._has_no_edge(source)
-        return (yield from self._decide(source, edge))  # type: ignore[arg-type]
+            raise self._no_edge_error(source)
+        return (yield from self._evaluate_edge(source, edge))  # type: ignore[arg-type]
 
-    def _has_no_edge(self, source: str) -> GraphRunnerError:
+    def _no_edge_error(self, source: str) -> GraphRunnerError:
         reason = f"{source!r} has no outgoing edge, and returned no Command with a goto; add_edge({source!r}, ...)"
-        return self.failure(GraphRunnerError, reason, source)
+        return self.make_error(GraphRunnerError, reason, source)
 
-    def _decide(self, source: str, edge: Condition) -> Generator[Request, Any, str]:
+    def _evaluate_edge(self, source: str, edge: Condition) -> Generator[Request, Any, str]:
         for hook in edge.before_hooks:
-            self.merge(source, (yield from self._ask_edge(source, hook, source, self.state(), self.config)))
-        result = yield from self._ask_edge(source, edge.call, self.state(), self.config)
+            update = yield from self._call_edge(source, hook, source, self.state(), self.config)
+            self.merge(source, update)
+        result = yield from self._call_edge(source, edge.call, self.state(), self.config)
         for hook in edge.after_hooks:
-            result = yield from self._ask_edge(source, hook, source, self.state(), self.config, result)
+            arguments = (source, self.state(), self.config, result)
+            result = yield from self._call_edge(source, hook, *arguments)
         if isinstance(result, Command):
             self.merge(source, result.update)
             result = result.goto
-        target = result if edge.mappings is None else self._mapped(source, edge.mappings, result)
-        found = None
+        return self._resolve_result(source, edge, result)
+
+    def _call_edge(self, source: str, call: Call, *arguments: Any) -> Generator[Request, Any, Any]:
+        return (yield from self.call_user(source, f"the edge of {source!r} failed", call, *arguments))
+
+    def _resolve_result(self, source: str, edge: Condition, result: Any) -> str:
+        """Find the node that the result of a condition leads to."""
+        target = result
+        if edge.mappings is not None:
+            target = self._look_up_result(source, edge.mappings, result)
+        next_node_id = None
         if isinstance(target, str):
-            found = self.topology.resolve_target(target, source)
-        elif _is_several(target):
-            raise self._several(f"the edge of {source!r} leads", target, source)
+            next_node_id = self.topology.resolve_target(target, source)
+        elif _is_collection(target):
+            raise self._several_targets_error(f"the edge of {source!r} leads", target, source)
         if self.post is not None:
-            self.tell("edge.evaluate", "verbose", source, result=repr(result), target=found)
-        if found is None:
-            raise self.failure(
-                GraphRunnerError,
-                f"the edge of {source!r} leads to {target!r}, which is not a node of the graph",
-                source,
-            )
-        return found
+            self.post_event("edge.evaluate", "verbose", source, result=repr(result), target=next_node_id)
+        if next_node_id is None:
+            reason = f"the edge of {source!r} leads to {target!r}, which is not a node of the graph"
+            raise self.make_error(GraphRunnerError, reason, source)
+        return next_node_id
 
-    def _ask_edge(self, source: str, call: Call, *arguments: Any) -> Generator[Request, Any, Any]:
-        return (yield from self.ask(source, f"the edge of {source!r} failed", call, *arguments))
-
-    def ask(self, node_id: str, sorry: str, call: Call, *arguments: Any) -> Generator[Request, Any, Any]:
-        """Call what belongs to a node or an edge, and is no action; `sorry` says what it means if that fails."""
-        try:
-            return (yield Ask(call, *arguments))
-        except (Exception, GraphInterrupt) as error:  # only nodes can wait for a human
-            raise self.failure(NodeExecutionError, f"{sorry}: {told(error)}", node_id) from error
-
-    def _mapped(self, source: str, mappings: Mapping[Any, str], key: Any) -> str:
+    def _look_up_result(self, source: str, mappings: Mapping[Any, str], key: Any) -> str:
         try:
             return mappings[key]
         except (KeyError, TypeError):
-            if _is_several(key):
-                raise self._several(f"the edge of {source!r} leads", key, source) from None
+            if _is_collection(key):
+                raise self._several_targets_error(f"the edge of {source!r} leads", key, source) from None
             known = ", ".join(map(repr, mappings))
             reason = f"the edge of {source!r} gave {key!r}, which its mappings do not have (they have {known})"
-            raise self.failure(GraphRunnerError, reason, source) from None
+            raise self.make_error(GraphRunnerError, reason, source) from None
 
-    def checked(self, node_id: str, goto: str) -> str:
-        """Where a node's Command goes."""
+    def call_user(
+        self, node_id: str, failure_message: str, call: Call, *arguments: Any
+    ) -> Generator[Request, Any, Any]:
+        """Call a hook, a condition or another function of a node or an edge that is no action."""
+        try:
+            return (yield Ask(call, *arguments))
+        except (Exception, GraphInterrupt) as error:  # only actions can interrupt the run
+            reason = f"{failure_message}: {describe_error(error)}"
+            raise self.make_error(NodeExecutionError, reason, node_id) from error
+
+    def resolve_goto(self, node_id: str, goto: str) -> str:
+        """Return the node that the Command of a node goes to."""
         if not isinstance(goto, str):
-            raise self._several(f"the Command of {node_id!r} goes", goto, node_id)
+            raise self._several_targets_error(f"the Command of {node_id!r} goes", goto, node_id)
         target = self.topology.resolve_target(goto, node_id)
         if target is None:
             reason = f"the Command of {node_id!r} goes to {goto!r}, which is not a node of the graph"
-            raise self.failure(GraphRunnerError, reason, node_id)
+            raise self.make_error(GraphRunnerError, reason, node_id)
         node = self.topology.nodes.get(node_id)
-        if node is not None and node.destinations and target not in self._declared_by(node):
+        if node is not None and node.destinations and target not in self._allowed_targets(node):
             known = ", ".join(map(repr, node.destinations))
-            raise self.failure(
+            raise self.make_error(
                 GraphRunnerError,
                 f"the Command of {node_id!r} goes to {goto!r}, which is not among its destinations ({known}); "
                 f"name it in add_node({node_id!r}, ..., destinations=[...])",
@@ -188,118 +216,158 @@ class GraphCursor:
             )
         return target
 
-    def _several(self, what: str, targets: Any, source: str) -> GraphRunnerError:
-        """The error of a goto that is not one node id."""
+    def _several_targets_error(self, what: str, targets: Any, source: str) -> GraphRunnerError:
+        """Make the error of a goto that is not one node id."""
         reason = (
-            f"{what} to {targets!r}: that is one node id. To run several nodes at the same time, add several plain "
-            f"edges (a fork), or a map node"
+            f"{what} to {targets!r}, but a goto is one node id. "
+            f"To run several nodes at the same time, add several plain edges (a fork), or a map node"
         )
-        return self.failure(GraphRunnerError, reason, source)
+        return self.make_error(GraphRunnerError, reason, source)
 
-    def _declared_by(self, node: Node) -> Collection[str]:
-        """Where a node that declares destinations may go: there, and where its edges lead."""
+    def _allowed_targets(self, node: Node) -> Collection[str]:
+        """Return where the Commands of a node with destinations may go: there, or along its edges."""
         edge = self.topology.edges.get(node.id)
         if isinstance(edge, Condition):
-            return (*node.destinations, *(edge.mappings or {}).values())
-        fork = self.topology.forks.get(edge or "")
+            mapped = {} if edge.mappings is None else edge.mappings
+            return (*node.destinations, *mapped.values())
+        if not edge:
+            return node.destinations
+        fork = self.topology.forks.get(edge)
         heads = () if fork is None else fork.heads
-        return (*node.destinations, edge, *heads) if edge else node.destinations
+        return (*node.destinations, edge, *heads)
 
     # What callers and nodes see
 
     def state(self) -> AgentState:
-        """The state as nodes see it, the transient keys included."""
-        return self.schema.state_factory(FrozenDict({**self.data, **self.private}) if self.private else self.data)
+        """Return the state as nodes see it, with the transient keys."""
+        data = self.data
+        if self.private:
+            data = FrozenDict({**data, **self.private})
+        return self.schema.state_factory(data)
 
-    def failure(self, kind: type[GraphRunnerError], reason: str, node_id: str | None = None) -> GraphRunnerError:
-        """An error of this run."""
+    def make_error(self, kind: type[GraphRunnerError], reason: str, node_id: str | None = None) -> GraphRunnerError:
+        """Make an error that describes this run: its thread, state and path."""
         thread_id = self.config.thread_id if self.saver is None else self.config.thread
         state: Any = private_copy(self.data)  # the saver may hold the objects in it
-        return kind(reason, node_id=node_id, thread_id=thread_id, state=state, path=self.path(), config=self.config)
+        return kind(
+            reason,
+            node_id=node_id,
+            thread_id=thread_id,
+            state=state,
+            path=self.path(),
+            config=self.config,
+        )
 
     def path(self) -> list[str]:
-        """The nodes that were finished."""
+        """Return the nodes that have finished."""
         return []
 
     def attach(
         self,
-        held: frozenset[object],
+        held_locks: frozenset[object],
         perform: Callable[[Generator[Request, Any, Any]], None],
         clock: Callable[[], float],
     ) -> None:
-        """Take what a driver has for those that run nodes: the locks it holds, its hands, and its clock in seconds."""
+        """Accept what a driver provides to a run: its locks, its hands, its clock.
 
-    def tell(self, type: str, level: str, node_id: str | None, **data: Any) -> None:
-        """Tell the observers, if there are any; asked for where it matters, so that a run without them pays nothing."""
+        Args:
+            held_locks: the keys of the run locks that the driver and the outer runs hold.
+            perform: answers the requests of a generator at once, on the calling thread.
+            clock: returns a time in seconds.
+        """
+
+    def post_event(self, type: str, level: str, node_id: str | None, **data: Any) -> None:
+        """Post an event to the observers, if there are any.
+
+        Hot code checks `post` before it calls this, so that a run without observers pays nothing.
+        """
         if self.post is not None:
-            self.post(type, level, thread_id=self.config.thread, node_id=node_id, checkpoint_id=None, data=data)
+            self.post(
+                type,
+                level,
+                thread_id=self.config.thread,
+                node_id=node_id,
+                checkpoint_id=None,
+                data=data,
+            )
 
     # What is stored
 
     def move_to_checkpoint(self, base: Checkpoint) -> None:
-        """Stand where a stored checkpoint stands, in the shape that this version of the graph knows."""
-        other = base.metadata.get(MADE_BY)
-        if other is not None:
-            raise self.failure(
+        """Take over the state of a stored checkpoint, migrated to this version of the graph."""
+        other_engine = base.metadata.get(MADE_BY)
+        if other_engine is not None:
+            raise self.make_error(
                 GraphRunnerError,
-                f"thread {self.config.thread!r} belongs to {other}: run it there, or choose another thread_id here",
+                f"thread {self.config.thread!r} belongs to {other_engine}: run it there, "
+                f"or choose another thread_id here",
             )
-        self.data, self.changes = strip_subgraph_updates(base.state), Changes(base.state, {})
+        self.data = strip_subgraph_updates(base.state)
+        self.changes = Changes(base.state, {})
         version = base.metadata.get(SCHEMA_VERSION, 0)
         migrations = self.options.migrations
         if version > len(migrations):
-            raise self.failure(
+            raise self.make_error(
                 GraphRunnerError,
-                f"checkpoint {base.id!r} is of schema version {version}, and this graph knows {len(migrations)}: "
-                f"run the newer code, or give compile(migrations=...) what it had",
+                f"checkpoint {base.id!r} has schema version {version}, but this graph knows {len(migrations)}: "
+                f"run the newer code, or pass all migrations to compile(migrations=...)",
             )
         for migrate in migrations[version:]:
             try:
                 self.data = freeze(dict(migrate(dict(self.data))))
             except Exception as error:
-                reason = f"the migration of checkpoint {base.id!r} failed: {told(error)}"
-                raise self.failure(GraphRunnerError, reason) from error
+                reason = f"the migration of checkpoint {base.id!r} failed: {describe_error(error)}"
+                raise self.make_error(GraphRunnerError, reason) from error
             self.changes = None
 
     def load_writes(self, base: Checkpoint) -> Generator[Request, Any, dict[str, Any]]:
-        """What is recorded beside a checkpoint; also if the process died before an update had taken it over.
+        """Load the pending writes of a checkpoint.
 
-        Without what is malformed, which a run can neither use nor record again.
+        An update takes over the pending writes of its parent. If the process died before it had
+        done so, they are loaded from the parent. Malformed writes are left out: a run can neither
+        use them nor record them again.
         """
         assert self.saver is not None
-        recorded = dict((yield LoadWrites(self.saver, self.config.replace(checkpoint_id=base.id))))
-        kept = base.metadata.get(WRITES_TAKEN_FROM)
-        if not recorded and kept is not None:
-            recorded = dict((yield LoadWrites(self.saver, self.config.replace(checkpoint_id=kept))))
-        return dict(well_formed_writes(recorded, self.config.thread))
+        writes = dict((yield LoadWrites(self.saver, self.config.replace(checkpoint_id=base.id))))
+        taken_from = base.metadata.get(WRITES_TAKEN_FROM)
+        if not writes and taken_from is not None:
+            parent = self.config.replace(checkpoint_id=taken_from)
+            writes = dict((yield LoadWrites(self.saver, parent)))
+        return dict(well_formed_writes(writes, self.config.thread))
 
-    def carried(self, base: Checkpoint) -> dict[str, Any]:
-        """The metadata that a run's next checkpoints share with this one: its run_id, and the caller's keys."""
+    def inherited_metadata(self, base: Checkpoint) -> dict[str, Any]:
+        """Return the metadata that later checkpoints share with this one: run_id and caller's keys."""
         metadata = public_metadata(base.metadata)
         return {key: value for key, value in metadata.items() if key not in PER_CHECKPOINT_KEYS}
 
-    def stamp(self) -> dict[str, Any]:
-        """What every checkpoint says of the graph that made it."""
+    def graph_metadata(self) -> dict[str, Any]:
+        """Return the metadata that describe the graph which makes a checkpoint."""
+        metadata: dict[str, Any] = {"graph": self.topology.fingerprint}
         version = len(self.options.migrations)
-        return {"graph": self.topology.fingerprint, **({SCHEMA_VERSION: version} if version else {})}
+        if version:
+            metadata[SCHEMA_VERSION] = version
+        return metadata
 
 
 def checkpoint_not_found(config: RunnableConfig, hint: str = "") -> CheckpointNotFoundError:
-    """The error of a config that names a checkpoint which there is not, or a thread without any."""
-    wanted = config.checkpoint_id
-    return CheckpointNotFoundError(config.thread, "a checkpoint" if wanted is None else f"checkpoint {wanted!r}", hint)
+    """Make the error of a config that names a missing checkpoint, or a thread without any."""
+    checkpoint_id = config.checkpoint_id
+    what = "a checkpoint" if checkpoint_id is None else f"checkpoint {checkpoint_id!r}"
+    return CheckpointNotFoundError(config.thread, what, hint)
 
 
 def is_update(value: Any) -> bool:
-    """Whether it can be merged: a mapping, or a pydantic model."""
+    """Return whether a value can be merged: a mapping, or a pydantic model."""
     return value.__class__ is dict or isinstance(value, Mapping) or hasattr(value, "model_fields_set")
 
 
-def _is_several(target: Any) -> bool:
-    """Whether a condition named several places, as it may elsewhere."""
+def _is_collection(target: Any) -> bool:
+    """Return whether a condition returned several targets, as other libraries allow."""
     return isinstance(target, (list, tuple, set, frozenset))
 
 
-def told(error: BaseException) -> str:
-    """An error in one line."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+def describe_error(error: BaseException) -> str:
+    """Return the type and message of an error in one line."""
+    message = str(error)
+    name = type(error).__name__
+    return f"{name}: {message}" if message else name

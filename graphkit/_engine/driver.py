@@ -265,7 +265,7 @@ class Driver:
 
     def _tell(self, type: str, data: Mapping[str, Any]) -> None:
         level = max(EVENTS[type].level, Level.WARNING if "error" in data else Level.INFO)
-        self.walk.tell(type, level, None, **data)
+        self.walk.post_event(type, level, None, **data)
 
     # Asynchronous: the same, with awaits. What may block runs in a thread.
 
@@ -352,7 +352,7 @@ class Driver:
                 return await _aadvanced(task)
             return await self._to_its_end(_in_thread(advance, task))
         assert isinstance(task, RunNode)
-        token = CURRENT_NODE_CONTEXT.set(task.visit)
+        token = CURRENT_NODE_CONTEXT.set(task.context)
         try:
             if task.call.is_async:
                 result = task.call.run(task.argument, task.config)
@@ -485,7 +485,7 @@ def _arguments(request: Ask) -> tuple[Any, ...]:
 
 
 async def _aadvanced(task: Next) -> Any:
-    token = CURRENT_NODE_CONTEXT.set(task.visit)
+    token = CURRENT_NODE_CONTEXT.set(task.context)
     try:
         return await anext(task.generator)
     except StopAsyncIteration:

@@ -1,7 +1,7 @@
-"""What is recorded beside a checkpoint while a run stands there, under which keys, and what is made of it again.
+"""RunJournal: the pending writes of a run as its nodes see them, and the keys that only the engine reads.
 
-The keys of stops, answers, updates and finished tasks are in `graphkit._saver.writes`, for savers list them. Here are
-the others: results of `config.once`, and the failure that ended a run.
+The keys of interrupts, answers, updates and finished tasks are in `graphkit._saver.writes`, because
+savers list them. Here are the results of `config.once` and the record of a failure.
 """
 
 from __future__ import annotations
@@ -16,6 +16,11 @@ from graphkit._saver.writes import ANSWER, interrupts_in
 from graphkit._values.frozen import freeze
 from graphkit.errors import GraphRunnerError
 
+ONCE: Final = "once:"
+"""Prefix: `once:<key of the node execution>:<key>` -> the result of a side effect."""
+_MAX_MESSAGE: Final = 2000
+"""How many characters of an error message are recorded."""
+
 
 class _Run(Protocol):
     """What a journal needs of its run."""
@@ -25,53 +30,62 @@ class _Run(Protocol):
 
     def idempotency_key(self, key: str, node_id: str) -> str: ...
     def record(self, writes: Mapping[str, Any]) -> Any: ...
-    def tell(self, type: str, level: str, node_id: str | None, **data: Any) -> None: ...
-
-
-ONCE: Final = "once:"
-"""Prefix: `once:<key of the visit>:<key>` -> the result of a side effect."""
+    def post_event(self, type: str, level: str, node_id: str | None, **data: Any) -> None: ...
 
 
 @final
 class RunJournal:
-    """The journal of a run's visits; see `graphkit._records.context.Journal`."""
+    """The journal of a run; see `graphkit._records.context.Journal`."""
 
     __slots__ = ("run",)
 
     def __init__(self, run: _Run) -> None:
         self.run = run
 
-    def idempotency_key(self, visit: NodeContext) -> str:
-        """Names a visit: the same again when it is repeated after a crash, and no other's."""
-        return self.run.idempotency_key(visit.key, visit.node_id)
+    def idempotency_key(self, context: NodeContext) -> str:
+        """Return the unique name of a node execution; it is the same after a crash."""
+        return self.run.idempotency_key(context.key, context.node_id)
 
-    def find_result(self, visit: NodeContext, key: str) -> tuple[bool, Any]:
-        """Whether `once` has a result under a key, and which."""
-        found = self.run.writes.get(f"{ONCE}{visit.key}:{key}", ABSENT)
-        return found is not ABSENT, found
+    def find_result(self, context: NodeContext, key: str) -> tuple[bool, Any]:
+        """Return whether `once` has recorded a result under a key, and the result."""
+        result = self.run.writes.get(f"{ONCE}{context.key}:{key}", ABSENT)
+        return result is not ABSENT, result
 
-    def record_result(self, visit: NodeContext, key: str, value: Any) -> Any:
-        """Record a result at once, from whatever thread the node runs on."""
+    def record_result(self, context: NodeContext, key: str, value: Any) -> Any:
+        """Record a result at once, on the thread that the node runs on."""
         try:
             frozen = freeze(value)
         except ValueError as error:
-            raise GraphRunnerError(f"the result of once({key!r}) cannot be kept: {error}") from error
-        self.run.perform(self.run.record({f"{ONCE}{visit.key}:{key}": frozen}))
+            raise GraphRunnerError(f"the result of once({key!r}) cannot be stored: {error}") from error
+        self.run.perform(self.run.record({f"{ONCE}{context.key}:{key}": frozen}))
         return frozen
 
-    def post_event(self, visit: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
-        """Tell the observers of the run."""
-        self.run.tell(type, level, visit.node_id or None, **data)
+    def post_event(self, context: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
+        """Post an event to the observers of the run."""
+        self.run.post_event(type, level, context.node_id or None, **data)
 
 
-def answers_of(writes: Mapping[str, Any], key: str) -> tuple[Any, ...]:
-    """The answers to the `interrupt()` calls of a visit, in the order of the calls, up to the first that waits."""
-    stops = interrupts_in(writes).items()
-    asked = [name for name, stop in stops if stop["when"] == "inside" and stop.get("key", "") == key]
-    found = [writes.get(ANSWER + name, ABSENT) for name in asked]
-    return tuple(found[: found.index(ABSENT)] if ABSENT in found else found)
+def find_answers(writes: Mapping[str, Any], key: str) -> tuple[Any, ...]:
+    """Return the answers to the `interrupt()` calls of a node execution.
+
+    They are in the order of the calls, and end before the first call that has no answer yet.
+    """
+    answers: list[Any] = []
+    for interrupt_id, interrupt in interrupts_in(writes).items():
+        if interrupt["when"] != "inside" or interrupt.get("key", "") != key:
+            continue
+        answer = writes.get(ANSWER + interrupt_id, ABSENT)
+        if answer is ABSENT:
+            break
+        answers.append(answer)
+    return tuple(answers)
 
 
-def failure_of(error: Exception, node_id: str | None) -> dict[str, Any]:
-    """What is recorded of the failure that ended a run."""
-    return {"node_id": node_id, "type": type(error).__name__, "message": str(error)[:2000], "at": datetime.now(UTC)}
+def failure_record(error: Exception, node_id: str | None) -> dict[str, Any]:
+    """Return what is recorded about the failure that ended a run."""
+    return {
+        "node_id": node_id,
+        "type": type(error).__name__,
+        "message": str(error)[:_MAX_MESSAGE],
+        "at": datetime.now(UTC),
+    }

@@ -1,197 +1,331 @@
-"""Strand: what visits one node after another: a run on its main line, and each branch of a fork.
+"""NodeRunner: executes one node after another, on the main line of a run or in a branch of a fork.
 
-A visit of a node: before-hooks -> the question of an InterruptableAction -> the action, chunk by chunk if it is a
-generator -> after-hooks -> merge. A fork, a map and an embedded graph are visits too, made of strands of their own.
+An execution of a node: before-hooks -> the question of an InterruptableAction -> the action, chunk
+by chunk if it is a generator -> after-hooks -> merge. Forks, maps and nested graphs consist of node
+runners or runs of their own: see `fork.py`, `map.py` and `subgraph.py`.
 
-A visit that has to wait for a human records the stop and raises Halt; the strand ends there, others go on.
+A node execution that has to wait for a human records the interrupt and raises Halt. Its node runner
+ends there; the node runners of other branches go on.
 
-Every visit has a key: where in the run it stands, below the checkpoint it began at. The main line's is "", the second
-node of branch `a` is `a.1`, the third item of a map `2`; one inside the other, as `a.1.b.0`. It is the same again when
-the visit is repeated, so what was recorded under it is found: finished tasks, answers, results of `once`.
+Every node execution has a key: its position in the run, relative to the checkpoint that it began at.
+The main line's key is "", that of the second node of branch `a` is `a.1`, and that of the third item
+of a map is `2`; nested positions are joined, as in `a.1.b.0`. The key is the same when the execution
+is repeated. What was recorded under it is found again: finished tasks, answers, results of `once`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Generator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from types import AsyncGeneratorType, GeneratorType
-from typing import Any, Final, final
+from typing import Any, Final, Protocol
 
 from graphkit._engine.concurrent import run_concurrently
-from graphkit._engine.cursor import GraphCursor, Steps, is_update, told
+from graphkit._engine.cursor import EMPTY, GraphCursor, PostEvent, Steps, describe_error
+from graphkit._engine.journal import RunJournal
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Close, Collected, Emit, Ended, Next, Request, RunNode
-from graphkit._engine.run_context import RunContext
-from graphkit._engine.update_codec import pack, unpack
 from graphkit._plan.topology import Call, Fork, Node
+from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import GraphInterrupt, NodeContext
-from graphkit._records.output import Command, InterruptionMetadata, NodeOutput, StreamingOutput
+from graphkit._records.output import (
+    Command,
+    GraphResume,
+    InterruptionMetadata,
+    NodeOutput,
+    StreamingOutput,
+    When,
+)
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.writes import ITEMS, TASK
 from graphkit._values.channels import Channel
-from graphkit._values.frozen import FrozenDict, freeze
+from graphkit._values.frozen import FrozenDict
 from graphkit.errors import CheckpointerError, GraphRunnerError, NodeExecutionError
 
 _GENERATORS: Final = frozenset({GeneratorType, AsyncGeneratorType, Collected})
-
-
-_ADVICE: Final = "Let GraphInterrupt pass: write `except Exception:`, not a bare `except:`, or raise it again"
+_INTERRUPT_ADVICE: Final = "Let GraphInterrupt pass: write `except Exception:`, not a bare `except:`, or raise it again"
 
 
 class Halt(BaseException):
-    """Raised in a strand that waits for a human, or was told to pause. What waits is recorded."""
+    """Raised where a run waits for a human or was asked to pause; the reason is recorded."""
+
+
+class RunContext(Protocol):
+    """A run, as its node runners see it: it counts, records and posts events for all of them.
+
+    `RunState` implements it, and describes its attributes.
+    """
+
+    config: RunnableConfig
+    saver: BaseCheckpointSaver | None
+    post: PostEvent | None
+    journal: RunJournal
+    base: Checkpoint | None
+    is_saved: bool
+    held_locks: frozenset[object]
+    writes: dict[str, Any]
+    finished_nodes: list[str]
+    nested_interrupts: list[InterruptionMetadata]
+    resumes_by_namespace: dict[str, GraphResume]
+
+    @property
+    def is_pausing(self) -> bool:
+        """Whether the run was asked to stop at the next node boundary."""
+        ...
+
+    def check_limit(self, node_id: str) -> None:
+        """Raise MaxIterationsError if no further node may be executed."""
+        ...
+
+    def count_execution(self, node_id: str) -> None:
+        """Count one more executed node."""
+        ...
+
+    def find_answers(self, key: str) -> tuple[Any, ...]:
+        """Return the answers to the `interrupt()` calls of a node execution."""
+        ...
+
+    def mark_unclean(self) -> None:
+        """Mark later checkpoints as not clean."""
+        ...
+
+    def execution_start(self) -> str:
+        """Identify the start of the node execution on the main line."""
+        ...
+
+    def ensure_stored(self) -> Steps:
+        """Make sure that pending writes can be recorded at the run's position."""
+        ...
+
+    def record(self, writes: Mapping[str, Any]) -> Steps:
+        """Record pending writes at the run's position."""
+        ...
+
+    def record_or_defer(self, writes: Mapping[str, Any]) -> Steps:
+        """Record pending writes; with `durability="exit"`, when the run stops."""
+        ...
+
+    def record_interrupt(
+        self,
+        node_id: str,
+        when: When,
+        key: str,
+        *,
+        payload: Any = None,
+        metadata: Mapping[str, Any] = EMPTY,
+    ) -> Steps:
+        """Record that the run waits for a human."""
+        ...
+
+    def execute_fork(self, runner: NodeRunner, fork: Fork, key: str) -> Steps:
+        """Run the branches of a fork."""
+        ...
+
+    def execute_map(self, runner: NodeRunner, node: Node, key: str) -> Steps:
+        """Run a node once for each item."""
+        ...
+
+    def execute_subgraph(self, runner: NodeRunner, node: Node, key: str) -> Steps:
+        """Run a nested graph."""
+        ...
+
+    def make_error(self, kind: type[GraphRunnerError], reason: str, node_id: str | None = None) -> GraphRunnerError:
+        """Make an error that describes the run."""
+        ...
+
+    def post_event(self, type: str, level: str, node_id: str | None, **data: Any) -> None:
+        """Post an event to the observers, if there are any."""
+        ...
+
+    def post_node_start(self, node_id: str, data: FrozenDict) -> None:
+        """Post that a node starts, with the state that it receives."""
+        ...
+
+    def post_node_complete(self, node_id: str, data: FrozenDict) -> None:
+        """Post that a node has finished, with the state after it."""
+        ...
+
+    def post_node_failed(self, node_id: str, error: BaseException) -> None:
+        """Post that a node has failed."""
+        ...
 
 
 class NodeRunner(GraphCursor):
-    """Visits nodes; `run` is the run it belongs to, which counts and records for it."""
+    """Executes nodes; `run` is the run that they belong to."""
 
     run: RunContext
 
     def __init__(self, program: Program, config: RunnableConfig, saver: BaseCheckpointSaver | None) -> None:
         super().__init__(program, config, saver)
         self.executor: Executor | None = None
-        """Where the nodes run that do not say; None: where the run is."""
-        self.dispatched: list[NodeOutput] = []
-        """What nodes handed out beside their updates; it goes out once these are stored."""
+        """Runs the nodes that have no executor of their own; None: they run where the run does."""
+        self.dispatched_outputs: list[NodeOutput] = []
+        """What nodes dispatched in addition to their updates; emitted once the updates are stored."""
 
-    # A visit
+    # A node execution
 
-    def visit(self, node: Node, key: str) -> Generator[Request, Any, str | None]:
-        """Visit a node and merge its update; returns where its Command goes, if it returned one with a goto."""
+    def execute(self, node: Node, key: str) -> Generator[Request, Any, str | None]:
+        """Execute a node and merge its update; return where its Command goes, if it has a goto."""
         run = self.run
         if node.before_hooks or node.interrupt_call is not None:
-            run.check_limit(node.id)  # else they would run for a node that cannot
-            yield from self._approach(node, key)
-        run.count(node.id)
+            run.check_limit(node.id)  # else they would run for a node that may not run
+            yield from self._prepare(node, key)
+        run.count_execution(node.id)
         if self.post is not None:
-            run.tell_start(node.id, self.data)
-        if node.action is None or node.items is not None:
-            update = yield from self._parts(node, key)
+            run.post_node_start(node.id, self.data)
+        update: Any = None
+        if node.graph is not None:
+            yield from run.execute_subgraph(self, node, key)
+        elif node.items is not None:
+            yield from run.execute_map(self, node, key)
         else:
-            state = self.state()  # the node's own: nobody else sees what it does to it
-            update = yield from self.act(node, state, key, self.executor)
+            state = self.state()  # this node's own copy, so that changing it has no effect elsewhere
+            update = yield from self.run_action(node, state, key, self.executor)
             if update is state:
                 update = None
         goto = None
         if update.__class__ is Command:
-            goto, update = update.goto, update.update
-        for hook in node.after_hooks:
-            update = yield from self._hooked(node.id, hook, node.id, self.state(), self.config, update)
-            if update.__class__ is Command:
-                goto, update = update.goto or goto, update.update
+            goto = update.goto
+            update = update.update
+        if node.after_hooks:
+            goto, update = yield from self._call_after_hooks(node, goto, update)
         if update is not None:
             self.merge(node.id, update)
         if self.post is not None:
-            run.tell_complete(node.id, self.data)
+            run.post_node_complete(node.id, self.data)
         return goto
 
-    def _approach(self, node: Node, key: str) -> Steps:
+    def _prepare(self, node: Node, key: str) -> Steps:
+        """Call the before-hooks of a node, and ask an InterruptableAction whether to stop."""
         for hook in node.before_hooks:
-            self.merge(node.id, (yield from self._hooked(node.id, hook, node.id, self.state(), self.config)))
+            arguments = (node.id, self.state(), self.config)
+            update = yield from self._call_hook(node.id, hook, *arguments)
+            self.merge(node.id, update)
         if node.interrupt_call is not None:
-            yield from self._question(node, node.interrupt_call, key)
+            yield from self._ask_action(node, node.interrupt_call, key)
 
-    def _parts(self, node: Node, key: str) -> Generator[Request, Any, Any]:
-        """A node that merges what it is made of itself: an after-hook gets None for its update."""
-        if node.graph is not None:
-            yield from self.run.embedded(self, node, key)
-        else:
-            yield from self._map(node, key)
+    def _call_after_hooks(
+        self, node: Node, goto: str | None, update: Any
+    ) -> Generator[Request, Any, tuple[str | None, Any]]:
+        """Call the after-hooks of a node; return the goto and the update that they leave."""
+        for hook in node.after_hooks:
+            arguments = (node.id, self.state(), self.config, update)
+            update = yield from self._call_hook(node.id, hook, *arguments)
+            if update.__class__ is Command:
+                goto = update.goto or goto
+                update = update.update
+        return goto, update
 
-    def act(
-        self, node: Node, argument: Any, key: str, executor: Executor | None, item: int | None = None
-    ) -> Generator[Request, Any, Any]:
-        """Run a node's action, on an executor unless it has its own; returns what it returned."""
-        run = self.run
-        assert node.action is not None
-        if node.executor is not None or node.action.is_async:  # what is asynchronous runs in the event loop
-            executor = node.executor
-        if executor is not None and not isinstance(executor, ThreadPoolExecutor):
-            yield from self._anchor()
-        visit = NodeContext(node.id, run.answers(key) if run.writes else (), run.held, key=key, journal=run.journal)
-        try:
-            result = yield RunNode(node.action, argument, self.config, visit, executor)
-            if result.__class__ in _GENERATORS:
-                result = yield from self._chunks(node, result, visit)
-        except GraphInterrupt as interrupt:
-            yield from run.record_stop(node.id, "inside", key, interrupt.payload)
-            yield from self.hand_out(self._outputs(node, visit))
-            raise Halt from None
-        except CheckpointerError:
-            raise  # of `once`, or of a graph that the node ran: it says what to do
-        except Exception as error:
-            if self.post is not None:
-                run.tell_failed(node.id, error)
-            raise self._failed(node, item, visit, error) from error
-        if visit.interrupt_calls or visit.attempt > 1 or visit.outputs:
-            self._finish(node, item, visit)
-        return result
+    def _call_hook(self, node_id: str, hook: Call, *arguments: Any) -> Generator[Request, Any, Any]:
+        failure_message = f"a hook of {node_id!r} failed"
+        return (yield from self.call_user(node_id, failure_message, hook, *arguments))
 
-    def _finish(self, node: Node, item: int | None, visit: NodeContext) -> None:
-        """Take in what a visit has left, once its action has returned."""
-        if visit.has_open_interrupt:
-            reason = f"{_named(node, item)} caught the GraphInterrupt of its interrupt(), and went on. {_ADVICE}"
-            raise self.failure(NodeExecutionError, reason, node.id)
-        if visit.attempt > 1:
-            self.run.spoil()
-        if visit.outputs:
-            self.dispatched += self._outputs(node, visit)
-
-    def _failed(self, node: Node, item: int | None, visit: NodeContext, error: Exception) -> GraphRunnerError:
-        reason = f"{_named(node, item)} failed: {told(error)}"
-        if visit.has_open_interrupt:
-            reason += f"; it was raised while interrupt() was stopping the node. {_ADVICE}"
-        return self.failure(NodeExecutionError, reason, node.id)
-
-    def _anchor(self) -> Steps:
-        """Store where the run stands: what another process records must find it."""
-        yield from self.run.settle()
-        if self.run.saver is not None and not self.run.is_saved:
-            yield from self.run.record({})
-
-    def _hooked(self, node_id: str, hook: Call, *arguments: Any) -> Generator[Request, Any, Any]:
-        return (yield from self.ask(node_id, f"a hook of {node_id!r} failed", hook, *arguments))
-
-    def _question(self, node: Node, question: Call, key: str) -> Steps:
-        """Put the question of an InterruptableAction: whether a human is to be waited for."""
-        sorry = f"interrupt() of node {node.id!r} failed"
-        answer = yield from self.ask(node.id, sorry, question, node.id, self.state(), self.config)
-        if answer is None:
+    def _ask_action(self, node: Node, interrupt: Call, key: str) -> Steps:
+        """Call the `interrupt` method of an InterruptableAction, and stop if it returns metadata."""
+        failure_message = f"interrupt() of node {node.id!r} failed"
+        arguments = (node.id, self.state(), self.config)
+        metadata = yield from self.call_user(node.id, failure_message, interrupt, *arguments)
+        if metadata is None:
             return
         payload = None
-        if isinstance(answer, InterruptionMetadata):
-            answer, payload = answer.metadata, answer.payload
-        if not isinstance(answer, Mapping):
-            returned = type(answer).__name__
+        if isinstance(metadata, InterruptionMetadata):
+            payload = metadata.payload
+            metadata = metadata.metadata
+        if not isinstance(metadata, Mapping):
+            returned = type(metadata).__name__
             reason = f"interrupt() of node {node.id!r} returned {returned}: return metadata, a mapping or None"
-            raise self.failure(NodeExecutionError, reason, node.id)
-        yield from self.run.record_stop(node.id, "action", key, payload, answer)
+            raise self.make_error(NodeExecutionError, reason, node.id)
+        yield from self.run.record_interrupt(node.id, "action", key, payload=payload, metadata=metadata)
         raise Halt
 
-    # What a node hands out while it runs
+    # Its action
 
-    def _chunks(self, node: Node, source: Any, visit: NodeContext) -> Generator[Request, Any, Any]:
-        """Hand out what a generator yields; its update is what it returns, or a Command that it yields last."""
-        update: Command | None = None
+    def run_action(
+        self, node: Node, argument: Any, key: str, executor: Executor | None, item: int | None = None
+    ) -> Generator[Request, Any, Any]:
+        """Run the action of a node; return what it returned.
+
+        Args:
+            node: the node.
+            argument: the state, or the item of a map.
+            key: the key of this node execution.
+            executor: runs the action, unless the node has an executor of its own or the action is
+                asynchronous.
+            item: the number of the item of a map.
+        """
+        run = self.run
+        assert node.action is not None
+        if node.executor is not None or node.action.is_async:
+            executor = node.executor
+        if executor is not None and not isinstance(executor, ThreadPoolExecutor):
+            yield from self._store_for_other_process()
+        answers = run.find_answers(key) if run.writes else ()
+        context = NodeContext(node.id, answers, run.held_locks, key=key, journal=run.journal)
+        try:
+            result = yield RunNode(node.action, argument, config=self.config, context=context, executor=executor)
+            if result.__class__ in _GENERATORS:
+                result = yield from self._emit_chunks(node, result, context)
+        except GraphInterrupt as interrupt:
+            yield from run.record_interrupt(node.id, "inside", key, payload=interrupt.payload)
+            yield from self.emit_all(self._dispatched_by(node, context))
+            raise Halt from None
+        except CheckpointerError:
+            raise  # raised by `once`, or by a graph that the node ran: it names the remedy itself
+        except Exception as error:
+            if self.post is not None:
+                run.post_node_failed(node.id, error)
+            raise self._action_error(node, item, context, error) from error
+        if context.interrupt_calls or context.attempt > 1 or context.outputs:
+            self._finish_action(node, item, context)
+        return result
+
+    def _store_for_other_process(self) -> Steps:
+        """Store the run's position: another process can record writes only at a checkpoint."""
+        run = self.run
+        yield from run.ensure_stored()
+        if run.saver is not None and not run.is_saved:
+            yield from run.record({})
+
+    def _finish_action(self, node: Node, item: int | None, context: NodeContext) -> None:
+        """Take over what the node context holds after the action has returned."""
+        if context.has_open_interrupt:
+            name = describe_node(node, item)
+            reason = f"{name} caught the GraphInterrupt of its interrupt(), and went on. {_INTERRUPT_ADVICE}"
+            raise self.make_error(NodeExecutionError, reason, node.id)
+        if context.attempt > 1:
+            self.run.mark_unclean()
+        if context.outputs:
+            self.dispatched_outputs += self._dispatched_by(node, context)
+
+    def _action_error(self, node: Node, item: int | None, context: NodeContext, error: Exception) -> GraphRunnerError:
+        reason = f"{describe_node(node, item)} failed: {describe_error(error)}"
+        if context.has_open_interrupt:
+            reason += f"; it was raised while interrupt() was stopping the node. {_INTERRUPT_ADVICE}"
+        return self.make_error(NodeExecutionError, reason, node.id)
+
+    # Outputs of a node while it runs
+
+    def _emit_chunks(self, node: Node, source: Any, context: NodeContext) -> Generator[Request, Any, Any]:
+        """Emit what a generator yields; return what it returned, or the Command that it yielded last."""
+        command: Command | None = None
         is_over = False
         try:
             while True:
-                if source.__class__ is Collected:
-                    chunk = source.chunks.pop(0) if source.chunks else Ended(source.value)
+                if source.__class__ is not Collected:
+                    chunk = yield Next(source, context)
+                elif source.chunks:
+                    chunk = source.chunks.pop(0)
                 else:
-                    chunk = yield Next(source, visit)
+                    chunk = Ended(source.value)
                 if chunk.__class__ is Ended:
                     is_over = True
-                    if update is not None and chunk.value is not None:
-                        raise TypeError("a generator yields its Command last, or returns its update")  # noqa: TRY301
-                    return update if chunk.value is None else chunk.value
-                if chunk.__class__ is Command and update is None:
-                    update = chunk
-                elif update is None:
-                    yield Emit(self._output(node, chunk))
+                    return _update_of_generator(command, chunk.value)
+                if command is not None:
+                    raise TypeError("a generator yields its Command last")  # noqa: TRY301 - closed below
+                if chunk.__class__ is Command:
+                    command = chunk
                 else:
-                    raise TypeError("a generator yields its Command last")  # noqa: TRY301 - it is to be closed below
+                    yield Emit(self._make_output(node, chunk))
         except GeneratorExit:
             raise
         except BaseException:
@@ -199,241 +333,76 @@ class NodeRunner(GraphCursor):
                 yield Close(source)
             raise
 
-    def _output(self, node: Node, chunk: Any) -> NodeOutput:
+    def _make_output(self, node: Node, chunk: Any) -> NodeOutput:
         if isinstance(chunk, NodeOutput):
             return chunk
         return StreamingOutput(chunk, node.id, self.schema.state_factory(self.data))
 
-    def _outputs(self, node: Node, visit: NodeContext) -> list[NodeOutput]:
-        return [self._output(node, output) for output in tuple(visit.outputs)]
+    def _dispatched_by(self, node: Node, context: NodeContext) -> list[NodeOutput]:
+        # A copy first, because a thread that the node has started may still append.
+        return [self._make_output(node, output) for output in tuple(context.outputs)]
 
-    def hand_out(self, outputs: list[NodeOutput]) -> Steps:
-        """Hand out, and forget, what was dispatched."""
+    def emit_all(self, outputs: list[NodeOutput]) -> Steps:
+        """Emit outputs, and remove each from the list."""
         while outputs:
             yield Emit(outputs.pop(0))
 
-    # A map
+    # What forks and maps share
 
-    def _map(self, node: Node, key: str) -> Steps:
-        items = yield from self._items(node, key)
-        below = f"{key}." if key else ""
-        results: list[FrozenDict | None] = [None] * len(items)
-        executor = self.executor_of(node.id)
-        strands = [self._item(node, item, f"{below}{n}", results, n, executor) for n, item in enumerate(items)]
-        yield from self._side_by_side(node.id, strands, node.max_concurrency)
-        if any(result is None for result in results):
-            raise Halt
-        updates = [(str(n), unpack(update)) for n, update in enumerate(results) if update is not None]
-        if self.post is not None:
-            self._tell_overwritten(node.id, updates)
-        for name, update in updates:
-            self.merge(node.id, update, f"item {name} of {node.id!r}")
+    def find_executor(self, name: str) -> Executor | None:
+        """Find the executor for the branches of a fork or the items of a map.
 
-    def _items(self, node: Node, key: str) -> Generator[Request, Any, Collection[Any]]:
-        """What is mapped over: decided once, and then recorded, so that a resume finds the same items."""
+        Args:
+            name: the source of the fork, or the map node.
+
+        Returns:
+            The executor; None: they run on threads of the run's own pool.
+        """
+        executor = self.config.executor
+        if isinstance(executor, Mapping):
+            executor = executor.get(name)
+        return executor or self.executor or self.options.executor
+
+    def run_parallel(self, node_id: str, parts: list[Steps], limit: int | None = None) -> Steps:
+        """Run the branches of a fork or the items of a map, at most `limit` at the same time."""
         run = self.run
-        if ITEMS + key in run.writes:
-            return run.writes[ITEMS + key]  # type: ignore[no-any-return]
-        assert node.items is not None
-        sorry = f"what {node.id!r} maps over cannot be listed"
-        found = yield from self.ask(node.id, sorry, node.items, self.state(), self.config)
-        try:
-            items: Collection[Any] = freeze([*found])
-        except (Exception, GraphInterrupt) as error:
-            raise self.failure(NodeExecutionError, f"{sorry}: {told(error)}", node.id) from error
-        yield from run.settle()
-        yield from run.note({ITEMS + key: items})
-        return items
-
-    def _item(
-        self,
-        node: Node,
-        item: Any,
-        key: str,
-        results: list[FrozenDict | None],
-        n: int,
-        executor: Executor | None,
-    ) -> Steps:
-        run = self.run
-        done = run.writes.get(TASK + key)
-        if done is None:
-            if run.pausing:
-                return
-            try:
-                result = yield from self.act(node, item, key, executor, n)
-            except Halt:
-                return
-            done = {"node": node.id, "update": self._update_of_item(node, result, n)}
-            yield from run.note({TASK + key: done})
-            if self.dispatched:
-                yield from self.hand_out(self.dispatched)
-        results[n] = done["update"]
         if self.post is not None:
-            run.tell("parallel.branch", "info", node.id, branch=key, nodes=1, index=n, total=len(results))
-
-    def _update_of_item(self, node: Node, result: Any, n: int) -> FrozenDict:
-        if result.__class__ is Command:
-            if result.goto is not None:
-                reason = f"{_named(node, n)} returned a Command that goes to {result.goto!r}: a map cannot go anywhere"
-                raise self.failure(GraphRunnerError, reason, node.id)
-            result = result.update
-        if result is not None and not is_update(result):
-            returned = type(result).__name__
-            reason = f"{_named(node, n)} returned {returned}: return a mapping of updates, or None"
-            raise self.failure(NodeExecutionError, reason, node.id)
-        try:
-            return pack(self.schema.to_mapping(self.without_private(result or {})))
-        except ValueError as error:
-            reason = f"the update of {_named(node, n)} cannot be kept: {error}"
-            raise self.failure(NodeExecutionError, reason, node.id) from error
-
-    # A fork
-
-    def fork(self, fork: Fork, key: str) -> Steps:
-        """Run the branches side by side, and merge what they changed, once, in the order of the edges."""
-        yield from self.run.settle()
-        below = f"{key}." if key else ""
-        branches = [Branch(self, fork, n, f"{below}{_part(head)}") for n, head in enumerate(fork.heads)]
-        yield from self._side_by_side(fork.id, [branch.steps() for branch in branches])
-        if any(branch.is_halted for branch in branches):
-            raise Halt
+            run.post_event("parallel.start", "info", node_id, tasks=len(parts))
+        yield from run_concurrently(parts, limit)
         if self.post is not None:
-            updates = [(head, branch.update_of_all()) for head, branch in zip(fork.heads, branches, strict=True)]
-            self._tell_overwritten(fork.id, updates)
-        for branch in branches:
-            for node_id, update in branch.updates:
-                self.merge(node_id, unpack(update))
-            given = branch.given_private
-            news = {name: value for name, value in branch.private.items() if value is not given.get(name, given)}
-            self.private = FrozenDict({**self.private, **news})
+            run.post_event("parallel.complete", "info", node_id, tasks=len(parts))
 
-    def executor_of(self, place: str) -> Executor | None:
-        """Where the branches of the fork out of a node, or the items of a map, run; None: on threads of the run's."""
-        given = self.config.executor
-        if isinstance(given, Mapping):
-            given = given.get(place)
-        return given or self.executor or self.options.executor
+    def post_overwrites(self, node_id: str, updates: list[tuple[str, dict[str, Any]]]) -> None:
+        """Post which keys several branches have written although only the last value is kept.
 
-    def _tell_overwritten(self, node_id: str, updates: list[tuple[str, dict[str, Any]]]) -> None:
-        """Tell the observers which keys more than one branch has written of those where the last one wins."""
+        Args:
+            node_id: the fork or the map node.
+            updates: the name and the update of each branch or item.
+        """
         writers: dict[str, list[str]] = {}
         for name, update in updates:
             for key in update:
-                if not self._reduces(key):
+                if not self._has_reducer(key):
                     writers.setdefault(key, []).append(name)
         for key, names in writers.items():
             if len(names) > 1:
-                self.run.tell("parallel.overwrite", "warning", node_id, key=key, branches=names)
+                self.run.post_event("parallel.overwrite", "warning", node_id, key=key, branches=names)
 
-    def _reduces(self, key: str) -> bool:
-        """Whether a key has a channel that makes something of the old value and the new one."""
+    def _has_reducer(self, key: str) -> bool:
+        """Return whether the channel of a key combines the old value and the new one."""
         channel = self.schema.channels.get(key)
         return channel is not None and (channel.reducer is not None or type(channel) is not Channel)
 
-    def _side_by_side(self, node_id: str, strands: list[Any], limit: int | None = None) -> Steps:
-        run = self.run
-        if self.post is not None:
-            run.tell("parallel.start", "info", node_id, tasks=len(strands))
-        yield from run_concurrently(strands, limit)
-        if self.post is not None:
-            run.tell("parallel.complete", "info", node_id, tasks=len(strands))
+
+def _update_of_generator(command: Command | None, returned: Any) -> Any:
+    """Return the update of a generator node: the Command that it yielded last, or its return value."""
+    if command is None:
+        return returned
+    if returned is not None:
+        raise TypeError("a generator yields its Command last, or returns its update")
+    return command
 
 
-@final
-class Branch(NodeRunner):
-    """One branch of a fork: from its head to where the branches meet, on a state of its own."""
-
-    def __init__(self, around: NodeRunner, fork: Fork, n: int, key: str) -> None:
-        super().__init__(around.program, around.config, around.saver)
-        self.run = around.run
-        self.around = around
-        self.fork_id = fork.id
-        self.index, self.total = n, len(fork.heads)
-        head = fork.heads[n]
-        self.inside = fork.branches[head]
-        self.join = fork.join
-        self.next = head
-        self.key = key
-        self.data = around.data
-        self.transient = around.transient
-        self.private = self.given_private = around.private
-        self.post = around.post
-        self.executor = around.executor_of(fork.source)
-        self.updates: list[tuple[str, FrozenDict]] = []
-        self.taps.append(lambda node_id, update: self.updates.append((node_id, update)))
-        self.is_halted = False
-
-    def steps(self) -> Steps:
-        """Walk to the join, or as far as it goes; every finished node is recorded."""
-        n = 0
-        try:
-            while self.next != self.join:
-                self.next = yield from self._step(f"{self.key}.{n}")
-                n += 1
-        except Halt:
-            self.is_halted = True
-        else:
-            if self.post is not None:
-                place = {"index": self.index, "total": self.total}
-                self.run.tell("parallel.branch", "info", self.fork_id, branch=self.key, nodes=n, **place)
-
-    def update_of_all(self) -> dict[str, Any]:
-        """What its nodes wrote, the last one of each key."""
-        return {key: value for _, update in self.updates for key, value in unpack(update).items()}
-
-    def _step(self, key: str) -> Generator[Request, Any, str]:
-        run = self.run
-        done = run.writes.get(TASK + key)
-        if done is not None:
-            run.count(done["node"])
-            for update in done["updates"]:
-                self.merge(done["node"], unpack(update))
-            return self._inside(done["node"], done["next"])
-        if run.pausing:
-            raise Halt
-        fork = self.topology.forks.get(self.next)
-        if fork is not None:  # what is inside is recorded by its own branches
-            yield from self.fork(fork, key)
-            return self._inside(fork.id, fork.join)
-        before = len(self.updates)
-        node = self.topology.nodes[self.next]
-        goto = yield from self.visit(node, key)
-        following = yield from self._follow(node, goto)
-        updates = [update for _, update in self.updates[before:]]
-        done = {"node": node.id, "next": following, "updates": updates}
-        done |= {"branches": self.total, "ends": following == self.join}  # for those who look how far it is
-        yield from run.note({TASK + key: done})
-        run.finished.append(node.id)
-        if self.dispatched:
-            yield from self.hand_out(self.dispatched)
-        return following
-
-    def _follow(self, node: Node, goto: str | None) -> Generator[Request, Any, str]:
-        if goto is not None:
-            return self._inside(node.id, self.checked(node.id, goto))
-        if node.id not in self.topology.edges and not node.destinations:  # a branch may just end
-            return self.join
-        return self._inside(node.id, (yield from self.follow(node.id)))
-
-    def _inside(self, source: str, target: str) -> str:
-        fork = self.topology.forks.get(target)
-        if target != self.join and (target if fork is None else fork.source) not in self.inside:
-            raise self.failure(
-                GraphRunnerError,
-                f"{source!r} leads to {target!r}, out of its branch of {self.fork_id!r}, whose branches meet in "
-                f"{self.join!r}",
-                source,
-            )
-        return target
-
-    def path(self) -> list[str]:
-        return self.around.path()
-
-
-def _named(node: Node, item: int | None) -> str:
+def describe_node(node: Node, item: int | None) -> str:
+    """Name a node, or an item of a map node, in a message."""
     return f"node {node.id!r}" if item is None else f"item {item} of node {node.id!r}"
-
-
-def _part(head: str) -> str:
-    """A node's id as part of a key, in which dots and colons separate."""
-    return head.replace("~", "~0").replace(".", "~1").replace(":", "~2")

@@ -1,4 +1,4 @@
-"""Program: a topology with the options it runs under; what a run, an update and a subgraph are started from."""
+"""Program: a topology with its options; a run, an update and a nested graph are started from one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ class Program:
 
     Attributes:
         topology: the graph.
-        options: how it is run.
-        before: where on the main line a run stops before something -> the node that was named.
-        after: the same for stops after something.
-        when: the options' checkpoint_when, as it is called: (node_id, state, step).
+        options: the options it runs under.
+        before: the nodes and forks of the main line before which a run stops, each with the node
+            that `interrupt_before` names for it.
+        after: the same for `interrupt_after`.
+        when: the option `checkpoint_when`, as a function of (node_id, state, step).
     """
 
     __slots__ = ("after", "before", "options", "topology", "when")
@@ -29,14 +30,15 @@ class Program:
         self.options = options
         self.before = topology.stops_before(options.interrupt_before)
         self.after = topology.stops_after(options.interrupt_after)
-        self.when = _with_step(options.checkpoint_when)
+        self.when = _accept_step(options.checkpoint_when)
 
     def with_options(self, options: CompileConfig) -> Program:
-        """The same graph under other options."""
+        """Return the same graph under other options."""
         return Program(self.topology, options)
 
 
-def _with_step(when: Callable[..., bool] | None) -> Callable[..., bool] | None:
+def _accept_step(when: Callable[..., bool] | None) -> Callable[..., bool] | None:
+    """Let a predicate of two parameters accept the step as well."""
     if when is None or takes_step(when):
         return when
     return lambda node_id, state, _step: when(node_id, state)

@@ -1,4 +1,8 @@
-"""What the loop may ask for. Plain data; a driver answers by sending the result back, or by throwing the error."""
+"""The requests that the loop yields.
+
+They are plain data. A driver answers a request by sending the result into the loop, or by throwing
+the error.
+"""
 
 from __future__ import annotations
 
@@ -19,57 +23,67 @@ if TYPE_CHECKING:
 
 
 class Stop(BaseException):
-    """Thrown in by a driver whose caller closed the stream: save what is unsaved and end."""
+    """Thrown into the loop when the caller has closed the stream: save what is unsaved and end."""
 
 
 class Request:
-    """Something the loop asks for."""
+    """One request of the loop."""
 
     __slots__ = ()
 
 
 class Task(Request):
-    """A call of the user's that may take long, and that may run beside others. May throw GraphInterrupt."""
+    """A call of user code that may take long and may run concurrently; may raise GraphInterrupt."""
 
-    __slots__ = ("executor", "visit")
+    __slots__ = ("context", "executor")
 
-    visit: NodeContext
+    context: NodeContext
     executor: Executor | None
-    """Where it runs; None: where the run is, or on a thread if it runs beside others."""
+    """Runs the call; None: the run's own thread, or a pool thread if other tasks run too."""
 
 
 @final
 class RunNode(Task):
-    """Run a node's action. Answer: what it returned; a generator that has not begun, or Collected, if it is one."""
+    """Run a node's action.
+
+    Answer: what the action returned. If the action is a generator, that is a generator that has not
+    started yet, or a Collected.
+    """
 
     __slots__ = ("argument", "call", "config")
 
     def __init__(
-        self, call: Call, argument: Any, config: RunnableConfig, visit: NodeContext, executor: Executor | None
+        self,
+        call: Call,
+        argument: Any,
+        *,
+        config: RunnableConfig,
+        context: NodeContext,
+        executor: Executor | None,
     ) -> None:
         self.call = call
         self.argument = argument
         """The state, or the item of a map."""
         self.config = config
-        self.visit = visit
+        self.context = context
         self.executor = executor
 
 
 @final
 class Next(Task):
-    """The next chunk of a node that is a generator. Answer: it, or Ended."""
+    """Get the next chunk of a generator node. Answer: the chunk, or Ended."""
 
     __slots__ = ("generator",)
 
-    def __init__(self, generator: Any, visit: NodeContext) -> None:
+    def __init__(self, generator: Any, context: NodeContext) -> None:
         self.generator = generator
-        self.visit = visit
+        self.context = context
         self.executor = None
 
 
 @final
 class Ended:
-    """The answer to Next when there is no chunk left: what the generator returned."""
+    """The answer to Next when no chunk is left; holds what the generator returned."""
 
     __slots__ = ("value",)
 
@@ -79,7 +93,7 @@ class Ended:
 
 @final
 class Collected:
-    """What a generator yielded and returned where it cannot be followed: in another process."""
+    """Everything that a generator yielded and returned in another process."""
 
     __slots__ = ("chunks", "value")
 
@@ -90,7 +104,7 @@ class Collected:
 
 @final
 class Close(Request):
-    """Close a generator that is not run to its end. Answer: None."""
+    """Close a generator before its end. Answer: None."""
 
     __slots__ = ("generator",)
 
@@ -100,7 +114,7 @@ class Close(Request):
 
 @final
 class Start(Request):
-    """Begin a task without waiting for it. Answer: its ticket."""
+    """Start a task without waiting for it. Answer: its ticket."""
 
     __slots__ = ("task",)
 
@@ -110,7 +124,10 @@ class Start(Request):
 
 @final
 class Wait(Request):
-    """Wait until at least one of some tickets is done. Answer: (ticket, result, error) of those that are."""
+    """Wait until at least one of several tasks is done.
+
+    Answer: (ticket, result, error) of each task that is done.
+    """
 
     __slots__ = ("tickets",)
 
@@ -120,9 +137,9 @@ class Wait(Request):
 
 @final
 class Withdraw(Request):
-    """Take back those of some tasks that have not begun: they end with a Stop, and are waited for like any other.
+    """Cancel those of several tasks that have not started.
 
-    Answer: None.
+    A cancelled task ends with a Stop, and the loop waits for it as for any other. Answer: None.
     """
 
     __slots__ = ("tickets",)
@@ -133,7 +150,7 @@ class Withdraw(Request):
 
 @final
 class Ask(Request):
-    """Evaluate the condition of an edge, a hook, or ask an InterruptableAction. Answer: what it returned."""
+    """Call the condition of an edge, a hook or an InterruptableAction. Answer: what it returned."""
 
     __slots__ = ("arguments", "call")
 
@@ -144,7 +161,7 @@ class Ask(Request):
 
 @final
 class Hold(Request):
-    """Hold the run lock of another saver too, until the run stands still. Answer: None."""
+    """Hold the run lock of another saver too, until the run stops. Answer: None."""
 
     __slots__ = ("config", "saver")
 
@@ -155,7 +172,7 @@ class Hold(Request):
 
 @final
 class Load(Request):
-    """Read a checkpoint. Answer: it, or None."""
+    """Read a checkpoint. Answer: the checkpoint, or None."""
 
     __slots__ = ("config", "saver")
 
@@ -166,7 +183,7 @@ class Load(Request):
 
 @final
 class LoadWrites(Request):
-    """Read what is recorded beside a checkpoint. Answer: the mapping."""
+    """Read the pending writes of a checkpoint. Answer: a mapping."""
 
     __slots__ = ("config", "saver")
 
@@ -177,7 +194,10 @@ class LoadWrites(Request):
 
 @final
 class Save(Request):
-    """Append a checkpoint. Answer: it, with its id; None if it was not stored and the run is to go on all the same."""
+    """Append a checkpoint.
+
+    Answer: the checkpoint with its id; None if storing failed and the run goes on without it.
+    """
 
     __slots__ = ("changes", "config", "data", "metadata", "next_node_id", "node_id", "parent_id", "saver")
 
@@ -185,10 +205,10 @@ class Save(Request):
         self,
         saver: BaseCheckpointSaver,
         config: RunnableConfig,
+        *,
         node_id: str,
         next_node_id: str | None,
         data: FrozenDict,
-        *,
         parent: Checkpoint | None,
         metadata: FrozenDict,
         changes: Changes | None,
@@ -205,7 +225,7 @@ class Save(Request):
 
 @final
 class Record(Request):
-    """Record values beside a checkpoint. Answer: None."""
+    """Record pending writes of a checkpoint. Answer: None."""
 
     __slots__ = ("config", "saver", "writes")
 
@@ -217,7 +237,7 @@ class Record(Request):
 
 @final
 class Release(Request):
-    """End a thread's history in a saver. Answer: None."""
+    """Release a thread in a saver. Answer: None."""
 
     __slots__ = ("config", "saver")
 
@@ -228,7 +248,10 @@ class Release(Request):
 
 @final
 class Discard(Request):
-    """Delete a thread of which nothing is to be kept. Answer: None; a failure is told, and does not fail the run."""
+    """Delete a thread that the options do not preserve.
+
+    Answer: None. A failure is posted as an event and logged; it does not fail the run.
+    """
 
     __slots__ = ("config", "saver")
 
@@ -239,7 +262,7 @@ class Discard(Request):
 
 @final
 class Finish(Request):
-    """The run stands still: everything is stored; let the run locks go. Answer: None."""
+    """Flush what is not stored yet and release the run locks, as the run has stopped. Answer: None."""
 
     __slots__ = ()
 

@@ -1,129 +1,187 @@
-"""What a run keeps: where it stands, what of it is stored, and what is recorded beside that."""
+"""RunState: everything that a run keeps between two steps, and how it is stored."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import Executor
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
-from graphkit._engine import subgraph
+from graphkit._engine import journal, subgraph
 from graphkit._engine.cursor import CONTINUED_EXECUTION, EMPTY, RESUMED_AT, Steps
-from graphkit._engine.journal import RunJournal, answers_of
+from graphkit._engine.fork import execute_fork
+from graphkit._engine.journal import RunJournal
+from graphkit._engine.map import MapExecution
 from graphkit._engine.node_runner import NodeRunner
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Load, Record, Request, Save
 from graphkit._engine.subgraph_updates import SubgraphUpdates
-from graphkit._plan.topology import Node
+from graphkit._plan.topology import Fork, Node
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import START, RunnableConfig
 from graphkit._records.output import GraphResume, InterruptionMetadata, When
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.writes import INTERRUPT, unanswered_interrupts
+from graphkit._saver.writes import (
+    INTERRUPT,
+    subgraph_namespace,
+    unanswered_interrupts,
+)
 from graphkit._values.frozen import FrozenDict, FrozenList, freeze
 from graphkit._values.state import Changes
 from graphkit.errors import MaxIterationsError, NodeExecutionError
 
 _PATH_LENGTH: Final = 100
-_OF_NODES: Final = frozenset({"inside", "action"})
-
-Stand = tuple[str, str | None, FrozenDict, Changes | None, int, FrozenList | None]
-"""Where a run stands, whatever has been tried since: at, next, data, changes, step, and an embedded graph's entries."""
+_RAISED_BY_NODES: Final = frozenset({"inside", "action"})
+"""Values of `when` of the interrupts that a node raises; the others are declared stops."""
 
 
-class Control:
-    """What others may ask of a run; shared with the graphs embedded in it."""
+class Position(NamedTuple):
+    """Where a run stands between two steps.
+
+    The attributes of the run itself may be ahead of it, within a step.
+    """
+
+    node_id: str
+    next_node_id: str | None
+    data: FrozenDict
+    changes: Changes | None
+    step: int
+    subgraph_entries: FrozenList | None
+    """Of a nested graph: its updates for the outer graph."""
+
+
+class RunControl:
+    """What other threads may ask of a run; shared with its nested runs."""
 
     __slots__ = ("pause_requested",)
 
     def __init__(self) -> None:
         self.pause_requested = False
-        """Stop at the next node boundary. Only ever set to true, from any thread or a signal handler."""
+        """Stop at the next node boundary. Only ever set to True, from any thread or signal handler."""
 
 
-class RunState(NodeRunner):
-    """A run, as its strands see it: it counts, records and tells for whatever belongs to it. See `keeper.py`."""
+class RunState(NodeRunner, ABC):
+    """A run: implements `RunContext` for its node runners."""
 
     perform: Callable[[Steps], None]
-    """Answers requests at once, from any thread; set by the driver, as `held` is."""
+    """Answers the requests of a generator at once, on any thread; see `attach`."""
     clock: Callable[[], float]
-    """Seconds; the same."""
+    """Returns a time in seconds; see `attach`."""
 
-    def __init__(
-        self, program: Program, config: RunnableConfig, given: Any, *, saver: BaseCheckpointSaver | None = None
+    def __init__(  # noqa: PLR0915 - a list of fields
+        self,
+        program: Program,
+        config: RunnableConfig,
+        run_input: Any,
+        *,
+        saver: BaseCheckpointSaver | None = None,
     ) -> None:
-        super().__init__(program, config.replace(checkpoint_id=None), saver or program.options.saver)
+        config_of_latest = config.replace(checkpoint_id=None)
+        super().__init__(program, config_of_latest, saver or program.options.saver)
         self.run = self
-        self.given = given
-        self.asked_for = config
+        self.run_input = run_input
+        """The input, a GraphResume, or the state of the outer graph."""
+        self.requested_config = config
+        """The config of the caller, which may name a checkpoint; `config` never does."""
         options = program.options
         self.limit = config.max_iterations or options.max_iterations
-        self.exits = options.durability == "exit"
-        """Nothing is stored before the run stands still."""
-        self.at: str = START
-        self.next: str | None = None
-        self.base: Checkpoint | None = None
-        """The latest stored checkpoint of this run's line."""
-        self.is_saved = False
-        """Whether `base` is where the run stands."""
-        self.is_latest = True
-        """Whether `base` is the latest of the thread, so that writes may be put beside it."""
-        self.writes: dict[str, Any] = {}
-        """What is recorded beside where the run stands."""
-        self.unrecorded: dict[str, Any] = {}
-        """What is to be, once the run stands still; see `exits`."""
+        self.stores_at_exit = options.durability == "exit"
+        """Whether nothing is stored before the run stops."""
+
+        # The position
+        self.node_id: str = START
+        """The node that has just finished."""
+        self.next_node_id: str | None = None
         self.step = 0
         """How many nodes were executed."""
-        self.began = ""
-        """Names the visit that began at `base`; see `root`."""
-        self.passed = 0
-        """How many of the nodes were executed before that."""
-        self.metadata = EMPTY
-        self.finished: list[str] = []
+        self.position = Position(START, None, EMPTY, None, 0, None)
         self.may_stop = True
-        """Whether the declared stops hold where the run stands: not for the step that a resume was asked for."""
-        self.has_arrived = True
-        """Whether where the run stands is news to the caller: not after a resume."""
-        self.stand: Stand = (START, None, EMPTY, None, 0, None)
-        self.control = Control()
-        self.journal: RunJournal = RunJournal(self)
-        self.contribution: SubgraphUpdates | None = None
-        self.within: str | None = None
-        """The visit that this run is, in the run around it; None if there is none."""
+        """Whether declared stops apply at this position: not at the one that was resumed."""
+        self.must_emit = True
+        """Whether the current position still has to be emitted; False right after a resume."""
+
+        # What is stored
+        self.base: Checkpoint | None = None
+        """The latest stored checkpoint on this run's line."""
+        self.is_saved = False
+        """Whether `base` is the run's position."""
+        self.is_latest = True
+        """Whether `base` is the latest checkpoint of the thread, so that writes may be recorded."""
+        self.writes: dict[str, Any] = {}
+        """The pending writes at the run's position."""
+        self.deferred_writes: dict[str, Any] = {}
+        """Pending writes that are recorded when the run stops; see `stores_at_exit`."""
+        self.metadata = EMPTY
+        """The metadata that every checkpoint of this run has."""
         self.resumed_at: datetime | None = None
-        """When this run resumed; None once a checkpoint says so, and for a run that started from an input."""
-        self.inner: list[InterruptionMetadata] = []
-        """What waits in embedded graphs, as they handed it out."""
-        self.for_children: dict[str, GraphResume] = {}
-        """What a resume brought for embedded graphs, by namespace."""
-        self.updates: list[tuple[str, FrozenDict]] | None = None
-        """What was merged since the last output, if the caller is to see it."""
-        self.visits: Counter[str] = Counter()
-        self.held: frozenset[object] = frozenset()
-        """The run locks that the run holds."""
+        """When this run resumed; None once a checkpoint says so, and after a start."""
+
+        # The node execution on the main line; see `execution_start`
+        self.start_id = ""
+        """The id of `base` when the execution began, or of the execution that it continues."""
+        self.start_step = 0
+        """The value of `step` at `base`."""
+
+        # The outer run and nested runs
+        self.outer_execution: str | None = None
+        """Identifies the node of the outer run that this run is; None if there is no outer run."""
+        self.subgraph_updates: SubgraphUpdates | None = None
+        """Of a nested run: what it passes to the outer graph."""
+        self.nested_interrupts: list[InterruptionMetadata] = []
+        """The interrupts of nested runs, as these emitted them."""
+        self.resumes_by_namespace: dict[str, GraphResume] = {}
+        """What a resume contains for nested graphs."""
+
+        # Outputs, events and control
+        self.finished_nodes: list[str] = []
+        self.execution_counts: Counter[str] = Counter()
+        self.step_updates: list[tuple[str, FrozenDict]] | None = None
+        """The updates since the last output; None unless the caller wants to see them."""
+        self.journal: RunJournal = RunJournal(self)
+        self.control = RunControl()
+        self.held_locks: frozenset[object] = frozenset()
+        """The keys of the run locks that this run and the outer runs hold."""
+
+    @abstractmethod
+    def steps(self) -> Steps:
+        """Run from `run_input` to the end or a stop."""
+
+    @abstractmethod
+    def accept_resume(self, resume: GraphResume) -> Generator[Request, Any, dict[str, Any]]:
+        """Move to the position where a resume continues."""
 
     def path(self) -> list[str]:
-        return self.finished[-_PATH_LENGTH:]
+        """Return the last nodes that have finished, 100 at most."""
+        return self.finished_nodes[-_PATH_LENGTH:]
 
-    def attach(self, held: frozenset[object], perform: Callable[[Steps], None], clock: Callable[[], float]) -> None:
-        self.held, self.perform, self.clock = held, perform, clock
+    def attach(
+        self,
+        held_locks: frozenset[object],
+        perform: Callable[[Steps], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """Accept what a driver provides; see `GraphCursor.attach`."""
+        self.held_locks = held_locks
+        self.perform = perform
+        self.clock = clock
 
     @property
-    def pausing(self) -> bool:
-        """Whether somebody asked the run to stop at the next node boundary."""
+    def is_pausing(self) -> bool:
+        """Whether the run was asked to stop at the next node boundary."""
         return self.control.pause_requested
 
+    # The number of nodes
+
     def check_limit(self, node_id: str) -> None:
-        """See that one more node may be executed.
+        """Check that one more node may be executed.
 
         Raises:
-            MaxIterationsError: it would be one too many.
+            MaxIterationsError: the run has executed as many nodes as it may.
         """
         if self.step >= self.limit:
             thread = self.config.thread
-            error = self.failure(
+            error = self.make_error(
                 MaxIterationsError,
                 f"the run of thread {thread!r} has executed {self.limit} nodes, its max_iterations, "
                 f"and would go on with {node_id!r}",
@@ -132,189 +190,320 @@ class RunState(NodeRunner):
             error.thread_id = thread
             raise error
 
-    def count(self, node_id: str) -> None:
-        """One more node is executed.
+    def count_execution(self, node_id: str) -> None:
+        """Count one more executed node.
 
         Raises:
-            MaxIterationsError: it would be one too many.
+            MaxIterationsError: the run has executed as many nodes as it may.
         """
         if self.step >= self.limit:
             self.check_limit(node_id)
         self.step += 1
 
-    def answers(self, key: str) -> tuple[Any, ...]:
-        """The answers to `interrupt()` calls of a visit, in the order of the calls."""
-        return answers_of(self.writes.copy(), key)  # other branches record, from threads too
+    # The position, and the checkpoint that stores it
 
-    def stand_here(self) -> None:
-        entries = None if self.contribution is None else self.contribution.entries
-        self.stand = (self.at, self.next, self.data, self.changes, self.step, entries)
+    def mark_position(self) -> None:
+        """Make the current state the run's position, to which a failed step returns."""
+        entries = None
+        if self.subgraph_updates is not None:
+            entries = self.subgraph_updates.entries
+        self.position = Position(self.node_id, self.next_node_id, self.data, self.changes, self.step, entries)
 
-    def save(self, source: str, visit: str | None = None) -> Steps:
-        """Store where the run stands; `visit` names the one that is under way there, if one is."""
+    def save(self, source: str, continued: str | None = None) -> Steps:
+        """Store the run's position as a checkpoint.
+
+        Args:
+            source: the `source` in its metadata.
+            continued: identifies the node execution that has begun at this position, if one has.
+        """
         assert self.saver is not None
-        at, following, seen, changes, step, entries = self.stand
-        data = seen
-        if self.contribution is not None:
-            assert entries is not None
-            data, changes = self.contribution.stored(data, changes, entries)
+        position = self.position
+        data = position.data
+        changes = position.changes
+        if self.subgraph_updates is not None:
+            assert position.subgraph_entries is not None
+            data, changes = self.subgraph_updates.include_in(data, changes, position.subgraph_entries)
         saved = yield Save(
             self.saver,
             self.config,
-            at,
-            following,
-            data,
+            node_id=position.node_id,
+            next_node_id=position.next_node_id,
+            data=data,
             parent=self.base,
-            metadata=self._stamped(source, step, {} if visit is None else {CONTINUED_EXECUTION: visit}),
+            metadata=self._checkpoint_metadata(source, position.step, continued),
             changes=changes,
         )
         if saved is None:
             return
-        if source != "fork":  # a copy of the checkpoint that was resumed: no node has run yet
+        if source != "fork":  # a fork is a copy of the resumed checkpoint: no node has run yet
             self.resumed_at = None
         self.base = saved
-        self.began, self.passed = visit or saved.id, step
-        now = Changes(data, {})
-        if self.data is seen:
-            self.changes = now
+        self.start_id = continued or saved.id
+        self.start_step = position.step
+        unchanged = Changes(data, {})
+        if self.data is position.data:
+            self.changes = unchanged
         elif self.changes is None or self.changes.base is not data:
-            self.changes = None  # the run is ahead of what is stored, by what nobody has counted
-        self.stand = (at, following, seen, now, step, entries)
-        self.is_saved = self.is_latest = True
+            self.changes = None  # the run is ahead of the checkpoint, by an unknown difference
+        self.position = position._replace(changes=unchanged)
+        self.is_saved = True
+        self.is_latest = True
         if self.post is not None:
-            ran = {"run_id": self.metadata.get("run_id"), "node": at, "next": following, "source": source}
-            self.tell("checkpoint.save", "info", at, id=saved.id, **ran)
+            self.post_event(
+                "checkpoint.save",
+                "info",
+                position.node_id,
+                id=saved.id,
+                run_id=self.metadata.get("run_id"),
+                node=position.node_id,
+                next=position.next_node_id,
+                source=source,
+            )
 
-    def spoil(self) -> None:
-        """Mark what is stored from here on as not clean: something failed before it, though it was mended."""
+    def mark_unclean(self) -> None:
+        """Mark later checkpoints as not clean: an earlier attempt failed and was retried."""
         if self.metadata.get("clean", True):
             self.metadata = freeze({**self.metadata, "clean": False})
 
-    def _stamped(self, source: str, step: int, visit: Mapping[str, str]) -> FrozenDict:
-        resumed = {} if self.resumed_at is None else {RESUMED_AT: self.resumed_at.isoformat()}
-        stamped = FrozenDict({**self.metadata, "step": step, "source": source, **visit, **resumed})
-        stamped.kind = self.metadata.kind  # a str and an int do not change it; found out anew it would cost O(keys)
-        return stamped
+    def _run_metadata(self, own: Mapping[str, Any], inherited: Mapping[str, Any]) -> FrozenDict:
+        """Combine the metadata that every checkpoint of this run has."""
+        metadata: FrozenDict = freeze({**inherited, **self.config.metadata, **own, **self.graph_metadata()})
+        return metadata
 
-    def settle(self) -> Steps:
-        """Make sure that values can be recorded beside where the run stands."""
-        if self.saver is None or self.exits:
+    def _checkpoint_metadata(self, source: str, step: int, continued: str | None) -> FrozenDict:
+        metadata = FrozenDict({**self.metadata, "step": step, "source": source})
+        # A str and an int do not change the kind; finding it out again would cost O(keys).
+        metadata.kind = self.metadata.kind
+        if continued is not None:
+            metadata._set_frozen(CONTINUED_EXECUTION, continued)  # noqa: SLF001
+        if self.resumed_at is not None:
+            metadata._set_frozen(RESUMED_AT, self.resumed_at.isoformat())  # noqa: SLF001
+        return metadata
+
+    # Pending writes
+
+    def ensure_stored(self) -> Steps:
+        """Make sure that pending writes can be recorded at the run's position."""
+        if self.saver is None or self.stores_at_exit:
             return
-        if (yield from self._catch_up()) and self.writes:
-            yield Record(self.saver, self._here(), self.writes)
+        is_copy = yield from self._store_position()
+        if is_copy and self.writes:
+            yield Record(self.saver, self._base_config(), self.writes)
 
-    def _catch_up(self) -> Generator[Request, Any, bool]:
-        """Store where the run stands, as the latest; whether that is a copy, which what was recorded is not beside."""
+    def _store_position(self) -> Generator[Request, Any, bool]:
+        """Store the run's position as the latest checkpoint, unless it is that already.
+
+        Returns:
+            Whether a copy of an older checkpoint was stored. The pending writes of the original do
+            not belong to the copy.
+        """
         is_copy = self.is_saved and not self.is_latest
-        if not self.is_saved or is_copy:
-            yield from self.save("fork" if is_copy else "loop", self.root())
+        if is_copy:
+            yield from self.save("fork", self.execution_start())
+        elif not self.is_saved:
+            yield from self.save("loop", self.execution_start())
         return is_copy
 
     def record(self, writes: Mapping[str, Any]) -> Steps:
-        """Put values beside where the run stands; without a saver they live as long as the run."""
+        """Record pending writes at the run's position; without a saver they live as long as the run."""
         if self.saver is not None:
-            if (yield from self._catch_up()):
+            is_copy = yield from self._store_position()
+            if is_copy:
                 writes = {**self.writes, **writes}
             if self.is_saved:
-                together = {**self.unrecorded, **writes}
-                yield Record(self.saver, self._here(), together)
-                # A branch may have left more in the meantime.
-                self.unrecorded = {key: value for key, value in self.unrecorded.items() if key not in together}
+                combined = {**self.deferred_writes, **writes}
+                yield Record(self.saver, self._base_config(), combined)
+                # A branch may have deferred more in the meantime.
+                self.deferred_writes = {
+                    key: value for key, value in self.deferred_writes.items() if key not in combined
+                }
         self.writes.update(writes)
 
-    def note(self, writes: Mapping[str, Any]) -> Steps:
-        """As `record`, but only when the run stands still if nothing is to be stored before."""
-        if not self.exits:
+    def record_or_defer(self, writes: Mapping[str, Any]) -> Steps:
+        """Record pending writes; with `durability="exit"`, only when the run stops."""
+        if not self.stores_at_exit:
             yield from self.record(writes)
             return
         self.writes.update(writes)
-        self.unrecorded.update(writes)
+        self.deferred_writes.update(writes)
 
-    def _here(self) -> RunnableConfig:
-        return self.config.replace(checkpoint_id=self.base.id)  # type: ignore[union-attr]
+    def _base_config(self) -> RunnableConfig:
+        """Return the config of `base`."""
+        assert self.base is not None
+        return self.config.replace(checkpoint_id=self.base.id)
 
-    def record_stop(
+    def record_interrupt(
         self,
         node_id: str,
         when: When,
         key: str,
+        *,
         payload: Any = None,
         metadata: Mapping[str, Any] = EMPTY,
     ) -> Steps:
-        """Store that the run waits here. A stop that waits already is asked again under its id."""
+        """Record that the run waits for a human.
+
+        An interrupt that is recorded already, and not answered, keeps its id and creation time.
+
+        Args:
+            node_id: the node that raised the interrupt or was declared as a stop.
+            when: where the run stops, relative to the node.
+            key: the key of the node execution.
+            payload: what `interrupt(payload)` was given.
+            metadata: what an InterruptableAction returned.
+        """
         waiting = unanswered_interrupts(self.writes)
-        again = [
-            known
-            for known, stop in waiting.items()
-            if (stop["node_id"], stop["when"], stop.get("key", "")) == (node_id, when, key)
-        ]
-        since = waiting[again[0]]["created_at"] if again else datetime.now(UTC)
-        stop = {"node_id": node_id, "when": when, "payload": payload, "metadata": dict(metadata), "created_at": since}
+        known_id = _find_interrupt(waiting, node_id, when, key)
+        created_at = datetime.now(UTC)
+        if known_id is not None:
+            created_at = waiting[known_id]["created_at"]
+        interrupt = {
+            "node_id": node_id,
+            "when": when,
+            "payload": payload,
+            "metadata": dict(metadata),
+            "created_at": created_at,
+        }
         if key:
-            stop["key"] = key
-        if self.saver is not None and self.is_saved and when in _OF_NODES:
-            # The node may have updated, or released, the thread that runs it.
+            interrupt["key"] = key
+        if self.saver is not None and self.is_saved and when in _RAISED_BY_NODES:
+            # The node may have updated, or released, the thread that it runs in.
             latest = yield Load(self.saver, self.config)
             self.is_latest = latest is not None and latest.id == self.base.id  # type: ignore[union-attr]
         try:
-            frozen = freeze(stop)
+            frozen = freeze(interrupt)
         except ValueError as error:
-            raise self.failure(NodeExecutionError, f"what {node_id!r} asks cannot be kept: {error}", node_id) from error
-        id = again[0] if again else generate_id()  # noqa: A001
-        yield from self.record({INTERRUPT + id: frozen})
-        self.tell("interrupt.raised", "info", node_id, id=id, when=when)
+            reason = f"the interrupt of {node_id!r} cannot be stored: {error}"
+            raise self.make_error(NodeExecutionError, reason, node_id) from error
+        interrupt_id = known_id or generate_id()
+        yield from self.record({INTERRUPT + interrupt_id: frozen})
+        self.post_event("interrupt.raised", "info", node_id, id=interrupt_id, when=when)
 
-    def _new_metadata(self, own: Mapping[str, Any], carried: Mapping[str, Any]) -> FrozenDict:
-        metadata: FrozenDict = freeze({**carried, **self.config.metadata, **own, **self.stamp()})
-        return metadata
+    def find_answers(self, key: str) -> tuple[Any, ...]:
+        """Return the answers to the `interrupt()` calls of a node execution."""
+        # A copy, because other branches record writes, from other threads too.
+        return journal.find_answers(self.writes.copy(), key)
+
+    # The node execution on the main line
+
+    def execution_start(self) -> str:
+        """Identify the start of the current node execution: a checkpoint id plus the steps since.
+
+        It is the same when the execution is repeated, although the execution may have made the run
+        store its position in the meantime.
+        """
+        steps = self.position.step - self.start_step
+        return f"{self.start_id}+{steps}" if steps else self.start_id
 
     def idempotency_key(self, key: str, node_id: str) -> str:
-        """Names a visit: the same again when it is repeated after a crash, and no other's."""
-        return f"{self.config.thread}/{self.config.checkpoint_ns}/{self.root()}/{key}/{node_id}"
+        """Return the unique name of a node execution; it is the same after a crash."""
+        config = self.config
+        return f"{config.thread}/{config.checkpoint_ns}/{self.execution_start()}/{key}/{node_id}"
 
-    def root(self) -> str:
-        """Names where on the main line the visit that goes on here began: a checkpoint, and the steps since.
+    # Forks, maps and nested graphs
 
-        The same when the visit is repeated, though it may have made the run store where it stands in the meantime.
+    def execute_fork(self, runner: NodeRunner, fork: Fork, key: str) -> Steps:
+        """Run the branches of a fork."""
+        return execute_fork(runner, fork, key)
+
+    def execute_map(self, runner: NodeRunner, node: Node, key: str) -> Steps:
+        """Run a node once for each item."""
+        return MapExecution(runner, node, key).steps()
+
+    def execute_subgraph(self, runner: NodeRunner, node: Node, key: str) -> Steps:
+        """Run a nested graph."""
+        yield from self.ensure_stored()  # the nested run refers to the start of this execution
+        nested = self._make_nested_run(runner, node, key)
+        yield from subgraph.execute(runner, node.id, nested)
+
+    def _make_nested_run(self, runner: NodeRunner, node: Node, key: str) -> Self:
+        """Make the run of a nested graph.
+
+        Args:
+            runner: the node runner that has reached the node; a branch has a state of its own.
+            node: the node that is a graph.
+            key: the key of the node execution.
         """
-        steps = self.stand[4] - self.passed
-        return f"{self.began}+{steps}" if steps else self.began
+        program = subgraph.program_of(node)
+        namespace = subgraph_namespace(self.config.checkpoint_ns, node.id)
+        config = self.config.replace(checkpoint_ns=namespace)
+        saver = None
+        if program.options.checkpoint_interval:
+            saver = program.options.checkpoint_saver or self.saver
+        nested = type(self)(program, config, None, saver=saver)
+        nested._enter_outer_run(self, runner, key)  # noqa: SLF001 - of its own class
+        return nested
 
-    def embedded(self, strand: NodeRunner, node: Node, key: str) -> Steps:
-        """Visit a node that is a graph."""
-        yield from subgraph.visit(strand, node, key, partial(self._another, strand.executor))
+    def _enter_outer_run(self, outer: RunState, runner: NodeRunner, key: str) -> None:
+        """Take from the outer run what a nested run shares with it, or receives from it."""
+        self.outer_execution = f"{outer.execution_start()}/{key}"
+        self.limit = outer.limit
+        self.stores_at_exit = outer.stores_at_exit
+        self.control = outer.control
+        self.perform = outer.perform
+        self.clock = outer.clock
+        self.post = outer.post
+        self.executor = runner.executor
+        if "run_id" in outer.metadata:
+            self.metadata = FrozenDict({"run_id": outer.metadata["run_id"]})
+        self.transient |= runner.transient
+        self.private = runner.private
+        self.subgraph_updates = SubgraphUpdates(runner.schema.channels)
+        self.update_listeners.append(self.subgraph_updates.add)
+        self.held_locks = outer.held_locks
+        if self.saver is not None:
+            lock = self.saver.run_lock_key(self.config)
+            self.held_locks |= {lock, (lock, self.config.checkpoint_ns)}
 
-    def _another(self, executor: Executor | None, *given: Any, saver: BaseCheckpointSaver | None) -> Self:
-        """A run of the same kind, whose nodes run where those of its branch do."""
-        run = type(self)(*given, saver=saver)
-        run.executor = executor
-        return run
+    # Events
 
-    def tell(self, type: str, level: str, node_id: str | None, **data: Any) -> None:
+    def post_event(self, type: str, level: str, node_id: str | None, **data: Any) -> None:
+        """Post an event to the observers, if there are any."""
         if self.post is not None:
             checkpoint_id = None if self.base is None else self.base.id
             self.post(
-                type, level, thread_id=self.config.thread, node_id=node_id, checkpoint_id=checkpoint_id, data=data
+                type,
+                level,
+                thread_id=self.config.thread,
+                node_id=node_id,
+                checkpoint_id=checkpoint_id,
+                data=data,
             )
 
-    def tell_load(self, base: Checkpoint) -> None:
-        """A checkpoint was read."""
-        run_id = base.metadata.get("run_id")
-        self.tell("checkpoint.load", "info", base.node_id, run_id=run_id, node=base.node_id, id=base.id)
+    def post_load(self, base: Checkpoint) -> None:
+        """Post that a checkpoint was loaded."""
+        self.post_event(
+            "checkpoint.load",
+            "info",
+            base.node_id,
+            run_id=base.metadata.get("run_id"),
+            node=base.node_id,
+            id=base.id,
+        )
 
-    def tell_start(self, node_id: str, data: FrozenDict) -> None:
-        """A node is about to run."""
-        self.visits[node_id] += 1
-        if self.visits[node_id] > 1:
-            self.tell("cycle.detected", "info", node_id, visit_count=self.visits[node_id])
-        self.tell("node.start", "info", node_id, step=self.step)
-        self.tell("node.state", "verbose", node_id, input=data)
+    def post_node_start(self, node_id: str, data: FrozenDict) -> None:
+        """Post that a node starts, with the state that it receives."""
+        self.execution_counts[node_id] += 1
+        count = self.execution_counts[node_id]
+        if count > 1:
+            self.post_event("cycle.detected", "info", node_id, visit_count=count)
+        self.post_event("node.start", "info", node_id, step=self.step)
+        self.post_event("node.state", "verbose", node_id, input=data)
 
-    def tell_complete(self, node_id: str, data: FrozenDict) -> None:
-        """A node has run."""
-        self.tell("node.state", "verbose", node_id, output=data)
-        self.tell("node.complete", "info", node_id, step=self.step, error=False)
+    def post_node_complete(self, node_id: str, data: FrozenDict) -> None:
+        """Post that a node has finished, with the state after it."""
+        self.post_event("node.state", "verbose", node_id, output=data)
+        self.post_event("node.complete", "info", node_id, step=self.step, error=False)
 
-    def tell_failed(self, node_id: str, error: BaseException) -> None:
-        """A node has failed."""
-        self.tell("node.complete", "warning", node_id, step=self.step, error=True, reason=str(error))
+    def post_node_failed(self, node_id: str, error: BaseException) -> None:
+        """Post that a node has failed."""
+        self.post_event("node.complete", "warning", node_id, step=self.step, error=True, reason=str(error))
+
+
+def _find_interrupt(interrupts: Mapping[str, Mapping[str, Any]], node_id: str, when: When, key: str) -> str | None:
+    """Find the id of an interrupt of a node execution; None if there is none."""
+    wanted = (node_id, when, key)
+    for interrupt_id, interrupt in interrupts.items():
+        if (interrupt["node_id"], interrupt["when"], interrupt.get("key", "")) == wanted:
+            return interrupt_id
+    return None

@@ -1,17 +1,23 @@
-"""How a run begins: from an input, from the state around an embedded graph, or where it stood, with an answer."""
+"""RunStart: how a run begins - from an input, from the state of an outer graph, or by a resume."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
 from graphkit._engine import subgraph
-from graphkit._engine.cursor import CONTINUED_EXECUTION, WRITES_TAKEN_FROM, Steps, checkpoint_not_found
+from graphkit._engine.cursor import (
+    CONTINUED_EXECUTION,
+    WRITES_TAKEN_FROM,
+    Steps,
+    checkpoint_not_found,
+)
 from graphkit._engine.requests import Load, Request
 from graphkit._engine.run_state import RunState
-from graphkit._engine.subgraph_updates import EXTRA, strip_subgraph_updates
-from graphkit._engine.update_codec import pack_marked, unpack_marked
+from graphkit._engine.subgraph_updates import SUBGRAPH_UPDATES, strip_subgraph_updates
+from graphkit._engine.update_codec import pack_if_marked, unpack_if_marked
+from graphkit._plan.topology import Node
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import START
 from graphkit._records.output import GraphResume, When
@@ -35,254 +41,373 @@ from graphkit.errors import (
     NodeExecutionError,
 )
 
-OWN_SOURCES: Final = frozenset({"input", "loop"})
-"""Values of the metadata's `source` at which a resume still owes the declared stops; update, fork and answer do not."""
+_SOURCES_OF_LOOP: Final = frozenset({"input", "loop"})
+"""Values of `source` in the metadata of checkpoints at which a resume still makes the declared
+stops; it does not after an update, a fork or an answer."""
+_DECLARED_STOPS: Final = frozenset({"before", "after"})
+"""Values of `when` of interrupts that the options declare."""
+
+
+class DeclaredStop(NamedTuple):
+    """A stop that `interrupt_before` or `interrupt_after` declares at a position."""
+
+    node_id: str
+    when: When
 
 
 class RunStart(RunState):
     """A run up to its first step."""
 
-    def _start(self, given: Mapping[str, Any]) -> Steps:
-        if self.within is not None:
-            self._adopt(given)
+    # From an input
+
+    def _start(self, run_input: Mapping[str, Any]) -> Steps:
+        if self.outer_execution is not None:
+            self._adopt_outer_state(run_input)
         else:
-            yield from self._begin(given)
+            yield from self._load_and_merge(run_input)
         own = {"run_id": self.metadata.get("run_id") or generate_id()}
-        self.began = self.within or own["run_id"]
-        self.metadata = self._new_metadata(own if self.within is None else {**own, OUTER_EXECUTION: self.within}, {})
-        self.next = yield from self.follow(START)
-        self.stand_here()
-        if self.saver is not None and not self.exits:
+        self.start_id = self.outer_execution or own["run_id"]
+        if self.outer_execution is not None:
+            own[OUTER_EXECUTION] = self.outer_execution
+        self.metadata = self._run_metadata(own, {})
+        self.next_node_id = yield from self.follow_edge(START)
+        self.mark_position()
+        if self.saver is not None and not self.stores_at_exit:
             yield from self.save("input")
 
-    def _begin(self, given: Mapping[str, Any]) -> Steps:
+    def _load_and_merge(self, run_input: Mapping[str, Any]) -> Steps:
+        """Merge the input into the latest state of the thread, or into an initial state."""
         if self.saver is not None:
-            self.base = yield Load(self.saver, self.asked_for)
-            if self.base is None and self.asked_for.checkpoint_id is not None:
-                raise self._no_checkpoint()
+            self.base = yield Load(self.saver, self.requested_config)
+            if self.base is None and self.requested_config.checkpoint_id is not None:
+                raise self._checkpoint_not_found()
         if self.base is None:
             self.data = self.schema.initial_state()
-            self.tell("state.create", "verbose", START, keys=list(given))
+            self.post_event("state.create", "verbose", START, keys=list(run_input))
         else:
-            self._take(self.base)
-            self.tell_load(self.base)
+            self._move_to_own_checkpoint(self.base)
+            self.post_load(self.base)
         try:
-            self.move_to(*self.schema.merge_input(self.data, self.without_private(given)))
+            data, ops = self.schema.merge_input(self.data, self.absorb_private(run_input))
         except Exception as error:
-            raise self.failure(GraphRunnerError, f"the input cannot be merged: {error}", START) from error
+            reason = f"the input cannot be merged: {error}"
+            raise self.make_error(GraphRunnerError, reason, START) from error
+        self.set_data(data, ops)
 
-    def _adopt(self, given: Mapping[str, Any]) -> None:
-        """Begin with the state of the graph around this one."""
-        assert self.contribution is not None
+    def _adopt_outer_state(self, outer_state: Mapping[str, Any]) -> None:
+        assert self.subgraph_updates is not None
         try:
-            self.data = self.schema.adopt(given)
+            self.data = self.schema.adopt(outer_state)
         except Exception as error:
-            reason = f"the state of the graph around it does not fit: {error}"
-            raise self.failure(GraphRunnerError, reason, START) from error
+            reason = f"the state of the outer graph does not fit the schema: {error}"
+            raise self.make_error(GraphRunnerError, reason, START) from error
+
+    # By a resume
 
     def _resume(self, resume: GraphResume) -> Steps:
         self.resumed_at = datetime.now(UTC)
-        given = yield from self.accept(resume)
+        added = yield from self.accept_resume(resume)
         base = self.base
         assert base is not None
-        # After an update all of it, in case the update died before it had taken over the record.
-        writes = self.writes if WRITES_TAKEN_FROM in base.metadata else given
-        # A stop that is only passed by, on a line of its own, is nothing that anybody has to find.
-        if writes and (self.is_latest or resume.has_value or resume.update is not None):
+        # An update may have died before it had recorded the writes that it took over.
+        writes = self.writes if WRITES_TAKEN_FROM in base.metadata else added
+        # A resume of an older checkpoint that only passes a stop leaves nothing to find again.
+        brings_something = resume.has_value or resume.update is not None
+        if writes and (self.is_latest or brings_something):
             yield from self.record(writes)
-        ran = {"run_id": self.metadata.get("run_id"), "checkpoint_node": base.node_id, "resume_node": self.next}
-        self.tell("checkpoint.resume", "info", self.next, **ran)
-        for key, answer in given.items():
-            if key.startswith(ANSWER) and answer is not None:
-                self.tell("interrupt.answered", "info", self.next, id=key.removeprefix(ANSWER))
-        if self.next is None and not (self.may_stop and self._declared_stop()):
-            self.next = yield from self.follow(self.at)  # what interrupt_before_edge left open
+        self._post_resume(base, added)
+        if self.next_node_id is None:  # `interrupt_before_edge` left the edge open
+            stops_here = self.may_stop and self._find_declared_stop() is not None
+            if not stops_here:
+                self.next_node_id = yield from self.follow_edge(self.node_id)
 
-    def accept(self, resume: GraphResume) -> Generator[Request, Any, dict[str, Any]]:
-        """Stand where a resume goes on; returns what it adds to the record. Nothing is stored yet.
+    def _post_resume(self, base: Checkpoint, added: Mapping[str, Any]) -> None:
+        self.post_event(
+            "checkpoint.resume",
+            "info",
+            self.next_node_id,
+            run_id=self.metadata.get("run_id"),
+            checkpoint_node=base.node_id,
+            resume_node=self.next_node_id,
+        )
+        for key, answer in added.items():
+            if key.startswith(ANSWER) and answer is not None:
+                interrupt_id = key.removeprefix(ANSWER)
+                self.post_event("interrupt.answered", "info", self.next_node_id, id=interrupt_id)
+
+    def accept_resume(self, resume: GraphResume) -> Generator[Request, Any, dict[str, Any]]:
+        """Move to the position where a resume continues; store nothing yet.
+
+        Returns:
+            The pending writes that the resume adds.
 
         Raises:
-            GraphRunnerError: what it brings is not what is waited for, here or in an embedded graph.
+            GraphRunnerError: the resume does not match what waits, here or in a nested graph.
         """
         base = yield from self._load_base()
-        self._take(base)
-        self.tell_load(base)
-        self.is_saved = True
-        if self.contribution is not None:
-            self.contribution.entries = base.state.get(EXTRA, self.contribution.entries)
-            if self.changes is None:
-                self.contribution.migrated(strip_subgraph_updates(base.state), self.data)
-        self.at = base.node_id
-        self.next = base.next_node_id
-        if self.next is not None:
-            self.next = self._still_there(self.next)
+        self._move_to_own_checkpoint(base)
+        self.post_load(base)
+        self._restore_subgraph_updates(base)
+        self._restore_position(base)
         recorded = yield from self.load_writes(base)
-        if not self.is_latest:  # what waited here waits again, unanswered
+        if not self.is_latest:  # its interrupts wait again, without their answers
             recorded = {key: value for key, value in recorded.items() if key.startswith(INTERRUPT)}
-        was_stopped = any(key.startswith((INTERRUPT, SUBGRAPH_INTERRUPT)) for key in recorded)
-        carried = self.carried(base)
-        self.metadata = self._new_metadata({"run_id": carried["run_id"]} if "run_id" in carried else {}, carried)
-        self.step = self.passed = 0 if was_stopped else base.metadata.get("step", 0)
-        self.began = base.metadata.get(CONTINUED_EXECUTION, base.id) if self.is_latest else generate_id()
+        was_interrupted = any(key.startswith((INTERRUPT, SUBGRAPH_INTERRUPT)) for key in recorded)
+        self._restore_execution(base, was_interrupted=was_interrupted)
         self.writes = recorded
-        given = self._given(resume, unanswered_interrupts(recorded))
-        owes_stop = not was_stopped and base.metadata.get("source") in OWN_SOURCES
-        self.may_stop, self.has_arrived = owes_stop, False
+        added = self._writes_of(resume, unanswered_interrupts(recorded))
+        stored_by_loop = base.metadata.get("source") in _SOURCES_OF_LOOP
+        self.may_stop = stored_by_loop and not was_interrupted
+        self.must_emit = False
         if not self.is_latest:
-            recorded = _asked_once(recorded, given)
+            recorded = _first_open_interrupts(recorded, added)
         if recorded.get(FAILURE) is not None:
-            given[FAILURE] = None
-            self.spoil()
-        self.writes = {**recorded, **given}
-        self.stand_here()  # what is recorded is merged again by every resume
-        self._merge_recorded()
-        if self.updates is not None:
-            self.updates.clear()  # those are no node's
-        yield from subgraph.accept(self, type(self))
-        return given
+            added[FAILURE] = None
+            self.mark_unclean()
+        self.writes = {**recorded, **added}
+        self.mark_position()  # before the merge, as every resume merges the recorded updates again
+        self._merge_recorded_updates()
+        if self.step_updates is not None:
+            self.step_updates.clear()  # no node returned these updates
+        yield from subgraph.accept_resumes(self, self.topology, self._make_trial_run)
+        return added
 
     def _load_base(self) -> Generator[Request, Any, Checkpoint]:
+        """Load the checkpoint to resume, and find out whether it is the latest of the thread."""
         if self.saver is None:
             raise CheckpointerConfigurationError(
                 "a resume needs a saver: compile the graph with checkpoint_saver=..., and checkpoint_interval above 0"
             )
-        base: Checkpoint | None = yield Load(self.saver, self.asked_for)
+        base: Checkpoint | None = yield Load(self.saver, self.requested_config)
         if base is None:
-            raise self._no_checkpoint()
-        if self.asked_for.checkpoint_id is not None:
+            raise self._checkpoint_not_found()
+        if self.requested_config.checkpoint_id is not None:
             latest = yield Load(self.saver, self.config)
             self.is_latest = latest is not None and latest.id == base.id
         return base
 
-    def _take(self, base: Checkpoint) -> None:
-        """Stand where a stored checkpoint stands, if it is of this graph's own history."""
-        if self.within is None and OUTER_EXECUTION in base.metadata:
-            raise self.failure(
+    def _move_to_own_checkpoint(self, base: Checkpoint) -> None:
+        """Make a stored checkpoint the base of this run.
+
+        Raises:
+            GraphRunnerError: the checkpoint belongs to a nested graph, and this run has no outer run.
+        """
+        if self.outer_execution is None and OUTER_EXECUTION in base.metadata:
+            raise self.make_error(
                 GraphRunnerError,
-                f"checkpoint_ns={self.config.checkpoint_ns!r} is the history of a subgraph, which only the graph "
-                f"around it runs: leave checkpoint_ns out, and what a resume brings goes to the one that waits",
+                f"checkpoint_ns={self.config.checkpoint_ns!r} is the history of a subgraph, which only its outer "
+                f"graph runs: leave checkpoint_ns out; a resume passes answers on to the subgraph that waits",
             )
         self.base = base
         self.move_to_checkpoint(base)
 
-    def _still_there(self, place: str) -> str:
-        found = self.topology.resolve_target(place)
-        if found is None:
-            raise self.failure(
-                GraphRunnerError,
-                f"the stored next node {place!r} is not a node of this graph; "
-                f"add it again, or choose another with update_state(config, {{}}, goto=...)",
-                place,
-            )
-        return found
+    def _restore_subgraph_updates(self, base: Checkpoint) -> None:
+        """Take over what a nested graph had collected for its outer graph."""
+        collected = self.subgraph_updates
+        if collected is None:
+            return
+        collected.entries = base.state.get(SUBGRAPH_UPDATES, collected.entries)
+        if self.changes is None:  # a migration has changed the state
+            collected.add_renamed_keys(strip_subgraph_updates(base.state), self.data)
 
-    def _given(self, resume: GraphResume, waiting: dict[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """What a resume adds to the record; refuses what nothing waits for, before anything is stored."""
-        inner = subgraph_interrupts(self.writes)
-        resume = self._split(resume, waiting, inner)
-        given: dict[str, Any] = {}
-        if resume.has_value:
+    def _restore_position(self, base: Checkpoint) -> None:
+        self.is_saved = True
+        self.node_id = base.node_id
+        self.next_node_id = base.next_node_id
+        if self.next_node_id is not None:
+            self.next_node_id = self._require_target(self.next_node_id)
+
+    def _require_target(self, stored: str) -> str:
+        """Return the node or fork that a stored next node means in this version of the graph."""
+        target = self.topology.resolve_target(stored)
+        if target is None:
+            raise self.make_error(
+                GraphRunnerError,
+                f"the stored next node {stored!r} is not a node of this graph; "
+                f"add it again, or choose another with update_state(config, {{}}, goto=...)",
+                stored,
+            )
+        return target
+
+    def _restore_execution(self, base: Checkpoint, *, was_interrupted: bool) -> None:
+        """Take over the metadata of the run, its step, and the start of the node execution."""
+        inherited = self.inherited_metadata(base)
+        own = {"run_id": inherited["run_id"]} if "run_id" in inherited else {}
+        self.metadata = self._run_metadata(own, inherited)
+        self.step = 0 if was_interrupted else base.metadata.get("step", 0)
+        self.start_step = self.step
+        if self.is_latest:
+            self.start_id = base.metadata.get(CONTINUED_EXECUTION, base.id)
+        else:
+            self.start_id = generate_id()
+
+    def _make_trial_run(self, node: Node) -> Self:
+        """Make the run of a nested graph that only checks a resume."""
+        nested = self._make_nested_run(self, node, "")
+        nested.post = None
+        return nested
+
+    # What a resume contains
+
+    def _writes_of(self, resume: GraphResume, waiting: dict[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the pending writes that a resume adds.
+
+        Args:
+            resume: what the caller gave.
+            waiting: the unanswered interrupts, by id.
+
+        Raises:
+            GraphRunnerError: the resume has a value that no interrupt waits for. Nothing is stored.
+        """
+        own_resume = self._split(resume, waiting)
+        # A declared stop is passed by any resume, with or without an answer.
+        added: dict[str, Any] = {
+            ANSWER + interrupt_id: None
+            for interrupt_id, interrupt in waiting.items()
+            if interrupt["when"] in _DECLARED_STOPS
+        }
+        if own_resume.has_value:
             if not waiting:
-                raise self.failure(
+                raise self.make_error(
                     GraphRunnerError,
                     "nothing waits for an answer here; give GraphResume(update={...}) to change the state",
                 )
-            given = {ANSWER + key: answer for key, answer in self._answers(resume.value, waiting).items()}
-        passed = [ANSWER + key for key, stop in waiting.items() if stop["when"] in {"before", "after"}]
-        given = {**dict.fromkeys(passed), **given}
-        if resume.update is not None:
-            if not isinstance(resume.update, Mapping):
-                raise self.failure(GraphRunnerError, f"update= must be a mapping, not {type(resume.update).__name__}")
-            given[next_update_key(self.writes)] = self._recordable(resume.update)
+            for interrupt_id, answer in self._answers_by_id(own_resume.value, waiting).items():
+                added[ANSWER + interrupt_id] = answer
+        update: Any = own_resume.update
+        if update is not None:
+            if not isinstance(update, Mapping):
+                reason = f"update= must be a mapping, not {type(update).__name__}"
+                raise self.make_error(GraphRunnerError, reason)
+            added[next_update_key(self.writes)] = self._pack_update(update)
         try:
-            return {key: freeze(value) for key, value in given.items()}
+            return {key: freeze(value) for key, value in added.items()}
         except ValueError as error:
-            raise self.failure(GraphRunnerError, f"what the resume brought cannot be kept: {error}") from error
+            raise self._cannot_store(error) from error
 
-    def _split(self, resume: GraphResume, waiting: Mapping[str, Any], inner: Mapping[str, str]) -> GraphResume:
-        """What of a resume is for this graph; the rest is for the embedded graphs that wait."""
+    def _split(self, resume: GraphResume, waiting: Mapping[str, Any]) -> GraphResume:
+        """Return this graph's part of a resume, and keep the parts of its nested graphs."""
+        nested = subgraph_interrupts(self.writes)
         try:
-            mine, self.for_children = subgraph.split(resume, waiting, inner)
+            parts = subgraph.split_resume(resume, waiting, nested)
         except ValueError as error:
-            raise self.failure(GraphRunnerError, str(error)) from error
-        return mine
+            raise self.make_error(GraphRunnerError, str(error)) from error
+        self.resumes_by_namespace = parts.by_namespace
+        return parts.own
 
-    def _answers(self, value: Any, waiting: Mapping[str, Any]) -> dict[str, Any]:
-        """What each stop is answered, by id."""
-        by_id = isinstance(value, Mapping) and bool(value) and all(key in waiting for key in value)
-        answers = value if by_id else dict.fromkeys(self._asked(waiting), value)
-        return {
-            key: answer if waiting[key]["when"] == "inside" else self._to_declared(answer)
-            for key, answer in answers.items()
+    def _answers_by_id(self, value: Any, waiting: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer to each interrupt that the value of a resume is for."""
+        is_by_id = isinstance(value, Mapping) and bool(value) and all(key in waiting for key in value)
+        answers = value if is_by_id else dict.fromkeys(self._addressed_interrupts(waiting), value)
+        checked: dict[str, Any] = {}
+        for interrupt_id, answer in answers.items():
+            if waiting[interrupt_id]["when"] == "inside":
+                checked[interrupt_id] = answer
+            else:
+                checked[interrupt_id] = self._check_declared_answer(answer)
+        return checked
+
+    def _addressed_interrupts(self, waiting: Mapping[str, Any]) -> list[str]:
+        """Return the interrupts that an answer without an id is for.
+
+        Returns:
+            The id of the `interrupt()` call that waits; without one, the ids of all declared stops.
+
+        Raises:
+            GraphRunnerError: several node executions wait at an `interrupt()` call.
+        """
+        inside = {
+            interrupt_id: interrupt for interrupt_id, interrupt in waiting.items() if interrupt["when"] == "inside"
         }
-
-    def _asked(self, waiting: Mapping[str, Any]) -> list[str]:
-        """The stops that an answer is for which names none: the question that waits, or all declared stops."""
-        inside = {key: stop for key, stop in waiting.items() if stop["when"] == "inside"}
         if not inside:
             return [*waiting]
-        if len({stop.get("key", "") for stop in inside.values()}) > 1:
+        executions = {interrupt.get("key", "") for interrupt in inside.values()}
+        if len(executions) > 1:
             known = ", ".join(map(repr, waiting))
-            raise self.failure(
-                GraphRunnerError, f"several questions wait: resume with a mapping of id to answer; the ids are {known}"
-            )
-        # A node asks one question after the other: the first is the one that waits.
+            reason = f"several interrupts wait: resume with a mapping of id to answer; the ids are {known}"
+            raise self.make_error(GraphRunnerError, reason)
+        # A node makes one `interrupt()` call after the other: the first is the one that waits.
         return [next(iter(inside))]
 
-    def _to_declared(self, value: Any) -> Mapping[str, Any]:
+    def _check_declared_answer(self, value: Any) -> Mapping[str, Any]:
+        """Return the answer to a declared stop as it is recorded: an update of the state."""
         if not isinstance(value, Mapping):
-            raise self.failure(
+            raise self.make_error(
                 GraphRunnerError,
-                f"the run stopped at {self._place()}: resume with a mapping to merge into the state, "
-                f"or without a value, not with {type(value).__name__}",
+                f"the run stopped at {self.node_id!r} -> {self.next_node_id!r}: resume with a mapping to merge into "
+                f"the state, or without a value, not with {type(value).__name__}",
             )
-        return self._recordable(value)
+        return self._pack_update(value)
 
-    def _recordable(self, update: Mapping[str, Any]) -> Mapping[str, Any]:
-        """An update without the transient keys, its markers as plain values."""
+    def _pack_update(self, update: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return an update without the transient keys, its markers as plain values."""
         try:
-            return pack_marked(self.without_private(update))
+            return pack_if_marked(self.absorb_private(update))
         except ValueError as error:
-            raise self.failure(GraphRunnerError, f"what the resume brought cannot be kept: {error}") from error
+            raise self._cannot_store(error) from error
 
-    def _merge_recorded(self) -> None:
-        """Merge the answers to declared stops and the updates that came with resumes, in the order they came."""
-        stops = interrupts_in(self.writes)
+    def _cannot_store(self, error: ValueError) -> GraphRunnerError:
+        reason = f"the value or update of the resume cannot be stored: {error}"
+        return self.make_error(GraphRunnerError, reason)
+
+    def _merge_recorded_updates(self) -> None:
+        """Merge answers to declared stops and updates of resumes, in the order of their arrival."""
+        interrupts = interrupts_in(self.writes)
         for key, value in self.writes.items():
-            answered = stops.get(key.removeprefix(ANSWER)) if key.startswith(ANSWER) and value is not None else None
-            if key.startswith(UPDATE) or (answered is not None and answered["when"] != "inside"):
-                try:
-                    self.merge(self.at, unpack_marked(value))
-                except NodeExecutionError as error:
-                    reason = f"what the resume brought cannot be merged: {error.__cause__}"
-                    raise self.failure(GraphRunnerError, reason, self.next) from error.__cause__
+            if not _is_update_write(key, value, interrupts):
+                continue
+            try:
+                self.merge(self.node_id, unpack_if_marked(value))
+            except NodeExecutionError as error:
+                reason = f"the value or update of the resume cannot be merged: {error.__cause__}"
+                raise self.make_error(GraphRunnerError, reason, self.next_node_id) from error.__cause__
 
-    def _declared_stop(self) -> tuple[str, When, str] | None:
-        if self.at in self.program.after:
-            return self.program.after[self.at], "after", ""
-        if self.next in self.program.before:
-            return self.program.before[self.next], "before", ""
+    # Declared stops, and errors
+
+    def _find_declared_stop(self) -> DeclaredStop | None:
+        """Find the declared stop at the current position."""
+        program = self.program
+        if self.node_id in program.after:
+            return DeclaredStop(program.after[self.node_id], "after")
+        if self.next_node_id in program.before:
+            return DeclaredStop(program.before[self.next_node_id], "before")
         return None
 
-    def _place(self) -> str:
-        return f"{self.at!r} -> {self.next!r}"
-
-    def _no_checkpoint(self) -> CheckpointNotFoundError:
-        is_latest = self.asked_for.checkpoint_id is None
-        return checkpoint_not_found(
-            self.asked_for, "invoke it with an input first" if is_latest else "see get_state_history"
-        )
+    def _checkpoint_not_found(self) -> CheckpointNotFoundError:
+        hint = "see get_state_history"
+        if self.requested_config.checkpoint_id is None:
+            hint = "invoke it with an input first"
+        return checkpoint_not_found(self.requested_config, hint)
 
 
-def _asked_once(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What waits again where an old checkpoint is resumed: a node's questions up to its first open one."""
+def _is_update_write(key: str, value: Any, interrupts: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Return whether a pending write holds an update that a resume merges into the state."""
+    if key.startswith(UPDATE):
+        return True
+    if value is None or not key.startswith(ANSWER):
+        return False
+    interrupt = interrupts.get(key.removeprefix(ANSWER))
+    return interrupt is not None and interrupt["when"] != "inside"
+
+
+def _first_open_interrupts(recorded: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the interrupts that wait again when an older checkpoint is resumed.
+
+    Args:
+        recorded: the interrupts of the checkpoint.
+        added: the pending writes that the resume adds, answers among them.
+
+    Returns:
+        The interrupts, but of each node execution only those up to its first unanswered one.
+    """
     kept: dict[str, Any] = {}
-    asking: set[tuple[str, str]] = set()
-    for key, stop in recorded.items():
-        if stop["when"] == "inside" and ANSWER + key.removeprefix(INTERRUPT) not in given:
-            asked = stop["node_id"], stop.get("key", "")
-            if asked in asking:
+    waiting: set[tuple[str, str]] = set()
+    for key, interrupt in recorded.items():
+        is_answered = ANSWER + key.removeprefix(INTERRUPT) in added
+        if interrupt["when"] == "inside" and not is_answered:
+            execution = (interrupt["node_id"], interrupt.get("key", ""))
+            if execution in waiting:
                 continue
-            asking.add(asked)
-        kept[key] = stop
+            waiting.add(execution)
+        kept[key] = interrupt
     return kept

@@ -1,214 +1,312 @@
-"""A graph as a node: its run inside the run around it, in a namespace of its own.
+"""A nested graph: a node that is a graph, run inside the outer run, in a namespace of its own.
 
-Its loop is the same loop; what it asks for is passed on to the driver of the run around it, except that it does not let
-go of the run lock, and that its outputs are flagged. What it saves goes to the namespace `<node id>`, below that of the
-graph around it, with the visit it belongs to; so a resume finds out whether it was begun, and goes on inside.
+It is driven by the same loop. Its requests go to the driver of the outer run, with two exceptions:
+it does not release the run lock, and its outputs are flagged. Its checkpoints are stored in the
+namespace `<node id>`, below that of the outer graph, with the node execution that they belong to. So
+a resume finds out whether this execution had begun, and continues inside.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from graphkit._engine.cursor import Steps
-from graphkit._engine.node_runner import Halt
-from graphkit._engine.requests import Emit, Finish, Hold, Load, LoadWrites, Record, Request, Save
+from graphkit._engine.node_runner import Halt, NodeRunner, RunContext
+from graphkit._engine.program import Program
+from graphkit._engine.requests import (
+    Emit,
+    Finish,
+    Hold,
+    Load,
+    LoadWrites,
+    Record,
+    Request,
+    Save,
+)
 from graphkit._engine.subgraph_updates import SubgraphUpdates
 from graphkit._plan.topology import Node, Topology
+from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import RunnableConfig
 from graphkit._records.output import ABSENT, GraphResume, InterruptionMetadata
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import (
     OUTER_EXECUTION,
     SUBGRAPH_INTERRUPT,
     subgraph_interrupts,
-    subgraph_namespace as namespace_of,
+    subgraph_namespace,
     unanswered_interrupts,
 )
 from graphkit._values.frozen import FrozenDict
 from graphkit.errors import GraphRunnerError
 
-_BEFORE_IT_GOES_ON: Final = (Load, LoadWrites, Hold, Record, Save)
-"""What a graph asks for while an answer to it is not stored yet."""
+_BEFORE_FIRST_STEP: Final = (Load, LoadWrites, Hold, Record, Save)
+"""The requests of a nested run while an answer to it may not be stored yet."""
 
 
-def visit(strand: Any, node: Node, key: str, make: Callable[..., Any]) -> Steps:
-    """Run an embedded graph, from the strand's state or from where it was left, and merge what it changed."""
-    run = strand.run
-    yield from run.settle()
-    child = _child(strand, node, key, make)
-    if child.saver is not None and child.saver is not run.saver:
-        yield Hold(child.saver, child.config)
-    child.given = yield from _given(strand, child)
-    stopped = yield from _relay(run, child)
-    if stopped:
-        run.inner += stopped
-        yield from run.record({SUBGRAPH_INTERRUPT + stop.id: child.config.checkpoint_ns for stop in stopped})
-        raise Halt
-    assert child.contribution is not None
-    for update in child.contribution.updates(child.data):
-        strand.merge(node.id, update)
-    theirs = {name: value for name, value in child.private.items() if name in strand.transient}
-    strand.private = FrozenDict({**strand.private, **theirs})
+class _CompiledGraph(Protocol):
+    """A compiled graph, as the node that holds it is run."""
+
+    @property
+    def program(self) -> Program: ...
 
 
-def accept(run: Any, make: Callable[..., Any]) -> Steps:
-    """See that the graphs inside take what a resume brought for them, before anything of it is stored.
+class NestedRun(Protocol):
+    """The run of a nested graph; `RunState` describes its attributes."""
+
+    config: RunnableConfig
+    saver: BaseCheckpointSaver | None
+    run_input: Any
+    data: FrozenDict
+    private: FrozenDict
+    base: Checkpoint | None
+    writes: dict[str, Any]
+    outer_execution: str | None
+    subgraph_updates: SubgraphUpdates | None
+
+    def steps(self) -> Steps:
+        """Run from `run_input` to the end or a stop."""
+        ...
+
+    def accept_resume(self, resume: GraphResume) -> Generator[Request, Any, dict[str, Any]]:
+        """Move to the position where a resume continues."""
+        ...
+
+
+def program_of(node: Node) -> Program:
+    """Return the program of a node that is a graph."""
+    return cast("_CompiledGraph", node.graph).program
+
+
+def execute(runner: NodeRunner, node_id: str, nested: NestedRun) -> Steps:
+    """Run a nested graph and merge its updates into the outer graph.
+
+    It starts from the runner's state, or continues where this node execution has stopped before.
 
     Raises:
-        GraphRunnerError: one does not, or what waited in it is gone.
+        Halt: the nested graph waits for a human; its interrupts are recorded in the outer run.
     """
-    for node in run.topology.nodes.values():
-        resume = run.for_children.get(namespace_of(run.config.checkpoint_ns, node.id))
-        if node.graph is not None and resume is not None:
-            child = _child(run, node, "", make)
-            child.post = None  # it only tries
-            yield from child.accept(resume)
-            if not child.base.metadata.get(OUTER_EXECUTION, "").startswith(f"{run.root()}/"):
-                raise run.failure(GraphRunnerError, f"what waited in the subgraph {node.id!r} waits no more", node.id)
+    run = runner.run
+    if nested.saver is not None and nested.saver is not run.saver:
+        yield Hold(nested.saver, nested.config)
+    nested.run_input = yield from _find_input(runner, nested)
+    interrupts = yield from _relay_requests(run, nested)
+    if interrupts:
+        run.nested_interrupts += interrupts
+        namespace = nested.config.checkpoint_ns
+        waiting = {SUBGRAPH_INTERRUPT + interrupt.id: namespace for interrupt in interrupts}
+        yield from run.record(waiting)
+        raise Halt
+    assert nested.subgraph_updates is not None
+    for update in nested.subgraph_updates.updates_for_outer_graph(nested.data):
+        runner.merge(node_id, update)
+    shared = {key: value for key, value in nested.private.items() if key in runner.transient}
+    runner.private = FrozenDict({**runner.private, **shared})
 
 
-def _child(strand: Any, node: Node, key: str, make: Callable[..., Any]) -> Any:
-    run = strand.run
-    graph: Any = node.graph
-    program = graph.program
-    config = run.config.replace(checkpoint_ns=namespace_of(run.config.checkpoint_ns, node.id))
-    saver = None
-    if program.options.checkpoint_interval:
-        saver = program.options.checkpoint_saver or run.saver
-    child = make(program, config, None, saver=saver)
-    child.limit, child.exits, child.control = run.limit, run.exits, run.control
-    child.within = f"{run.root()}/{key}"
-    child.contribution = SubgraphUpdates(strand.schema.channels)
-    child.taps.append(child.contribution.add)
-    child.transient |= strand.transient
-    child.private = strand.private
-    child.post, child.perform, child.clock = run.post, run.perform, run.clock
-    child.metadata = FrozenDict({key: run.metadata[key] for key in ("run_id",) if key in run.metadata})
-    child.held = run.held
-    if saver is not None:
-        lock = saver.run_lock_key(config)
-        child.held = run.held | {lock, (lock, config.checkpoint_ns)}
-    return child
+def accept_resumes(run: RunContext, topology: Topology, make_nested: Callable[[Node], NestedRun]) -> Steps:
+    """Check that the nested graphs accept what a resume contains for them, before it is stored.
+
+    Args:
+        run: the outer run.
+        topology: its graph.
+        make_nested: makes the nested run of a node; it must not post events.
+
+    Raises:
+        GraphRunnerError: a nested graph refuses it, or no longer waits.
+    """
+    for node in topology.nodes.values():
+        if node.graph is None:
+            continue
+        namespace = subgraph_namespace(run.config.checkpoint_ns, node.id)
+        resume = run.resumes_by_namespace.get(namespace)
+        if resume is None:
+            continue
+        nested = make_nested(node)
+        yield from nested.accept_resume(resume)
+        assert nested.base is not None
+        execution = nested.base.metadata.get(OUTER_EXECUTION, "")
+        if not execution.startswith(f"{run.execution_start()}/"):
+            reason = f"the interrupt in subgraph {node.id!r} was already answered, or the run has moved past it"
+            raise run.make_error(GraphRunnerError, reason, node.id)
 
 
-def _given(strand: Any, child: Any) -> Generator[Request, Any, Any]:
-    """What the child starts from: where this very visit was left, or the state around it."""
-    run = strand.run
-    resume = run.for_children.pop(child.config.checkpoint_ns, None)
-    if child.saver is not None:
-        latest = yield Load(child.saver, child.config)
-        if latest is not None and latest.metadata.get(OUTER_EXECUTION) == child.within:
+def _find_input(runner: NodeRunner, nested: NestedRun) -> Generator[Request, Any, Any]:
+    """Return what a nested run starts from.
+
+    Returns:
+        A GraphResume if this very node execution has begun before; else the state of the outer graph.
+    """
+    resume = runner.run.resumes_by_namespace.pop(nested.config.checkpoint_ns, None)
+    if nested.saver is not None:
+        latest = yield Load(nested.saver, nested.config)
+        if latest is not None and latest.metadata.get(OUTER_EXECUTION) == nested.outer_execution:
             return resume or GraphResume()
-    return strand.data
+    return runner.data
 
 
-def _relay(run: Any, child: Any) -> Generator[Request, Any, list[InterruptionMetadata]]:
-    """Pass on what the child asks for; returns what it waits for, if it stopped."""
-    steps = child.steps()
-    here = child.config.checkpoint_ns
-    waited = [name for name, place in subgraph_interrupts(run.writes).items() if place == here]
-    stopped: list[InterruptionMetadata] = []
+def _relay_requests(run: RunContext, nested: NestedRun) -> Generator[Request, Any, list[InterruptionMetadata]]:
+    """Pass the requests of a nested run on to the driver; return the interrupts that it stopped at."""
+    steps = nested.steps()
+    waiting = _recorded_interrupts(run, nested)
+    interrupts: list[InterruptionMetadata] = []
     answer: Any = None
     error: BaseException | None = None
     while True:
         try:
             request = steps.send(answer) if error is None else steps.throw(error)
         except StopIteration:
-            return stopped
-        answer = error = None
+            return interrupts
+        answer = None
+        error = None
         try:
-            if waited and not isinstance(request, _BEFORE_IT_GOES_ON):
-                waited = yield from _settled(run, child, waited)
-            if isinstance(request, Finish):
+            if waiting and not isinstance(request, _BEFORE_FIRST_STEP):
+                waiting = yield from _clear_answered(run, nested, waiting)
+            if isinstance(request, Finish):  # the outer run keeps the run lock
                 continue
-            if isinstance(request, Emit):
-                if isinstance(request.output, InterruptionMetadata):
-                    stopped = list(request.output.interrupts)
-                    for stop in stopped:
-                        stop.is_subgraph = True
-                    continue
-                request.output.is_subgraph = True
+            output = request.output if isinstance(request, Emit) else None
+            if isinstance(output, InterruptionMetadata):
+                interrupts = _flag_interrupts(output)
+                continue
+            if output is not None:
+                output.is_subgraph = True
             answer = yield request
-        except BaseException as raised:  # noqa: BLE001 - the child decides what becomes of it
+        except BaseException as raised:  # noqa: BLE001 - the nested run handles it
             error = raised
 
 
-def _settled(run: Any, child: Any, waited: Collection[str]) -> Generator[Request, Any, list[str]]:
-    """Note which stops in a child wait no more; returns those that do. An answer must be stored there by now."""
-    waiting = {*unanswered_interrupts(child.writes), *subgraph_interrupts(child.writes)}
-    gone = [name for name in waited if name not in waiting]
-    if gone:
-        yield from run.record({SUBGRAPH_INTERRUPT + name: None for name in gone})
-    return [name for name in waited if name in waiting]
+def _recorded_interrupts(run: RunContext, nested: NestedRun) -> list[str]:
+    """Return the ids of the interrupts in a nested graph that the outer run has recorded."""
+    namespace = nested.config.checkpoint_ns
+    return [interrupt_id for interrupt_id, recorded in subgraph_interrupts(run.writes).items() if recorded == namespace]
 
 
-def split(
-    resume: GraphResume, waiting: Mapping[str, Any], inner: Mapping[str, str]
-) -> tuple[GraphResume, dict[str, GraphResume]]:
-    """Part what a resume brings between the graph and the embedded ones that wait, by namespace.
+def _clear_answered(
+    run: RunContext, nested: NestedRun, recorded: Collection[str]
+) -> Generator[Request, Any, list[str]]:
+    """Record in the outer run which interrupts of a nested run no longer wait; return the others.
+
+    The answers must be stored in the nested graph's namespace by now.
+    """
+    waiting = {*unanswered_interrupts(nested.writes), *subgraph_interrupts(nested.writes)}
+    answered = [interrupt_id for interrupt_id in recorded if interrupt_id not in waiting]
+    if answered:
+        yield from run.record({SUBGRAPH_INTERRUPT + interrupt_id: None for interrupt_id in answered})
+    return [interrupt_id for interrupt_id in recorded if interrupt_id in waiting]
+
+
+def _flag_interrupts(interruption: InterruptionMetadata) -> list[InterruptionMetadata]:
+    interrupts = list(interruption.interrupts)
+    for interrupt in interrupts:
+        interrupt.is_subgraph = True
+    return interrupts
+
+
+# A resume
+
+
+class SplitResume(NamedTuple):
+    """A resume, divided between a graph and its nested graphs."""
+
+    own: GraphResume
+    by_namespace: dict[str, GraphResume]
+
+
+class _SplitValue(NamedTuple):
+    """The value of a resume, divided."""
+
+    own: Any
+    by_namespace: dict[str, Any]
+
+
+def split_resume(resume: GraphResume, waiting: Mapping[str, Any], nested: Mapping[str, str]) -> SplitResume:
+    """Divide a resume between a graph and the nested graphs that wait.
+
+    Args:
+        resume: what the caller gave.
+        waiting: the unanswered interrupts of the graph itself, by id.
+        nested: the namespaces of the interrupts in nested graphs, by id.
 
     Raises:
-        ValueError: it cannot be told for whom it is.
+        ValueError: it is ambiguous which graph the value or the update is for.
     """
-    if not inner or (not resume.has_value and resume.update is None):
-        return resume, {}
-    values, mine = _split_value(resume.value, waiting, inner)
-    updates: dict[str, Mapping[str, Any] | None] = {}
+    if not nested or (not resume.has_value and resume.update is None):
+        return SplitResume(own=resume, by_namespace={})
+    values = _split_value(resume.value, waiting, nested)
     own_update = resume.update
+    updates: dict[str, Mapping[str, Any] | None] = {}
     if resume.update is not None and not waiting:
-        namespaces = set(inner.values())
+        namespaces = set(nested.values())
         if len(namespaces) > 1:
             raise ValueError(
                 f"several subgraphs wait ({', '.join(sorted(map(repr, namespaces)))}): "
                 f"change the state of one with update_state at its checkpoint_ns"
             )
-        updates, own_update = dict.fromkeys(namespaces, resume.update), None
-    children = {
-        namespace: GraphResume(values.get(namespace, ABSENT), update=updates.get(namespace))
-        for namespace in {*values, *updates}
+        updates = dict.fromkeys(namespaces, resume.update)
+        own_update = None
+    by_namespace = {
+        namespace: GraphResume(values.by_namespace.get(namespace, ABSENT), update=updates.get(namespace))
+        for namespace in {*values.by_namespace, *updates}
     }
-    return GraphResume(mine, update=own_update), children
+    return SplitResume(own=GraphResume(values.own, update=own_update), by_namespace=by_namespace)
 
 
-def _split_value(value: Any, waiting: Mapping[str, Any], inner: Mapping[str, str]) -> tuple[dict[str, Any], Any]:
+def _split_value(value: Any, waiting: Mapping[str, Any], nested: Mapping[str, str]) -> _SplitValue:
     if value is ABSENT:
-        return {}, ABSENT
-    known = {**dict.fromkeys(waiting), **inner}
+        return _SplitValue(own=ABSENT, by_namespace={})
+    known = dict.fromkeys((*waiting, *nested))
     if isinstance(value, Mapping) and value and all(key in known for key in value):
-        mine = {key: answer for key, answer in value.items() if key in waiting}
-        values: dict[str, Any] = {}
-        for key, answer in value.items():
-            if key in inner:
-                values.setdefault(inner[key], {})[key] = answer
-        return values, mine or ABSENT
-    if waiting or len(inner) > 1:
+        return _split_answers(value, waiting, nested)
+    if waiting or len(nested) > 1:
         raise ValueError(
-            f"several questions wait: resume with a mapping of id to answer; the ids are {', '.join(map(repr, known))}"
+            f"several interrupts wait: resume with a mapping of id to answer; the ids are {', '.join(map(repr, known))}"
         )
-    return {next(iter(inner.values())): value}, ABSENT
+    (namespace,) = nested.values()
+    return _SplitValue(own=ABSENT, by_namespace={namespace: value})
 
 
-def savers_of(topology: Topology, saver: BaseCheckpointSaver) -> Iterator[BaseCheckpointSaver]:
-    """A saver and those that embedded graphs have of their own, once each."""
+def _split_answers(answers: Mapping[str, Any], waiting: Mapping[str, Any], nested: Mapping[str, str]) -> _SplitValue:
+    """Divide answers by interrupt id."""
+    own: dict[str, Any] = {}
+    by_namespace: dict[str, dict[str, Any]] = {}
+    for interrupt_id, answer in answers.items():
+        if interrupt_id in waiting:
+            own[interrupt_id] = answer
+        if interrupt_id in nested:
+            by_namespace.setdefault(nested[interrupt_id], {})[interrupt_id] = answer
+    return _SplitValue(own=own or ABSENT, by_namespace=by_namespace)
+
+
+# All graphs
+
+
+def iter_savers(topology: Topology, saver: BaseCheckpointSaver) -> Iterator[BaseCheckpointSaver]:
+    """Yield the saver of a graph and those that its nested graphs have of their own, once each."""
     seen = [saver]
     yield saver
     for node in topology.nodes.values():
-        if node.graph is not None:
-            graph: Any = node.graph
-            own = graph.compile_config.checkpoint_saver or saver
-            for one in savers_of(graph.topology, own):
-                if not any(one is other for other in seen):
-                    seen.append(one)
-                    yield one
+        if node.graph is None:
+            continue
+        own_saver = program_of(node).options.checkpoint_saver or saver
+        for nested_saver in iter_savers(node.graph.topology, own_saver):
+            if not any(nested_saver is known for known in seen):
+                seen.append(nested_saver)
+                yield nested_saver
 
 
-def find_programs(program: Any, namespace: str) -> list[Any] | None:
-    """The graphs on the way to a namespace, the outermost first; None if there is none at it."""
+def find_programs(program: Program, namespace: str) -> list[Program] | None:
+    """Find the programs from the outermost graph to the one at a namespace; None if there is none."""
     programs = [program]
     for name in namespace.split("/") if namespace else ():
-        nodes = programs[-1].topology.nodes.values()
-        found = [node.graph for node in nodes if node.graph is not None and namespace_of("", node.id) == name]
-        if not found:
+        nested = _find_nested(programs[-1].topology, name)
+        if nested is None:
             return None
-        programs.append(found[0].program)
+        programs.append(nested)
     return programs
+
+
+def _find_nested(topology: Topology, name: str) -> Program | None:
+    for node in topology.nodes.values():
+        if node.graph is not None and subgraph_namespace("", node.id) == name:
+            return program_of(node)
+    return None

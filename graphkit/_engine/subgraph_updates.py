@@ -1,8 +1,9 @@
-"""What an embedded graph hands to the graph around it: its updates, in order, so that reducers count each once.
+"""The updates that a nested graph passes to its outer graph, in order, so that reducers count each once.
 
-They must outlive a crash inside, so they are kept in the child's stored state, under a key that nothing shows: a list
-that grows, of which a store writes the growth. Only what a channel of the parent has to merge is kept as it was given;
-of any other key only the name, for its final value stands in the child's state anyway.
+They must survive a crash inside the nested graph. Therefore they are part of its stored state, under
+a key that is never shown: a list that only grows, so that a store writes just the growth. An update
+is kept as it was only for keys that a channel of the outer graph has to merge. For any other key the
+name is enough, because the final value is in the nested graph's state.
 """
 
 from __future__ import annotations
@@ -10,67 +11,72 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final, final
 
-from graphkit._engine.update_codec import keys_of, only, pack, unpack
+from graphkit._engine.update_codec import keys_of, pack, select_keys, unpack
 from graphkit._values.channels import REMOVE
 from graphkit._values.frozen import FrozenDict, FrozenList, extend_frozen, freeze
 from graphkit._values.state import SET, Changes
 
-EXTRA: Final = "graphkit:updates"
-"""The key, in the stored state of an embedded graph."""
+SUBGRAPH_UPDATES: Final = "graphkit:updates"
+"""The key of the updates in the stored state of a nested graph."""
 
 
 @final
 class SubgraphUpdates:
-    """The updates of one visit of an embedded graph.
+    """The updates of one execution of a nested graph.
 
     Attributes:
-        entries: per update, what the parent's channels must merge, and the names of the other keys.
+        entries: one mapping per update: `update`, the part that channels of the outer graph merge,
+            and `others`, the names of the remaining keys.
     """
 
-    def __init__(self, wanted: Collection[str]) -> None:
-        self.wanted = frozenset(wanted)
+    def __init__(self, outer_channels: Collection[str]) -> None:
+        self.outer_channels = frozenset(outer_channels)
         self.entries: FrozenList = freeze([])
 
     def add(self, _node_id: str, update: FrozenDict) -> None:
-        """Note an update of the child."""
-        others = [key for key in keys_of(update) if key not in self.wanted]
-        self.entries = extend_frozen(self.entries, [freeze({"update": only(update, self.wanted), "others": others})])
+        """Add an update of the nested graph."""
+        others = [key for key in keys_of(update) if key not in self.outer_channels]
+        self._append(select_keys(update, self.outer_channels), others)
+
+    def add_renamed_keys(self, old: FrozenDict, new: FrozenDict) -> None:
+        """Add the keys that a migration of the nested graph's stored state has introduced.
+
+        A migration knows whole states only, so the part of an update that a channel of the outer
+        graph merges stays as it is.
+        """
+        known = {key for entry in self.entries for key in entry["others"]}
+        if known - new.keys():
+            introduced = [key for key in new if key not in old and key not in self.outer_channels]
+            self._append(pack({}), introduced)
+
+    def _append(self, update: FrozenDict, others: list[str]) -> None:
+        entry = freeze({"update": update, "others": others})
+        self.entries = extend_frozen(self.entries, [entry])
         self.entries.base = None
 
-    def migrated(self, old: FrozenDict, new: FrozenDict) -> None:
-        """Note under which names stands now what was noted, after the child's stored state was migrated.
-
-        A migration knows whole states only, so an update that a channel of the parent has to merge stays as it is.
-        """
-        touched = {key for entry in self.entries for key in entry["others"]}
-        if touched - new.keys():
-            others = [key for key in new if key not in old and key not in self.wanted]
-            self.entries = extend_frozen(self.entries, [freeze({"update": pack({}), "others": others})])
-            self.entries.base = None
-
-    def stored(
+    def include_in(
         self, data: FrozenDict, changes: Changes | None, entries: FrozenList
     ) -> tuple[FrozenDict, Changes | None]:
-        """The state as it is stored, with the entries as they were there, and what changed in it."""
-        whole = FrozenDict(data)
-        whole.kind = data.kind
-        whole._set_frozen(EXTRA, entries)  # noqa: SLF001 - as a merge does
+        """Return a state with entries in it, as it is stored, and what changed in it."""
+        include_in = FrozenDict(data)
+        include_in.kind = data.kind
+        include_in._set_frozen(SUBGRAPH_UPDATES, entries)  # noqa: SLF001 - as a merge does
         if changes is None:
-            return whole, None
-        had = changes.base.get(EXTRA)
-        op = SET if had is None or not had else len(had)
-        return whole, Changes(changes.base, {**changes.ops, EXTRA: op})
+            return include_in, None
+        stored_before = changes.base.get(SUBGRAPH_UPDATES)
+        op = len(stored_before) if stored_before else SET
+        return include_in, Changes(changes.base, {**changes.ops, SUBGRAPH_UPDATES: op})
 
-    def updates(self, data: FrozenDict) -> list[dict[str, Any]]:
-        """What the parent merges, given the child's final state."""
+    def updates_for_outer_graph(self, data: FrozenDict) -> list[dict[str, Any]]:
+        """Return what the outer graph merges, given the nested graph's final state."""
         updates = [unpack(entry["update"]) for entry in self.entries]
         others = dict.fromkeys(key for entry in self.entries for key in entry["others"])
-        final = {key: data.get(key, REMOVE) for key in others}
-        return [update for update in (*updates, final) if update]
+        updates.append({key: data.get(key, REMOVE) for key in others})
+        return [update for update in updates if update]
 
 
 def strip_subgraph_updates(data: FrozenDict) -> FrozenDict:
-    """A stored state without what is nobody's business."""
-    if EXTRA not in data:
+    """Return a stored state without the updates for the outer graph."""
+    if SUBGRAPH_UPDATES not in data:
         return data
-    return FrozenDict({key: value for key, value in data.items() if key != EXTRA})
+    return FrozenDict({key: value for key, value in data.items() if key != SUBGRAPH_UPDATES})

@@ -40,12 +40,12 @@ def run_node(task: RunNode) -> Any:
         GraphRunnerError: it gave something to be awaited.
     """
     result = begin(task)
-    return result if result.__class__ in _SETTLED else refuse_awaitable(result, task.visit.node_id)
+    return result if result.__class__ in _SETTLED else refuse_awaitable(result, task.context.node_id)
 
 
 def begin(task: RunNode) -> Any:
     """Run a node's action on the calling thread; what it gives may have to be awaited."""
-    token = CURRENT_NODE_CONTEXT.set(task.visit)
+    token = CURRENT_NODE_CONTEXT.set(task.context)
     try:
         return task.call.run(task.argument, task.config)
     finally:
@@ -54,7 +54,7 @@ def begin(task: RunNode) -> Any:
 
 def advance(task: Next) -> Any:
     """The next chunk of a generator, on the calling thread."""
-    token = CURRENT_NODE_CONTEXT.set(task.visit)
+    token = CURRENT_NODE_CONTEXT.set(task.context)
     try:
         return next(task.generator)
     except StopIteration as end:
@@ -95,15 +95,15 @@ class TaskPool:
         executor = task.executor
         if executor is not None and is_async(task):
             raise GraphRunnerError(
-                f"node {task.visit.node_id!r} is asynchronous: it cannot run on a {type(executor).__name__}",
-                node_id=task.visit.node_id,
+                f"node {task.context.node_id!r} is asynchronous: it cannot run on a {type(executor).__name__}",
+                node_id=task.context.node_id,
             )
         if executor is None or isinstance(executor, ThreadPoolExecutor):
             future: Future[Any] = (executor or self._threads()).submit(copy_context().run, self._outcome_here, task)
         else:
             assert isinstance(task, RunNode), "a generator is run to its end where it cannot be followed"
             self.flush()
-            run: Run = task.visit.journal.run  # type: ignore[union-attr]
+            run: Run = task.context.journal.run  # type: ignore[union-attr]
             future = executor.submit(perform, errand_of(run, task))
         self.futures[ticket] = future
         return future
@@ -128,11 +128,11 @@ class TaskPool:
             return None, error
         if not isinstance(result, Outcome):
             return result  # type: ignore[no-any-return]
-        task.visit.attempt = result.attempt
-        task.visit.interrupt_calls = result.asked
-        task.visit.outputs.extend(result.outputs)
+        task.context.attempt = result.attempt
+        task.context.interrupt_calls = result.asked
+        task.context.outputs.extend(result.outputs)
         for type_, level, data in result.notes:
-            task.visit.post_event(type_, level, data)
+            task.context.post_event(type_, level, data)
         return result.result, result.error
 
     def withdraw(self, tickets: Collection[int]) -> None:
@@ -151,7 +151,7 @@ class TaskPool:
 
 def errand_of(run: Run, task: RunNode) -> RemoteCall:
     """What is sent to another process."""
-    visit = task.visit
+    visit = task.context
     prefix = f"{ONCE}{visit.key}:"
     results = {key.removeprefix(prefix): value for key, value in run.writes.items() if key.startswith(prefix)}
     saver, base = run.saver, run.base
@@ -305,7 +305,7 @@ async def _outcome_of(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseExc
 
 
 async def _awaited(task: Task, result: Any) -> Any:
-    token = CURRENT_NODE_CONTEXT.set(task.visit)
+    token = CURRENT_NODE_CONTEXT.set(task.context)
     try:
         return await result
     finally:

@@ -1,19 +1,24 @@
-"""`update_state` as a loop of its own: the same requests, the same drivers, no node run."""
+"""Update: `update_state` as a loop of its own, with the same requests and drivers; it runs no node."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping
 from typing import Any
 
-from graphkit._engine.cursor import CONTINUED_EXECUTION, WRITES_TAKEN_FROM, GraphCursor, checkpoint_not_found
+from graphkit._engine.cursor import (
+    CONTINUED_EXECUTION,
+    WRITES_TAKEN_FROM,
+    GraphCursor,
+    checkpoint_not_found,
+)
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Load, Record, Request, Save
-from graphkit._engine.subgraph_updates import EXTRA, SubgraphUpdates
+from graphkit._engine.subgraph_updates import SUBGRAPH_UPDATES, SubgraphUpdates
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import INTERRUPT, SUBGRAPH_INTERRUPT
-from graphkit._values.frozen import freeze
+from graphkit._values.frozen import FrozenDict, freeze
 from graphkit.errors import GraphRunnerError
 
 
@@ -31,73 +36,118 @@ class Update(GraphCursor):
         goto: str | None,
         outer_channels: Collection[str] | None = None,
     ) -> None:
-        """Prepare one; `outer_channels` are the channel names of the outer graph, if there is one."""
-        # At no checkpoint: a put at one would replace it, and history is never rewritten.
+        """Prepare an update.
+
+        Args:
+            program: the graph.
+            config: names the thread, and the checkpoint if not the latest.
+            saver: where the history is stored.
+            values: merged into the state.
+            as_node: the node that the values are attributed to.
+            goto: the next node.
+            outer_channels: the keys that the outer graph has channels for, if there is one.
+        """
+        # No checkpoint id: a put at a checkpoint would replace it, and history is never rewritten.
         super().__init__(program, config.with_check_point_id(None), saver)
-        self.asked_for = config
+        self.requested_config = config
         self.outer_channels = outer_channels
         self.values = values
         self.as_node = as_node
         self.goto = goto
 
     def steps(self) -> Generator[Request, Any, RunnableConfig]:
-        """Merge, decide the next node, append. Everything is checked before anything is stored."""
-        self._check()
+        """Merge the values, decide the next node, and append; check everything before storing.
+
+        Returns:
+            The config of the new checkpoint.
+        """
+        self._check_arguments()
         assert self.saver is not None
-        base = yield Load(self.saver, self.asked_for)
+        base = yield Load(self.saver, self.requested_config)
         if base is None:
-            raise checkpoint_not_found(self.asked_for)
+            raise checkpoint_not_found(self.requested_config)
         self.move_to_checkpoint(base)
-        contribution = self._contribution(base)
+        subgraph_updates = self._continue_subgraph_updates(base)
         node_id = self.as_node or base.node_id
         self.merge(node_id, self.values)
-        following = base.next_node_id
-        if self.as_node is not None:
-            following = yield from self.follow(self.as_node)
-        elif self.goto is not None:
-            following = self.topology.resolve_target(self.goto)
-        recorded = yield from self.load_writes(base)
-        # Without a node of its own the run stands where it stood: what waits there, and what was answered, stays true.
-        stays = self.as_node is None and self.goto is None
-        was_stopped = any(key.startswith((INTERRUPT, SUBGRAPH_INTERRUPT)) for key in recorded)
-        own = {"step": 0 if was_stopped else base.metadata.get("step", 0), "source": "update"}
-        if stays:
-            own[CONTINUED_EXECUTION] = base.metadata.get(CONTINUED_EXECUTION, base.id)
-        if stays and recorded:
-            own[WRITES_TAKEN_FROM] = base.id  # so that a process that dies before it is recorded here loses no stop
-        metadata = freeze({**self.carried(base), **self._callers(), **self.stamp(), **own})
-        data, changes = self.data, self.changes
-        if contribution is not None:
-            data, changes = contribution.stored(data, changes, contribution.entries)
-        child = yield Save(
-            self.saver, self.config, node_id, following, data, parent=base, metadata=metadata, changes=changes
+        next_node_id = yield from self._find_next(base)
+        writes = yield from self.load_writes(base)
+        # Without a node of its own the update leaves the run where it is: the interrupts that wait
+        # there, and their answers, remain valid.
+        keeps_position = self.as_node is None and self.goto is None
+        own = self._own_metadata(base, writes, keeps_position=keeps_position)
+        metadata = freeze(
+            {
+                **self.inherited_metadata(base),
+                **self._callers_metadata(),
+                **self.graph_metadata(),
+                **own,
+            }
         )
-        here = self.config.replace(checkpoint_id=child.id, next_node=following)
-        if stays and recorded:
-            yield Record(self.saver, here, recorded)
-        return here
+        data: FrozenDict = self.data
+        changes = self.changes
+        if subgraph_updates is not None:
+            data, changes = subgraph_updates.include_in(data, changes, subgraph_updates.entries)
+        child = yield Save(
+            self.saver,
+            self.config,
+            node_id=node_id,
+            next_node_id=next_node_id,
+            data=data,
+            parent=base,
+            metadata=metadata,
+            changes=changes,
+        )
+        child_config = self.config.replace(checkpoint_id=child.id, next_node=next_node_id)
+        if keeps_position and writes:
+            yield Record(self.saver, child_config, writes)
+        return child_config
 
-    def _contribution(self, base: Checkpoint) -> SubgraphUpdates | None:
-        """Of an embedded graph: what it hands to the graph around it, to which this update belongs."""
-        if EXTRA not in base.state:
+    def _find_next(self, base: Checkpoint) -> Generator[Request, Any, str | None]:
+        if self.as_node is not None:
+            return (yield from self.follow_edge(self.as_node))
+        if self.goto is not None:
+            return self.topology.resolve_target(self.goto)
+        return base.next_node_id
+
+    def _own_metadata(self, base: Checkpoint, writes: Mapping[str, Any], *, keeps_position: bool) -> dict[str, Any]:
+        """Return the metadata that only the new checkpoint has."""
+        was_interrupted = any(key.startswith((INTERRUPT, SUBGRAPH_INTERRUPT)) for key in writes)
+        step = 0 if was_interrupted else base.metadata.get("step", 0)
+        own = {"step": step, "source": "update"}
+        if keeps_position:
+            own[CONTINUED_EXECUTION] = base.metadata.get(CONTINUED_EXECUTION, base.id)
+            if writes:
+                # If the process dies before it has recorded the writes, a resume finds them there.
+                own[WRITES_TAKEN_FROM] = base.id
+        return own
+
+    def _continue_subgraph_updates(self, base: Checkpoint) -> SubgraphUpdates | None:
+        """Add this update to what a nested graph passes to its outer graph."""
+        if SUBGRAPH_UPDATES not in base.state:
             return None
-        contribution = SubgraphUpdates(self.outer_channels or ())
-        contribution.entries = base.state[EXTRA]
-        self.taps.append(contribution.add)
-        return contribution
+        subgraph_updates = SubgraphUpdates(self.outer_channels or ())
+        subgraph_updates.entries = base.state[SUBGRAPH_UPDATES]
+        self.update_listeners.append(subgraph_updates.add)
+        return subgraph_updates
 
-    def _callers(self) -> Mapping[str, Any]:
+    def _callers_metadata(self) -> Mapping[str, Any]:
         return {key: value for key, value in self.config.metadata.items() if key != "run_id"}
 
-    def _check(self) -> None:
+    def _check_arguments(self) -> None:
         if self.as_node is not None and self.goto is not None:
             raise GraphRunnerError("give as_node or goto, not both: each says which node comes next")
-        for name, value in (("as_node", self.as_node), ("goto", self.goto)):
-            if value is not None and not isinstance(value, str):
-                raise GraphRunnerError(f"{name}={value!r} is not a node id: give one node id, a str")
+        _check_node_id("as_node", self.as_node)
+        _check_node_id("goto", self.goto)
         if self.as_node is not None and self.as_node not in self.topology.edges:
-            known = self.as_node in self.topology.nodes
-            reason = "has no outgoing edge" if known else "is not a node of the graph"
+            reason = "is not a node of the graph"
+            if self.as_node in self.topology.nodes:
+                reason = "has no outgoing edge"
             raise GraphRunnerError(f"as_node={self.as_node!r} {reason}", node_id=self.as_node)
         if self.goto is not None and self.topology.resolve_target(self.goto) is None:
             raise GraphRunnerError(f"goto={self.goto!r} is not a node of the graph", node_id=self.goto)
+
+
+def _check_node_id(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        raise GraphRunnerError(f"{name}={value!r} is not a node id: give one node id, a str")

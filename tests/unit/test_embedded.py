@@ -687,7 +687,7 @@ def test_several_that_wait_in_a_fork_are_answered_each_by_its_id(saver, how):
     assert sorted(ids) == ["own", "s1", "s2"]
     before = everything(saver)
     for wrong in (GraphResume("x"), GraphResume({ids["s1"]: "A", "unknown": "B"})):
-        with pytest.raises(GraphRunnerError, match="several questions"):
+        with pytest.raises(GraphRunnerError, match="several interrupts"):
             run(graph, wrong, how=how)
     assert everything(saver) == before
     last = run(graph, GraphResume({ids["s2"]: "B", ids["own"]: "O"}), how=how)[-1]

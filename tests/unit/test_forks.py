@@ -710,7 +710,7 @@ def test_an_answer_for_nobody_changes_nothing(saver, go, value):  # lg#8579
     graph = diamond(b=asking("b?"), c=asking("c?")).compile(checkpoint_saver=saver)
     ids = ids_of(go(graph, {})[-1])
     before = saver.get(CONFIG)
-    with pytest.raises(GraphRunnerError, match=r"several questions wait.*ids are"):
+    with pytest.raises(GraphRunnerError, match=r"several interrupts wait.*ids are"):
         go(graph, GraphResume(value))
     assert saver.get(CONFIG).id == before.id
     assert ids_of(go(graph, GraphResume())[-1]) == ids  # asked again, under the same ids
@@ -719,7 +719,7 @@ def test_an_answer_for_nobody_changes_nothing(saver, go, value):  # lg#8579
 def test_one_right_id_and_one_wrong(saver, go):
     graph = diamond(b=asking("b?"), c=asking("c?")).compile(checkpoint_saver=saver)
     ids = ids_of(go(graph, {})[-1])
-    with pytest.raises(GraphRunnerError, match="several questions wait"):
+    with pytest.raises(GraphRunnerError, match="several interrupts wait"):
         go(graph, GraphResume({ids["b?"]: "B", "other": 1}))
     assert ids_of(go(graph, None)[-1]) == ids
 

@@ -1076,7 +1076,7 @@ def test_a_command_that_names_several_nodes_is_a_clear_error(goto, where):
     graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
     if where == "branch":
         graph.add_node("other", lambda s: None).add_edge(START, "other").add_edge("other", END)
-    with pytest.raises(GraphRunnerError, match=r"Command of 'a' goes to .*: that is one node id. To run several"):
+    with pytest.raises(GraphRunnerError, match=r"Command of 'a' goes to .*, but a goto is one node id. To run several"):
         graph.compile().invoke({})
 
 
@@ -1086,7 +1086,9 @@ def test_a_command_that_names_several_nodes_is_a_clear_error(goto, where):
 def test_a_condition_that_names_several_nodes_is_a_clear_error(mappings, make, targets):
     graph = StateGraph({}).add_node("a", lambda s: None).add_node("b", lambda s: None).add_edge(START, "a")
     graph.add_conditional_edges("a", lambda s: make(targets), mappings).add_edge("b", END)
-    with pytest.raises(GraphRunnerError, match=r"the edge of 'a' leads to .*: that is one node id. To run several"):
+    with pytest.raises(
+        GraphRunnerError, match=r"the edge of 'a' leads to .*, but a goto is one node id. To run several"
+    ):
         graph.compile().invoke({})
 
 

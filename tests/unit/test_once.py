@@ -210,7 +210,7 @@ def test_a_result_that_cannot_be_stored(tmp_path):
     loop = []
     loop.append(loop)
     graph = chain(a=lambda state, config: config.once("k", lambda: loop)).compile(checkpoint_saver=MemorySaver())
-    with pytest.raises(NodeExecutionError, match="cannot be kept"):
+    with pytest.raises(NodeExecutionError, match="cannot be stored"):
         graph.invoke({}, CONFIG)
 
 

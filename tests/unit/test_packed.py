@@ -14,7 +14,7 @@ from graphkit import (
     ReplaceAllWith,
     StateGraph,
 )
-from graphkit._engine.update_codec import keys_of, only, pack, unpack
+from graphkit._engine.update_codec import keys_of, pack, select_keys, unpack
 from graphkit._values.frozen import freeze
 from graphkit.errors import CheckpointSerializationError
 from savers import FileSystemSaver
@@ -77,7 +77,7 @@ def test_a_packed_update_merges_as_the_update_does(updates):
 def test_keys_and_parts(update):
     packed = pack(update)
     assert sorted(keys_of(packed)) == sorted(update)
-    part = only(packed, {"log", "free"})
+    part = select_keys(packed, {"log", "free"})
     assert sorted(keys_of(part)) == sorted(update.keys() & {"log", "free"})
     assert merged([unpack(part)]) == merged([{key: update[key] for key in keys_of(part)}])
 

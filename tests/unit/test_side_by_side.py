@@ -119,7 +119,7 @@ def test_a_strand_is_not_left_in_the_middle_of_storing():
         yield Work(name)
         if not stored:
             yield Load("saver", CONFIG)
-            yield Save("saver", CONFIG, "n", None, {}, parent=None, metadata={}, changes=None)
+            yield Save("saver", CONFIG, node_id="n", next_node_id=None, data={}, parent=None, metadata={}, changes=None)
             stored.append(name)
         yield record(name)
 

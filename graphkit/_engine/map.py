@@ -1,0 +1,128 @@
+"""Maps: a node that runs once for each item of a list."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator
+from typing import Any, final
+
+from graphkit._engine.cursor import Steps, describe_error, is_update
+from graphkit._engine.node_runner import Halt, NodeRunner, describe_node
+from graphkit._engine.requests import Request
+from graphkit._engine.update_codec import pack, unpack
+from graphkit._plan.topology import Node
+from graphkit._records.context import GraphInterrupt
+from graphkit._records.output import Command
+from graphkit._saver.writes import ITEMS, TASK
+from graphkit._values.frozen import FrozenDict, freeze
+from graphkit.errors import GraphRunnerError, NodeExecutionError
+
+
+@final
+class MapExecution:
+    """One execution of a map node.
+
+    Attributes:
+        runner: the node runner that has reached the map node.
+        node: the map node.
+        key: the key of this execution.
+        updates: the packed update of each item; None while it is not finished.
+    """
+
+    def __init__(self, runner: NodeRunner, node: Node, key: str) -> None:
+        self.runner = runner
+        self.run = runner.run
+        self.node = node
+        self.key = key
+        self.executor = runner.find_executor(node.id)
+        self.updates: list[FrozenDict | None] = []
+
+    def steps(self) -> Steps:
+        """Run the node for all items concurrently, then merge their updates in the items' order.
+
+        Raises:
+            Halt: an item waits for a human, or the run was asked to pause.
+        """
+        runner = self.runner
+        node_id = self.node.id
+        items = yield from self._resolve_items()
+        self.updates = [None] * len(items)
+        parts = [self._run_item(index, item) for index, item in enumerate(items)]
+        yield from runner.run_parallel(node_id, parts, self.node.max_concurrency)
+        if any(update is None for update in self.updates):
+            raise Halt
+        updates = [(str(index), unpack(update)) for index, update in enumerate(self.updates) if update is not None]
+        if runner.post is not None:
+            runner.post_overwrites(node_id, updates)
+        for name, update in updates:
+            runner.merge(node_id, update, f"item {name} of {node_id!r}")
+
+    def _resolve_items(self) -> Generator[Request, Any, Collection[Any]]:
+        """Return the items; they are recorded once, so that a resume finds the same items."""
+        run = self.run
+        runner = self.runner
+        node = self.node
+        recorded: Collection[Any] | None = run.writes.get(ITEMS + self.key)
+        if recorded is not None:
+            return recorded
+        assert node.items is not None
+        failure_message = f"what {node.id!r} maps over cannot be listed"
+        arguments = (runner.state(), runner.config)
+        listed = yield from runner.call_user(node.id, failure_message, node.items, *arguments)
+        try:
+            items: Collection[Any] = freeze([*listed])
+        except (Exception, GraphInterrupt) as error:
+            reason = f"{failure_message}: {describe_error(error)}"
+            raise runner.make_error(NodeExecutionError, reason, node.id) from error
+        yield from run.ensure_stored()
+        yield from run.record_or_defer({ITEMS + self.key: items})
+        return items
+
+    def _run_item(self, index: int, item: Any) -> Steps:
+        """Run the node for one item, unless its result is recorded."""
+        run = self.run
+        runner = self.runner
+        node = self.node
+        key = f"{self.key}.{index}" if self.key else str(index)
+        task = run.writes.get(TASK + key)
+        if task is None:
+            if run.is_pausing:
+                return
+            try:
+                result = yield from runner.run_action(node, item, key, self.executor, index)
+            except Halt:
+                return
+            task = {"node": node.id, "update": self._pack_result(index, result)}
+            yield from run.record_or_defer({TASK + key: task})
+            if runner.dispatched_outputs:
+                yield from runner.emit_all(runner.dispatched_outputs)
+        self.updates[index] = task["update"]
+        if runner.post is not None:
+            run.post_event(
+                "parallel.branch",
+                "info",
+                node.id,
+                branch=key,
+                nodes=1,
+                index=index,
+                total=len(self.updates),
+            )
+
+    def _pack_result(self, index: int, result: Any) -> FrozenDict:
+        """Return the update of an item as it is recorded."""
+        runner = self.runner
+        node_id = self.node.id
+        name = describe_node(self.node, index)
+        if result.__class__ is Command:
+            if result.goto is not None:
+                reason = f"{name} returned a Command that goes to {result.goto!r}: a map cannot go anywhere"
+                raise runner.make_error(GraphRunnerError, reason, node_id)
+            result = result.update
+        if result is not None and not is_update(result):
+            returned = type(result).__name__
+            reason = f"{name} returned {returned}: return a mapping of updates, or None"
+            raise runner.make_error(NodeExecutionError, reason, node_id)
+        try:
+            return pack(runner.schema.to_mapping(runner.absorb_private(result or {})))
+        except ValueError as error:
+            reason = f"the update of {name} cannot be stored: {error}"
+            raise runner.make_error(NodeExecutionError, reason, node_id) from error

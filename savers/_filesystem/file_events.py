@@ -1,4 +1,4 @@
-"""File events of a store: which threads' files have changed. Knows nothing of what is in them."""
+"""File events of a store: which threads' files have changed. Does not know the contents of the files."""
 
 from __future__ import annotations
 
@@ -13,99 +13,112 @@ from savers._filesystem import layout
 if TYPE_CHECKING:
     from threading import Condition
 
-_REMOTE: Final = frozenset({"9p", "afs", "ceph", "cifs", "glusterfs", "lustre", "nfs", "nfs4", "smb3", "virtiofs"})
-"""File systems that other machines change, of which no event tells here; so do most of FUSE's."""
+_NETWORK: Final = frozenset(
+    {"9p", "afs", "ceph", "cifs", "fuse", "glusterfs", "lustre", "nfs", "nfs4", "smb3", "virtiofs"}
+)
+"""File systems that other machines may change without an event on this one; most kinds of FUSE are."""
 
 
 @final
-class Events:
-    """The threads whose files have changed, as watchdog tells it; `changed` is notified."""
+class FileEvents:
+    """Collects the threads whose files have changed, as watchdog reports them."""
 
     process = 0
-    """The one that has used watchdog."""
+    """The process that has started watchdog; 0: none."""
 
-    def __init__(self, changed: Condition, root: str, only: str | None) -> None:
+    def __init__(self, condition: Condition, root: str, only: str | None) -> None:
         """Start to listen.
 
         Args:
-            changed: guards what is collected here.
+            condition: guards what is collected, and is notified of it.
             root: the directory of the store.
-            only: the name of the one thread's directory that matters; None: all do.
+            only: the name of the directory of the only thread to collect; None: all.
 
         Raises:
-            OSError: the system refuses, having no such events or no room for more.
+            OSError: the system has no such events, or no room for more.
         """
         from watchdog import events
         from watchdog.observers import Observer
 
-        if Events.process not in {0, os.getpid()}:
+        if FileEvents.process not in {0, os.getpid()}:
             raise OSError("watchdog's thread stayed with the process that this one was forked from")
-        Events.process = os.getpid()
-        getLogger("watchdog.observers.inotify").addFilter(_is_news)
-        # What it says, at length, of a directory that is made while it walks through the others; it does no harm.
+        FileEvents.process = os.getpid()
+        getLogger("watchdog.observers.inotify").addFilter(_is_relevant)
+        # watchdog warns of a directory that is created while it walks through the others. That is harmless.
         filterwarnings("ignore", "Callback with id", RuntimeWarning)
-        self.names: set[str] = set()
-        self.closed: set[str] = set()
-        """Threads whose run lock somebody has closed."""
-        self._changed, self._root, self._only = changed, root, only
+        self.changed: set[str] = set()
+        """The directories of threads whose files have changed."""
+        self.unlocked: set[str] = set()
+        """The directories of threads whose run lock a process has closed."""
+        self._condition = condition
+        self._root = root
+        self._only = only
         kinds = ("Modified", "Created", "Moved", "Deleted")
-        self._wanted = [events.FileClosedEvent, *(getattr(events, f"File{kind}Event") for kind in kinds)]
-        self._wanted += [getattr(events, f"Dir{kind}Event") for kind in kinds[1:]]
+        self._event_filter = [events.FileClosedEvent, *(getattr(events, f"File{kind}Event") for kind in kinds)]
+        self._event_filter += [getattr(events, f"Dir{kind}Event") for kind in kinds if kind != "Modified"]
         self._observer: Any = Observer()
-        self._inner: Any = None
+        self._thread_watch: Any = None
+        """watchdog's watch of the only thread's directory."""
         self._inode = 0
+        """The file number of that directory; 0 if it is not there."""
         self._listen(root, recursive=only is None)
         self._observer.start()
 
     def _listen(self, path: str, *, recursive: bool) -> Any:
-        # The same events everywhere: what is listened to twice, watchdog asks the system for once.
-        return self._observer.schedule(self, path, recursive=recursive, event_filter=self._wanted)
+        # All watches have the same filter: watchdog asks the system only once for a directory that two of them cover.
+        return self._observer.schedule(self, path, recursive=recursive, event_filter=self._event_filter)
 
     def cover(self, directory: str) -> None:
-        """Listen to what happens in the one thread's directory, which may have been made anew; before it is read."""
-        found = os.lstat(directory).st_ino if os.path.isdir(directory) and not os.path.islink(directory) else 0
-        if self._only is None or found == self._inode:
+        """Listen to the directory of the only thread, which may have been created again; call it before reading."""
+        inode = 0
+        if os.path.isdir(directory) and not os.path.islink(directory):
+            inode = os.lstat(directory).st_ino
+        if self._only is None or inode == self._inode:
             return
-        if self._inner is not None:
+        if self._thread_watch is not None:
             with suppress(KeyError):
-                self._observer.unschedule(self._inner)
-        self._inode, self._inner = found, None
-        if found:
+                self._observer.unschedule(self._thread_watch)
+        self._inode = inode
+        self._thread_watch = None
+        if inode:
             with suppress(FileNotFoundError):
-                self._inner = self._listen(directory, recursive=True)
+                self._thread_watch = self._listen(directory, recursive=True)
 
     def dispatch(self, event: Any) -> None:
-        """Take an event; watchdog calls it."""
+        """Take an event from watchdog."""
         for path in (event.src_path, event.dest_path):
-            name, _, rest = path[len(self._root) + 1 :].partition(os.sep)
-            if layout.is_thread(name) and self._only in {None, name}:
-                self._note(name, rest, closed=event.event_type == "closed")
+            thread, _, file = path[len(self._root) + 1 :].partition(os.sep)
+            if layout.is_thread(thread) and self._only in {None, thread}:
+                self._note(thread, file, is_close=event.event_type == "closed")
 
-    def _note(self, name: str, rest: str, *, closed: bool) -> None:
-        is_lock = rest == layout.RUN_LOCK
-        if closed == is_lock:  # who holds the lock writes to it, and readers close logs: neither says anything
-            with self._changed:
-                (self.closed if closed else self.names).add(name)
-                self._changed.notify_all()
+    def _note(self, thread: str, file: str, *, is_close: bool) -> None:
+        is_lock = file == layout.RUN_LOCK
+        if is_close != is_lock:
+            # The holder of a run lock writes to it, and readers close logs: neither is a change.
+            return
+        with self._condition:
+            collected = self.unlocked if is_close else self.changed
+            collected.add(thread)
+            self._condition.notify_all()
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still listens."""
+        """Whether watchdog still reports events."""
         return bool(self._observer.is_alive())
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Stop to listen."""
         self._observer.stop()
         self._observer.join()
 
 
-def _is_news(record: LogRecord) -> bool:
-    """Whether what watchdog logs is not just that an event came while a watch was being closed."""
+def _is_relevant(record: LogRecord) -> bool:
+    """Return False for watchdog's message about an event that came while a watch was being closed."""
     return "when the thread is inactive" not in record.getMessage()
 
 
 def is_locked(inode: int) -> bool:
-    """Whether somebody holds a lock on a file. Trying to take it would disturb those who want it."""
+    """Return whether a process holds a lock on a file. Trying to take the lock would disturb those who want it."""
     try:
         with open("/proc/locks", encoding="ascii") as file:
             return any(" FLOCK " in line and f":{inode} " in line for line in file)
@@ -113,14 +126,15 @@ def is_locked(inode: int) -> bool:
         return False
 
 
-def remote_kind(path: str) -> str | None:
-    """The kind of the network file system that a directory is on; None if it is on a local one."""
+def find_network_file_system(path: str) -> str | None:
+    """Return the kind of the network file system that contains a directory; None if it is on a local one."""
     device = os.stat(path).st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
+    number = f"{os.major(device)}:{os.minor(device)}"
     with suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
         for line in file:
             mount, _, source = line.partition(" - ")
             kind = source.split(" ", 1)[0]
-            if mount.split()[2] == wanted and (kind in _REMOTE or kind == "fuse" or kind.startswith("fuse.")):
+            is_network = kind in _NETWORK or kind.startswith("fuse.")
+            if is_network and mount.split()[2] == number:
                 return kind
     return None

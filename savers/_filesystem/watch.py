@@ -1,10 +1,11 @@
-"""Following a store on file events: which logs have grown, what was appended to them, whose run has ended.
+"""Follows a store on file events: which logs have grown, what was appended to them, whose run has ended.
 
-Theory of operation. watchdog tells which files change, and of those only the names of threads are kept, in a set, so
-nothing piles up however slowly a reader asks. What has happened is read from the logs themselves, on from a bookmark:
-where the last look ended. So an event too many does no harm, and what was written while the watch was being set up
-needs none. A process that dies closes its files, which is an event too: that is how a run lock that nobody holds any
-more is noticed at once.
+Theory of operation. watchdog reports which files change. Of those reports only the names of threads
+are kept, in a set, so nothing accumulates however slowly the caller reads. The changes themselves are
+read from the logs, starting at a bookmark: the position where the last read ended. So a superfluous
+event does no harm, and a change that was written while the watch was being set up needs no event. A
+process that dies closes its files, which is an event too: that is how a run lock without a holder is
+noticed at once.
 """
 
 from __future__ import annotations
@@ -13,369 +14,447 @@ from collections import OrderedDict
 from collections.abc import Generator, Iterator
 from logging import getLogger
 from time import monotonic
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from graphkit.abc import Change, Watch, is_namespace_inside
 from graphkit.errors import CheckpointerError, CheckpointFormatError, CheckpointStorageError
 from savers._filesystem import catalog, layout
-from savers._filesystem.file_events import Events, is_locked, remote_kind
+from savers._filesystem.file_events import FileEvents, find_network_file_system, is_locked
 from savers._filesystem.log_follower import Bookmark, Info, LogFollower
 
 if TYPE_CHECKING:
+    import os
+
     from graphkit import RunnableConfig
     from savers._filesystem.store import Store
 
-_OPEN: Final = 64
-"""So many logs are kept open."""
-_TRUST: Final = 60.0
-"""Seconds after which all is looked at without an event: a system's queue of them may run over."""
-_SOON: Final = 0.05
-"""Seconds after which a lock is looked at again: its file is closed a moment before it is free."""
+_MAX_OPEN_LOGS: Final = 64
+_FULL_READ_INTERVAL: Final = 60.0
+"""Seconds after which all threads are read without an event, because a system's queue may overflow."""
+_RECHECK_DELAY: Final = 0.05
+"""Seconds after which a run lock is checked again: its file is closed a moment before it is free."""
 _LOGGER: Final = getLogger("graphkit")
 
-_Place = tuple[str, str]
-"""The names of a thread's directory and of a namespace's inside it, "" at the root."""
+
+class _LogName(NamedTuple):
+    """The directory of a live log and its versions."""
+
+    thread: str
+    """The name of the thread's directory."""
+    namespace: str
+    """The name of the namespace's directory inside it; "" for the root namespace."""
 
 
 @final
 class FileWatch(Watch):
-    """The changes of a checkpoint directory, whoever makes them."""
+    """Reports the changes of a checkpoint directory, whichever process makes them."""
 
     def __init__(
         self, store: Store, config: RunnableConfig | None, info: Info, *, latest: bool, interval: float
     ) -> None:
-        """Begin to follow; see `BaseCheckpointSaver.watch`.
+        """Begin to follow a store; see `BaseCheckpointSaver.watch`.
 
         Args:
             store: the directory.
             config: what to follow.
-            info: makes what is told of a checkpoint.
+            info: makes the CheckpointInfo of a change.
             latest: begin with the latest checkpoint of each history.
-            interval: seconds between looks on a file system without events.
+            interval: seconds between reads on a file system without events.
         """
         super().__init__(interval)
-        self._store, self._config, self._info = store, config, info
+        self._store = store
+        self._config = config
+        self._info = info
         self._only = None if config is None else layout.locate_thread(config.thread).name
+        """The directory of the only thread to follow; None: all threads."""
         self._marks: dict[str, dict[str, Bookmark]] = {}
-        """Per thread's directory and namespace's."""
-        self._versions: dict[_Place, int] = {}
-        """The last version of each that was told, or was there before."""
-        self._logs: OrderedDict[_Place, LogFollower] = OrderedDict()
-        self._fresh: set[_Place] = set()
-        """Of which the latest checkpoint is to be told first."""
-        self._suspects: dict[str, float] = {}
-        """Threads whose lock is to be looked at again, and when."""
-        self._events = self._listen()
+        """The bookmark of each log, by the directories of its thread and its namespace."""
+        self._versions: dict[_LogName, int] = {}
+        """The last version of each log that was reported, or was there before."""
+        self._logs: OrderedDict[_LogName, LogFollower] = OrderedDict()
+        """The open logs, the least recently used first."""
+        self._latest_first: set[_LogName] = set()
+        """The logs whose latest checkpoint must be reported first."""
+        self._rechecks: dict[str, float] = {}
+        """Threads whose run lock must be checked again, and when."""
+        self._events = self._start_events()
         begins_earlier = latest or (config is not None and config.checkpoint_id is not None)
-        self._next = monotonic() if begins_earlier else self._due()
-        for name in self._names():
-            for place in self._places(name):
-                self._begin(place, latest=latest)
+        self._full_read_at = monotonic() if begins_earlier else self._next_full_read()
+        for thread in self._list_threads():
+            for name in self._list_logs(thread):
+                self._set_start(name, latest=latest)
 
-    def _listen(self) -> Events | None:
+    def _start_events(self) -> FileEvents | None:
         root = self._store.root
         try:
-            if (kind := remote_kind(root)) is not None:
-                raise OSError(f"{kind} is a network file system")  # noqa: TRY301
-            events = Events(self._condition, root, self._only)
+            network = find_network_file_system(root)
+            if network is not None:
+                self._warn_polling(f"{network} is a network file system")
+                return None
+            events = FileEvents(self._condition, root, self._only)
             if self._only is not None:
                 events.cover(layout.join(root, self._only))
         except OSError as error:
-            self._tell_that_it_polls(error)
+            self._warn_polling(error)
             return None
         return events
 
-    def _tell_that_it_polls(self, reason: object) -> None:
+    def _warn_polling(self, reason: object) -> None:
         _LOGGER.warning(
             "%s: no file events (%s); looking every %g seconds instead", self._store.root, reason, self._interval
         )
 
-    def _due(self) -> float:
-        return monotonic() + (self._interval if self._events is None else _TRUST)
+    def _next_full_read(self) -> float:
+        return monotonic() + (self._interval if self._events is None else _FULL_READ_INTERVAL)
 
     # Waiting
 
     def _wait(self, deadline: float | None) -> bool:
-        while not self._is_interrupted and not self._has_news() and (now := monotonic()) < self._wanted():
+        while not self._is_interrupted and not self._has_events():
+            now = monotonic()
+            due = min([self._full_read_at, *self._rechecks.values()])
+            if now >= due:
+                break
             if deadline is not None and now >= deadline:
                 return False
-            self._sleep_until(self._wanted() if deadline is None else min(deadline, self._wanted()))
+            self._sleep_until(due if deadline is None else min(deadline, due))
         return True
 
-    def _has_news(self) -> bool:
-        return self._events is not None and bool(self._events.names or self._events.closed)
-
-    def _wanted(self) -> float:
-        return min([self._next, *self._suspects.values()])
+    def _has_events(self) -> bool:
+        return self._events is not None and bool(self._events.changed or self._events.unlocked)
 
     def _close_resources(self) -> None:
         if self._events is not None:
             self._events.stop()
             self._events = None
         while self._logs:
-            self._logs.popitem()[1].close()
+            _, follower = self._logs.popitem()
+            follower.close()
 
-    # Looking
+    # Reading
 
     def _read_changes(self) -> Generator[Change, None, None]:
         try:
-            is_whole = monotonic() >= self._next
-            names, closed = self._news(is_whole=is_whole)
-            for name in sorted(names | closed):
-                yield from self._look_at(name)
-            for name in sorted(closed):
-                yield from self._idle(name)
-            if is_whole:
-                self._next = self._due()
+            is_full = monotonic() >= self._full_read_at
+            changed, unlocked = self._take_events(is_full=is_full)
+            for thread in sorted(changed | unlocked):
+                yield from self._read_thread(thread)
+            for thread in sorted(unlocked):
+                yield from self._check_run_lock(thread)
+            if is_full:
+                self._full_read_at = self._next_full_read()
         except OSError as error:
-            self._next = monotonic()  # what was not looked at yet is, when somebody asks again
+            self._full_read_at = monotonic()  # The next call reads the threads that were not read yet.
             raise CheckpointStorageError(error.filename or self._store.root, "follow", error) from error
 
-    def _news(self, *, is_whole: bool) -> tuple[set[str], set[str]]:
-        """The threads to look at, all of them or those with news, and those whose lock may be free."""
+    def _take_events(self, *, is_full: bool) -> tuple[set[str], set[str]]:
+        """Return the threads to read (all, or those with events), and those whose run lock may be free."""
         now = monotonic()
-        names: set[str] = set()
-        closed = {name for name, due in self._suspects.items() if due <= now}
-        if is_whole:
-            names = {*self._names(), *self._marks}
-            self._check_events()
+        changed: set[str] = set()
+        unlocked = {thread for thread, due in self._rechecks.items() if due <= now}
+        if is_full:
+            changed = {*self._list_threads(), *self._marks}
+            if self._events is not None and not self._events.is_alive:
+                self._stop_events("they have ended")
         if self._events is not None:
             with self._condition:
-                names, self._events.names = names | self._events.names, set()
-                closed, self._events.closed = closed | self._events.closed, set()
-        return names, closed
+                changed |= self._events.changed
+                unlocked |= self._events.unlocked
+                self._events.changed = set()
+                self._events.unlocked = set()
+        return changed, unlocked
 
-    def _check_events(self) -> None:
-        if self._events is not None and not self._events.is_alive:
-            self._poll("they have ended")
-
-    def _poll(self, reason: object) -> None:
-        """Do without events from here on."""
+    def _stop_events(self, reason: object) -> None:
+        """Read without events from now on."""
         assert self._events is not None
         self._events.stop()
         self._events = None
-        self._next = self._due()
-        self._tell_that_it_polls(reason)
+        self._full_read_at = self._next_full_read()
+        self._warn_polling(reason)
 
-    def _cover(self, name: str) -> None:
+    def _cover(self, thread: str) -> None:
+        """Listen to the directory of a thread, which may have been created again."""
+        if self._events is None:
+            return
         try:
-            if self._events is not None:
-                self._events.cover(layout.join(self._store.root, name))
+            self._events.cover(layout.join(self._store.root, thread))
         except OSError as error:
-            self._poll(error)
+            self._stop_events(error)
 
-    def _names(self) -> list[str]:
-        """The directories of threads."""
+    def _list_threads(self) -> list[str]:
+        """Return the directories of the threads to follow."""
         if self._only is not None:
             return [self._only]
         return self._store.directories_in(self._store.root, layout.is_thread)
 
-    def _places(self, name: str) -> list[_Place]:
-        """The root of a thread and its namespaces, those too that have been there."""
-        found = self._store.directories_in(layout.join(self._store.root, name), layout.is_namespace)
-        return [(name, one) for one in sorted({"", *found, *self._marks.get(name, ())})]
+    def _list_logs(self, thread: str) -> list[_LogName]:
+        """Return the root namespace of a thread and its other namespaces, including those that were removed."""
+        directory = layout.join(self._store.root, thread)
+        namespaces = {"", *self._store.directories_in(directory, layout.is_namespace)}
+        namespaces.update(self._marks.get(thread, ()))
+        return [_LogName(thread, namespace) for namespace in sorted(namespaces)]
 
-    def _path(self, place: _Place) -> str:
-        return layout.join(self._store.root, *place, layout.LOG)
+    def _live_path(self, name: _LogName) -> str:
+        return layout.join(self._store.root, *name, layout.LOG)
 
-    def _look_at(self, name: str) -> Iterator[Change]:
-        self._cover(name)
+    def _read_thread(self, thread: str) -> Iterator[Change]:
+        self._cover(thread)
         try:
-            places = self._places(name)
+            names = self._list_logs(thread)
         except CheckpointFormatError as error:
-            _LOGGER.warning("what happens here is not told: %s", error)
+            _LOGGER.warning("changes are not reported here: %s", error)
             return
-        for place in places:
+        for name in names:
             try:
-                if self._is_wanted(place):
-                    yield from self._look_at_log(place)
+                if self._is_followed(name):
+                    yield from self._read_log(name)
             except CheckpointerError as error:
-                _LOGGER.warning("what happens here is not told: %s", error)
-                self._close(place)
-                self._mark_end(place)
+                _LOGGER.warning("changes are not reported here: %s", error)
+                self._close_follower(name)
+                self._mark_end(name)
 
-    def _look_at_log(self, place: _Place) -> Iterator[Change]:
-        # In this order: what is no longer there as the log is there as a version, if it was released.
-        there = self._store.io.stat(self._path(place))
-        mark = yield from self._look_at_versions(place, self._marks.get(place[0], {}).get(place[1]))
-        if mark is not None and (there is None or there.st_ino != mark.inode):
-            yield from self._rest(place, mark, is_gone=there is None)
-            mark = None if there is None else mark._replace(inode=0)
-        elif mark is not None and there is not None and there.st_size < mark.end:
-            self._close(place)  # a write that never finished was cut off, and more than that may have been
+    def _read_log(self, name: _LogName) -> Iterator[Change]:
+        """Yield the changes of a live log, and of the versions that it has become."""
+        # The live log first: if it was released after that, the version is there when versions are listed.
+        status = self._store.io.stat(self._live_path(name))
+        mark = yield from self._read_versions(name, self._find_mark(name))
+        if mark is not None and (status is None or status.st_ino != mark.inode):
+            yield from self._read_replaced(name, mark, is_gone=status is None)
+            mark = None if status is None else mark._replace(inode=0)
+        elif mark is not None and status is not None and status.st_size < mark.end:
+            # A write that never finished was cut off, and acknowledged records may have been cut off with it.
+            self._close_follower(name)
             mark = mark._replace(inode=0)
-        if there is not None and (mark is None or (there.st_ino, there.st_size) != mark[:2]):
-            yield from self._read(place, mark)
+        if status is not None and not self._is_read(status, mark):
+            yield from self._read_live(name, mark)
 
-    def _look_at_versions(self, place: _Place, mark: Bookmark | None) -> Generator[Change, None, Bookmark | None]:
-        """Tell what was released since the last look, from the mark on; the mark, if it is still to be looked for."""
-        for version in self._new_versions(place):
-            self._versions[place] = version  # first, for a damaged one is passed over
-            name = layout.version_name(version)
-            found = self._store.io.stat(layout.join(self._store.root, *place, name))
-            if found is not None:
-                yield from self._released(place, name, mark, is_same=mark is not None and found.st_ino == mark.inode)
-                self._forget(place)
+    @staticmethod
+    def _is_read(status: os.stat_result, mark: Bookmark | None) -> bool:
+        """Return whether a log was read to its end already."""
+        return mark is not None and status.st_ino == mark.inode and status.st_size == mark.end
+
+    def _read_live(self, name: _LogName, mark: Bookmark | None) -> Iterator[Change]:
+        """Yield the changes of a live log from its bookmark on, and set the bookmark."""
+        is_rewritten = mark is not None and not mark.inode
+        follower = self._logs.get(name)
+        if follower is None:
+            ids = self._find_ids(name)
+            if ids is None:
+                return
+            follower = self._make_follower(name, layout.LOG, ids)
+            start: int | None = 0
+            if name in self._latest_first or is_rewritten:
+                start = None
+            elif mark is not None:
+                start = mark.end
+            if not follower.open_at(start):
+                return
+            self._keep_open(name, follower)
+        self._logs.move_to_end(name)
+        try:
+            if mark is not None and is_rewritten:
+                yield from follower.changes_after(mark.last, self._info)
+            elif name in self._latest_first:
+                yield from follower.latest_changes(self._info)
+            yield from follower.read_changes(self._info)
+        finally:
+            if follower.fd >= 0:
+                self._latest_first.discard(name)
+                self._set_mark(name, follower.bookmark())
+
+    def _read_replaced(self, name: _LogName, mark: Bookmark, *, is_gone: bool) -> Iterator[Change]:
+        """Yield the changes at the end of a file that was deleted, or replaced by a rewrite."""
+        follower = self._logs.pop(name, None)
+        try:
+            if follower is not None:
+                yield from follower.read_changes(self._info)
+        finally:
+            if follower is not None:
+                follower.close()
+        if not is_gone:
+            return
+        is_reported = mark.is_over or (follower is not None and follower.closed_by is not None)
+        ids = None if is_reported else self._find_ids(name)
+        if ids is not None:
+            yield Change("delete", *ids)
+        self._remove_mark(name)
+        self._versions.pop(name, None)
+
+    def _make_follower(self, name: _LogName, file: str, ids: tuple[str, str]) -> LogFollower:
+        path = layout.join(self._store.root, *name, file)
+        return LogFollower(*self._store._arguments(path, *ids))  # noqa: SLF001 - of the same package
+
+    def _keep_open(self, name: _LogName, follower: LogFollower) -> None:
+        self._logs[name] = follower
+        if len(self._logs) > _MAX_OPEN_LOGS:
+            _, oldest = self._logs.popitem(last=False)
+            oldest.close()
+
+    def _close_follower(self, name: _LogName) -> None:
+        follower = self._logs.pop(name, None)
+        if follower is not None:
+            follower.close()
+
+    # Versions
+
+    def _read_versions(self, name: _LogName, mark: Bookmark | None) -> Generator[Change, None, Bookmark | None]:
+        """Yield the changes in new versions from a bookmark on; return the bookmark if the live log still needs it."""
+        for version in self._list_new_versions(name):
+            self._versions[name] = version  # Before it is read, so that a damaged version is skipped next time.
+            file = layout.version_name(version)
+            status = self._store.io.stat(layout.join(self._store.root, *name, file))
+            if status is not None:
+                is_same = mark is not None and status.st_ino == mark.inode
+                yield from self._read_version(name, file, mark, is_same=is_same)
+                self._remove_mark(name)
                 mark = None
         return mark
 
-    def _released(self, place: _Place, name: str, mark: Bookmark | None, *, is_same: bool) -> Iterator[Change]:
-        """What is new in a log that has become a version; it may have been written anew before."""
-        opened, ids = self._logs.pop(place, None), self._ids(place)
+    def _read_version(self, name: _LogName, file: str, mark: Bookmark | None, *, is_same: bool) -> Iterator[Change]:
+        """Yield the changes of a log that has become a version.
+
+        Args:
+            name: the directory.
+            file: the name of the version.
+            mark: the bookmark of the live log.
+            is_same: whether the version is the file of the bookmark; False if the log was rewritten before.
+        """
+        follower = self._logs.pop(name, None)
+        ids = self._find_ids(name)
         try:
-            if opened is None or not is_same:
-                self._close(place)
+            if follower is None or not is_same:
+                # An open follower of another file is closed below.
+                if follower is not None:
+                    follower.close()
                 if ids is None:
                     return
-                opened = self._log(place, name, ids)
-                if not opened.open_at(0 if mark is None else mark.end if is_same else None):
+                follower = self._make_follower(name, file, ids)
+                start: int | None = 0
+                if mark is not None:
+                    start = mark.end if is_same else None
+                if not follower.open_at(start):
                     return
             if mark is not None and not is_same:
-                yield from opened.changes_after(mark.last, self._info)
-            yield from opened.read_changes(self._info)
+                yield from follower.changes_after(mark.last, self._info)
+            yield from follower.read_changes(self._info)
         finally:
-            if opened is not None:
-                opened.close()
+            if follower is not None:
+                follower.close()
 
-    def _new_versions(self, place: _Place) -> list[int]:
-        """Those behind the last one known; all, if that one is gone, for then the thread was deleted meanwhile."""
-        known, found = self._versions.get(place, 0), self._all_versions(place)
-        return [version for version in found if version > known or found[-1] < known]
+    def _list_new_versions(self, name: _LogName) -> list[int]:
+        """Return the versions after the last one reported.
 
-    def _all_versions(self, place: _Place) -> list[int]:
-        names = self._store.io.listdir(layout.join(self._store.root, *place))
-        return sorted(version for name in names if (version := layout.parse_version(name)) is not None)
+        All versions, if that one is gone: the thread was deleted and created again.
+        """
+        last = self._versions.get(name, 0)
+        versions = self._list_versions(name)
+        if versions and versions[-1] < last:
+            return versions
+        return [version for version in versions if version > last]
 
-    def _rest(self, place: _Place, mark: Bookmark, *, is_gone: bool) -> Iterator[Change]:
-        """What was still written to a file that was deleted, or written anew."""
-        opened = self._logs.pop(place, None)
-        try:
-            if opened is not None:
-                yield from opened.read_changes(self._info)
-        finally:
-            if opened is not None:
-                opened.close()
-        if is_gone:
-            is_told = mark.is_over or (opened is not None and opened.closed_by is not None)
-            if not is_told and (ids := self._ids(place)) is not None:
-                yield Change("delete", *ids)
-            self._forget(place)
-            self._versions.pop(place, None)
-
-    def _read(self, place: _Place, mark: Bookmark | None) -> Iterator[Change]:
-        opened = self._logs.get(place)
-        if opened is None:
-            if (ids := self._ids(place)) is None:
-                return
-            opened = self._log(place, layout.LOG, ids)
-            starts_later = place in self._fresh or (mark is not None and not mark.inode)
-            if not opened.open_at(None if starts_later else mark.end if mark is not None else 0):
-                return
-            self._keep(place, opened)
-        self._logs.move_to_end(place)
-        try:
-            if mark is not None and not mark.inode:
-                yield from opened.changes_after(mark.last, self._info)
-            elif place in self._fresh:
-                yield from opened.latest_changes(self._info)
-            yield from opened.read_changes(self._info)
-        finally:
-            if opened.fd >= 0:
-                self._fresh.discard(place)
-                self._marks.setdefault(place[0], {})[place[1]] = opened.bookmark()
-
-    def _keep(self, place: _Place, opened: LogFollower) -> None:
-        self._logs[place] = opened
-        if len(self._logs) > _OPEN:
-            self._logs.popitem(last=False)[1].close()
-
-    def _log(self, place: _Place, name: str, ids: tuple[str, str]) -> LogFollower:
-        path = layout.join(self._store.root, *place, name)
-        return LogFollower(*self._store._arguments(path, *ids))  # noqa: SLF001 - of the same package
-
-    def _close(self, place: _Place) -> None:
-        if (opened := self._logs.pop(place, None)) is not None:
-            opened.close()
+    def _list_versions(self, name: _LogName) -> list[int]:
+        versions = []
+        for file in self._store.io.listdir(layout.join(self._store.root, *name)):
+            version = layout.parse_version(file)
+            if version is not None:
+                versions.append(version)
+        return sorted(versions)
 
     # Bookmarks
 
-    def _begin(self, place: _Place, *, latest: bool) -> None:
-        if there_are := self._all_versions(place):
-            self._versions[place] = there_are[-1]
-        if self._begins_inside(place):
+    def _set_start(self, name: _LogName, *, latest: bool) -> None:
+        """Decide where reading a log begins."""
+        versions = self._list_versions(name)
+        if versions:
+            self._versions[name] = versions[-1]
+        if self._mark_checkpoint(name):
             return
         if latest:
-            self._fresh.add(place)
+            self._latest_first.add(name)
         else:
-            self._mark_end(place)
+            self._mark_end(name)
 
-    def _begins_inside(self, place: _Place) -> bool:
-        """Whether a history is followed from one of its checkpoints on, which is marked."""
+    def _mark_checkpoint(self, name: _LogName) -> bool:
+        """Set the bookmark of a log to the checkpoint that the config names; return False if it names none there."""
         config = self._config
         if config is None or config.checkpoint_id is None:
             return False
-        if layout.namespace_name(config.checkpoint_ns) != place[1]:
+        if layout.namespace_name(config.checkpoint_ns) != name.namespace:
             return False
-        history = self._store.shared_writer(config.thread, config.checkpoint_ns)
-        with history.mutex:
-            entry = history.find(config.checkpoint_id) if history.refresh() else None
-            if entry is None:
+        reader = self._store.shared_writer(config.thread, config.checkpoint_ns)
+        with reader.mutex:
+            checkpoint = reader.find(config.checkpoint_id) if reader.refresh() else None
+            if checkpoint is None:
                 return False
-            inode = history.io.fstat(history.fd).st_ino
-        self._marks.setdefault(place[0], {})[place[1]] = Bookmark(inode, entry.offset + entry.size, entry.id)
+            inode = reader.io.fstat(reader.fd).st_ino
+        end = checkpoint.offset + checkpoint.size
+        self._set_mark(name, Bookmark(inode=inode, end=end, last=checkpoint.id))
         return True
 
-    def _mark_end(self, place: _Place) -> None:
-        found = self._store.io.stat(self._path(place))
-        if found is not None:
-            self._ids(place)  # while there is a file that tells them
-            self._marks.setdefault(place[0], {})[place[1]] = Bookmark(found.st_ino, found.st_size)
+    def _mark_end(self, name: _LogName) -> None:
+        status = self._store.io.stat(self._live_path(name))
+        if status is not None:
+            self._find_ids(name)  # The store remembers the ids; later there may be no file to read them from.
+            self._set_mark(name, Bookmark(inode=status.st_ino, end=status.st_size))
 
-    def _forget(self, place: _Place) -> None:
-        marks = self._marks.get(place[0], {})
-        marks.pop(place[1], None)
+    def _find_mark(self, name: _LogName) -> Bookmark | None:
+        return self._marks.get(name.thread, {}).get(name.namespace)
+
+    def _set_mark(self, name: _LogName, mark: Bookmark) -> None:
+        self._marks.setdefault(name.thread, {})[name.namespace] = mark
+
+    def _remove_mark(self, name: _LogName) -> None:
+        marks = self._marks.get(name.thread, {})
+        marks.pop(name.namespace, None)
         if not marks:
-            self._marks.pop(place[0], None)
+            self._marks.pop(name.thread, None)
 
-    # Whose they are
+    # Ids
 
-    def _is_wanted(self, place: _Place) -> bool:
+    def _is_followed(self, name: _LogName) -> bool:
         if self._config is None or not self._config.checkpoint_ns:
             return True
-        ids = self._ids(place)
-        return ids is not None and is_namespace_inside(ids[1], self._config.checkpoint_ns)
+        ids = self._find_ids(name)
+        if ids is None:
+            return False
+        _, namespace = ids
+        return is_namespace_inside(namespace, self._config.checkpoint_ns)
 
-    def _ids(self, place: _Place) -> tuple[str, str] | None:
-        """The thread and the namespace; None while no file tells them."""
-        name, inner = place
-        thread = self._thread(name)
-        if thread is None or not inner:
-            return None if thread is None else (thread, "")
-        namespace = catalog.find_id(self._store, layout.join(self._store.root, name, inner), [layout.LOG], "ns")
-        return None if namespace is None else (thread, namespace)
+    def _find_ids(self, name: _LogName) -> tuple[str, str] | None:
+        """Return the thread and the namespace of a log; None while no file contains them."""
+        thread_id = self._find_thread_id(name.thread)
+        if thread_id is None:
+            return None
+        if not name.namespace:
+            return thread_id, ""
+        directory = layout.join(self._store.root, *name)
+        namespace = catalog.find_id(self._store, directory, [layout.LOG], "ns")
+        return None if namespace is None else (thread_id, namespace)
 
-    def _thread(self, name: str) -> str | None:
+    def _find_thread_id(self, thread: str) -> str | None:
         if self._config is not None:
             return self._config.thread
-        known = layout.plain_id(name) or self._store.ids.get(name)
+        known = layout.plain_id(thread) or self._store.ids.get(thread)
         if known is not None:
             return known
-        directory = layout.join(self._store.root, name)
+        directory = layout.join(self._store.root, thread)
         logs = catalog.logs_of_thread(self._store, directory, released=True)
         return catalog.find_id(self._store, directory, logs, "thread")
 
     # Run locks
 
-    def _idle(self, name: str) -> Iterator[Change]:
-        """Tell that nobody runs a thread, if so; if not yet, there is a second look."""
-        is_second = self._suspects.pop(name, None) is not None
-        path = layout.join(self._store.root, name, layout.RUN_LOCK)
+    def _check_run_lock(self, thread: str) -> Iterator[Change]:
+        """Report a thread as idle if its run lock is free; if it is not, check it once more after a moment."""
+        is_second_check = self._rechecks.pop(thread, None) is not None
+        path = layout.join(self._store.root, thread, layout.RUN_LOCK)
         try:
-            found, thread = self._store.io.stat(path), self._thread(name)
+            status = self._store.io.stat(path)
+            thread_id = self._find_thread_id(thread)
         except CheckpointFormatError:
-            return  # `_look_at` has told why.
-        if found is not None and thread is not None:
-            if not is_locked(found.st_ino):
-                yield Change("idle", thread, "")
-            elif not is_second:
-                self._suspects[name] = monotonic() + _SOON
+            return  # `_read_thread` has logged the reason.
+        if status is None or thread_id is None:
+            return
+        if not is_locked(status.st_ino):
+            yield Change("idle", thread_id, "")
+        elif not is_second_check:
+            self._rechecks[thread] = monotonic() + _RECHECK_DELAY

@@ -35,7 +35,7 @@ class FaultyIO(FileIO):
         self.log.append(call)
         errors = self.plan.get(call)
         if errors and (error := errors.pop(0)):
-            raise OSError(error, os.strerror(error), self._names.get(place, place))
+            raise OSError(error, os.strerror(error), self._paths.get(place, place))
 
     def append(self, fd, data):
         errors = self.plan.get("append")

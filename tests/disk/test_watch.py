@@ -175,7 +175,7 @@ def test_a_log_that_was_written_anew_is_read_on(saver, config, disk):
 
 
 def test_a_release_tells_what_came_before_it(saver, config, disk, monkeypatch):
-    monkeypatch.setattr(watching, "_OPEN", 1)
+    monkeypatch.setattr(watching, "_MAX_OPEN_LOGS", 1)
     other = RunnableConfig("other")
     with saver.watch(interval=NEVER) as watch:
         for one in (config, other, config, other):  # so that the first log is closed again
@@ -286,9 +286,9 @@ def test_without_events_it_looks_again_and_again_and_says_so(saver, config, disk
     if reason == "refused":
         monkeypatch.setattr("watchdog.observers.api.BaseObserver.schedule", refused)
     elif reason == "remote":
-        monkeypatch.setattr(watching, "remote_kind", lambda _: "nfs4")
+        monkeypatch.setattr(watching, "find_network_file_system", lambda _: "nfs4")
     else:
-        monkeypatch.setattr(watching.Events, "process", os.getpid() + 1)
+        monkeypatch.setattr(watching.FileEvents, "process", os.getpid() + 1)
     saver.put(config, disk.step(1))
     with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(interval=0.01) as watch:
         (record,) = caplog.records
@@ -301,7 +301,7 @@ def test_without_events_it_looks_again_and_again_and_says_so(saver, config, disk
 
 
 def test_looks_that_take_longer_than_the_interval_leave_time_for_the_rest(saver, config, disk, monkeypatch):
-    monkeypatch.setattr(watching, "remote_kind", lambda _: "nfs4")
+    monkeypatch.setattr(watching, "find_network_file_system", lambda _: "nfs4")
     saver.put(config, disk.step(1))
     with ThreadPoolExecutor(1) as pool, saver.watch(latest=True, interval=1e-9) as watch:
         assert pool.submit(watch.get, 0.0).result(PATIENCE).kind == "checkpoint"
@@ -362,7 +362,7 @@ def test_a_namespace_alone_is_followed_through_a_release(saver, config, disk):
 
 
 def test_an_observer_that_ends_is_replaced_by_looking(saver, config, disk, caplog, monkeypatch):
-    monkeypatch.setattr(watching, "_TRUST", 0.05)
+    monkeypatch.setattr(watching, "_FULL_READ_INTERVAL", 0.05)
     with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(config, interval=0.01) as watch:
         watch._events.stop()
         until(watch, to(saver.put(config, disk.step(1)).checkpoint_id))
@@ -371,15 +371,15 @@ def test_an_observer_that_ends_is_replaced_by_looking(saver, config, disk, caplo
 
 
 def test_what_an_event_was_lost_of_is_found_later(saver, config, disk, monkeypatch):
-    monkeypatch.setattr(watching, "_TRUST", 0.05)
-    monkeypatch.setattr(watching.Events, "dispatch", lambda *_: None)
+    monkeypatch.setattr(watching, "_FULL_READ_INTERVAL", 0.05)
+    monkeypatch.setattr(watching.FileEvents, "dispatch", lambda *_: None)
     with saver.watch(interval=NEVER) as watch:
         until(watch, to(saver.put(config, disk.step(1)).checkpoint_id))
 
 
 def test_the_file_systems_of_this_machine():
-    assert watching.remote_kind("/proc") is None
-    assert watching.remote_kind(__file__) is None
+    assert watching.find_network_file_system("/proc") is None
+    assert watching.find_network_file_system(__file__) is None
 
 
 # What it takes
@@ -414,4 +414,4 @@ def test_descriptors_of_a_watch_are_bounded(saver, disk):
             assert change is not None
             missing.discard(change.thread_id)
         assert last
-        assert disk.open_files() <= before + watching._OPEN
+        assert disk.open_files() <= before + watching._MAX_OPEN_LOGS

@@ -1,97 +1,112 @@
-"""Looking at every byte of one log, and telling what is wrong with it."""
+"""Checks every byte of one log.
+
+Theory of operation. The checker reads the log once, a window at a time. Each record proves itself
+by its checksums, its place and its number. The checker then interprets the content as a reader
+would: states change as the records say, a keyframe must name the values that the records before it
+led to, and a checkpoint that a record replaces must exist. Therefore it reports every flipped byte,
+and a log that it reports as ok can be read.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
 from savers import _delta as delta
 from savers._filesystem import layout, log, payloads
 from savers._filesystem.log_writer import LogWriter
 from savers._filesystem.replay import Replay
-from savers._filesystem.reports import FileReport, FileState
+from savers._filesystem.reports import FileReport, FileState, Unfinished
 
 if TYPE_CHECKING:
     from savers._filesystem.store import Store
 
-_PAIR: Final = 2
 
+class ExaminedLog(LogWriter):
+    """A log that may be damaged, opened to be checked or repaired."""
 
-class Examined(LogWriter):
-    """A log that may be damaged, opened to be looked at."""
-
-    def examine(self) -> None:
-        """Open the file without judging it."""
+    def open_unchecked(self) -> None:
+        """Open the file without checking any of its content."""
         self.fd = self.io.open(self.path)
         self.end = self.io.fstat(self.fd).st_size
 
     def _check_owner(self, meta: Any) -> None:
         if not isinstance(meta, dict) or meta.get("thread") != self.thread_id or meta.get("ns") != self.namespace:
             raise CheckpointFormatError(self.path, "it belongs to another thread; put the file back where it came from")
-        self.take_meta(meta)
+        self.adopt_meta(meta)
 
-    def take_meta(self, meta: dict[str, Any]) -> None:
-        """Take over from a description whether states are opaque."""
+    def adopt_meta(self, meta: dict[str, Any]) -> None:
+        """Adopt from a META record whether states are opaque, whatever the store was opened with."""
         self.serializer = _OPAQUE if meta.get("opaque") else None
 
 
 _OPAQUE: Any = object()
-"""Stands for a StateSerializer that is not needed, for states are not decoded."""
+"""Stands for the StateSerializer, which is not needed: no state is decoded."""
 
 
-class _Checker:
-    """Follows the records of one log."""
+class LogChecker:
+    """Checks the records of one log in order."""
 
-    def __init__(self, history: Examined) -> None:
-        self.history = history
+    def __init__(self, checked_log: ExaminedLog) -> None:
+        self._log = checked_log
         self.records = 0
-        self.good = 0
+        self.good_end = 0
         """Where the good records end."""
-        self.ids: set[str] = set()
+        self.checkpoint_ids: set[str] = set()
         self.closed_by: log.Frame | None = None
-        self._walk = Replay(history, skips_metadata=True)
-        self._data_from: int | None = None
-        """Where the DATA records begin that stand between the last checkpoint and the next, if there are any."""
+        """The RELEASE or TOMBSTONE record at the end, if any."""
+        self._replay = Replay(checked_log, skips_metadata=True)
+        self._data_start: int | None = None
+        """Where the DATA records after the last checkpoint begin, if there are any."""
 
     def check(self, size: int) -> None:
-        """Read all of it.
+        """Read the whole log.
 
         Raises:
-            log.IncompleteLog: its creation never finished.
+            log.IncompleteLog: its creation did not finish.
             CheckpointCorruptionError: it is damaged.
-            CheckpointFormatError: it is newer, or another thread's.
+            CheckpointFormatError: it needs a newer graphkit, or belongs to another thread.
         """
-        history = self.history
-        start = history.read_beginning(size)
-        history.end = size
-        self.records, self.good = 1, start
-        for frame in history.scan(start, size, 1):
-            self._take(frame)
-            self.records, self.good = self.records + 1, frame.end
-        table, entry = self._walk.table, self._walk.checkpoint
-        if table is not None and entry is not None:
-            try:
-                delta.check_pieces(table.values.values())
-            except delta.Mismatch as error:
-                reason = "its values name the same bytes twice"
-                raise CheckpointCorruptionError(history.path, entry.offset, reason) from error
-            for value in table.values.values():
-                history.read_bodies([value], entry)
+        checked = self._log
+        start = checked.read_beginning(size)
+        checked.end = size
+        self.records = 1
+        self.good_end = start
+        for frame in checked.scan(start, size, 1):
+            self._check_record(frame)
+            self.records += 1
+            self.good_end = frame.end
+        self._check_last_state()
+
+    def _check_last_state(self) -> None:
+        """Read and check all values of the last state, on which the next record depends."""
+        table = self._replay.table
+        checkpoint = self._replay.checkpoint
+        if table is None or checkpoint is None:
+            return
+        try:
+            delta.check_pieces(table.values.values())
+        except delta.Mismatch as error:
+            reason = "its values name the same bytes twice"
+            raise CheckpointCorruptionError(self._log.path, checkpoint.offset, reason) from error
+        for value in table.values.values():
+            self._log.read_bodies([value], checkpoint)
 
     def is_followed_by_zeros(self, size: int) -> bool:
-        """Whether only zeros stand behind the good records, which a writer has put there ahead."""
-        history = self.history
-        return history.version == log.MAJOR and history.file.is_zero(self.good, size)
+        """Return whether only zeros follow the good records, as a writer may extend a log with zeros."""
+        checked = self._log
+        return checked.version == log.MAJOR and checked.file.is_zero(self.good_end, size)
 
-    def _take(self, frame: log.Frame) -> None:
-        path = self.history.path
+    def _check_record(self, frame: log.Frame) -> None:
+        path = self._log.path
         if frame.type == log.CHECKPOINT:
-            self._checkpoint(frame)
-            self._data_from = None
+            self._check_checkpoint(frame)
+            self._data_start = None
         elif frame.type == log.DATA:
-            self._data_from = frame.offset if self._data_from is None else self._data_from
+            if self._data_start is None:
+                self._data_start = frame.offset
         elif frame.type in {log.RELEASE, log.TOMBSTONE}:
             payloads.decode_ending(path, frame)
             self.closed_by = frame
@@ -100,86 +115,92 @@ class _Checker:
         elif frame.type == log.MARK:
             payloads.decode_tags(path, frame)
 
-    def _checkpoint(self, frame: log.Frame) -> None:
-        before = self._walk.table
-        decoded = self._walk.step(frame)
-        if frame.offset - frame.key != self._walk.keyframe_offset:
-            raise CheckpointCorruptionError(self.history.path, frame.offset, "it names another record as its keyframe")
-        if decoded.table is not None and before is not None:
-            self._compare(before, decoded)
-        if decoded.target is not None:
-            if decoded.target not in self.ids:
-                raise CheckpointCorruptionError(
-                    self.history.path, frame.offset, "it replaces a checkpoint that is not there"
-                )
-            self.ids.remove(decoded.target)
-        self.ids.add(decoded.checkpoint.id)
+    def _check_checkpoint(self, frame: log.Frame) -> None:
+        path = self._log.path
+        before = self._replay.table
+        record = self._replay.step(frame)
+        if frame.offset - frame.key != self._replay.keyframe_offset:
+            raise CheckpointCorruptionError(path, frame.offset, "it names another record as its keyframe")
+        if record.table is not None and before is not None:
+            self._check_keyframe(before, record)
+        if record.target is not None:
+            if record.target not in self.checkpoint_ids:
+                raise CheckpointCorruptionError(path, frame.offset, "it replaces a checkpoint that does not exist")
+            self.checkpoint_ids.remove(record.target)
+        self.checkpoint_ids.add(record.checkpoint.id)
 
-    def _compare(self, before: delta.Table, decoded: payloads.DecodedRecord) -> None:
-        """See that what a keyframe names is what the records before it led to."""
-        listed = decoded.table or ()
-        for name, entry in zip(listed[::2], listed[1::2], strict=True):
-            if entry is not None:
-                old = before.values.get(name)
-                same = old is not None and [old.kind, old.count, old.length, old.crc] == [
-                    delta.kind_in_entry(entry), *entry[1:4],
-                ]  # fmt: skip
-                if not same and not self._is_new_data(name):
-                    raise CheckpointCorruptionError(
-                        self.history.path, decoded.checkpoint.offset, "the keyframe contradicts the records before it"
-                    )
+    def _check_keyframe(self, before: delta.Table, record: payloads.DecodedRecord) -> None:
+        """Check that the values in a keyframe's table are those that the records before it led to."""
+        described = record.table or ()
+        for name, entry in zip(described[::2], described[1::2], strict=True):
+            if entry is None or _describes(entry, before.values.get(name)):
+                continue
+            if not self._is_new_data(name):
+                reason = "the keyframe contradicts the records before it"
+                raise CheckpointCorruptionError(self._log.path, record.checkpoint.offset, reason)
 
     def _is_new_data(self, name: str) -> bool:
-        """Whether a keyframe names a new value, whose bytes stand in the DATA records before it.
+        """Return whether a keyframe names a new value, whose bytes are in the DATA records before it.
 
         Raises:
-            CheckpointCorruptionError: they are not what it says.
+            CheckpointCorruptionError: the bytes do not match the keyframe.
         """
-        table, entry = self._walk.table, self._walk.checkpoint
-        if self._data_from is None or table is None or entry is None:
+        table = self._replay.table
+        checkpoint = self._replay.checkpoint
+        if self._data_start is None or table is None or checkpoint is None:
             return False
         value = table.values[name]
-        if min(value.pieces[::_PAIR], default=0) < self._data_from:
+        if min(value.pieces[::2], default=0) < self._data_start:
             return False
-        self.history.read_bodies([value], entry)
+        self._log.read_bodies([value], checkpoint)
         return True
 
 
+def _describes(entry: list[int], value: delta.Value | None) -> bool:
+    """Return whether an entry of a keyframe's table describes a value."""
+    if value is None:
+        return False
+    kind = delta.kind_in_entry(entry)
+    return [kind, *entry[1:4]] == [value.kind, value.count, value.length, value.crc]
+
+
 def is_log(name: str) -> bool:
-    """Whether this is the name of a live or a released log."""
+    """Return whether this is the name of a live or a released log."""
     return name == layout.LOG or layout.parse_version(name) is not None
 
 
-def owner_of(store: Store, name: str, files: list[str]) -> str | None:
-    """The thread that a directory belongs to: its name tells if the id is plain, else any log that can be read."""
-    found = layout.plain_id(name)
-    if found is not None:
-        return found
+def find_thread_id(store: Store, name: str, files: list[str]) -> str | None:
+    """Return the id of the thread that a directory belongs to, or None if no file has it.
+
+    The name of the directory shows a plain id; for others, any readable log of the thread has it.
+    """
+    plain = layout.plain_id(name)
+    if plain is not None:
+        return plain
     for path in files:
-        meta = description(store, path)
-        thread_id = meta.get("thread")
+        thread_id = read_meta(store, path).get("thread")
         if isinstance(thread_id, str) and layout.locate_thread(thread_id).name == name:
             return thread_id
     return None
 
 
-def namespace_of(store: Store, directory: str) -> str | None:
-    """The namespace that a directory belongs to, as `owner_of`; "" for a thread's own."""
+def find_namespace(store: Store, directory: str) -> str | None:
+    """Return the namespace that a directory belongs to, like `find_thread_id`; "" for a thread's own."""
     name = os.path.basename(directory)
     if not layout.is_namespace(name):
         return ""
-    found = layout.plain_id(name)
-    if found is not None:
-        return found
-    for one in filter(is_log, store.io.listdir(directory)):
-        namespace = description(store, layout.join(directory, one)).get("ns")
+    plain = layout.plain_id(name)
+    if plain is not None:
+        return plain
+    for file_name in filter(is_log, store.io.listdir(directory)):
+        namespace = read_meta(store, layout.join(directory, file_name)).get("ns")
         if isinstance(namespace, str) and layout.namespace_name(namespace) == name:
             return namespace
     return None
 
 
-def description(store: Store, path: str) -> dict[str, Any]:
-    """The META record of a log, as far as it can be read; any one whose checksum is right will do."""
+def read_meta(store: Store, path: str) -> dict[str, Any]:
+    """Return a META record of a log, any whose checksum is right; empty if none can be read."""
     try:
         fd = store.io.open(path)
     except OSError:
@@ -197,69 +218,89 @@ def description(store: Store, path: str) -> dict[str, Any]:
     return meta if isinstance(meta, dict) else {}
 
 
-def examined(store: Store, path: str, owner: str | None, namespace: str | None) -> Examined:
-    """A log to be looked at, not yet opened."""
-    arguments = store._arguments(path, owner or "", namespace or "")  # noqa: SLF001 - of the same package
-    return Examined(*arguments)
+def new_examined_log(store: Store, path: str, thread_id: str | None, namespace: str | None) -> ExaminedLog:
+    """Return a log to examine, not yet opened."""
+    arguments = store._arguments(path, thread_id or "", namespace or "")  # noqa: SLF001 - of the same package
+    return ExaminedLog(*arguments)
 
 
-def check_file(store: Store, path: str, owner: str | None) -> tuple[FileReport | None, str]:
-    """Look at one log, and whether it ends as one that is to be released or deleted; None if it is gone."""
-    namespace = namespace_of(store, os.path.dirname(path))
-    history = examined(store, path, owner, namespace)
-    checker = _Checker(history)
-    size, shown = 0, os.path.relpath(path, store.root)
+def check_file(store: Store, path: str, thread_id: str | None) -> tuple[FileReport | None, Unfinished]:
+    """Check one log.
+
+    Returns:
+        The report, or None if the file is gone; and the operation that the end of the log shows as
+        begun, if it is live.
+    """
+    namespace = find_namespace(store, os.path.dirname(path))
+    examined = new_examined_log(store, path, thread_id, namespace)
+    checker = LogChecker(examined)
     is_released = layout.parse_version(os.path.basename(path)) is not None
     state: FileState = "ok"
-    offset, reason = 0, ""
+    size = 0
+    offset = 0
+    reason = ""
     try:
-        history.examine()
-        size = history.end
+        examined.open_unchecked()
+        size = examined.end
         checker.check(size)
-        is_whole = checker.good == size or checker.is_followed_by_zeros(size)
+        is_whole = checker.good_end == size or checker.is_followed_by_zeros(size)
         if is_released and (not is_whole or checker.closed_by is None):
-            state, offset, reason = "damaged", checker.good, "the end of a released history is missing"
+            state = "damaged"
+            offset = checker.good_end
+            reason = "the end of the released history is missing"
         elif not is_whole:
-            state, offset, reason = "torn", checker.good, "the last write never finished"
+            state = "torn"
+            offset = checker.good_end
+            reason = "the last write did not finish"
     except FileNotFoundError:
         return None, ""
     except log.IncompleteLog:
-        state, reason = ("damaged" if is_released else "torn"), "its creation never finished"
+        state = "damaged" if is_released else "torn"
+        reason = "the creation of the log did not finish"
     except CheckpointCorruptionError as error:
-        state, offset, reason = "damaged", error.offset, error.reason
+        state = "damaged"
+        offset = error.offset
+        reason = error.reason
     except CheckpointFormatError as error:
-        state, offset, reason = ("newer" if _is_newer(history, checker) else "foreign"), checker.good, error.reason
+        state = "newer" if _is_newer(examined, checker) else "foreign"
+        offset = checker.good_end
+        reason = error.reason
     except OSError as error:
         state = "damaged" if _is_file(store, path) else "foreign"
         reason = f"it cannot be read: {error.strerror or error}"
     finally:
-        history.close()
+        examined.close()
     report = FileReport(
-        path=shown,
+        path=os.path.relpath(path, store.root),
         state=state,
         offset=offset,
         reason=reason,
         size=size,
         records=checker.records,
-        checkpoints=len(checker.ids),
+        checkpoints=len(checker.checkpoint_ids),
     )
-    return report, _ending(path, state, checker)
+    return report, _find_unfinished(report, checker)
 
 
 def _is_file(store: Store, path: str) -> bool:
-    found = store.io.stat(path)
-    return found is None or stat.S_ISREG(found.st_mode)
+    """Return whether a regular file, or nothing, is at a path."""
+    status = store.io.stat(path)
+    return status is None or stat.S_ISREG(status.st_mode)
 
 
-def _ending(path: str, state: FileState, checker: _Checker) -> str:
-    if os.path.basename(path) != layout.LOG or state != "ok" or checker.closed_by is None:
+def _find_unfinished(report: FileReport, checker: LogChecker) -> Unfinished:
+    """Return the operation that the last record of a live log shows as begun."""
+    if os.path.basename(report.path) != layout.LOG or report.state != "ok" or checker.closed_by is None:
         return ""
     return "release" if checker.closed_by.type == log.RELEASE else "delete"
 
 
-def _is_newer(history: Examined, checker: _Checker) -> bool:
-    """Whether a refusal is about the version: a record of an unknown kind, or a header that is one but for it."""
+def _is_newer(examined: ExaminedLog, checker: LogChecker) -> bool:
+    """Return whether a log was refused for its version.
+
+    That is the case for a record of unknown type, and for a header that only has another version.
+    """
     if checker.records:
         return True
-    data = history.io.read_at(history.fd, 0, log.HEADER_SIZE)
-    return data.startswith(log.MAGIC) and history.header is None
+    data = examined.io.read_at(examined.fd, 0, log.HEADER_SIZE)
+    return data.startswith(log.MAGIC) and examined.header is None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from logging import getLogger
 from operator import is_
@@ -16,6 +15,7 @@ from graphkit.values import PRIVATE, FrozenDict, FrozenList, kind_of, private_co
 from savers import _delta as delta
 from savers._filesystem import layout, log, payloads
 from savers._filesystem.log_reader import LogReader
+from savers._filesystem.salvaged_files import FileRange
 from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from graphkit.codec import Codec
     from graphkit.values import Changes
     from savers._compression import Compression
-    from savers._filesystem.io import FileIO
 
 FLOOR: Final = 16 << 10
 """No keyframe before so many bytes of changes."""
@@ -442,8 +441,9 @@ class LogWriter(LogReader):
         self.make_directories()
         self.fd = self.io.open(self.path, write=True, create=True, append=True)
         if size := self.io.fstat(self.fd).st_size:
-            if any(part.strip(b"\0") for part in _parts(self.io, self.fd, 0, size)):
-                put_aside(self.io, self.fd, 0, size, os.path.dirname(self.path), f"{layout.TORN}0-0")
+            content = FileRange(io=self.io, fd=self.fd, start=0, end=size)
+            if not content.is_zero():
+                content.salvage(os.path.dirname(self.path), f"{layout.TORN}0-0")
             self.io.truncate(self.fd, 0)
         self.header = new_header(self._digest, 1)
         self.fid, self.seq, self.end = self.header.fid, META_RECORDS, 0
@@ -523,7 +523,7 @@ class LogWriter(LogReader):
         size = self.io.fstat(self.fd).st_size
         directory = os.path.dirname(self.path)
         name = f"{layout.TORN}{self.header.generation}-{self.end}"
-        name = put_aside(self.io, self.fd, self.end, size, directory, name)
+        name = FileRange(io=self.io, fd=self.fd, start=self.end, end=size).salvage(directory, name)
         self.io.truncate(self.fd, self.end)
         try:
             self.io.fsync(self.fd)
@@ -586,62 +586,6 @@ def new_header(digest: bytes, generation: int) -> log.Header:
     """The header of a new file."""
     fid = int.from_bytes(os.urandom(4), "little") or 1
     return log.Header(fid, generation, time_ns(), digest)
-
-
-def write_file(io: FileIO, path: str, parts: Iterable[bytes]) -> None:
-    """Write a whole file and bring it to the disk; what stood there before is replaced."""
-    fd = io.open(path, write=True, create=True)
-    try:
-        io.truncate(fd, 0)
-        for data in parts:
-            done = 0
-            while done < len(data):
-                done += io.append(fd, data[done:])
-        io.fsync(fd)
-    finally:
-        io.close(fd)
-
-
-def put_aside(io: FileIO, fd: int, start: int, end: int, directory: str, name: str) -> str:
-    """Copy a part of a file into one of its own, on the disk when this returns; the name that it got.
-
-    An earlier one of that name stays, unless it is what an interrupted attempt has left of this one.
-    """
-    full = aside_name(io, fd, start, end, directory, name)
-    write_file(io, layout.join(directory, full), _parts(io, fd, start, end))
-    return full
-
-
-def aside_name(io: FileIO, fd: int, start: int, end: int, directory: str, name: str) -> str:
-    """The name that `put_aside` gives to its copy."""
-    number, full = 1, f"{name}.bin"
-    while not _begins(io, layout.join(directory, full), fd, start, end):
-        number += 1
-        full = f"{name}-{number}.bin"
-    return full
-
-
-def _begins(io: FileIO, path: str, fd: int, start: int, end: int) -> bool:
-    """Whether there is no such file, or it holds the beginning of that part of another one."""
-    found = io.stat(path)
-    if found is not None and not stat.S_ISREG(found.st_mode):
-        return False  # A link, a directory or a FIFO of that name is not ours.
-    if found is None or not found.st_size:
-        return True
-    if found.st_size > end - start:
-        return False
-    other = io.open(path)
-    try:
-        mine = _parts(io, fd, start, start + found.st_size)
-        return all(part == there for part, there in zip(mine, _parts(io, other, 0, found.st_size), strict=True))
-    finally:
-        io.close(other)
-
-
-def _parts(io: FileIO, fd: int, start: int, end: int) -> Iterator[bytes]:
-    while start < end and (data := io.read_at(fd, start, min(_PART, end - start))):
-        yield data
-        start += len(data)
 
 
 def _checked(name: Any) -> str:

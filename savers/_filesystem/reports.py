@@ -1,4 +1,4 @@
-"""What verify and repair report."""
+"""The reports of verify and repair."""
 
 from __future__ import annotations
 
@@ -7,47 +7,50 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 Progress = Callable[[int, int, str], object]
-"""Is called with the bytes done, all bytes, and what was looked at last (a path below the store)."""
+"""Called with the bytes done, all bytes, and the last file checked (a path below the store)."""
 FileState = Literal["ok", "torn", "damaged", "newer", "foreign"]
+Unfinished = Literal["", "release", "delete"]
+"""An operation that a process began and did not finish."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class FileReport:
-    """What was found in one log."""
+    """What verify found in one log."""
 
     path: str
-    """Below the store's directory."""
+    """Relative to the store's directory."""
     state: FileState
-    """torn: the last write never finished, the next one sets it aside. newer: it needs a newer graphkit. foreign: it is
-    not this thread's log, or no log at all."""
+    """torn: the last write did not finish; the next write moves its bytes away. newer: the log
+    needs a newer graphkit. foreign: it is the log of another thread, or not a log."""
     offset: int = 0
-    """Where it begins to be wrong, if it is."""
+    """Where the problem begins, if there is one."""
     reason: str = ""
-    """What is wrong there."""
+    """What the problem is."""
     size: int = 0
     """Bytes."""
     records: int = 0
-    """Good records, as far as they follow each other."""
+    """Good records, counted up to the first problem."""
     checkpoints: int = 0
-    """Checkpoints in them, without those that were replaced."""
+    """Checkpoints in these records, without those that were replaced."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class ThreadReport:
-    """What was found in one thread's directory."""
+    """What verify found in the directory of one thread."""
 
     thread_id: str | None
-    """None: no readable file tells; name the thread to `repair` it."""
+    """None if no readable file has the id; to `repair` the thread, name it."""
     directory: str
     files: tuple[FileReport, ...]
-    unfinished: Literal["", "release", "delete"] = ""
-    """What somebody began and did not live to finish; the next writer does."""
+    unfinished: Unfinished = ""
+    """An operation that a process began and did not finish; the next writer finishes it."""
     leftovers: tuple[str, ...] = ()
-    """Temporary files of a writer that died; harmless, removed by the next one that needs to, and by `repair`."""
+    """Temporary files of a writer that died. They are harmless; the next rewrite and `repair`
+    remove them."""
     set_aside: tuple[str, ...] = ()
-    """What recovery and `repair` have moved out of the way; yours to look at and to remove."""
+    """Salvaged files, which recovery and `repair` have made; the user may inspect and remove them."""
 
     @property
     def ok(self) -> bool:
@@ -58,24 +61,26 @@ class ThreadReport:
 @final
 @dataclass(frozen=True, kw_only=True)
 class StoreReport:
-    """What was found in a store, or in one thread of it."""
+    """What verify found in a store, or in one thread of it."""
 
     threads: tuple[ThreadReport, ...]
     leftovers: tuple[str, ...] = ()
-    """Threads that were being deleted; removed by the next process that makes or deletes one, and by `repair`."""
+    """Threads whose deletion did not finish. The next process that makes or deletes a thread
+    removes them, and so does `repair`."""
     size: int = 0
     """Bytes of the logs."""
     marker: FileReport | None = None
-    """The store's marker file, if it is damaged; `repair` of the whole store rewrites it, and nothing is lost."""
+    """The store's marker file, if it is damaged. `repair` of the whole store rewrites it without
+    loss."""
 
     @property
     def ok(self) -> bool:
-        """Whether all of it can be read, and the marker is as it was written."""
+        """Whether all of it can be read, and the marker is undamaged."""
         return self.marker is None and all(thread.ok for thread in self.threads)
 
     @property
     def problems(self) -> tuple[FileReport, ...]:
-        """The files that are not well."""
+        """The files that have a problem."""
         logs = tuple(file for thread in self.threads for file in thread.files if file.state != "ok")
         return logs if self.marker is None else (self.marker, *logs)
 
@@ -83,75 +88,77 @@ class StoreReport:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Lost:
-    """Something that could not be rebuilt."""
+    """Something that repair could not rebuild."""
 
     offset: int
-    """Where it stood in the log, which is set aside."""
+    """Its offset in the old log, of which the salvaged file is a copy."""
     checkpoint_id: str | None
-    """The checkpoint that is lost or, for a value or a tag beside one, that it belonged to; None: nobody can tell."""
+    """The lost checkpoint or, for a pending write or a tag, its checkpoint; None if unknown."""
     reason: str
     records: int | None = 1
-    """How many records are lost here; None: the damage reaches to the end of the log, and nobody can tell."""
+    """How many records are lost here; None if unknown, because the damage reaches to the end of
+    the log."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class FileRepair:
-    """What was done to one log, or would be."""
+    """What repair did to one log, or would do."""
 
     before: FileReport
     thread_id: str | None = None
-    """Whose log it is; None: no readable file tells."""
+    """The thread of the log; None if no readable file has its id."""
     kept: int = 0
     """Checkpoints."""
     lost: tuple[Lost, ...] = ()
     set_aside: str = ""
-    """Where the old bytes are now, below the store's directory."""
+    """The path of the salvaged file with the old bytes, relative to the store's directory."""
     refused: str = ""
-    """Why nothing was done."""
-    unfinished: Literal["", "release", "delete"] = ""
-    """What the log says was begun and not finished; the repair finishes it."""
+    """Why repair did nothing."""
+    unfinished: Unfinished = ""
+    """An operation that the log shows as begun and not finished; repair finishes it."""
     corrected: tuple[int, ...] = ()
-    """The positions of bytes in which one bit was wrong and is right in the new log; nothing is lost by these."""
+    """The offsets of bytes with one flipped bit, which the new log has corrected. They cost no
+    data."""
 
     @property
     def is_total_loss(self) -> bool:
-        """Whether the log was damaged and not one checkpoint of it could be kept."""
+        """Whether the log was damaged and repair could keep none of its checkpoints."""
         return self.before.state == "damaged" and not self.kept and not self.refused
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class RepairReport:
-    """What `repair` did, or would do. Files that were well are not listed."""
+    """What `repair` did, or would do. It omits files without problems."""
 
     files: tuple[FileRepair, ...]
     dry_run: bool = False
-    """Whether nothing was changed: all the rest says what a repair would do."""
+    """Whether nothing was changed: the rest says what a repair would do."""
     finished: tuple[str, ...] = ()
-    """Threads whose release or delete was finished."""
+    """Threads whose release or delete repair finished."""
     removed: tuple[str, ...] = ()
-    """Leftovers that were removed."""
+    """Leftovers that repair removed."""
     marker: FileReport | None = None
-    """The store's marker file, if it was damaged and is rewritten."""
+    """The store's marker file, if it was damaged; repair rewrites it."""
 
     @property
     def changed(self) -> bool:
-        """Whether anything was done."""
+        """Whether repair changed anything."""
         is_repaired = any(not file.refused for file in self.files)
         return bool(self.finished or self.removed or self.marker or is_repaired)
 
     @property
     def ok(self) -> bool:
-        """Whether all of it can be read now, whatever was lost; see `total_losses`."""
+        """Whether everything can be read now, even if something was lost; see `total_losses`."""
         return not any(file.refused for file in self.files)
 
     @property
     def total_losses(self) -> tuple[FileRepair, ...]:
-        """The damaged logs of which nothing could be kept: restore them from a backup."""
+        """The damaged logs of which repair could keep nothing: restore them from a backup."""
         return tuple(file for file in self.files if file.is_total_loss)
 
     @property
     def lost(self) -> tuple[Lost, ...]:
-        """All that could not be rebuilt."""
+        """Everything that repair could not rebuild."""
         return tuple(lost for file in self.files for lost in file.lost)

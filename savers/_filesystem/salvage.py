@@ -1,15 +1,16 @@
-"""What can be rebuilt from a damaged log."""
+"""Finds what can be rebuilt from a damaged log."""
 
 from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers import _delta as delta
 from savers._filesystem import layout, log, payloads
-from savers._filesystem.index import Index
+from savers._filesystem.index import ExaminedLog, read_meta
 from savers._filesystem.log_checker import Examined, description
 from savers._filesystem.replay import Replay
 from savers._filesystem.reports import Lost
@@ -18,63 +19,87 @@ if TYPE_CHECKING:
     from savers._filesystem.store import Store
     from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
-_PAIR: Final = 2
-HEAD: Final = 1 << 14
+HEAD_SIZE: Final = 1 << 14
+"""How many bytes of a file are read for its header."""
 NOWHERE: Final = 0
-"""A position that no value's bytes have: that of the file's header."""
+"""An offset that no bytes of a value have, because the header of the file is there."""
 
 
-def identify(store: Store, history: Examined, size: int) -> int:
-    """Find the file's id, by its header or by its records, and whether its states are opaque; its generation."""
+def identify_log(store: Store, damaged: ExaminedLog, size: int) -> int:
+    """Find out the file id, the version, and whether states are opaque; return the generation.
+
+    If the header cannot be read, the file id is the one that most records have, and the generation
+    is 0.
+    """
     header = None
     with suppress(log.IncompleteLog, CheckpointerError):
-        header = log.read_header(history.path, history.io.read_at(history.fd, 0, min(size, HEAD)))
+        header = log.read_header(damaged.path, damaged.io.read_at(damaged.fd, 0, min(size, HEAD_SIZE)))
     if header is None:
-        fids = Counter[int]()
-        for frame in history.file._replace(fid=None).good_frames(0, size):
-            extent = log.parse_extent(history.file.read_at(frame.offset, log.FRAME_SIZE), frame.offset)
-            assert extent is not None
-            fids[extent.fid] += 1
-        fid = fids.most_common(1)[0][0] if fids else 0
-        header = log.Header(fid, 0, 0, layout.locate_thread(history.thread_id).digest)
-    history.header = header
-    history.fid = header.fid
-    history.version = header.major
-    meta = description(store, history.path)
+        digest = layout.locate_thread(damaged.thread_id).digest
+        header = log.Header(_find_fid(damaged, size), 0, 0, digest)
+    damaged.header = header
+    damaged.fid = header.fid
+    damaged.version = header.major
+    meta = read_meta(store, damaged.path)
     if meta:
-        history.take_meta(meta)
+        damaged.adopt_meta(meta)
     return header.generation
+
+
+def _find_fid(damaged: ExaminedLog, size: int) -> int:
+    """Return the file id that most good records have; 0 if there are none."""
+    fids = Counter[int]()
+    file = damaged.file._replace(fid=None)
+    for frame in file.good_frames(0, size):
+        extent = log.parse_extent(file.read_at(frame.offset, log.FRAME_SIZE), frame.offset)
+        assert extent is not None
+        fids[extent.fid] += 1
+    return fids.most_common(1)[0][0] if fids else 0
+
+
+@dataclass(slots=True)
+class _CheckedValue:
+    """A value, and whether its pieces are in good records."""
+
+    value: delta.Value
+    checked: int
+    """How many entries of its list of pieces were checked."""
+    is_sound: bool
 
 
 class Salvage:
     """What can be rebuilt from a damaged log."""
 
-    def __init__(self, history: Examined) -> None:
-        self.history = history
+    def __init__(self, damaged: ExaminedLog) -> None:
+        self._log = damaged
         self.index = Index()
+        """The checkpoints that can be rebuilt."""
         self.lost: list[Lost] = []
         self.ending: tuple[int, int] | None = None
+        """The type and the version of the record that ends the log, if it has one."""
         self._gaps = [(NOWHERE, log.HEADER_SIZE)]
-        self._sound: dict[str, tuple[object, int, bool]] = {}
+        """The ranges of the file that are not in good records."""
+        self._checked_values: dict[str, _CheckedValue] = {}
 
     def search(self, size: int) -> None:
-        """Find the good records, and follow them."""
-        history = self.history
-        walk = Replay(history, lost_offset=NOWHERE)
-        end, seq = log.HEADER_SIZE, -1
-        for frame in history.file.good_frames(0, size):
+        """Find the good records and interpret them as a reader would."""
+        replay = Replay(self._log, lost_offset=NOWHERE)
+        end = log.HEADER_SIZE
+        seq = -1
+        for frame in self._log.file.good_frames(0, size):
             if frame.seq <= seq:
                 continue
             if frame.offset > end or frame.seq != seq + 1:
-                self._missing(end, frame.offset, frame.seq - seq - 1)
-            log.check_known(history.path, frame)
-            self._take(walk, frame)
-            end, seq = frame.end, frame.seq
+                self._add_gap(end, frame.offset, frame.seq - seq - 1)
+            log.check_known(self._log.path, frame)
+            self._take_record(replay, frame)
+            end = frame.end
+            seq = frame.seq
         if end < size:
-            self._missing(end, size, None)
+            self._add_gap(end, size, None)
 
-    def _missing(self, start: int, end: int, count: int | None) -> None:
-        """Note a gap between good records; `count` is None at the end of the log."""
+    def _add_gap(self, start: int, end: int, count: int | None) -> None:
+        """Record a gap between good records; `count` is None for a gap at the end of the log."""
         self._gaps.append((start, end))
         if count is None:
             reason = f"the last {end - start} bytes are damaged"
@@ -83,79 +108,98 @@ class Salvage:
             reason = f"{end - start} bytes of {records} are damaged"
         self.lost.append(Lost(offset=start, checkpoint_id=None, reason=reason, records=count))
 
-    def _take(self, walk: Replay, frame: log.Frame) -> None:
-        path = self.history.path
+    def _take_record(self, replay: Replay, frame: log.Frame) -> None:
+        path = self._log.path
         try:
             if frame.type == log.CHECKPOINT:
-                self._checkpoint(walk, frame)
+                self._take_checkpoint(replay, frame)
             elif frame.type in {log.RELEASE, log.TOMBSTONE}:
                 self.ending = (frame.type, payloads.decode_ending(path, frame))
             elif frame.type == log.WRITE:
-                owner, values = payloads.decode_writes(path, frame)
-                if (entry := self._kept(frame, owner)) is not None:
-                    entry.add_writes(values, frame.offset)
+                checkpoint_id, values = payloads.decode_writes(path, frame)
+                checkpoint = self._find_kept(frame, checkpoint_id)
+                if checkpoint is not None:
+                    checkpoint.add_writes(values, frame.offset)
             elif frame.type == log.MARK:
-                owner, add, remove = payloads.decode_tags(path, frame)
-                if (entry := self._kept(frame, owner)) is not None:
-                    entry.tags = payloads.merge_tags(entry.tags, add, remove)
+                checkpoint_id, added, removed = payloads.decode_tags(path, frame)
+                checkpoint = self._find_kept(frame, checkpoint_id)
+                if checkpoint is not None:
+                    checkpoint.tags = payloads.merge_tags(checkpoint.tags, added, removed)
         except CheckpointCorruptionError as error:
-            self._lose(frame.offset, None, error.reason)
+            self._add_lost(frame.offset, None, error.reason)
 
-    def _kept(self, frame: log.Frame, id: str) -> StoredCheckpoint | None:
-        entry = self.index.find(id)
-        if entry is None:
-            self._lose(frame.offset, id, "what was recorded beside it is lost with it")
-        return entry
+    def _find_kept(self, frame: log.Frame, checkpoint_id: str) -> StoredCheckpoint | None:
+        """Return the checkpoint of a pending write or a tag; record the loss if it is lost."""
+        checkpoint = self.index.find(checkpoint_id)
+        if checkpoint is None:
+            self._add_lost(frame.offset, checkpoint_id, "its checkpoint is lost")
+        return checkpoint
 
-    def _lose(self, offset: int, checkpoint_id: str | None, reason: str) -> None:
+    def _add_lost(self, offset: int, checkpoint_id: str | None, reason: str) -> None:
         self.lost.append(Lost(offset=offset, checkpoint_id=checkpoint_id, reason=reason))
 
-    def _checkpoint(self, walk: Replay, frame: log.Frame) -> None:
+    def _take_checkpoint(self, replay: Replay, frame: log.Frame) -> None:
         try:
-            decoded = walk.step(frame)
+            record = replay.step(frame)
         except CheckpointCorruptionError as error:
-            self._lose(frame.offset, self._id_in(frame), error.reason)
+            self._add_lost(frame.offset, self._read_checkpoint_id(frame), error.reason)
             return
-        target = decoded.target
-        if not self._is_sound(walk):
-            self._lose(frame.offset, decoded.checkpoint.id, "bytes of its values are damaged")
+        checkpoint = record.checkpoint
+        if not self._is_sound(replay):
+            self._add_lost(frame.offset, checkpoint.id, "bytes of its values are damaged")
             return
+        target = record.target
         if target is not None and self.index.find(target) is None:
-            target = None  # What it replaced is lost: it stands for itself.
-        self.index.add(decoded.checkpoint, target)
+            # The checkpoint that it replaced is lost, so it is added instead.
+            target = None
+        self.index.add(checkpoint, target)
 
-    def _id_in(self, frame: log.Frame) -> str | None:
+    def _read_checkpoint_id(self, frame: log.Frame) -> str | None:
+        """Return the id in a CHECKPOINT record that could not be decoded; None if it has none."""
         try:
-            return payloads.id_text(payloads.unpack_payload(self.history.path, frame)[0])
+            return payloads.id_text(payloads.unpack_payload(self._log.path, frame)[0])
         except (CheckpointCorruptionError, TypeError, IndexError, KeyError):
             return None
 
-    def _is_sound(self, walk: Replay) -> bool:
-        """Whether all bytes of the state lie in good records, and are what those say."""
-        assert walk.table is not None
-        sound = True
-        for name, value in walk.table.values.items():
-            known, size, good = self._sound.get(name, (None, 0, True))
-            if known is not value:
-                size, good = 0, value.block is None or self._is_whole(*value.block[:2])
-            # A value that has only grown has its first pieces from before.
-            pieces = value.pieces[size:]
-            good = good and all(
-                pieces[i] < 0 or self._is_whole(pieces[i], pieces[i + 1]) for i in range(0, len(pieces), _PAIR)
-            )
-            good = good and (known is value or self._is_as_told(walk, value))
-            self._sound[name] = value, len(value.pieces), good
-            sound = sound and good
-        return sound
+    def _is_sound(self, replay: Replay) -> bool:
+        """Return whether all bytes of the state are in good records and match their checksums."""
+        assert replay.table is not None
+        is_sound = True
+        for name, value in replay.table.values.items():
+            checked = self._checked_values.get(name)
+            if checked is not None and checked.value is value:
+                # The value has only grown: its first pieces are known, and so is its checksum.
+                checked.is_sound = checked.is_sound and self._are_in_records(value.pieces[checked.checked :])
+                checked.checked = len(value.pieces)
+            else:
+                checked = _CheckedValue(value, len(value.pieces), self._is_sound_value(replay, value))
+                self._checked_values[name] = checked
+            is_sound = is_sound and checked.is_sound
+        return is_sound
 
-    def _is_as_told(self, walk: Replay, value: delta.Value) -> bool:
-        """Whether the bytes of a value are what the record says of them, whose own checksum is right."""
-        assert walk.checkpoint is not None
+    def _is_sound_value(self, replay: Replay, value: delta.Value) -> bool:
+        """Return whether the bytes of a value are in good records and match its checksum."""
+        if value.block is not None:
+            start, length, _, _ = value.block
+            if not self._is_in_records(start, length):
+                return False
+        if not self._are_in_records(value.pieces):
+            return False
+        assert replay.checkpoint is not None
         try:
-            (body,) = self.history.read_bodies([value], walk.checkpoint)
+            (body,) = self._log.read_bodies([value], replay.checkpoint)
             return delta.has_canonical_header(value, body)
         except (CheckpointCorruptionError, *delta.MALFORMED):
             return False
 
-    def _is_whole(self, start: int, length: int) -> bool:
-        return all(start >= end or start + length <= first for first, end in self._gaps)
+    def _are_in_records(self, pieces: list[int]) -> bool:
+        """Return whether pieces are in good records; pieces of a block, below zero, count as such."""
+        for i in range(0, len(pieces), 2):
+            start = pieces[i]
+            if start >= 0 and not self._is_in_records(start, pieces[i + 1]):
+                return False
+        return True
+
+    def _is_in_records(self, start: int, length: int) -> bool:
+        """Return whether a range of the file is in good records."""
+        return all(start >= gap_end or start + length <= gap_start for gap_start, gap_end in self._gaps)

@@ -554,10 +554,11 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             ThreadBusyError: a run holds a thread; all others are repaired.
             CheckpointStorageError: the file system refused. What was there still is, and all others are repaired.
         """
-        from savers._filesystem.repair import repair
+        from savers._filesystem.repair import Repairer
 
         thread_id = None if thread is None else resolve_thread_id(thread)
-        return repair(self._store, thread_id, self._exclusive, self._finish, progress, dry_run=dry_run)
+        repairer = Repairer(self._store, hold_run_lock=self._exclusive, finish=self._finish, dry_run=dry_run)
+        return repairer.repair(thread_id, progress)
 
     def _finish(self, thread_id: str) -> None:
         """Finish a release or a delete that somebody began, under the locks."""

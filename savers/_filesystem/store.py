@@ -26,8 +26,9 @@ from savers._filesystem.io import describe_file_type
 from savers._filesystem.lock import RunLock, WriteLock
 from savers._filesystem.log_reader import LogReader
 from savers._filesystem.log_summary import LogSummary
-from savers._filesystem.log_writer import LogWriter, write_file
+from savers._filesystem.log_writer import LogWriter
 from savers._filesystem.marker import Marker, pack_marker, read_marker
+from savers._filesystem.salvaged_files import write_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,21 +1,18 @@
-"""Looking at every byte of a store, and telling what is wrong with it. Repairs nothing; locks only to look twice.
+"""Verifies a store: checks every byte and reports what is wrong. Changes nothing.
 
-Theory of operation. A log is read once, a window at a time. Each record proves itself by its checksums, its place and
-its number; its content is then followed as a reader would: states change as the records say, a keyframe must name what
-the records before it led to, and a checkpoint that is replaced must be there. So no flipped byte is called well, and
-what is called well can be read.
+It takes no lock, except to check a log a second time that seemed torn or damaged.
 """
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from graphkit.errors import CheckpointFormatError
 from savers._filesystem import layout
-from savers._filesystem.log_checker import check_file, is_log, owner_of
-from savers._filesystem.reports import FileReport, Progress, StoreReport, ThreadReport
+from savers._filesystem.log_checker import check_file, find_thread_id, is_log
+from savers._filesystem.reports import FileReport, Progress, StoreReport, ThreadReport, Unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,25 +20,36 @@ if TYPE_CHECKING:
     from savers._filesystem.store import Store
 
 
+class ThreadFiles(NamedTuple):
+    """The logs of one thread."""
+
+    directory_name: str
+    paths: list[str]
+
+
 def verify(store: Store, thread_id: str | None, progress: Progress | None = None) -> StoreReport:
-    """Look at one thread, or at all (None)."""
-    names = [layout.locate_thread(thread_id).name] if thread_id is not None else threads_of(store)
-    tasks = [(name, files_of(store, layout.join(store.root, name))) for name in names]
-    meter = Meter(store, [path for _, files in tasks for path in files], progress)
-    reports = [check_thread(store, name, files, thread_id, meter) for name, files in tasks]
-    leftovers = [] if thread_id is not None else sorted(filter(layout.is_leftover, store.io.listdir(store.root)))
+    """Check one thread, or all threads (None)."""
+    threads = list_files(store, thread_id)
+    meter = ProgressMeter(store, threads, progress)
+    reports = [check_thread(store, files, thread_id, meter) for files in threads]
+    leftovers: list[str] = []
+    marker = None
+    if thread_id is None:
+        leftovers = sorted(filter(layout.is_leftover, store.io.listdir(store.root)))
+        marker = check_marker(store)
     return StoreReport(
         threads=tuple(report for report in reports if report.files or report.leftovers or report.set_aside),
         leftovers=tuple(leftovers),
         size=sum(file.size for report in reports for file in report.files),
-        marker=check_marker(store) if thread_id is None else None,
+        marker=marker,
     )
 
 
 def check_marker(store: Store) -> FileReport | None:
-    """Look at the marker file; None if it is well, or missing, which costs nothing.
+    """Check the marker file; None if it is good, or missing, which does no harm.
 
-    It may be newer than this saver if another process has updated the store since the saver opened it.
+    It may be newer than this saver if another process has updated the store since the saver opened
+    it.
     """
     try:
         marker = store.read_marker()
@@ -54,85 +62,104 @@ def check_marker(store: Store) -> FileReport | None:
     return FileReport(path=layout.MARKER, state="damaged", reason=marker.problem)
 
 
-class Meter:
-    """Tells how far a long work has come."""
+class ProgressMeter:
+    """Reports the progress of an operation on many files to the caller."""
 
-    def __init__(self, store: Store, paths: list[str], progress: Progress | None) -> None:
-        self._progress, self._root, self._done = progress, store.root, 0
-        self._sizes = {path: _size(store, path) for path in paths} if progress is not None else {}
+    def __init__(self, store: Store, threads: list[ThreadFiles], progress: Progress | None) -> None:
+        self._progress = progress
+        self._root = store.root
+        self._done = 0
+        self._sizes: dict[str, int] = {}
+        if progress is not None:
+            self._sizes = {path: _size_of(store, path) for files in threads for path in files.paths}
         self._total = sum(self._sizes.values())
 
-    def passed(self, path: str) -> None:
-        """A file is done."""
+    def finish_file(self, path: str) -> None:
+        """Report that a file is done."""
         if self._progress is not None:
             self._done += self._sizes.pop(path, 0)
             self._progress(self._done, self._total, os.path.relpath(path, self._root))
 
 
-def _size(store: Store, path: str) -> int:
-    found = store.io.stat(path)
-    return 0 if found is None else found.st_size
+def _size_of(store: Store, path: str) -> int:
+    status = store.io.stat(path)
+    return 0 if status is None else status.st_size
 
 
-def threads_of(store: Store) -> list[str]:
-    """The names of all threads' directories."""
-    return sorted(filter(layout.is_thread, store.io.listdir(store.root)))
+def list_files(store: Store, thread_id: str | None) -> list[ThreadFiles]:
+    """Return the logs of one thread, or of all threads (None)."""
+    if thread_id is not None:
+        names = [layout.locate_thread(thread_id).name]
+    else:
+        names = sorted(filter(layout.is_thread, store.io.listdir(store.root)))
+    return [ThreadFiles(name, _list_logs(store, layout.join(store.root, name))) for name in names]
 
 
-def files_of(store: Store, directory: str) -> list[str]:
-    """The logs below a thread's directory: the root's first, then those of the namespaces.
+def _list_logs(store: Store, directory: str) -> list[str]:
+    """Return the logs below the directory of a thread: the root's first, then those of the namespaces.
 
-    With what stands in place of a directory, so that it is reported.
+    Something else in place of a directory is included, so that it is reported.
     """
     if not store.io.is_dir(directory):
         return [directory] if store.io.stat(directory) is not None else []
     try:
-        inside = sorted(store.io.listdir(directory))
+        names = sorted(store.io.listdir(directory))
     except PermissionError:
         return [directory]
-    found = [layout.join(directory, name) for name in inside if is_log(name)]
-    for name in inside:
-        if layout.is_namespace(name):
-            below = layout.join(directory, name)
-            if not store.io.is_dir(below):
-                found.append(below)
-                continue
-            found += [layout.join(below, one) for one in sorted(store.io.listdir(below)) if is_log(one)]
-    return found
+    paths = [layout.join(directory, name) for name in names if is_log(name)]
+    for name in filter(layout.is_namespace, names):
+        subdirectory = layout.join(directory, name)
+        if store.io.is_dir(subdirectory):
+            logs = sorted(filter(is_log, store.io.listdir(subdirectory)))
+            paths += [layout.join(subdirectory, log_name) for log_name in logs]
+        else:
+            paths.append(subdirectory)
+    return paths
 
 
-def check_thread(store: Store, name: str, files: list[str], thread_id: str | None, meter: Meter) -> ThreadReport:
-    """Look at all files of a thread's directory."""
-    directory = layout.join(store.root, name)
-    owner = thread_id if thread_id is not None else owner_of(store, name, files)
-    reports, unfinished = [], ""
-    for path in files:
-        report, ends = check_file(store, path, owner)
-        if report is not None and report.state in {"torn", "damaged"} and owner is not None:
-            # It may have been about to be written just now: nobody writes while we look again.
-            with suppress(OSError), store.write_lock(owner):  # A directory that may not be written to has no locks.
-                report, ends = check_file(store, path, owner)
-        meter.passed(path)
+def check_thread(store: Store, files: ThreadFiles, thread_id: str | None, meter: ProgressMeter) -> ThreadReport:
+    """Check all logs of a thread.
+
+    Args:
+        store: the store.
+        files: the logs.
+        thread_id: the thread, if the caller knows it.
+        meter: reports the progress.
+    """
+    directory = layout.join(store.root, files.directory_name)
+    if thread_id is None:
+        thread_id = find_thread_id(store, files.directory_name, files.paths)
+    reports: list[FileReport] = []
+    unfinished: Unfinished = ""
+    for path in files.paths:
+        report, log_ending = check_file(store, path, thread_id)
+        if report is not None and report.state in {"torn", "damaged"} and thread_id is not None:
+            # A writer may have been in the middle of a write: check again while none can write. A
+            # directory that is read-only has no lock files.
+            with suppress(OSError), store.write_lock(thread_id):
+                report, log_ending = check_file(store, path, thread_id)
+        meter.finish_file(path)
         if report is not None:
             reports.append(report)
-            unfinished = unfinished or ends
-    others = list(_others(store, directory)) if files != [directory] else []
+            unfinished = unfinished or log_ending
+    others = [] if files.paths == [directory] else list(_list_other_files(store, directory))
     return ThreadReport(
-        thread_id=owner,
-        directory=name,
+        thread_id=thread_id,
+        directory=files.directory_name,
         files=tuple(reports),
-        unfinished=unfinished,  # type: ignore[arg-type]
+        unfinished=unfinished,
         leftovers=tuple(path for path in others if os.path.basename(path).startswith(layout.TEMPORARY)),
         set_aside=tuple(path for path in others if os.path.basename(path).startswith(layout.SALVAGED_PREFIXES)),
     )
 
 
-def _others(store: Store, directory: str) -> Iterator[str]:
+def _list_other_files(store: Store, directory: str) -> Iterator[str]:
+    """Yield the leftovers and the salvaged files below a directory, relative to the store's root."""
     if not store.io.is_dir(directory):
         return
     for name in sorted(store.io.listdir(directory)):
         path = layout.join(directory, name)
         if layout.is_namespace(name):
-            yield from _others(store, path)
+            yield from _list_other_files(store, path)
         elif name.startswith((layout.TEMPORARY, *layout.SALVAGED_PREFIXES)):
             yield os.path.relpath(path, store.root)

@@ -175,7 +175,7 @@ def test_a_thread_that_only_its_name_proves_is_repaired_when_it_is_named(store):
     unnamed = graphkit("repair", store)
     directory = next(store.glob("t-order-19-*")).name
     assert (unnamed.code, unnamed.lines[0]) == (12, f"{directory}: not repaired")
-    assert "    because whose it is cannot be read: name the thread" in unnamed.lines
+    assert "    because its thread id cannot be read: name the thread to repair it" in unnamed.lines
     done = graphkit("repair", store, "Order / 19")
     assert (done.code, done.lines[0].startswith("Order / 19: kept 1 checkpoint")) == (0, True)
     assert graphkit("repair", store, "Order / 20").code == 11

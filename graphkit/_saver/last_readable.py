@@ -1,4 +1,4 @@
-"""Finding the newest checkpoint that still reads, where the end of a history is damaged."""
+"""Finds the newest checkpoint that can be read, if the end of a history is damaged."""
 
 from __future__ import annotations
 
@@ -16,52 +16,59 @@ _LOGGER: Final = getLogger("graphkit.recovery")
 
 
 def last_good(saver: BaseCheckpointSaver, thread: ThreadLike = None) -> Checkpoint:
-    """The newest checkpoint of a thread that reads, with what is recorded beside it.
+    """Return the newest checkpoint of a thread that can be read with its pending writes.
 
-    That is the latest one, for the cost of a `get` per namespace, unless it is damaged. Then the thread is repaired if
-    its saver can do that, and the history walked back until a checkpoint reads. What was found, and why the later
-    ones were not taken, is logged to `graphkit.recovery` as a warning.
+    That is the latest checkpoint, for the cost of a `get` per namespace, unless it is damaged. If it is
+    damaged, this repairs the thread, if the saver can, and searches the history from the newest
+    checkpoint to the oldest. It logs a warning to `graphkit.recovery` for each checkpoint that cannot
+    be read, with the reason, and for the one that it returns.
 
     Raises:
         CheckpointNotFoundError: the thread is empty.
-        CheckpointCorruptionError: nothing of it reads.
-        ThreadBusyError: it is damaged, and a run holds it.
-        CheckpointStorageError: it is damaged, and may not be repaired by this process.
+        CheckpointCorruptionError: no checkpoint of the thread can be read.
+        ThreadBusyError: the thread is damaged, and a run holds it.
+        CheckpointStorageError: the thread is damaged, and this process may not repair it.
     """
-    at = RunnableConfig(resolve_thread_id(thread))
+    config = RunnableConfig(resolve_thread_id(thread))
     try:
-        for namespace in saver.namespaces(at):
-            _read(saver, at.replace(checkpoint_ns=namespace))
-        checkpoint = _read(saver, at)
+        for namespace in saver.namespaces(config):
+            _read(saver, config.replace(checkpoint_ns=namespace))
+        checkpoint = _read(saver, config)
     except CheckpointCorruptionError as damage:
-        checkpoint = _behind(saver, at, damage)
+        checkpoint = _find_before_damage(saver, config, damage)
     if checkpoint is None:
-        raise CheckpointNotFoundError(at.thread)
+        raise CheckpointNotFoundError(config.thread)
     return checkpoint
 
 
-def _read(saver: BaseCheckpointSaver, at: RunnableConfig) -> Checkpoint | None:
-    """All that a resume reads there."""
-    checkpoint = saver.get(at)
+def _read(saver: BaseCheckpointSaver, config: RunnableConfig) -> Checkpoint | None:
+    """Read everything that a resume reads of a checkpoint."""
+    checkpoint = saver.get(config)
     if checkpoint is not None:
-        _ = checkpoint.state  # which some savers decode only now
-        saver.get_writes(at.with_check_point_id(checkpoint.id))
+        _ = checkpoint.state  # some savers decode the state only on first use
+        saver.get_writes(config.with_check_point_id(checkpoint.id))
     return checkpoint
 
 
-def _behind(saver: BaseCheckpointSaver, at: RunnableConfig, damage: CheckpointCorruptionError) -> Checkpoint:
-    _LOGGER.warning("thread %r: %s", at.thread, damage)
+def _find_before_damage(
+    saver: BaseCheckpointSaver, config: RunnableConfig, damage: CheckpointCorruptionError
+) -> Checkpoint:
+    _LOGGER.warning("thread %r: %s", config.thread, damage)
     if isinstance(saver, SupportsRepair):
-        for lost in saver.repair(at.thread).lost:
-            _LOGGER.warning("thread %r: checkpoint %s is lost: %s", at.thread, lost.checkpoint_id, lost.reason)
-    for info in saver.history(at):
+        for lost in saver.repair(config.thread).lost:
+            _LOGGER.warning("thread %r: checkpoint %s is lost: %s", config.thread, lost.checkpoint_id, lost.reason)
+    for info in saver.history(config):
         try:
-            good = _read(saver, at.with_check_point_id(info.id))
+            checkpoint = _read(saver, config.with_check_point_id(info.id))
         except CheckpointCorruptionError as error:
-            _LOGGER.warning("thread %r: checkpoint %s is passed over: %s", at.thread, info.id, error)
+            _LOGGER.warning("thread %r: checkpoint %s cannot be read: %s", config.thread, info.id, error)
             continue
-        if good is not None:
-            place = at.thread, good.id, good.node_id
-            _LOGGER.warning("thread %r: the newest checkpoint that reads is %s, after node %r", *place)
-            return good
+        if checkpoint is not None:
+            _LOGGER.warning(
+                "thread %r: the newest checkpoint that can be read is %s, after node %r",
+                config.thread,
+                checkpoint.id,
+                checkpoint.node_id,
+            )
+            return checkpoint
     raise damage

@@ -1,9 +1,10 @@
-"""Going on after a failure, even where the end of a history is damaged; hive's recovery, ported.
+"""Recovery after a failure, even if the end of a history is damaged. Ports hive's recovery.
 
     state = recover(app, "thread-1")
 
-A graph's own checkpoints need nothing else: the next node is stored with each, so what had finished is not run again.
-`CheckpointManager` is for loops that are no graph: it saves, restores, lists, compares and prunes on any saver.
+A graph needs nothing else: each checkpoint names the next node, so finished nodes do not run again.
+`CheckpointManager` is for loops that are not graphs: it saves, restores, lists, compares and prunes
+checkpoints in any saver.
 """
 
 from graphkit._public_names import set_public_module

@@ -1,4 +1,4 @@
-"""CheckpointManager: saving, restoring and looking at the checkpoints of any loop; hive's, ported."""
+"""CheckpointManager: saves, restores and inspects the checkpoints of any loop. Ports hive's class."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _LOGGER: Final = getLogger("graphkit.recovery")
-_LONGEST: Final = 500
+_MAX_LENGTH: Final = 500
 _KIND: Final = "source"
 _CLEAN: Final = "clean"
 
@@ -33,84 +33,92 @@ class CheckpointPolicy:
     enabled: bool = True
     save_frequency: Literal["every_node", "every_n_nodes"] = "every_node"
     n_nodes: int = 1
-    """With `every_n_nodes`: how many."""
+    """With `every_n_nodes`: how many nodes there are from one save to the next."""
     retention_strategy: Literal["latest_only", "all", "prune_old"] = "latest_only"
-    """What stays after a save: the last one, all, or the last `max_checkpoints_per_run`."""
+    """What remains after a save: the last checkpoint, all, or the last `max_checkpoints_per_run`."""
     max_checkpoints_per_run: int = 100
     max_age: timedelta | None = None
-    """Older ones go, but never the latest of a run; None: age does not matter."""
+    """Older checkpoints are removed, but never the latest of a run; None: age does not matter."""
     on_error: Literal["raise", "warn"] = "raise"
-    """What a failing store does to the caller: an error, or a warning in the log `graphkit.recovery` and no result."""
+    """If the store fails: raise its error, or log a warning to `graphkit.recovery` and return no result."""
 
     def __post_init__(self) -> None:
-        _one_of("save_frequency", self.save_frequency, "every_node", "every_n_nodes")
-        _one_of("retention_strategy", self.retention_strategy, "latest_only", "all", "prune_old")
-        _one_of("on_error", self.on_error, "raise", "warn")
+        _check_choice("save_frequency", self.save_frequency, "every_node", "every_n_nodes")
+        _check_choice("retention_strategy", self.retention_strategy, "latest_only", "all", "prune_old")
+        _check_choice("on_error", self.on_error, "raise", "warn")
         for name in ("n_nodes", "max_checkpoints_per_run"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
 
 
-def _one_of(name: str, value: str, *known: str) -> None:
+def _check_choice(name: str, value: str, *known: str) -> None:
     if value not in known:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, not {value!r}")
 
 
 @final
 class Comparison(NamedTuple):
-    """What differs between the states of two checkpoints, keys in order. Long values are cut at 500 characters."""
+    """What differs between the states of two checkpoints, by sorted keys. Values are cut at 500 characters."""
 
     added: Mapping[str, str]
-    """The keys that only the second has, with their values as text."""
+    """The keys that only the second state has, with their values as text."""
     removed: Mapping[str, str]
-    """The keys that only the first has."""
+    """The keys that only the first state has, with their values as text."""
     changed: Mapping[str, tuple[str, str]]
-    """The keys that both have, with both values."""
+    """The keys whose values differ, with both values as text."""
     new_nodes: Sequence[str] = ()
-    """The nodes that finished after the first, up to the second; empty where the history is not known."""
+    """The nodes that finished after the first checkpoint, up to the second; empty if the history is unknown."""
 
 
 def compare(first: Checkpoint, second: Checkpoint) -> Comparison:
-    """What changed from one checkpoint to another. O(the two states)."""
-    old, new = first.state, second.state
+    """Return what changed from one checkpoint to another. O(the two states)."""
+    old = first.state
+    new = second.state
+    changed: dict[str, tuple[str, str]] = {}
+    for key in sorted(old.keys() & new.keys()):
+        if old[key] != new[key]:
+            changed[key] = (_shorten(old[key]), _shorten(new[key]))
     return Comparison(
-        {key: _short(new[key]) for key in sorted(new.keys() - old.keys())},
-        {key: _short(old[key]) for key in sorted(old.keys() - new.keys())},
-        {key: (_short(old[key]), _short(new[key])) for key in sorted(old.keys() & new.keys()) if old[key] != new[key]},
+        added={key: _shorten(new[key]) for key in sorted(new.keys() - old.keys())},
+        removed={key: _shorten(old[key]) for key in sorted(old.keys() - new.keys())},
+        changed=changed,
     )
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"
+    if len(text) <= _MAX_LENGTH:
+        return text
+    return f"{text[:_MAX_LENGTH]}... ({len(text)} characters)"
 
 
-def _fails_open(nothing: Callable[[], Any]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Under on_error="warn", turn what a store raises into a warning and an empty result."""
+def _warn_on_error(make_default: Callable[[], Any]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """With on_error="warn", log an error of the store as a warning and return a default result."""
 
     def decorate(method: Callable[P, T]) -> Callable[P, T]:
         @wraps(method)
-        def fails_open(*args: P.args, **kwargs: P.kwargs) -> T:
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
                 return method(*args, **kwargs)
             except (CheckpointerError, OSError) as error:
                 if args[0].policy.on_error == "raise":  # type: ignore[attr-defined]
                     raise
-                _LOGGER.warning("%s failed, and nobody waits for it: %s", method.__name__, error)
-                return nothing()  # type: ignore[no-any-return]
+                _LOGGER.warning("%s failed; the caller continues without it: %s", method.__name__, error)
+                return make_default()  # type: ignore[no-any-return]
 
-        return fails_open
+        return call
 
     return decorate
 
 
 @final
 class CheckpointManager:
-    """Checkpoints of loops that are no graph, by run id, on any saver. From any thread.
+    """Manages the checkpoints of loops that are not graphs, by run id, in any saver.
 
-    It keeps nothing itself: several managers, in several processes, may share a store. A run is a thread of the store,
-    so the command line and a graph find it too. Every method but `should_checkpoint` raises what the store raises,
-    unless the policy says `on_error="warn"`.
+    Any thread may call its methods. A manager has no state of its own: several managers, in several
+    processes, may share a store. A run is a thread of the store, so the command line and graphs find
+    it, too. Every method but `should_checkpoint` raises the errors of the store, unless the policy has
+    `on_error="warn"`.
     """
 
     def __init__(
@@ -125,19 +133,21 @@ class CheckpointManager:
         Args:
             saver: the store.
             policy: when to save and what to keep.
-            clock: tells the time, aware; for tests.
+            clock: returns the current time, aware; for tests.
         """
         self.saver = saver
         self.policy = policy or CheckpointPolicy()
         self._clock = clock
 
     def should_checkpoint(self, step: int) -> bool:
-        """Whether to save after this step, counted from 1."""
+        """Return whether to save after this step, counted from 1."""
         if not self.policy.enabled:
             return False
-        return self.policy.save_frequency == "every_node" or step % self.policy.n_nodes == 0
+        if self.policy.save_frequency == "every_node":
+            return True
+        return step % self.policy.n_nodes == 0
 
-    @_fails_open(lambda: None)
+    @_warn_on_error(lambda: None)
     def save_checkpoint(
         self,
         run_id: str,
@@ -149,21 +159,22 @@ class CheckpointManager:
         clean: bool = True,
         context: Mapping[str, Any] | None = None,
     ) -> str | None:
-        """Save where a run stands, and prune as the policy says; returns the id.
+        """Save the position of a run and prune by the policy; return the id of the checkpoint.
 
         Args:
             run_id: the run.
             node_id: the node or step that has finished.
-            memory: its data.
-            next_node_id: what runs next, so that a restore does not run `node_id` again; None if nobody knows.
-            kind: what for: "node_complete", "user_checkpoint", "safe_point", "pause", or a word of the caller's.
+            memory: the data of the run.
+            next_node_id: the node that runs next, so that a restored run does not repeat `node_id`; None
+                if it is unknown.
+            kind: why: "node_complete", "user_checkpoint", "safe_point", "pause", or a word of the caller's.
             clean: whether the run came here without a failure or a retry.
-            context: what else to keep and to find: tokens, seconds, a plan.
+            context: further data to store and to search for: tokens, seconds, a plan.
         """
-        at = RunnableConfig(run_id)
+        config = RunnableConfig(run_id)
         metadata = {**(context or {}), "run_id": run_id, _KIND: kind, _CLEAN: clean}
-        with self.saver.run_lock(at):
-            latest = self.saver.get(at)
+        with self.saver.run_lock(config):
+            latest = self.saver.get(config)
             checkpoint = Checkpoint(
                 node_id=node_id,
                 next_node_id=next_node_id,
@@ -172,139 +183,164 @@ class CheckpointManager:
                 created_at=self._clock(),
                 metadata=metadata,
             )
-            self.saver.put(at, checkpoint)
-            self._retain(run_id)  # after the put: the old one goes when the new one is safe
+            self.saver.put(config, checkpoint)
+            self._apply_retention(run_id)  # after the put: the old checkpoint is removed when the new one is stored
         return checkpoint.id
 
-    def _retain(self, run_id: str) -> None:
+    def _apply_retention(self, run_id: str) -> None:
         policy = self.policy
-        keep_last = {"latest_only": 1, "prune_old": policy.max_checkpoints_per_run}.get(policy.retention_strategy)
-        if keep_last is not None:
-            self.saver.prune(run_id, keep_last=keep_last)
+        if policy.retention_strategy == "latest_only":
+            self.saver.prune(run_id, keep_last=1)
+        elif policy.retention_strategy == "prune_old":
+            self.saver.prune(run_id, keep_last=policy.max_checkpoints_per_run)
         if policy.max_age is not None:
             self.saver.prune(run_id, older_than=self._clock() - policy.max_age)
 
-    @_fails_open(lambda: (None, None))
+    @_warn_on_error(lambda: (None, None))
     def restore_from_checkpoint(
         self, run_id: str, checkpoint_id: str | None = None
     ) -> tuple[Mapping[str, Any] | None, str | None]:
-        """The memory of a run, read-only, and the node to go on with: the next one, or the last if none was named.
+        """Return the memory of a run, read-only, and the node to continue with.
 
-        Without an id: the latest that reads; where that is damaged, an earlier one, which is logged.
-        (None, None) if there is no checkpoint; a memory may be empty.
+        That node is the next one, or the last one if the next one is unknown. (None, None) if there is
+        no checkpoint; a memory may be empty.
+
+        Without an id this is the latest checkpoint that can be read. If later ones are damaged, a
+        warning is logged.
         """
-        checkpoint = self._restored(run_id, checkpoint_id)
-        return (None, None) if checkpoint is None else (checkpoint.state, _resumes_at(checkpoint))
+        checkpoint = self._restore(run_id, checkpoint_id)
+        if checkpoint is None:
+            return None, None
+        return checkpoint.state, _node_to_resume(checkpoint)
 
-    @_fails_open(lambda: None)
+    @_warn_on_error(lambda: None)
     def session_state(self, run_id: str, checkpoint_id: str | None = None) -> dict[str, Any] | None:
-        """What a loop goes on from, or None: paused_at, resume_from, memory, execution_path, checkpoint_id, context.
+        """Return what a loop needs to continue a run, or None if there is no checkpoint.
 
-        The path are the nodes of the history up to there, as far as it was kept, oldest first.
+        The keys are paused_at, resume_from, memory, execution_path, checkpoint_id and context. The
+        path has the nodes of the history up to the checkpoint, oldest first, as far as it was kept.
         """
-        checkpoint = self._restored(run_id, checkpoint_id)
+        checkpoint = self._restore(run_id, checkpoint_id)
         if checkpoint is None:
             return None
-        own = {"run_id", _KIND, _CLEAN}
+        own_keys = {"run_id", _KIND, _CLEAN}
         return {
             "paused_at": checkpoint.node_id,
-            "resume_from": _resumes_at(checkpoint),
+            "resume_from": _node_to_resume(checkpoint),
             "memory": dict(checkpoint.state),
             "execution_path": self._path_to(run_id, checkpoint.id),
             "checkpoint_id": checkpoint.id,
-            "context": {key: value for key, value in checkpoint.metadata.items() if key not in own},
+            "context": {key: value for key, value in checkpoint.metadata.items() if key not in own_keys},
         }
 
-    def _restored(self, run_id: str, checkpoint_id: str | None) -> Checkpoint | None:
+    def _restore(self, run_id: str, checkpoint_id: str | None) -> Checkpoint | None:
         if checkpoint_id is not None:
-            return self._found(run_id, checkpoint_id)
+            return self._require(run_id, checkpoint_id)
         try:
             return last_good(self.saver, run_id)
         except CheckpointNotFoundError:
             return None
 
     def _path_to(self, run_id: str, checkpoint_id: str) -> list[str]:
+        """Return the nodes of the history up to a checkpoint, oldest first."""
         history = [*reversed(self.saver.history(RunnableConfig(run_id)))]
         ids = [info.id for info in history]
-        return [info.node_id for info in history[: ids.index(checkpoint_id) + 1]]
+        end = ids.index(checkpoint_id) + 1
+        return [info.node_id for info in history[:end]]
 
-    def _found(self, run_id: str, checkpoint_id: str) -> Checkpoint:
+    def _require(self, run_id: str, checkpoint_id: str) -> Checkpoint:
         checkpoint = self.saver.get(RunnableConfig(run_id, checkpoint_id))
         if checkpoint is None:
             raise CheckpointNotFoundError(run_id, f"checkpoint {checkpoint_id!r}", "see list_checkpoints")
         return checkpoint
 
-    @_fails_open(lambda: None)
+    @_warn_on_error(lambda: None)
     def get_checkpoint(self, run_id: str, checkpoint_id: str | None = None) -> Checkpoint | None:
-        """A checkpoint of a run, the latest without an id; None if there is none."""
+        """Return a checkpoint of a run, the latest without an id; None if there is none."""
         return self.saver.get(RunnableConfig(run_id, checkpoint_id))
 
-    @_fails_open(list)
+    @_warn_on_error(list)
     def list_checkpoints(
         self, run_id: str, *, kind: str | None = None, clean: bool | None = None, node_id: str | None = None
     ) -> Sequence[CheckpointInfo]:
-        """What is known of a run's checkpoints without reading their memory, oldest first.
+        """Return the checkpoints of a run without their memory, oldest first.
 
         Args:
             run_id: the run.
-            kind: only those saved for this (`metadata["source"]`: a graph's are "input", "loop", "update", ...).
-            clean: only those that are clean, or only the others.
+            kind: only those of this kind (`metadata["source"]`: a graph's are "input", "loop", "update",
+                ...).
+            clean: only those that are clean, or only those that are not.
             node_id: only those after this node.
         """
-        wanted = {"kind": kind, "clean": clean, "node_id": node_id}
-        found = reversed(self.saver.history(RunnableConfig(run_id)))
-        return [info for info in found if all(value in (None, _facts(info)[name]) for name, value in wanted.items())]
+        infos: list[CheckpointInfo] = []
+        for info in reversed(self.saver.history(RunnableConfig(run_id))):
+            is_kind = kind is None or _kind_of(info) == kind
+            has_cleanness = clean is None or _is_clean(info) == clean
+            is_node = node_id is None or info.node_id == node_id
+            if is_kind and has_cleanness and is_node:
+                infos.append(info)
+        return infos
 
-    @_fails_open(list)
+    @_warn_on_error(list)
     def list_runs(
         self, *, status: str | None = None, limit: int | None = None, offset: int = 0
     ) -> list[CheckpointInfo]:
-        """The latest checkpoint of each run, graphs' too, by run id. Reads metadata, no memory.
+        """Return the latest checkpoint of each run, also of graphs, by run id. Reads metadata, no memory.
 
         Args:
             status: only runs that are "running", "interrupted", "failed" or "finished".
-            limit: how many at most; None: all.
-            offset: how many to pass over first.
+            limit: the maximal number of runs; None: all.
+            offset: how many runs to skip first.
 
         Raises:
-            CheckpointerConfigurationError: the saver keeps no list of its threads.
+            CheckpointerConfigurationError: the saver cannot list its threads.
         """
-        runs = [self.saver.summary(RunnableConfig(run)) for run in sorted(self.saver.threads())]
-        found = [run.latest for run in runs if run is not None and status in {None, run.latest.status}]
-        return found[offset : None if limit is None else offset + limit]
+        latest: list[CheckpointInfo] = []
+        for run_id in sorted(self.saver.threads()):
+            summary = self.saver.summary(RunnableConfig(run_id))
+            if summary is not None and status in {None, summary.latest.status}:
+                latest.append(summary.latest)
+        end = None if limit is None else offset + limit
+        return latest[offset:end]
 
-    @_fails_open(lambda: None)
+    @_warn_on_error(lambda: None)
     def latest_clean(self, run_id: str) -> CheckpointInfo | None:
-        """The newest checkpoint that was reached without a failure or a retry, or None."""
+        """Return the newest checkpoint that the run reached without a failure or a retry, or None."""
         infos = self.saver.history(RunnableConfig(run_id))
-        return next((info for info in infos if _facts(info)["clean"]), None)
+        return next(filter(_is_clean, infos), None)
 
-    @_fails_open(lambda: 0)
+    @_warn_on_error(lambda: 0)
     def delete_checkpoints(self, run_id: str) -> int:
-        """Remove a run with all its checkpoints; returns how many there were."""
-        run = self.saver.summary(RunnableConfig(run_id))
+        """Delete a run with all its checkpoints; return how many there were."""
+        summary = self.saver.summary(RunnableConfig(run_id))
         self.saver.delete(run_id)
-        return 0 if run is None else run.checkpoints
+        return 0 if summary is None else summary.checkpoints
 
-    @_fails_open(lambda: 0)
+    @_warn_on_error(lambda: 0)
     def prune(self, run_id: str | None = None) -> int:
-        """Prune a run, or all of them (None), by the policy's age; returns how many went. The latest never goes."""
+        """Prune a run, or all runs (None), by the age of the policy; return how many checkpoints were removed.
+
+        The latest checkpoint of a run is never removed.
+        """
         if self.policy.max_age is None:
             return 0
         return self.saver.prune(run_id, older_than=self._clock() - self.policy.max_age)
 
-    @_fails_open(lambda: Comparison({}, {}, {}))
+    @_warn_on_error(lambda: Comparison({}, {}, {}))
     def compare(self, run_id: str, first_id: str, second_id: str) -> Comparison:
-        """What changed from one checkpoint of a run to another, and which nodes finished between them."""
-        found = compare(self._found(run_id, first_id), self._found(run_id, second_id))
-        passed = len(self._path_to(run_id, first_id))
-        return found._replace(new_nodes=self._path_to(run_id, second_id)[passed:])
+        """Return what changed from one checkpoint of a run to another, and which nodes finished between them."""
+        comparison = compare(self._require(run_id, first_id), self._require(run_id, second_id))
+        finished_before = len(self._path_to(run_id, first_id))
+        return comparison._replace(new_nodes=self._path_to(run_id, second_id)[finished_before:])
 
 
-def _resumes_at(checkpoint: Checkpoint) -> str:
+def _node_to_resume(checkpoint: Checkpoint) -> str:
     return checkpoint.next_node_id or checkpoint.node_id
 
 
-def _facts(info: CheckpointInfo) -> dict[str, Any]:
-    clean = bool(info.metadata.get(_CLEAN, True))
-    return {"kind": info.metadata.get(_KIND), "clean": clean, "node_id": info.node_id}
+def _kind_of(info: CheckpointInfo) -> Any:
+    return info.metadata.get(_KIND)
+
+
+def _is_clean(info: CheckpointInfo) -> bool:
+    return bool(info.metadata.get(_CLEAN, True))

@@ -1,4 +1,4 @@
-"""Going on with a run after a failure."""
+"""Resumes a run after a failure."""
 
 from __future__ import annotations
 
@@ -23,22 +23,24 @@ from graphkit.errors import CheckpointCorruptionError, CheckpointerConfiguration
 def recover(
     graph: CompiledGraph, thread: ThreadLike = None, *, modifications: Mapping[str, Any] | None = None
 ) -> AgentState | None:
-    """Go on with a thread at its last good checkpoint; returns the state at the end or the next stop.
+    """Resume a thread at its last good checkpoint; return the state at the end or at the next stop.
 
-    After a failure or a crash that is the latest: the node that failed runs again, those before it do not. Where the
-    latest is damaged it is the newest that still reads (see `last_good`); nodes after that one run again.
+    After a failure or a crash, that is the latest checkpoint: the node that failed runs again, and the
+    nodes before it do not. If the latest checkpoint is damaged, it is the newest one that can be read
+    (see `last_good`), and the nodes after it run again.
 
     Args:
         graph: the graph, with the saver that has the thread.
-        thread: the thread's id, or a config that names it.
-        modifications: merged into the state before the run goes on. The stored checkpoint stays as it is.
+        thread: the id of the thread, or a config that names it.
+        modifications: merged into the state before the run resumes. The stored checkpoint does not
+            change.
 
     Raises:
         CheckpointerConfigurationError: the graph has no saver.
         CheckpointNotFoundError: the thread is empty.
-        CheckpointCorruptionError: nothing of it reads.
+        CheckpointCorruptionError: no checkpoint of the thread can be read.
     """
-    _settle(_saver_of(graph), thread)
+    _restore_last_good(_saver_of(graph), thread)
     return graph.invoke(_resume(modifications), RunnableConfig(resolve_thread_id(thread)))
 
 
@@ -46,7 +48,7 @@ async def arecover(
     graph: CompiledGraph, thread: ThreadLike = None, *, modifications: Mapping[str, Any] | None = None
 ) -> AgentState | None:
     """As `recover`."""
-    await run_in_thread(_settle, _saver_of(graph), thread)
+    await run_in_thread(_restore_last_good, _saver_of(graph), thread)
     return await graph.ainvoke(_resume(modifications), RunnableConfig(resolve_thread_id(thread)))
 
 
@@ -58,26 +60,33 @@ def _saver_of(graph: CompiledGraph) -> BaseCheckpointSaver:
 
 
 def _resume(modifications: Mapping[str, Any] | None) -> GraphResume:
-    return GraphResume() if modifications is None else GraphResume(update=modifications)
+    if modifications is None:
+        return GraphResume()
+    return GraphResume(update=modifications)
 
 
-def _settle(saver: BaseCheckpointSaver, thread: ThreadLike) -> None:
-    """Make the last good checkpoint the one that a resume finds."""
-    at = RunnableConfig(resolve_thread_id(thread))
-    good = last_good(saver, at)
+def _restore_last_good(saver: BaseCheckpointSaver, thread: ThreadLike) -> None:
+    """Make the last good checkpoint the latest one, so that a resume loads it."""
+    config = RunnableConfig(resolve_thread_id(thread))
+    checkpoint = last_good(saver, config)
     try:
-        is_latest = saver.get(at) is not None
+        has_latest = saver.get(config) is not None
     except CheckpointCorruptionError:
-        is_latest = False
-    if not is_latest:
-        _append_again(saver, at, good)
+        has_latest = False
+    if not has_latest:
+        _append_copy(saver, config, checkpoint)
 
 
-def _append_again(saver: BaseCheckpointSaver, at: RunnableConfig, good: Checkpoint) -> None:
-    """Put a copy, with what is recorded beside it, after what is damaged, of which nothing is taken away."""
-    writes = well_formed_writes(saver.get_writes(at.with_check_point_id(good.id)), at.thread)
-    plain = Checkpoint.builder(Checkpoint.copy_of(good)).metadata(public_metadata(good.metadata))
-    with saver.run_lock(at):
-        here = saver.put(at, plain.parentId(good.id).createdAt(datetime.now(UTC)).build())
+def _append_copy(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint) -> None:
+    """Append a copy of a checkpoint, with its pending writes, after the damage. Removes nothing."""
+    writes = well_formed_writes(saver.get_writes(config.with_check_point_id(checkpoint.id)), config.thread)
+    copy = (
+        Checkpoint.builder(Checkpoint.copy_of(checkpoint))
+        .metadata(public_metadata(checkpoint.metadata))
+        .parentId(checkpoint.id)
+        .createdAt(datetime.now(UTC))
+    )
+    with saver.run_lock(config):
+        stored = saver.put(config, copy.build())
         if writes:
-            saver.put_writes(here, writes)
+            saver.put_writes(stored, writes)

@@ -148,7 +148,7 @@ def test_where_the_last_are_damaged_it_lands_on_the_one_before_and_says_so(k, ro
     assert good.state["n"] == 5 - k
     assert {record.name for record in caplog.records} == {"graphkit.recovery"}
     assert "is damaged at byte" in caplog.text
-    assert f"the newest checkpoint that reads is {good.id}, after node 'n{5 - k}'" in caplog.text
+    assert f"the newest checkpoint that can be read is {good.id}, after node 'n{5 - k}'" in caplog.text
     assert len(list(root.rglob("damaged-*"))) == 1, "the damaged bytes are kept"
     caplog.clear()
     assert last_good(FileSystemSaver(root, fsync="never"), "t").id == good.id
@@ -229,7 +229,7 @@ def test_without_a_repair_the_history_is_walked_back_and_gone_on_from(k, list_sa
     saver.bad = {info.id for info in history[:k]}
     good, calls = history[k], []
     assert last_good(saver, AT).id == good.id
-    assert all(f"checkpoint {info.id} is passed over" in caplog.text for info in history[:k])
+    assert all(f"checkpoint {info.id} cannot be read" in caplog.text for info in history[:k])
     assert recover(line(saver, calls), "t")["path"] == list("abcd")
     assert calls == list("abcd")[3 - k :]
     assert {info.id for info in saver.history(AT)} > {info.id for info in history}, "nothing is taken away"

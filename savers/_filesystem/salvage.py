@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers import _delta as delta
 from savers._filesystem import layout, log, payloads
-from savers._filesystem.index import ExaminedLog, read_meta
-from savers._filesystem.log_checker import Examined, description
+from savers._filesystem.index import Index
+from savers._filesystem.log_checker import ExaminedLog, read_meta
 from savers._filesystem.replay import Replay
 from savers._filesystem.reports import Lost
 

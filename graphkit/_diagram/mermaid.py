@@ -1,4 +1,4 @@
-"""Writes a diagram as a Mermaid flowchart, in langgraph4j's layout."""
+"""Writes a diagram as a Mermaid flowchart, in the layout of langgraph4j."""
 
 from __future__ import annotations
 
@@ -10,67 +10,92 @@ from typing import Final, final
 from graphkit._diagram.model import PASSED_FILL, PASSED_LINE, Arrow, DiagramModel, Shape
 from graphkit._records.config import END, START
 
-_INNER: Final = {"start": ":::___START__", "stop": ":::___END__"}
-"""What START and END of a graph within the graph look like in Mermaid."""
-_HIDDEN: Final = "%%\t"
-"""What makes the rest of a line of Mermaid a comment."""
+_INNER_CLASSES: Final = {"start": "___START__", "stop": "___END__"}
+"""The classes of START and END of a subgraph."""
+_BRACKETS: Final = {"map": ("[[", "]]"), "condition": ("{", "}")}
+_COMMENT: Final = "%%\t"
+"""Turns the rest of a line into a comment."""
 
 
 @final
-class Mermaid:
+class MermaidWriter:
     """Writes Mermaid flowcharts."""
 
     def __init__(self) -> None:
         self._links: list[Arrow] = []
-        """The arrows that are shown, in their order: a link is styled by its number."""
+        """The arrows that are shown, in order: a link is styled by its number."""
 
-    def lines(self, scene: DiagramModel, title: str | None, *, conditions: bool) -> Iterator[str]:
+    def iter_lines(self, model: DiagramModel, title: str | None, *, conditions: bool) -> Iterator[str]:
+        """Yield the lines of a diagram.
+
+        Args:
+            model: the graph.
+            title: None: no title.
+            conditions: whether conditions have shapes of their own.
+        """
         if title is not None:
             is_plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9 _-]*", title)
-            yield from ("---", f"title: {title if is_plain else json.dumps(title)}", "---")
+            yield "---"
+            yield f"title: {title if is_plain else json.dumps(title)}"
+            yield "---"
         yield "flowchart TD"
-        yield from self._body(scene, conditions=conditions)
+        yield from self._iter_body(model, conditions=conditions)
         yield ""
-        for look in _INNER.values():
-            yield f"\tclassDef {look[3:]} fill:black,stroke-width:1px,font-size:xx-small;"
-        yield from self._passed(scene)
+        for name in _INNER_CLASSES.values():
+            yield f"\tclassDef {name} fill:black,stroke-width:1px,font-size:xx-small;"
+        yield from self._iter_passed(model)
 
-    def _body(self, scene: DiagramModel, *, conditions: bool) -> Iterator[str]:
-        for shape in scene.shapes:
-            hidden = shape.kind == "condition" and not conditions
-            yield f"\t{_HIDDEN if hidden else ''}{self._shape(shape)}"
-        for inner in scene.scenes:
-            yield f"subgraph {inner.name}" + ("" if inner.name == inner.label else f'["{_escape(inner.label)}"]')
-            yield from self._body(inner, conditions=conditions)
+    def _iter_body(self, model: DiagramModel, *, conditions: bool) -> Iterator[str]:
+        for shape in model.shapes:
+            is_hidden = shape.kind == "condition" and not conditions
+            yield _indent(self._write_shape(shape), is_hidden=is_hidden)
+        for subgraph in model.subgraphs:
+            if subgraph.name == subgraph.label:
+                yield f"subgraph {subgraph.name}"
+            else:
+                yield f'subgraph {subgraph.name}["{_escape(subgraph.label)}"]'
+            yield from self._iter_body(subgraph, conditions=conditions)
             yield "end"
-        for arrow in scene.arrows:
-            hidden = arrow.when is not None and arrow.when != conditions
-            yield f"\t{_HIDDEN if hidden else ''}{self._arrow(arrow)}"
-            if not hidden:
+        for arrow in model.arrows:
+            is_shown = arrow.is_shown(conditions=conditions)
+            yield _indent(self._write_arrow(arrow), is_hidden=not is_shown)
+            if is_shown:
                 self._links.append(arrow)
 
-    def _shape(self, shape: Shape) -> str:
-        if shape.kind in _INNER:
-            return f"{shape.name}(({shape.label}))" + ("" if shape.name in (START, END) else _INNER[shape.kind])
-        opening, closing = {"map": ("[[", "]]"), "condition": ("{", "}")}.get(shape.kind, ("(", ")"))
+    def _write_shape(self, shape: Shape) -> str:
+        if shape.kind in _INNER_CLASSES:
+            text = f"{shape.name}(({shape.label}))"
+            if shape.name not in (START, END):
+                text += f":::{_INNER_CLASSES[shape.kind]}"
+            return text
+        opening, closing = _BRACKETS.get(shape.kind, ("(", ")"))
         return f'{shape.name}{opening}"{_escape(shape.label)}"{closing}'
 
-    def _arrow(self, arrow: Arrow) -> str:
-        text = arrow.text if re.fullmatch(r"[A-Za-z0-9_ ]*", arrow.text) else f'"{_escape(arrow.text)}"'
-        label = f"|{text}|" if text else ""
-        line = "-.->" if arrow.dotted else "-->"
+    def _write_arrow(self, arrow: Arrow) -> str:
+        label = ""
+        if arrow.text:
+            is_plain = re.fullmatch(r"[A-Za-z0-9_ ]*", arrow.text)
+            text = arrow.text if is_plain else f'"{_escape(arrow.text)}"'
+            label = f"|{text}|"
+        line = "-.->" if arrow.is_dotted else "-->"
         return f"{arrow.source}:::{arrow.source} {line}{label} {arrow.target}:::{arrow.target}"
 
-    def _passed(self, scene: DiagramModel) -> Iterator[str]:
-        names = [shape.name for shape in scene.shapes if shape.passed]
-        names += [inner.name for inner in scene.scenes if inner.passed]
+    def _iter_passed(self, model: DiagramModel) -> Iterator[str]:
+        """Yield the styles of the nodes and edges that the run passed."""
+        names = [shape.name for shape in model.shapes if shape.is_passed]
+        names += [subgraph.name for subgraph in model.subgraphs if subgraph.is_passed]
         if names:
             yield f"\tclassDef passed fill:{PASSED_FILL},stroke:{PASSED_LINE},stroke-width:2px;"
             yield f"\tclass {','.join(names)} passed;"
-        taken = [str(number) for number, arrow in enumerate(self._links) if arrow.steps]
-        if taken:
-            yield f"\tlinkStyle {','.join(taken)} stroke:{PASSED_LINE},stroke-width:3px;"
+
+        numbers = [str(number) for number, arrow in enumerate(self._links) if arrow.steps]
+        if numbers:
+            yield f"\tlinkStyle {','.join(numbers)} stroke:{PASSED_LINE},stroke-width:3px;"
+
+
+def _indent(line: str, *, is_hidden: bool) -> str:
+    return f"\t{_COMMENT}{line}" if is_hidden else f"\t{line}"
 
 
 def _escape(label: str) -> str:
-    return re.sub(r"[^\w \-.,()/]", lambda found: f"#{ord(found[0])};", label)
+    return re.sub(r"[^\w \-.,()/]", lambda match: f"#{ord(match[0])};", label)

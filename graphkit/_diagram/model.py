@@ -1,226 +1,236 @@
-"""Scenes: what is to be seen of a graph, and the way a run took through it; knows no syntax of drawings.
+"""DiagramModel: the shapes and arrows of a diagram, in no particular syntax.
 
-Whatever a node is called, what stands in the drawing is a name that all syntaxes take, and its id is the label.
+Every shape has a name that all syntaxes accept; the id of the node is its label.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple, final
 
+from graphkit._diagram.names import NameAllocator
+from graphkit._diagram.run_path import RunPath
 from graphkit._plan.definition import GraphDefinition
 from graphkit._plan.topology import Condition, Fork, Node, Targets, Topology
 from graphkit._records.config import END, START
 
 PASSED_FILL: Final = "#C8E6C9"
 PASSED_LINE: Final = "#2E7D32"
-"""The colours of what a run passed."""
-_RESERVED: Final = re.compile(
-    r"call|class|click|default|direction|end|flowchart|graph|href|interpolate|linkstyle|style|subgraph|"
-    r"_blank|_parent|_self|_top",
-    re.IGNORECASE,
-)
-"""What a name cannot begin with: Mermaid would read it as a word of its own."""
+"""The colours of the nodes and edges that a run passed."""
+
+ShapeKind = Literal["start", "stop", "node", "map", "condition"]
 
 
+@final
 class Shape(NamedTuple):
-    """A node, or what stands for one."""
+    """A node, START, END or a condition."""
 
     name: str
     label: str
-    kind: Literal["start", "stop", "node", "map", "condition"]
-    passed: bool
+    kind: ShapeKind
+    is_passed: bool
+    """Whether the run passed it."""
 
 
+@final
 class Arrow(NamedTuple):
-    """An edge, or a part of one.
-
-    Attributes:
-        when: whether it is shown only with conditions as shapes of their own, or only without.
-        steps: when a run took it.
-    """
+    """An edge, or one of several arrows that stand for an edge."""
 
     source: str
     target: str
     label: str
-    dotted: bool
-    when: bool | None
+    is_dotted: bool
+    with_conditions: bool | None
+    """True: shown only if conditions have shapes of their own. False: only if not. None: always."""
     steps: Sequence[int]
+    """The numbers of the steps that took it."""
 
     @property
     def text(self) -> str:
         """The label and the steps."""
         steps = ", ".join(map(str, self.steps))
-        return f"{self.label} ({steps})" if self.label and steps else self.label or steps
+        if self.label and steps:
+            return f"{self.label} ({steps})"
+        return self.label or steps
 
-
-@final
-class Names:
-    """Hands out names that are free and that both syntaxes take."""
-
-    def __init__(self) -> None:
-        self.taken: set[str] = set()
-
-    def new(self, wanted: str) -> str:
-        is_safe = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", wanted) and not _RESERVED.match(wanted)
-        name = base = wanted if is_safe else f"n{len(self.taken)}"
-        while name in self.taken:
-            name = f"{base}_{len(self.taken)}"
-        self.taken.add(name)
-        return name
+    def is_shown(self, *, conditions: bool) -> bool:
+        """Return whether the arrow is shown if conditions have, or have not, shapes of their own."""
+        return self.with_conditions is None or self.with_conditions == conditions
 
 
 @final
 class DiagramModel:
-    """What is to be seen of one graph.
+    """The shapes and arrows of one graph.
 
     Attributes:
-        name: in the drawing; the label is the id.
+        name: of the whole graph, in the diagram.
+        label: the id of the graph in its outer graph; empty for the outermost.
+        is_passed: whether the run passed the graph.
         shapes: the nodes and conditions.
-        scenes: the graphs that stand in it as nodes.
-        arrows: between any of them.
+        subgraphs: the graphs that are nodes of this graph.
+        arrows: between shapes and subgraphs.
     """
 
     def __init__(
-        self, names: Names, node_id: str, graph: Topology | GraphDefinition, path: Sequence[str] = (), prefix: str = ""
+        self,
+        graph: Topology | GraphDefinition,
+        *,
+        names: NameAllocator,
+        label: str = "",
+        path: Sequence[str] = (),
+        prefix: str = "",
     ) -> None:
-        self._prefix = prefix
+        """Lay out a graph.
+
+        Args:
+            graph: the graph.
+            names: allocates the names of the whole diagram.
+            label: the id of the graph in its outer graph.
+            path: the nodes and forks that a run passed, in order.
+            prefix: begins the names in this graph; one underscore for each level of subgraphs.
+        """
+        parts = _read_parts(graph)
         self._names = names
-        self._nodes, self._edges, forks = _parts(graph)
-        self._way = _Way(self._edges, forks, path)
-        self.name = names.new(prefix[:-1] + node_id)
-        self.label = node_id
-        self.passed = False
+        self._prefix = prefix
+        self._path = RunPath(parts.edges, parts.forks, path)
+        self._names_of: dict[str, str] = {}
+        """Node id -> name in the diagram."""
+        self.name = names.allocate(prefix[:-1] + label)
+        self.label = label
+        self.is_passed = False
         self.shapes: list[Shape] = []
-        self.scenes: list[DiagramModel] = []
+        self.subgraphs: list[DiagramModel] = []
         self.arrows: list[Arrow] = []
-        self._places: dict[str, str] = {}
-        self._place_all()
-        for source, edge in self._edges.items():
+
+        self._add_shape(START, "start", "start")
+        self._add_shape(END, "stop", "stop")
+        for node_id, part in parts.nodes.items():
+            self._add_node(node_id, part)
+        for source, edge in parts.edges.items():
             if isinstance(edge, Condition):
-                self._condition(source, edge)
+                self._add_condition(source, edge)
             else:
-                self.arrows += [self._arrow(source, target) for target in edge]
-        self.arrows += [self._arrow(*step, dotted=True) for step in self._way.jumps(self._places)]
+                self._add_arrows(source, edge)
+        for source, target in self._path.find_jumps(self._names_of):
+            self.arrows.append(self._make_arrow(source, target, is_dotted=True))
 
-    def _place_all(self) -> None:
-        self._shape(START, "start", "start")
-        self._shape(END, "stop", "stop")
-        for node_id, part in self._nodes.items():
-            graph = _inner(part)
-            if graph is None:
-                self._shape(node_id, node_id, "map" if isinstance(part, Node) and part.items else "node")
-            else:
-                scene = DiagramModel(self._names, node_id, graph, prefix=self._prefix + "_")
-                scene.passed = node_id in self._way.places
-                self._places[node_id] = scene.name
-                self.scenes.append(scene)
+    def _add_node(self, node_id: str, part: Node | GraphDefinition) -> None:
+        graph = _find_graph(part)
+        if graph is None:
+            kind: ShapeKind = "map" if isinstance(part, Node) and part.items else "node"
+            self._add_shape(node_id, node_id, kind)
+            return
+        subgraph = DiagramModel(
+            graph,
+            names=self._names,
+            label=node_id,
+            prefix=self._prefix + "_",
+        )
+        subgraph.is_passed = node_id in self._path.nodes
+        self._names_of[node_id] = subgraph.name
+        self.subgraphs.append(subgraph)
 
-    def _shape(self, place: str, label: str, kind: Literal["start", "stop", "node", "map"]) -> None:
-        self._places[place] = self._names.new(self._prefix + place)
-        self.shapes.append(Shape(self._places[place], label, kind, place in self._way.places))
+    def _add_shape(self, node_id: str, label: str, kind: ShapeKind) -> None:
+        name = self._names.allocate(self._prefix + node_id)
+        self._names_of[node_id] = name
+        is_passed = node_id in self._path.nodes
+        self.shapes.append(Shape(name=name, label=label, kind=kind, is_passed=is_passed))
 
-    def _condition(self, source: str, edge: Condition) -> None:
-        number = sum(shape.kind == "condition" for shape in self.shapes) + 1
-        name = self._names.new(self._prefix + ("startcondition" if source == START else f"condition{number}"))
-        taken = {step for to in (edge.mappings or {}).values() for step in self._way.steps.get((source, to), ())}
-        self.shapes.append(Shape(name, "check state", "condition", bool(taken)))
-        self.arrows.append(Arrow(self._place(source), name, "", True, True, sorted(taken)))
-        for key, target in (edge.mappings or {}).items():
-            label = "" if key == target else str(key)
-            direct = self._arrow(source, target, label, dotted=True, when=False)
-            self.arrows += [direct._replace(source=name, when=True), direct]
+    def _add_arrows(self, source: str, targets: Sequence[str]) -> None:
+        for target in targets:
+            self.arrows.append(self._make_arrow(source, target))
 
-    def _arrow(
-        self, source: str, target: str, label: str = "", *, dotted: bool = False, when: bool | None = None
+    def _add_condition(self, source: str, edge: Condition) -> None:
+        """Add a condition in both forms: as a shape of its own, and as arrows from its source."""
+        mappings = edge.mappings or {}
+        steps: set[int] = set()
+        for target in mappings.values():
+            steps.update(self._path.steps.get((source, target), ()))
+
+        name = self._names.allocate(self._prefix + self._name_condition(source))
+        self.shapes.append(
+            Shape(name=name, label="check state", kind="condition", is_passed=bool(steps)),
+        )
+        to_condition = Arrow(
+            source=self._find_name(source),
+            target=name,
+            label="",
+            is_dotted=True,
+            with_conditions=True,
+            steps=sorted(steps),
+        )
+        self.arrows.append(to_condition)
+
+        for key, target in mappings.items():
+            direct = self._make_arrow(
+                source,
+                target,
+                label="" if key == target else str(key),
+                is_dotted=True,
+                with_conditions=False,
+            )
+            self.arrows.append(direct._replace(source=name, with_conditions=True))
+            self.arrows.append(direct)
+
+    def _name_condition(self, source: str) -> str:
+        if source == START:
+            return "startcondition"
+        number = 1 + sum(shape.kind == "condition" for shape in self.shapes)
+        return f"condition{number}"
+
+    def _make_arrow(
+        self,
+        source: str,
+        target: str,
+        *,
+        label: str = "",
+        is_dotted: bool = False,
+        with_conditions: bool | None = None,
     ) -> Arrow:
-        steps = self._way.steps.get((source, target), ())
-        return Arrow(self._place(source), self._place(target), label, dotted, when, steps)
+        return Arrow(
+            source=self._find_name(source),
+            target=self._find_name(target),
+            label=label,
+            is_dotted=is_dotted,
+            with_conditions=with_conditions,
+            steps=self._path.steps.get((source, target), ()),
+        )
 
-    def _place(self, node_id: str) -> str:
-        if node_id not in self._places:  # a graph that is being written may lead to what is not there yet
-            self._shape(node_id, node_id, "node")
-        return self._places[node_id]
-
-
-@final
-class _Way:
-    """The way a run took.
-
-    Attributes:
-        places: the nodes it passed. In a fork: those that every run passes, and those that the path names.
-        steps: by edge, the numbers of the steps that took it.
-    """
-
-    def __init__(self, edges: Mapping[str, Targets], forks: Mapping[str, Fork], path: Sequence[str]) -> None:
-        self._edges = edges
-        self._inside = {place for fork in forks.values() for branch in fork.branches.values() for place in branch}
-        self.places = set(path)
-        self.steps: dict[tuple[str, str], list[int]] = {}
-        # A history has a node twice where its state was updated, and START where another input came.
-        steps = [step for step in pairwise(path) if step[1] != START and (step[0] != step[1] or self._follows(*step))]
-        for number, (source, target) in enumerate(steps, 1):
-            if target in forks:
-                self._fork(forks[target], number)
-            elif source in forks:
-                ends = [place for place in self._inside_of(forks[source]) if self._follows(place, target)]
-                self._take(number, [(place, target) for place in ends])
-            else:
-                self._take(number, [(source, target)])
-
-    def jumps(self, known: Iterable[str]) -> list[tuple[str, str]]:
-        """The steps that follow no edge."""
-        outside = set(known) - self._inside
-        return [step for step in self.steps if not self._follows(*step) and outside.issuperset(step)]
-
-    def _follows(self, source: str, target: str) -> bool:
-        return target in self._leads(source)
-
-    def _leads(self, place: str) -> Iterable[str]:
-        edge = self._edges.get(place, [])
-        return (edge.mappings or {}).values() if isinstance(edge, Condition) else edge
-
-    def _fork(self, fork: Fork, number: int) -> None:
-        self._take(number, [(fork.source, head) for head in fork.heads])
-        waiting = list(fork.heads)
-        passed = {fork.join, *waiting}
-        while waiting:
-            place = waiting.pop()
-            edge = self._edges.get(place)
-            if isinstance(edge, list):
-                within = [target for target in edge if target not in passed]
-                self._take(number, [(place, target) for target in within])
-                passed.update(within)
-                waiting += within
-        self.places |= passed - {fork.join}
-
-    def _inside_of(self, fork: Fork) -> Iterator[str]:
-        return (place for branch in fork.branches.values() for place in sorted(branch) if place in self.places)
-
-    def _take(self, number: int, edges: Iterable[tuple[str, str]]) -> None:
-        for edge in edges:
-            self.steps.setdefault(edge, []).append(number)
+    def _find_name(self, node_id: str) -> str:
+        if node_id not in self._names_of:
+            # The edges of an unfinished graph may lead to nodes that are not added yet.
+            self._add_shape(node_id, node_id, "node")
+        return self._names_of[node_id]
 
 
-def _inner(part: Node | GraphDefinition) -> Topology | GraphDefinition | None:
-    if isinstance(part, GraphDefinition):
-        return part
-    return None if part.graph is None else part.graph.topology
+class _Parts(NamedTuple):
+    """The parts of a graph, with its edges as the user wrote them."""
+
+    nodes: Mapping[str, Node | GraphDefinition]
+    edges: Mapping[str, Targets]
+    forks: Mapping[str, Fork]
 
 
-def _parts(
-    graph: Topology | GraphDefinition,
-) -> tuple[Mapping[str, Node | GraphDefinition], Mapping[str, Targets], Mapping[str, Fork]]:
-    """The nodes, the edges as they were written, and the forks."""
+def _read_parts(graph: Topology | GraphDefinition) -> _Parts:
     if isinstance(graph, GraphDefinition):
-        return graph.nodes, graph.edges, {}
+        return _Parts(nodes=graph.nodes, edges=graph.edges, forks={})
+
     forks = graph.forks
     edges: dict[str, Targets] = {}
     for source, edge in graph.edges.items():
         if isinstance(edge, Condition):
             edges[source] = edge
-        elif source not in forks:
-            edges[source] = list(forks[edge].heads) if edge in forks else [edge]
-    return graph.nodes, edges, forks
+        elif source in forks:
+            continue  # the last nodes of the branches have edges to the join
+        elif edge in forks:
+            edges[source] = list(forks[edge].heads)
+        else:
+            edges[source] = [edge]
+    return _Parts(nodes=graph.nodes, edges=edges, forks=forks)
+
+
+def _find_graph(part: Node | GraphDefinition) -> Topology | GraphDefinition | None:
+    """Return the subgraph that a node is; None if it is not one."""
+    if isinstance(part, GraphDefinition):
+        return part
+    return None if part.graph is None else part.graph.topology

@@ -1,51 +1,69 @@
-"""Writes a diagram as a PlantUML use case diagram, in langgraph4j's layout."""
+"""Writes a diagram as a PlantUML use case diagram, in the layout of langgraph4j."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import final
+from typing import Final, final
 
 from graphkit._diagram.model import PASSED_FILL, PASSED_LINE, Arrow, DiagramModel, Shape
 
+_SHAPES: Final = {
+    "start": ("circle", "<<input>>"),
+    "stop": ("circle", ""),
+    "node": ("usecase", "<<Node>>"),
+    "map": ("usecase", "<<Map>>"),
+    "condition": ("hexagon", "<<Condition>>"),
+}
+"""Kind of a shape -> its keyword and its stereotype."""
+_COMMENT: Final = "'"
+"""Turns the rest of a line into a comment."""
+
 
 @final
-class PlantUml:
+class PlantUmlWriter:
     """Writes PlantUML use case diagrams."""
 
-    def lines(self, scene: DiagramModel, title: str | None, *, conditions: bool) -> Iterator[str]:
-        yield f"@startuml {re.sub('[^A-Za-z0-9]', '_', title or 'unnamed')}"
+    def iter_lines(self, model: DiagramModel, title: str | None, *, conditions: bool) -> Iterator[str]:
+        """Yield the lines of a diagram.
+
+        Args:
+            model: the graph.
+            title: None: no title.
+            conditions: whether conditions have shapes of their own.
+        """
+        name = re.sub("[^A-Za-z0-9]", "_", title or "unnamed")
+        yield f"@startuml {name}"
         if title is not None:
             yield f'title "{_escape(title)}"'
-        yield from self._body(scene, conditions=conditions)
+        yield from self._iter_body(model, conditions=conditions)
         yield "@enduml"
 
-    def _body(self, scene: DiagramModel, *, conditions: bool) -> Iterator[str]:
-        for shape in scene.shapes:
-            yield ("'" if shape.kind == "condition" and not conditions else "") + self._shape(shape)
-        for inner in scene.scenes:
-            yield f'package "{_escape(inner.label)}" as {inner.name} {PASSED_FILL + " " if inner.passed else ""}{{'
-            yield from self._body(inner, conditions=conditions)
+    def _iter_body(self, model: DiagramModel, *, conditions: bool) -> Iterator[str]:
+        for shape in model.shapes:
+            is_hidden = shape.kind == "condition" and not conditions
+            line = self._write_shape(shape)
+            yield _COMMENT + line if is_hidden else line
+        for subgraph in model.subgraphs:
+            colour = f"{PASSED_FILL} " if subgraph.is_passed else ""
+            yield f'package "{_escape(subgraph.label)}" as {subgraph.name} {colour}{{'
+            yield from self._iter_body(subgraph, conditions=conditions)
             yield "}"
-        for arrow in scene.arrows:
-            hidden = arrow.when is not None and arrow.when != conditions
-            yield ("'" if hidden else "") + self._arrow(arrow)
+        for arrow in model.arrows:
+            line = self._write_arrow(arrow)
+            yield line if arrow.is_shown(conditions=conditions) else _COMMENT + line
 
-    def _shape(self, shape: Shape) -> str:
-        word, note = {
-            "start": ("circle", "<<input>>"),
-            "stop": ("circle", ""),
-            "condition": ("hexagon", "<<Condition>>"),
-            "map": ("usecase", "<<Map>>"),
-        }.get(shape.kind, ("usecase", "<<Node>>"))
-        return f'{word} "{_escape(shape.label)}" as {shape.name}{note}{" " + PASSED_FILL if shape.passed else ""}'
+    def _write_shape(self, shape: Shape) -> str:
+        keyword, stereotype = _SHAPES[shape.kind]
+        colour = f" {PASSED_FILL}" if shape.is_passed else ""
+        return f'{keyword} "{_escape(shape.label)}" as {shape.name}{stereotype}{colour}'
 
-    def _arrow(self, arrow: Arrow) -> str:
-        line = "." if arrow.dotted else "-"
+    def _write_arrow(self, arrow: Arrow) -> str:
+        line = "." if arrow.is_dotted else "-"
         colour = f"[{PASSED_LINE},bold]" if arrow.steps else ""
         label = f" : {_escape(arrow.text)}" if arrow.text else ""
         return f"{arrow.source} {line}{colour}down{line}> {arrow.target}{label}"
 
 
 def _escape(label: str) -> str:
-    return re.sub(r"[^\w \-.,()]", lambda found: f"<U+{ord(found[0]):04X}>", label)
+    return re.sub(r"[^\w \-.,()]", lambda match: f"<U+{ord(match[0]):04X}>", label)

@@ -1,4 +1,4 @@
-"""Diagrams: a graph as Mermaid or PlantUML text, perhaps with the way that a run took. The layout is langgraph4j's."""
+"""Draws a graph as Mermaid or PlantUML text, optionally with the path of a run, in the layout of langgraph4j."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from graphkit._plan.topology import Topology
 @final
 @dataclasses.dataclass(frozen=True)
 class GraphRepresentation:
-    """A drawing of a graph: the syntax it is in, and its text. Ports langgraph4j's class."""
+    """A drawing of a graph: its syntax and its text. Ports langgraph4j's class."""
 
     class Type(enum.StrEnum):
-        """The syntaxes that a graph can be drawn in."""
+        """The syntaxes in which a graph can be drawn."""
 
         MERMAID = "mermaid"
         PLANTUML = "plantuml"
@@ -39,26 +39,27 @@ def draw(
     """Draw a graph.
 
     Args:
-        graph: what to draw: as it was written, merged subgraphs as clusters; or as it runs, with their nodes. Compiled
-            graphs in it are clusters in both.
+        graph: a graph definition, with inlined subgraphs as clusters; or a topology, with the nodes
+            of inlined subgraphs. Nested graphs are clusters in both.
         type: the syntax.
-        title: None for none.
-        print_conditional_edges: whether a condition is a shape of its own. The other way of showing it is there too,
-            as comments.
-        path: the nodes and forks that a run passed, in this order, START and END included. They are drawn in a colour
-            of their own, and the edges between them say at which step they were taken. Steps that follow no edge (a
-            Command) are drawn too.
+        title: None: no title.
+        print_conditional_edges: whether a condition is a shape of its own. The text contains the
+            other form, too, as comments.
+        path: the nodes and forks that a run passed, in order, START and END included. They are
+            drawn in another colour, and the edges between them show the numbers of the steps that
+            took them. Steps that follow no edge (of a Command) are drawn, too.
 
     Raises:
-        ValueError: there is no such type.
+        ValueError: the type is unknown.
     """
     # Few runs draw, and every import of graphkit would pay for these.
-    from graphkit._diagram.mermaid import Mermaid
-    from graphkit._diagram.model import DiagramModel, Names
-    from graphkit._diagram.plantuml import PlantUml
+    from graphkit._diagram.mermaid import MermaidWriter
+    from graphkit._diagram.model import DiagramModel
+    from graphkit._diagram.names import NameAllocator
+    from graphkit._diagram.plantuml import PlantUmlWriter
 
-    kind = GraphRepresentation.Type(type)
-    writer = Mermaid() if kind is GraphRepresentation.Type.MERMAID else PlantUml()
-    scene = DiagramModel(Names(), "", graph, path)
-    text = "\n".join(writer.lines(scene, title, conditions=print_conditional_edges)) + "\n"
-    return GraphRepresentation(kind, text)
+    syntax = GraphRepresentation.Type(type)
+    writer = MermaidWriter() if syntax is GraphRepresentation.Type.MERMAID else PlantUmlWriter()
+    model = DiagramModel(graph, names=NameAllocator(), path=path)
+    lines = writer.iter_lines(model, title, conditions=print_conditional_edges)
+    return GraphRepresentation(syntax, "\n".join(lines) + "\n")

@@ -1,17 +1,19 @@
-"""Nodes and edges made of functions: predicates, chains, parallel items and choices; go-agents-orchestration's, ported.
+"""Nodes and edges made of functions: predicates, chains, parallel items and choices.
 
-graph.add_node("clean", process_chain(strip, parse, tidy))
-graph.add_node("fetch", process_parallel(fetch, "urls", "pages"))
-ready = branch_on((key_exists("pages"), "report"), otherwise="fetch")
-graph.add_conditional_edges("clean", ready, ready.mappings)
+Ported from go-agents-orchestration.
+
+    graph.add_node("clean", process_chain(strip, parse, tidy))
+    graph.add_node("fetch", process_parallel(fetch, "urls", "pages"))
+    ready = branch_on((key_exists("pages"), "report"), otherwise="fetch")
+    graph.add_conditional_edges("clean", ready, ready.mappings)
 """
 
 from graphkit._public_names import set_public_module
 from graphkit.flows.nodes import (
     process_chain as process_chain,
     process_conditional as process_conditional,
-    process_parallel as process_parallel,
 )
+from graphkit.flows.parallel import process_parallel as process_parallel
 from graphkit.flows.predicates import (
     Branch as Branch,
     Predicate as Predicate,

@@ -1,4 +1,4 @@
-"""What the nodes and edges made of functions share: calling a function, and telling the observers."""
+"""Calls a user's function, and reports what happens to the observers of the run."""
 
 from __future__ import annotations
 
@@ -13,64 +13,72 @@ from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit.errors import GraphRunnerError
 
 
-def name_of(function: Callable[..., Any]) -> str:
-    """What observers are told of a function: its `name`, or the name it was defined with."""
+def get_name(function: Callable[..., Any]) -> str:
+    """Return the name of a function in events and messages: its `name`, or the one of its definition."""
     name = getattr(function, "name", None) or getattr(function, "__name__", None)
     return name if isinstance(name, str) else type(function).__name__
 
 
-def plain_call(function: Callable[..., Any]) -> Call:
-    """A function that is to be called once and returns.
+def make_call(function: Callable[..., Any]) -> Call:
+    """Return a Call for a function that returns once.
 
     Raises:
         TypeError: it cannot be called, or is a generator.
     """
     call = Call(function)
     if call.is_generator:
-        raise TypeError(f"{name_of(function)} is a generator, which only a node of its own can be")
+        raise TypeError(f"{get_name(function)} is a generator: add it to the graph as a node")
     return call
 
 
-def run(call: Call, value: Any, config: Any) -> Any:
-    """Call it, with the config if it takes one."""
-    return settled(call.run(value, config), name_of(call.function))
+def run_call(call: Call, value: Any, config: Any) -> Any:
+    """Call a function, with the config if it takes one."""
+    return require_result(call.run(value, config), get_name(call.function))
 
 
-async def arun(call: Call, value: Any, config: Any) -> Any:
-    """Call it, in a thread if it is synchronous, and await what it gives."""
+async def arun_call(call: Call, value: Any, config: Any) -> Any:
+    """Call a function, in a thread if it is synchronous, and await its result."""
     import asyncio  # 25 ms to import, and only asynchronous runs need it
 
-    result = call.run(value, config) if call.is_async else await asyncio.to_thread(call.run, value, config)
+    if call.is_async:
+        result = call.run(value, config)
+    else:
+        result = await asyncio.to_thread(call.run, value, config)
     return await result if inspect.isawaitable(result) else result
 
 
-def settled(result: Any, name: str) -> Any:
-    """What a synchronous call returned.
+def require_result(result: Any, name: str) -> Any:
+    """Return the result of a synchronous call.
 
     Raises:
-        GraphRunnerError: it is to be awaited.
+        GraphRunnerError: it is an awaitable.
     """
     if not inspect.isawaitable(result):
         return result
     if inspect.iscoroutine(result):
         result.close()
-    raise GraphRunnerError(f"{name} gave an awaitable; define it with async def, and run the graph with ainvoke")
+    raise GraphRunnerError(
+        f"{name} returned an awaitable; define it with async def, and run the graph with ainvoke",
+    )
 
 
-def note(type_: str, **data: Any) -> None:
-    """Tell the observers of the run that the calling code is a node of, at the type's usual level."""
-    visit = CURRENT_NODE_CONTEXT.get()
-    if visit is not None:
-        visit.post_event(type_, EVENTS[type_].level, data)
+def notify(type_: str, **data: Any) -> None:
+    """Send an event to the observers of the run in which the calling code is a node, at the usual level of the type."""
+    context = CURRENT_NODE_CONTEXT.get()
+    if context is not None:
+        context.post_event(type_, EVENTS[type_].level, data)
 
 
 @contextmanager
-def told(what: str, **data: Any) -> Iterator[None]:
-    """Tell the observers that something starts and completes, with its error; a stop for a human completes nothing."""
-    note(f"{what}.start", **data)
+def notify_start_and_end(subject: str, **data: Any) -> Iterator[None]:
+    """Send `<subject>.start` and, at the end, `<subject>.complete` with the error.
+
+    After a stop for a human nothing has completed, so only the start is sent.
+    """
+    notify(f"{subject}.start", **data)
     try:
         yield
     except Exception as error:
-        note(f"{what}.complete", **data, error=f"{type(error).__name__}: {error}")
+        notify(f"{subject}.complete", **data, error=f"{type(error).__name__}: {error}")
         raise
-    note(f"{what}.complete", **data, error=None)
+    notify(f"{subject}.complete", **data, error=None)

@@ -1,4 +1,7 @@
-"""Predicates of a state, and the condition that asks them in order; go-agents-orchestration's, ported."""
+"""Predicates of a state, and the condition that evaluates them in order.
+
+Ported from go-agents-orchestration.
+"""
 
 from __future__ import annotations
 
@@ -9,45 +12,47 @@ from typing import Any, Final, final
 
 from graphkit._plan.topology import Call
 from graphkit.errors import GraphRunnerError
-from graphkit.flows.calls import name_of, note, settled
+from graphkit.flows.calls import get_name, notify, require_result
 
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
 class Predicate:
-    """A question to a state, with a name that observers are told."""
+    """A function of the state that returns True or False, with a name for observers."""
 
     name: str
     test: Callable[[Any], Any]
 
     def __call__(self, state: Any) -> bool:
-        """Whether it is true of a state."""
-        return bool(settled(self.test(state), self.name))
+        """Return whether it is true of a state."""
+        return bool(require_result(self.test(state), self.name))
 
 
 def key_exists(key: str) -> Predicate:
-    """Whether the state has a key, None included."""
+    """True if the state has a key, even with the value None."""
     return Predicate(f"key_exists({key!r})", partial(_has, key))
 
 
 def key_equals(key: str, value: Any) -> Predicate:
-    """Whether the state has a key, with this value."""
+    """True if the state has a key with this value."""
     return Predicate(f"key_equals({key!r}, {value!r})", partial(_has_value, key, value))
 
 
 def not_(predicate: Callable[[Any], Any]) -> Predicate:
-    """Whether the other one is false."""
-    return Predicate(f"not {name_of(predicate)}", partial(_is_not, checked(predicate)))
+    """True if the predicate is false."""
+    return Predicate(f"not {get_name(predicate)}", partial(_is_not, as_predicate(predicate)))
 
 
 def and_(*predicates: Callable[[Any], Any]) -> Predicate:
-    """Whether all are true, asked in order until one is not; true of none."""
-    return Predicate(f"({' and '.join(map(name_of, predicates))})", partial(_are_all, [*map(checked, predicates)]))
+    """True if all predicates are true, or if there are none. Stops at the first that is false."""
+    names = " and ".join(map(get_name, predicates))
+    return Predicate(f"({names})", partial(_are_all, [*map(as_predicate, predicates)]))
 
 
 def or_(*predicates: Callable[[Any], Any]) -> Predicate:
-    """Whether any is true, asked in order until one is; false of none."""
-    return Predicate(f"({' or '.join(map(name_of, predicates))})", partial(_is_any, [*map(checked, predicates)]))
+    """True if any predicate is true; false if there are none. Stops at the first that is true."""
+    names = " or ".join(map(get_name, predicates))
+    return Predicate(f"({names})", partial(_is_any, [*map(as_predicate, predicates)]))
 
 
 def _true(_state: Any) -> bool:
@@ -78,8 +83,8 @@ always: Final = Predicate("always", _true)
 """True of every state."""
 
 
-def checked(predicate: Callable[[Any], Any]) -> Predicate:
-    """A function of the state as a Predicate.
+def as_predicate(predicate: Callable[[Any], Any]) -> Predicate:
+    """Return a function of the state as a Predicate.
 
     Raises:
         TypeError: it is asynchronous, or cannot be called.
@@ -87,18 +92,18 @@ def checked(predicate: Callable[[Any], Any]) -> Predicate:
     if isinstance(predicate, Predicate):
         return predicate
     if Call(predicate).is_async:
-        raise TypeError(f"{name_of(predicate)} is asynchronous: a predicate is a plain function of the state")
-    return Predicate(name_of(predicate), predicate)
+        raise TypeError(f"{get_name(predicate)} is asynchronous: a predicate must be a plain function of the state")
+    return Predicate(get_name(predicate), predicate)
 
 
 @final
 class Branch:
-    """A condition for `add_conditional_edges`, made by `branch_on`.
+    """A condition for `add_conditional_edges`, created by `branch_on`.
 
     Attributes:
-        name: says which predicates it asks, for observers and drawings.
-        mappings: the targets, for `add_conditional_edges(source, branch, branch.mappings)`: so that drawings and the
-            joins of parallel branches know them.
+        name: contains the names of its predicates, for observers and diagrams.
+        mappings: the targets, for `add_conditional_edges(source, branch, branch.mappings)`, so that
+            diagrams and the joins of parallel branches include them.
     """
 
     __slots__ = ("_otherwise", "_routes", "mappings", "name")
@@ -106,38 +111,45 @@ class Branch:
     def __init__(self, routes: Sequence[tuple[Predicate, str]], otherwise: str | None) -> None:
         self._routes = tuple(routes)
         self._otherwise = otherwise
-        targets = [target for _, target in routes] + ([] if otherwise is None else [otherwise])
+        targets = [target for _, target in routes]
+        if otherwise is not None:
+            targets.append(otherwise)
         self.mappings = {target: target for target in targets}
         self.name = f"branch_on({', '.join(predicate.name for predicate, _ in routes)})"
 
     def __call__(self, state: Any) -> str:
-        """The target of the first predicate that is true.
+        """Return the target of the first predicate that is true.
 
         Raises:
-            GraphRunnerError: none is, and there is no otherwise.
+            GraphRunnerError: none is true, and there is no `otherwise`.
         """
         for index, (predicate, target) in enumerate(self._routes):
             result = predicate(state)
-            note("route.evaluate", predicate_name=predicate.name, predicate_result=result, edge_index=index)
+            notify(
+                "route.evaluate",
+                predicate_name=predicate.name,
+                predicate_result=result,
+                edge_index=index,
+            )
             if result:
                 return target
-        if self._otherwise is None:
-            names = ", ".join(predicate.name for predicate, _ in self._routes)
-            raise GraphRunnerError(f"no valid transition: none of {names} is true; give branch_on an otherwise=")
-        return self._otherwise
+        if self._otherwise is not None:
+            return self._otherwise
+        names = ", ".join(predicate.name for predicate, _ in self._routes)
+        raise GraphRunnerError(f"no valid transition: none of {names} is true; pass otherwise= to branch_on")
 
 
 def branch_on(*routes: tuple[Callable[[Any], Any], str], otherwise: str | None = None) -> Branch:
-    """A condition that asks predicates in order and goes where the first true one says.
+    """Return a condition that leads to the target of the first predicate that is true.
 
     Args:
         routes: pairs of a predicate and the id of a node, or END.
-        otherwise: where to go if none is true; None: that is an error of the run.
+        otherwise: the target if no predicate is true; None: that is an error of the run.
 
     Raises:
         TypeError: a predicate is asynchronous or cannot be called.
-        ValueError: there is nowhere to go.
+        ValueError: there is no target.
     """
     if not routes and otherwise is None:
         raise ValueError("branch_on needs a (predicate, target) pair, or otherwise=")
-    return Branch([(checked(predicate), target) for predicate, target in routes], otherwise)
+    return Branch([(as_predicate(predicate), target) for predicate, target in routes], otherwise)

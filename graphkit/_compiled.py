@@ -89,7 +89,7 @@ class CompiledGraph(JavaNames):
         return None if final is None else final.state
 
     def invoke_final(self, input: Input, config: ConfigLike = None) -> NodeOutput | InterruptionMetadata | None:
-        """As `invoke`, but return the last output: InterruptionMetadata if the run stopped for a human."""
+        """As `invoke`, but return the last output: InterruptionMetadata if the run stopped."""
         last = None
         for last in self.stream(input, config):  # noqa: B007 - the last one is returned
             pass
@@ -112,7 +112,7 @@ class CompiledGraph(JavaNames):
         return self.stream(input, RunnableConfig.of(config).with_stream_mode(StreamMode.SNAPSHOTS))
 
     def resume(self, thread: str | ConfigLike = None, checkpoint_id: str | None = None) -> AgentState | None:
-        """Continue a thread where its last run stopped; return the state at the end or the next stop.
+        """Continue a thread where its last run stopped; return the state at the end or next stop.
 
         Args:
             thread: its id, or a config. If no thread with that id has checkpoints: the run id of a
@@ -147,7 +147,11 @@ class CompiledGraph(JavaNames):
     # Inspecting
 
     def state_of(self, config: ConfigLike = None) -> StateSnapshot | None:
-        """Return the snapshot of the checkpoint that the config names, or of the latest; None if there is none."""
+        """Return the snapshot of a checkpoint; None if it does not exist.
+
+        Args:
+            config: the thread, and the checkpoint; without one, the latest.
+        """
         config = RunnableConfig.of(config)
         checkpoint = self._find_history(config).saver.get(config)
         return None if checkpoint is None else self._make_snapshot(config, checkpoint)
@@ -161,13 +165,20 @@ class CompiledGraph(JavaNames):
         return _require_snapshot(self.state_of(config), config)
 
     def get_state_history(self, config: ConfigLike = None) -> Sequence[StateSnapshot]:
-        """Return the snapshots of a thread, newest first; empty for an unknown thread. States are decoded on access."""
+        """Return the snapshots of a thread, newest first; empty for an unknown thread.
+
+        A snapshot decodes its state on access.
+        """
         config = RunnableConfig.of(config)
         checkpoints = self._find_history(config).saver.list(config)
         return [self._make_snapshot(config, checkpoint) for checkpoint in checkpoints]
 
     def last_state_of(self, config: ConfigLike = None) -> StateSnapshot | None:
-        """Return the latest snapshot of the thread, even if the config names a checkpoint; None if there is none."""
+        """Return the latest snapshot of a thread, or None.
+
+        Args:
+            config: the thread; a checkpoint that it names is ignored.
+        """
         return self.state_of(RunnableConfig.of(config).with_check_point_id(None))
 
     # Correcting
@@ -349,7 +360,7 @@ class CompiledGraph(JavaNames):
         return _History(program=programs[-1], saver=saver, outer=outer)
 
     def _resolve_config(self, thread: str | ConfigLike, checkpoint_id: str | None) -> RunnableConfig:
-        """Return the config of a thread, from a config, a thread id, or the run id of a run on it."""
+        """Return the config of a thread, from a config, a thread id or the id of a run on it."""
         config = RunnableConfig(thread) if isinstance(thread, str) else RunnableConfig.of(thread)
         saver = self.compile_config.saver
         if isinstance(thread, str) and saver is not None and saver.get(config) is None:
@@ -361,7 +372,7 @@ class CompiledGraph(JavaNames):
         return StateSnapshot(checkpoint, config, read_state, self._find_waiting_interrupts)
 
     def _read_state(self, config: RunnableConfig, checkpoint: Checkpoint, _stored: Any) -> AgentState:
-        """Return the state of a checkpoint as nodes would receive it, migrated and with its state class."""
+        """Return the state of a checkpoint as nodes receive it: migrated, as a state object."""
         cursor = GraphCursor(self._find_history(config).program, config, None)
         cursor.move_to_checkpoint(checkpoint)
         return cursor.schema.state_factory(cursor.data)
@@ -411,8 +422,8 @@ def _parse_input(input: Any) -> Mapping[str, Any] | GraphResume:
 def _find_thread_of_run(saver: BaseCheckpointSaver, run_id: str) -> RunnableConfig | None:
     try:
         found = saver.search({"run_id": run_id}, limit=1)
-    except CheckpointerConfigurationError:  # the saver cannot list its threads, so this was a thread id
-        return None
+    except CheckpointerConfigurationError:
+        return None  # the saver cannot list its threads, so this was a thread id
     return RunnableConfig(found[0].thread_id) if found else None
 
 

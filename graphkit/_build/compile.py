@@ -132,7 +132,7 @@ def _prepare_edges(edges: Mapping[str, Targets], forks: Mapping[str, Fork]) -> d
 
 
 def _prepare_node(node: Node, config: CompileConfig) -> Node:
-    """Return a node as it runs: wrapped in its hooks, retries and timeout, with the defaults of the graph."""
+    """Return a node as it runs: with its hooks, retries and timeout, and the graph's defaults."""
     if node.action is None:
         return node
     retry = node.retry or config.retry

@@ -43,7 +43,10 @@ class FlattenedGraph:
         self.exits: dict[str, str] = {}
         self.problems: list[str] = []
         self._scopes: list[dict[str, str]] = []
-        """For each inlined subgraph, id in the subgraph -> id in this graph. Its nodes share the mapping."""
+        """For each inlined subgraph, id in the subgraph -> id in this graph.
+
+        The nodes of the subgraph share the mapping.
+        """
 
         children: dict[str, FlattenedGraph] = {}
         entries: dict[str, str] = {}
@@ -66,11 +69,11 @@ class FlattenedGraph:
         self._apply_edge_hooks(definition.edge_hooks)
 
     def resolve_aliases(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Replace the id of each inlined subgraph by the node at which a run enters it; drop repetitions."""
+        """Replace the ids of inlined subgraphs by their entry nodes; drop repetitions."""
         return tuple(dict.fromkeys(self.aliases.get(name, name) for name in names))
 
     def find_outermost_subgraphs(self) -> dict[str, str]:
-        """Map each node that was inlined, or that is a bridge, to the outermost subgraph to which it belongs."""
+        """Return id -> outermost subgraph, for the nodes that were inlined and for bridges."""
         found: dict[str, str] = {}
         for name in self.aliases:
             is_outermost = not any(name.startswith(f"{other}-") for other in self.aliases)
@@ -134,7 +137,8 @@ class FlattenedGraph:
     def _take_over_subgraphs(self, graph_id: str, names: dict[str, str], child: FlattenedGraph) -> None:
         """Take over what a child knows of the subgraphs inlined in it, with the ids of this graph.
 
-        The nodes of those subgraphs refer to the child's scopes, so the scopes are changed in place.
+        The nodes of those subgraphs refer to the child's scopes, so the scopes are changed in
+        place.
         """
         for scope in child._scopes:
             for name, target in scope.items():

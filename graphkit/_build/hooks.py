@@ -75,10 +75,12 @@ class Hooks(JavaNames):
     def add_before_call_edge_hook(self, source: str | Function | None = None, hook: Function | None = None) -> Self:
         """Call hook(source, state, config) before a condition.
 
-        The run merges the update that it returns before it evaluates the condition; None: no update.
+        The run merges the update that it returns before it evaluates the condition; None: no
+        update.
 
         Args:
-            source: the source of the conditional edge, or START; without it, every conditional edge.
+            source: the source of the conditional edge, or START; without it, every conditional
+                edge.
             hook: a synchronous or asynchronous function.
 
         Raises:
@@ -91,7 +93,8 @@ class Hooks(JavaNames):
         """Call hook(source, state, config, result) after a condition. It returns the result to use.
 
         Args:
-            source: the source of the conditional edge, or START; without it, every conditional edge.
+            source: the source of the conditional edge, or START; without it, every conditional
+                edge.
             hook: a synchronous or asynchronous function.
 
         Raises:
@@ -107,7 +110,8 @@ class Hooks(JavaNames):
         another state or config.
 
         Args:
-            source: the source of the conditional edge, or START; without it, every conditional edge.
+            source: the source of the conditional edge, or START; without it, every conditional
+                edge.
             hook: a synchronous or asynchronous function.
 
         Raises:

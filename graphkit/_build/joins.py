@@ -82,7 +82,7 @@ def _targets_of(edge: Targets) -> tuple[str, ...]:
 
 
 def _find_nesting_problems(outer: Fork, forks: Mapping[str, Fork]) -> list[str]:
-    """Return a sentence for each fork within a branch whose own branches lead out of that branch."""
+    """Return a sentence for each fork within a branch whose branches lead out of that branch."""
     problems: list[str] = []
     for branch in outer.branches.values():
         for node_id in sorted(branch):
@@ -118,9 +118,12 @@ class _JoinSearch:
         self.successors = successors
         self.heads = _targets_of(edges[source])
         self.excluded = set(self.heads)
-        """The heads of this fork and of forks in its branches: branches begin there, so none is the join."""
+        """The heads of this fork and of forks in its branches.
+
+        Branches begin there, so none of them is the join.
+        """
         self.dead_ends: Collection[str] = ()
-        """Nodes without an outgoing edge to which several branches lead: one of them may be the join."""
+        """Nodes without an outgoing edge to which several branches lead; one may be the join."""
 
     def find_fork(self) -> Fork:
         """Return the fork with its join and its branches.
@@ -161,7 +164,7 @@ class _JoinSearch:
         return self._next(node_id)
 
     def _find_path(self) -> list[str] | None:
-        """Return a shortest path from a head to the sink, without the sink; None if there is none."""
+        """Return a shortest path from a head to the sink, without the sink; None without a path."""
         previous = dict.fromkeys(self.heads, _SINK)
         waiting = deque(self.heads)
         while waiting:
@@ -180,7 +183,7 @@ class _JoinSearch:
         positions[_SINK] = len(path)
         seen: set[str] = set()
 
-        # `furthest` is where the detours from all nodes before the current one return, at the latest.
+        # `furthest` is where the last of the detours from all nodes before the current one returns.
         furthest = self._find_return(self.heads, positions, seen)
         for index, node_id in enumerate(path):
             if furthest == index and node_id not in self.excluded:
@@ -306,7 +309,12 @@ def _explain_edge_between(head: str, other: str) -> str:
 
 
 def _trace_back(node_id: str, previous: Mapping[str, str]) -> list[str]:
-    """Return the path from a head to a node; `previous` has the sink as the predecessor of a head."""
+    """Return the path from a head to a node.
+
+    Args:
+        node_id: the node.
+        previous: node -> the node before it; the sink for a head.
+    """
     path = [node_id]
     while previous[path[-1]] != _SINK:
         path.append(previous[path[-1]])

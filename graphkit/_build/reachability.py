@@ -1,4 +1,4 @@
-"""Finds nodes where a run would get stuck, nodes that no run reaches, and graphs that cannot end."""
+"""Finds nodes where a run gets stuck, nodes that no run reaches, and graphs that cannot end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""StateGraph, which users build and compile. Ports langgraph4j's StateGraph and MessagesStateGraph."""
+"""StateGraph, which users build and compile.
+
+Ports langgraph4j's StateGraph and MessagesStateGraph.
+"""
 
 from __future__ import annotations
 

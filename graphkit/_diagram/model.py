@@ -54,7 +54,7 @@ class Arrow(NamedTuple):
         return self.label or steps
 
     def is_shown(self, *, conditions: bool) -> bool:
-        """Return whether the arrow is shown if conditions have, or have not, shapes of their own."""
+        """Return whether the arrow is shown, given whether conditions have shapes of their own."""
         return self.with_conditions is None or self.with_conditions == conditions
 
 

@@ -1,4 +1,7 @@
-"""Draws a graph as Mermaid or PlantUML text, optionally with the path of a run, in the layout of langgraph4j."""
+"""Draws a graph as Mermaid or PlantUML text, optionally with the path of a run.
+
+The layout is that of langgraph4j.
+"""
 
 from __future__ import annotations
 

@@ -80,7 +80,9 @@ def after(*node_ids: str) -> When:
 
 
 def before(*node_ids: str) -> When:
-    """Store before these nodes, which are risky: when one of them, or a fork with one of them, is next.
+    """Store before these nodes, which are risky.
+
+    That is, after a step before one of them, or before a fork with one of them in a branch.
 
     Raises:
         ValueError: no node is named.
@@ -141,7 +143,7 @@ def not_of(predicate: Predicate) -> When:
 
 
 def takes_step(predicate: Predicate) -> bool:
-    """Return whether a predicate takes the step: as a required third parameter, or as one named `step`."""
+    """Return whether a predicate takes the step: a required third parameter, or a `step`."""
     try:
         parameters = list(inspect.signature(predicate).parameters.values())
     except ValueError:  # a builtin without a signature
@@ -208,7 +210,10 @@ def _check_ids(preset: str, node_ids: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _adapt_all(preset: str, predicates: tuple[Predicate, ...]) -> tuple[Predicate, ...]:
-    """Return predicates that all take three arguments, so that signatures are read once and not at every step."""
+    """Return predicates that all take three arguments.
+
+    The signatures are read here, once, and not at every step.
+    """
     if not predicates:
         raise ValueError(f"{preset}() has no predicate: pass at least one")
     adapted: list[Predicate] = []

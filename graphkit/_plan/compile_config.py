@@ -24,34 +24,42 @@ class CompileConfig:
     """
 
     checkpoint_saver: BaseCheckpointSaver | None = None
-    """Stores the state after every step. Without a saver a run can stop for a human, but not be resumed."""
+    """Stores the state after every step. Without one a run can stop for a human, but not resume."""
     interrupt_before: Collection[str] = ()
     """Stop for a human before these nodes."""
     interrupt_after: Collection[str] = ()
     """Stop for a human after these nodes."""
     interrupt_before_edge: bool = False
-    """With `interrupt_after`, stop before the outgoing edge is evaluated, so that the answer can affect it."""
+    """With `interrupt_after`, stop before the edge is evaluated, so the answer can affect it."""
     release_thread: bool = False
     """When a run reaches END, release the history of the thread (`saver.release`)."""
     checkpoint_interval: int = 1
-    """Store a checkpoint after every n-th node; START, stops, failures and the end are always stored. 0: never."""
+    """Store a checkpoint after every n-th node; 0: never.
+
+    START, stops, failures and the end are always stored, unless it is 0.
+    """
     max_iterations: int = 1000
     """How many nodes one run may execute."""
     graph_id: str | None = None
     """A name of the graph, for people."""
     checkpoint_when: Callable[..., bool] | None = None
-    """Store a checkpoint after the nodes for which this returns True, instead of after every n-th node.
-    Called with (node_id, state) or (node_id, state, step); see `graphkit.when`. START, stops, failures
-    and the end are always stored."""
+    """Store a checkpoint after the nodes for which this returns True, instead of every n-th node.
+
+    Called with (node_id, state) or (node_id, state, step); see `graphkit.when`. START, stops,
+    failures and the end are always stored.
+    """
     preserve: bool = True
     """Keep a thread after its run has ended successfully; False: delete it."""
     on_save_error: Literal["raise", "warn"] = "raise"
     """What a run does if its state cannot be stored: fail, or log a warning and continue."""
     durability: Literal["sync", "async", "exit"] = "sync"
-    """When a step is stored. "sync": before the next step begins. "async": in the background, in order,
-    and before the run emits its last output. "exit": only when the run stops or ends."""
+    """When a step is stored.
+
+    "sync": before the next step begins. "async": in the background, in order, and before the run
+    emits its last output. "exit": only when the run stops or ends.
+    """
     observers: Observer | str | Iterable[Observer | str | None] | None = ()
-    """Receive the events of runs: callables that take an Event, or names of registered observers."""
+    """Receive the events of runs: callables that take an Event, or registered names."""
     executor: Executor | None = None
     """Where the branches of forks and the items of maps run; None: on threads."""
     retry: RetryPolicy | None = None
@@ -59,8 +67,10 @@ class CompileConfig:
     timeout: float | None = None
     """Seconds for one attempt, for nodes without a timeout of their own."""
     migrations: Sequence[Callable[[dict[str, Any]], Mapping[str, Any]]] = ()
-    """Functions that turn a state of schema version n into one of version n + 1, for each n from 0. The
-    number of migrations is the current version. Append to the list; never remove a migration."""
+    """Functions that turn a state of schema version n into one of version n + 1, for each n from 0.
+
+    The number of migrations is the current version. Append to the list; never remove a migration.
+    """
 
     def __post_init__(self) -> None:
         # The dataclass is frozen, so normalized values are set past its own __setattr__.
@@ -129,7 +139,7 @@ class CompileConfig:
 
 
 def _parse_node_ids(names: str | Iterable[Any]) -> tuple[Any, ...]:
-    """Return node ids without repetitions; a member of a StrEnum becomes its text, as in `add_node`."""
+    """Return node ids without repetitions; members of a StrEnum become text, as in `add_node`."""
     if isinstance(names, str):
         names = (names,)
     node_ids = [str.__str__(name) if isinstance(name, str) else name for name in names]
@@ -144,7 +154,8 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 def _parse_observers(observers: Any) -> tuple[Observer, ...]:
     if isinstance(observers, tuple) and not observers:
         return ()
-    from graphkit._plan.observers import observers_of  # which imports logging, and few graphs have observers
+    # It imports logging, and few graphs have observers.
+    from graphkit._plan.observers import observers_of
 
     return observers_of(observers)
 

@@ -24,7 +24,7 @@ _ABOVE_ALL: Final = 99
 
 @final
 class Level(StrEnum):
-    """The importance of an event. Ordered: `event.level >= "warning"` works, with a Level or its text."""
+    """The importance of an event. Levels are ordered and compare with text: `level >= "info"`."""
 
     VERBOSE = "verbose"
     INFO = "info"
@@ -160,7 +160,7 @@ EVENTS: Final[Mapping[str, EventType]] = _make_table(
 
 
 def get_level(observer: Observer) -> Level:
-    """Return the lowest level that an observer receives: its attribute `level`, if that is a Level."""
+    """Return the lowest level that an observer receives: its `level`, if that is a Level."""
     level = getattr(observer, "level", None)
     return level if isinstance(level, Level) else Level.VERBOSE
 
@@ -270,7 +270,10 @@ class Outbox:
         return sum(subscription.dropped for subscription in self._subscriptions)
 
     def wants(self, level: str) -> bool:
-        """Return whether any observer receives events of this level; check it before collecting costly data."""
+        """Return whether any observer receives events of this level.
+
+        Check it before collecting costly data.
+        """
         return _RANKS[level] >= self._rank
 
     def post(
@@ -283,7 +286,9 @@ class Outbox:
         checkpoint_id: str | None = None,
         data: Mapping[str, Any] = _NO_DATA,
     ) -> None:
-        """Send an event to every observer of this level. Any thread and any signal handler may call it.
+        """Send an event to every observer of this level.
+
+        Any thread and any signal handler may call it.
 
         Args:
             type: one of `EVENTS`, or a type of the caller's own.

@@ -117,10 +117,10 @@ class _RunStart:
 
 @final
 class Metrics:
-    """Counts events over all the runs that it observes, including those of nested graphs. Thread-safe.
+    """Counts events over all the runs that it observes, including those of nested graphs.
 
-    The figures may be read at any time. They are exact after the runs have ended, because events
-    are delivered in the background.
+    Thread-safe. The figures may be read at any time. They are exact after the runs have ended,
+    because events are delivered in the background.
     """
 
     def __init__(self) -> None:
@@ -214,7 +214,7 @@ class Metrics:
 
     @property
     def resume_success(self) -> float | None:
-        """The share of resumed runs that reached the end or a stop, 0 to 1; None before the first resume."""
+        """The share of resumed runs that did not fail, 0 to 1; None before the first resume."""
         with self._lock:
             resumes = self._counts["checkpoint.resume"]
             return self._recovered / resumes if resumes else None
@@ -255,7 +255,9 @@ def register_observer(name: str, observer: Observer) -> None:
 
 
 def get_observer(name: str) -> Observer:
-    """Return an observer by name: "noop", "logging" (also "slog", its name in Go), or a registered one.
+    """Return an observer by name.
+
+    The names are "noop", "logging" (also "slog", its name in Go), and those that were registered.
 
     Raises:
         CheckpointerConfigurationError: the name is unknown; the message lists the names.

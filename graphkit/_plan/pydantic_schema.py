@@ -1,4 +1,4 @@
-"""PydanticSchema: validates every update against a pydantic model. Imported only if a model is used."""
+"""PydanticSchema: validates every update against a pydantic model. Imported only when needed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ class PydanticSchema(StateSchema):
                 self._checked_when_merged.add(name)
 
     def merge_input(self, data: FrozenDict, update: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
-        """Merge the input of a run. If the state lacks fields, fill in defaults and validate it as a whole."""
+        """Merge the input of a run.
+
+        If the state lacks fields, fill in the defaults and validate the state as a whole.
+        """
         if all(name in data for name in self.model.model_fields):
             return self.merge(data, update)
         return self._merge_whole(data, self.to_mapping(update))
@@ -191,7 +194,7 @@ class PydanticSchema(StateSchema):
         return False, value
 
     def _validate_assignment(self, data: FrozenDict, name: str, value: Any) -> Any:
-        """Return a value as the field stores it. Runs the validators of this field, not of others."""
+        """Return a value as the field stores it. Runs the validators of this field only."""
         instance = self.model.model_construct(**data)
         self.model.__pydantic_validator__.validate_assignment(instance, name, value)
         return getattr(instance, name)
@@ -231,7 +234,7 @@ def _combine_ops(first: dict[str, int], later: dict[str, int]) -> dict[str, int]
 
 
 def make_state_class(model: type[BaseModel]) -> type[AgentState]:
-    """Create an AgentState that also reads like the model: fields, properties and methods as attributes."""
+    """Create an AgentState class that also has the fields, properties and methods of the model."""
 
     class ModelState(AgentState):
         """A read-only state with the attributes of its model."""

@@ -38,9 +38,12 @@ class RetryPolicy(JavaNames):
     max_delay: float = 128.0
     """The longest delay in seconds, including jitter."""
     jitter: bool = True
-    """Add a random part of the delay to each delay, so that nodes that failed together do not retry together."""
+    """Add a random part of the delay to each delay, so that nodes do not retry at the same time."""
     retry_on: Retryable | Collection[Retryable] = (Exception,)
-    """Classes of errors, predicates of the error, or several of either, of which one must match. Stored as a tuple."""
+    """Classes of errors, predicates of the error, or several of either; one must match.
+
+    Stored as a tuple.
+    """
 
     def __post_init__(self) -> None:
         attempts: object = self.max_attempts
@@ -54,7 +57,12 @@ class RetryPolicy(JavaNames):
         object.__setattr__(self, "retry_on", _parse_retry_on(self.retry_on))
 
     def retries(self, error: BaseException, attempt: int) -> bool:
-        """Return whether another attempt follows this one, counted from 1, which failed with this error."""
+        """Return whether another attempt follows.
+
+        Args:
+            error: why the attempt failed.
+            attempt: its number, from 1.
+        """
         return attempt < self.max_attempts and self.covers(error)
 
     def covers(self, error: BaseException) -> bool:
@@ -85,7 +93,7 @@ class RetryPolicy(JavaNames):
         return dataclasses.replace(self, **changes)
 
     def as_hook(self) -> RetryHook:
-        """Return the policy as a wrap hook. It retries everything inside it, including other hooks."""
+        """Return the policy as a wrap hook. It retries all that it wraps, including other hooks."""
         return RetryHook(self)
 
     @staticmethod
@@ -100,7 +108,10 @@ class RetryPolicy(JavaNames):
 
 @final
 class RetryPolicyBuilder:
-    """Java's builder for a RetryPolicy; Python callers pass keywords. A Duration is a timedelta, or seconds."""
+    """Java's builder for a RetryPolicy; Python callers pass keywords.
+
+    A Duration is a timedelta, or a number of seconds.
+    """
 
     def __init__(self, policy: RetryPolicy | None = None) -> None:
         self._policy = policy or RetryPolicy()
@@ -137,7 +148,7 @@ class RetryPolicyBuilder:
 @final
 @dataclasses.dataclass(frozen=True)
 class RetryHook:
-    """A policy as a wrap hook, for every kind of action: plain, asynchronous, and generators of both.
+    """A policy as a wrap hook, for every kind of action: plain, asynchronous, and generators.
 
     A generator starts over, so chunks that it yielded before may be repeated.
     """

@@ -1,4 +1,4 @@
-"""StateSchema: the rules of a graph's state: its channels, its state class, its application types."""
+"""StateSchema: the rules of a graph's state: channels, state class and application types."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class StateSchema:
         """Return an update as a mapping of the keys that it sets."""
         return update
 
-    def normalize_update(self, update: Mapping[str, Any], data: FrozenDict) -> Mapping[str, Any]:  # noqa: ARG002 - for schemas that validate
+    def normalize_update(self, update: Mapping[str, Any], data: FrozenDict) -> Mapping[str, Any]:  # noqa: ARG002 - a subclass's
         """Return an update that another graph may merge again.
 
         Args:
@@ -111,14 +111,17 @@ class StateSchema:
 
 
 class TypedChannel(Channel):
-    """A reducer from an annotation. Without an old value it starts from the empty value of the type, if any."""
+    """A reducer from an annotation.
+
+    Without an old value it starts from the empty value of the type, if the type has one.
+    """
 
     def __init__(self, reducer: Any, annotation: Any) -> None:
         super().__init__(reducer)
         self._empty = _find_empty(annotation)
 
     def update(self, key: str, old: Any, new: Any) -> Any:
-        """Merge a value; without an old value, a default and an empty value, return the new value."""
+        """Merge a value. Without an old value, a default and an empty value, return the new one."""
         if old is None and self.default is None:
             if self._empty is None:
                 return new
@@ -127,7 +130,7 @@ class TypedChannel(Channel):
 
 
 def read_channels(hints: Mapping[str, Any]) -> dict[str, Channel]:
-    """Return the channels in the annotations of a TypedDict: `Annotated[T, reducer]` or `Annotated[T, Channel]`."""
+    """Return the channels in annotations: `Annotated[T, reducer]` or `Annotated[T, Channel]`."""
     channels: dict[str, Channel] = {}
     for key, hint in hints.items():
         annotated = _strip_required(hint)
@@ -218,7 +221,7 @@ _EMPTY_FACTORIES: Final[Mapping[Any, Callable[[], Any]]] = {
 
 
 def _find_empty(annotation: Any) -> Callable[[], Any] | None:
-    """Return what makes the empty value of a type; of a union, that of its first member but None."""
+    """Return what makes the empty value of a type; for a union, of its first member but None."""
     annotation = _strip_required(annotation)
     origin = typing.get_origin(annotation) or annotation
     if origin in (typing.Union, types.UnionType):

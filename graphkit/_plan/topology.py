@@ -1,4 +1,4 @@
-"""Topology: a graph that has been checked, as a run uses it; and the problems of its nodes and edges."""
+"""Topology: a graph that has been checked, as a run uses it; and the checks of its edges."""
 
 from __future__ import annotations
 
@@ -49,7 +49,11 @@ class Call:
         self.is_generator = _is_any(function, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
     def run(self, argument: Any, config: Any) -> Any:
-        """Call the function, with the config if it takes one; return a value, an awaitable or a generator."""
+        """Call the function, with the config if it takes one.
+
+        Returns:
+            Its result; an awaitable or a generator for the other kinds of functions.
+        """
         return self.function(argument, config) if self.takes_config else self.function(argument)
 
 
@@ -75,7 +79,7 @@ class Node:
     interrupt_call: Call | None = None
     """The `interrupt` method of an InterruptableAction, called before the action."""
     items: Call | None = None
-    """Of a map node: returns the items. The action runs once for each item, with the item instead of the state."""
+    """Of a map node: returns the items. The action receives one item instead of the state."""
     retry: RetryPolicy | None = None
     timeout: float | None = None
     """Seconds for one attempt."""
@@ -133,7 +137,7 @@ Targets = list[str] | Condition
 """The way out of a node in a graph definition: the targets of its plain edges, or a condition."""
 
 Edge = str | Condition
-"""The way out of a node or a fork in a Topology: the id of the next node or fork, or a condition."""
+"""The way out of a node or a fork in a Topology: the id of what is next, or a condition."""
 
 
 @final
@@ -289,7 +293,7 @@ def _is_unknown(target: str, nodes: Mapping[str, Node]) -> bool:
 
 
 def _takes_config(function: Callable[..., Any]) -> bool:
-    """Return whether a callable takes the config: as a required second parameter, or as one named `config`."""
+    """Return whether a callable takes the config: a required second parameter, or a `config`."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:  # a builtin without a signature
@@ -305,8 +309,8 @@ def _takes_config(function: Callable[..., Any]) -> bool:
 
 
 def _is_any(function: Callable[..., Any], *kinds: Callable[[Any], bool]) -> bool:
-    """Return whether a function, or the `__call__` of another callable, is of one of these kinds."""
-    method = getattr(function, "__call__", None)  # noqa: B004 - its kind is wanted, not whether it exists
+    """Return whether a function, or the `__call__` of an object, is of one of these kinds."""
+    method = getattr(function, "__call__", None)  # noqa: B004 - to see its kind
     return any(kind(function) or kind(method) for kind in kinds)
 
 

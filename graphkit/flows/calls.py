@@ -14,7 +14,7 @@ from graphkit.errors import GraphRunnerError
 
 
 def get_name(function: Callable[..., Any]) -> str:
-    """Return the name of a function in events and messages: its `name`, or the one of its definition."""
+    """Return the name of a function for events and messages: its `name` or its `__name__`."""
     name = getattr(function, "name", None) or getattr(function, "__name__", None)
     return name if isinstance(name, str) else type(function).__name__
 
@@ -63,7 +63,10 @@ def require_result(result: Any, name: str) -> Any:
 
 
 def notify(type_: str, **data: Any) -> None:
-    """Send an event to the observers of the run in which the calling code is a node, at the usual level of the type."""
+    """Send an event to the observers of the run, at the usual level of its type.
+
+    Code outside a node has no run, and sends nothing.
+    """
     context = CURRENT_NODE_CONTEXT.get()
     if context is not None:
         context.post_event(type_, EVENTS[type_].level, data)

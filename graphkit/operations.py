@@ -5,12 +5,14 @@
     fork(saver, "order-17", "order-17-again")    # a new thread that begins like another
     rollback(saver, config)                      # an older checkpoint becomes the latest
 
-The command line and the worker call these functions; so can a web page, a bot or a test. They run no node: the next
-resume of the thread, in any process, continues from what they stored. `CompiledGraph.update_state` is the operation
-that needs the graph: it merges at once and can choose the next node.
+The command line and the worker call these functions; so can a web page, a bot or a test. They run
+no node: the next resume of the thread, in any process, continues from what they stored.
+`CompiledGraph.update_state` is the operation that needs the graph: it merges at once and can choose
+the next node.
 
-Every function takes the run lock of the thread that it changes, and blocks while another run holds it, up to the
-saver's `lock_timeout`. Code that holds the lock with `saver.run_lock(...)` may call them inside.
+Every function takes the run lock of the thread that it changes, and blocks while another run holds
+it, up to the saver's `lock_timeout`. Code that holds the lock with `saver.run_lock(...)` may call
+them inside.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ from graphkit.errors import (
 __all__ = ["ForkedThread", "answer", "fork", "lineage", "rollback", "update"]
 
 _OF_ITS_RUN: Final = frozenset({WRITES_TAKEN_FROM, RESUMED_AT, CONTINUED_EXECUTION})
-"""Metadata keys that tie a checkpoint to the run that stored it. A copy that starts a run of its own has none of them.
-"""
+"""Metadata keys that tie a checkpoint to the run that stored it. A copy that starts a run of its
+own has none of them."""
 
 
 @final
@@ -67,15 +69,16 @@ def answer(
     Args:
         saver: the store of the thread.
         thread: the thread id, or a config that names the thread.
-        value: what `interrupt()` returns. At a declared stop, before or after a node, a mapping to merge into the
-            state, or None to continue without a change.
+        value: what `interrupt()` returns. At a declared stop, before or after a node, a mapping to
+            merge into the state, or None to continue without a change.
         interrupt: the id of the interrupt; required if several are pending.
 
     Raises:
-        CheckpointConflictError: no interrupt is pending, or several are and `interrupt` names none of them.
+        CheckpointConflictError: no interrupt is pending, or several are and `interrupt` names none
+            of them.
         CheckpointNotFoundError: the thread has no pending interrupt with this id.
-        CheckpointSerializationError: the value cannot be stored, or a declared stop is answered with something else
-            than a mapping or None.
+        CheckpointSerializationError: the value cannot be stored, or a declared stop is answered
+            with something else than a mapping or None.
         ThreadBusyError: another run holds the thread.
 
         None of them changes the store.
@@ -89,17 +92,17 @@ def answer(
 
 
 def update(saver: BaseCheckpointSaver, config: ThreadLike, values: Mapping[str, Any]) -> RunnableConfig:
-    """Store values that the next resume of a thread merges into its state, through the channels of its graph.
+    """Store values that the next resume merges into the state, through the graph's channels.
 
-    No checkpoint is added: the values are pending writes of the latest one. The result of several updates is that of
-    merging them one after the other.
+    No checkpoint is added: the values are pending writes of the latest one. The result of several
+    updates is that of merging them one after the other.
 
     Args:
         saver: the store of the thread.
-        config: a thread id, or a config that names the thread and the namespace. If it names a checkpoint, that must be
-            the latest.
-        values: the update. It may have markers such as RESET; it must not have transient keys, which only the graph
-            knows.
+        config: a thread id, or a config that names the thread and the namespace. If it names a
+            checkpoint, that must be the latest.
+        values: the update. It may have markers such as RESET; it must not have transient keys,
+            which only the graph knows.
 
     Returns:
         The config of the checkpoint that the values were stored with.
@@ -120,7 +123,8 @@ def update(saver: BaseCheckpointSaver, config: ThreadLike, values: Mapping[str, 
             raise CheckpointNotFoundError(config.thread)
         if config.checkpoint_id not in {None, latest.id}:
             raise CheckpointConflictError(
-                config.thread, f"checkpoint {config.checkpoint_id} is not the latest, which is {latest.id}"
+                config.thread,
+                f"checkpoint {config.checkpoint_id} is not the latest, which is {latest.id}",
             )
         config = config.with_check_point_id(latest.id)
         saver.put_writes(config, {next_update_key(saver.get_writes(config)): recorded})
@@ -128,18 +132,23 @@ def update(saver: BaseCheckpointSaver, config: ThreadLike, values: Mapping[str, 
 
 
 def fork(
-    saver: BaseCheckpointSaver, config: ThreadLike, target: ThreadLike, *, created_at: datetime | None = None
+    saver: BaseCheckpointSaver,
+    config: ThreadLike,
+    target: ThreadLike,
+    *,
+    created_at: datetime | None = None,
 ) -> ForkedThread:
     """Make a new thread from a checkpoint of another and from the checkpoints that led to it.
 
-    The checkpoints keep their ids, and all but the last keep their times and tags. The interrupts that were recorded
-    with the last one are pending in the new thread, unanswered. Histories of nested graphs are not copied. The other
-    thread is only read, without its lock, and does not change.
+    The checkpoints keep their ids, and all but the last keep their times and tags. The interrupts
+    that were recorded with the last one are pending in the new thread, unanswered. Histories of
+    nested graphs are not copied. The other thread is only read, without its lock, and does not
+    change.
 
     Args:
         saver: the store of both threads.
-        config: a config that names the thread to fork and the checkpoint; without a checkpoint id, or as a thread id
-            alone, the latest.
+        config: a config that names the thread to fork and the checkpoint; without a checkpoint id,
+            or as a thread id alone, the latest.
         target: the new thread.
         created_at: the time of the new thread's last checkpoint; now by default.
 
@@ -149,8 +158,8 @@ def fork(
         CheckpointerConfigurationError: the config names the namespace of a nested graph.
         ThreadBusyError: another run holds the new thread.
 
-        None of them changes the store. If the process dies midway, the new thread has the first of the checkpoints:
-        delete it and fork again.
+        None of them changes the store. If the process dies midway, the new thread has the first of
+        the checkpoints: delete it and fork again.
     """
     source = _require_root(config)
     new = RunnableConfig(resolve_thread_id(target))
@@ -171,10 +180,10 @@ def fork(
 
 
 def rollback(saver: BaseCheckpointSaver, config: ConfigLike, *, created_at: datetime | None = None) -> RunnableConfig:
-    """Append a copy of an older checkpoint, so that the thread continues from there. Nothing is removed.
+    """Append a copy of an older checkpoint, from which the thread continues.
 
-    The copy has an id of its own and the older checkpoint as its parent. The interrupts that were recorded with the
-    older checkpoint are pending again, unanswered.
+    The copy has an id of its own and the older checkpoint as its parent. Nothing is removed. The
+    interrupts that were recorded with the older checkpoint are pending again, unanswered.
 
     Args:
         saver: the store of the thread.
@@ -186,7 +195,8 @@ def rollback(saver: BaseCheckpointSaver, config: ConfigLike, *, created_at: date
 
     Raises:
         CheckpointNotFoundError: there is no such checkpoint.
-        CheckpointerConfigurationError: the config names no checkpoint, or the namespace of a nested graph.
+        CheckpointerConfigurationError: the config names no checkpoint, or the namespace of a nested
+            graph.
         ThreadBusyError: another run holds the thread.
 
         None of them changes the store.
@@ -204,9 +214,10 @@ def rollback(saver: BaseCheckpointSaver, config: ConfigLike, *, created_at: date
 
 
 def lineage(history: Sequence[CheckpointInfo], checkpoint_id: str) -> list[CheckpointInfo]:
-    """Return the checkpoints that led to one, oldest first and itself last; empty if the history does not have it.
+    """Return the checkpoints that led to one, oldest first and itself last.
 
-    Follows the parents, and ends where a parent is no longer kept.
+    Follows the parents, and begins where a parent is no longer kept. The list is empty if the history
+    does not have the checkpoint.
     """
     by_id = {info.id: info for info in reversed(history)}  # of several with one id, the newest
     path: list[CheckpointInfo] = []
@@ -304,7 +315,12 @@ def _load(saver: BaseCheckpointSaver, config: RunnableConfig) -> Checkpoint:
 
 
 def _copy_as_fork(checkpoint: Checkpoint, created_at: datetime | None, *, id: str, parent_id: str | None) -> Checkpoint:
-    """Return a copy from which a run starts the next node afresh, as after a resume from a past checkpoint."""
+    """Return a copy from which a run starts the next node afresh.
+
+    That is what a resume from a past checkpoint does too.
+
+    That is what a resume from a past checkpoint does too.
+    """
     metadata = public_metadata(checkpoint.metadata)
     kept = {key: value for key, value in metadata.items() if key not in _OF_ITS_RUN}
     return Checkpoint(

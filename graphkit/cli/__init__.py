@@ -1,1 +1,1 @@
-"""The command line: what reads argv, the environment and the terminal. The extra `cli` brings what it needs."""
+"""The command line. Its dependencies come with the extra `cli`."""

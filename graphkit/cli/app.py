@@ -1,4 +1,4 @@
-"""The typer application: every command, with the options that all have, and one place where errors become sentences."""
+"""The Typer application: all commands, their common options, and the printing of errors."""
 
 from __future__ import annotations
 
@@ -19,67 +19,88 @@ from typer.core import TyperCommand, TyperGroup
 
 from graphkit._wording import simplify_text
 from graphkit.cli.context import CliContext
-from graphkit.cli.render import Said, show
-from graphkit.cli.resolve import LIKE_A_WORD, near
+from graphkit.cli.render import show
+from graphkit.cli.resolve import WORD_SIMILARITY, suggest
 from graphkit.cli.startup import SUMMARY, version_line
-from graphkit.cli.usage_errors import is_usage_error, sentence_of
-from graphkit.cli.values import UsageError, shown
+from graphkit.cli.usage_errors import describe_usage_error, is_usage_error
+from graphkit.cli.values import UsageError, escape
+from graphkit.cli.views import Message
 from graphkit.errors import CheckpointSerializationError, GraphKitError
 
-SUBJECTS: Final = (
+COMMAND_MODULES: Final = (
     "threads",
+    "history",
     "stats",
     "inspect",
+    "graph",
     "control",
     "run",
     "watch",
+    "worker",
     "verify",
+    "repair",
     "maintain",
     "transfer",
     "import_langgraph",
 )
-"""The modules that have commands, as a tuple COMMANDS of functions, in the order of the help.
+"""The modules of `graphkit.cli.commands`, in the order of the help. Each has its commands in a
+tuple COMMANDS.
 
-A command takes a World first, then what is typed; it gives a view, or an iterator of them. Its docstring is its help
-and ends with an example.
-"""
+A command is a function that takes a CliContext named `context` and then its arguments and options.
+It returns a view, an iterator of views, or None if it has written its output itself. Its docstring
+is its help and ends with an example."""
 
 _AS_JSON: Final = Annotated[bool, typer.Option("--json", help="Print JSON: all fields, whole ids, times in UTC.")]
 _DEBUG: Final = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 _EXAMPLE: Final = "Example:"
-_UNFORESEEN: Final = 70
-"""The exit code for an error of graphkit's own: EX_SOFTWARE of sysexits.h."""
+_UNEXPECTED_ERROR: Final = 70
+"""The exit code for a bug: EX_SOFTWARE of sysexits.h."""
+_INTERRUPTED: Final = 130
+"""The exit code after Ctrl-C, as in a shell."""
 
 
 def application() -> typer.Typer:
-    """The command line as typer has it."""
+    """Build the Typer application with all commands."""
     app = typer.Typer(
         name="graphkit",
         cls=_Group,
         help=SUMMARY,
         no_args_is_help=True,
-        rich_markup_mode=None,  # rich takes 100 ms to import, and help is asked for often
+        rich_markup_mode=None,  # importing rich takes 100 ms, and users ask for help often
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["--help", "-h"]},
     )
-    app.callback()(_options)
-    for subject in SUBJECTS:
-        for function in importlib.import_module(f"graphkit.cli.commands.{subject}").COMMANDS:
-            text, _, example = inspect.getdoc(function).partition(_EXAMPLE)  # type: ignore[union-attr]
-            epilog = f"{_EXAMPLE} {' '.join(example.split())}"
-            name = function.__name__.rstrip("_").replace("_", "-")
-            short = re.split("[.:,]", text)[0]
-            app.command(name, cls=_Command, help=text.strip(), short_help=short, epilog=epilog)(
-                _as_typer_wants(function)
-            )
+    app.callback()(_global_options)
+    for name in COMMAND_MODULES:
+        module = importlib.import_module(f"graphkit.cli.commands.{name}")
+        for function in module.COMMANDS:
+            _add_command(app, function)
     return app
 
 
+def _add_command(app: typer.Typer, function: Callable[..., Any]) -> None:
+    docstring = inspect.getdoc(function) or ""
+    text, _, example = docstring.partition(_EXAMPLE)
+    command = app.command(
+        function.__name__.rstrip("_").replace("_", "-"),
+        cls=_Command,
+        help=text.strip(),
+        short_help=re.split("[.:,]", text)[0],
+        epilog=f"{_EXAMPLE} {' '.join(example.split())}",
+    )
+    command(_to_typer_function(function))
+
+
 class _Group(TyperGroup):
-    """Takes `import langgraph-sqlite` for the command `import-langgraph-sqlite`: what is imported is said second."""
+    """The group of all commands.
+
+    It accepts `import langgraph-sqlite` for `import-langgraph-sqlite`.
+
+    It accepts `import langgraph-sqlite` for `import-langgraph-sqlite`.
+    """
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        """Run a command line and exit; what was typed wrongly is said in graphkit's words.
+        """Run a command line and exit; print what is wrong with an invalid one.
 
         With `standalone_mode=False` it returns, and lets every error through, as in Click.
         """
@@ -90,95 +111,123 @@ class _Group(TyperGroup):
         try:
             code = super().main(*args, **extra)
         except KeyboardInterrupt:
-            code = 130
+            code = _INTERRUPTED
         except Exception as error:
-            if isinstance(error, UsageError):
-                context.warn(f"graphkit: {error}")
-            elif type(error).__name__ == "NoArgsIsHelpError":
-                context.warn(str(error))
-            elif is_usage_error(error):
-                context.warn(sentence_of(error))
-            else:
+            message = _describe_invalid_command_line(error)
+            if message is None:
                 raise
+            context.warn(message)
             code = UsageError.exit_code
         sys.exit(code if isinstance(code, int) else 0)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command of the first word, or of the first two words joined by a hyphen.
+
+        Raises:
+            UsageError: there is no such command.
+        """
         if len(args) > 1 and f"{args[0]}-{args[1]}" in self.commands:
             args = [f"{args[0]}-{args[1]}", *args[2:]]
-        elif args and not args[0].startswith("-") and args[0] not in self.commands and not ctx.resilient_parsing:
-            hint = near(args[0], list(self.commands), likeness=LIKE_A_WORD) or "; see `graphkit --help`"
-            raise UsageError(f"there is no command {shown(args[0])}{hint}")
+            return super().resolve_command(ctx, args)
+        if args and not ctx.resilient_parsing:  # which completion uses
+            self._check_command(args[0])
         return super().resolve_command(ctx, args)
 
+    def _check_command(self, name: str) -> None:
+        if name.startswith("-") or name in self.commands:
+            return
+        hint = suggest(name, list(self.commands), cutoff=WORD_SIMILARITY) or "; see `graphkit --help`"
+        raise UsageError(f"there is no command {escape(name)}{hint}")
 
-def _tell_version(wanted: bool) -> None:
-    if wanted:
+
+def _describe_invalid_command_line(error: Exception) -> str | None:
+    """Return what to print about an error of the parser; None for other errors."""
+    if isinstance(error, UsageError):
+        return f"graphkit: {error}"
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return str(error)  # the help itself
+    if is_usage_error(error):
+        return describe_usage_error(error)
+    return None
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
         typer.echo(version_line())
         raise typer.Exit
 
 
-def _options(
+def _global_options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_tell_version)
+        bool,
+        typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version),
     ] = False,
 ) -> None:
-    """What stands before a command."""
+    """Declare the options that stand before a command."""
 
 
 class _Command(TyperCommand):
-    """A command whose directory may be left out, where something else tells it."""
+    """A command whose argument DIR may be omitted if the environment or --app names the store."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments; if one is missing, the first is taken for left out."""
-        given, place = list(args), _default_place(ctx.obj, args)
+        """Parse the arguments. If one is missing, parse them again after the default directory."""
+        typed = list(args)
+        directory = _default_directory(ctx.obj, args)
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            if place is None or type(error).__name__ != "MissingParameter":
+            if directory is None or type(error).__name__ != "MissingParameter":
                 raise
-            ctx.params.clear()
-            return super().parse_args(ctx, [place, *given])
+        ctx.params.clear()
+        return super().parse_args(ctx, [directory, *typed])
 
 
-def _default_place(context: CliContext | None, args: list[str]) -> str | None:
-    named = None if context is None else context.environment.get("GRAPHKIT_DIR")
-    if named:
-        return named
-    return "" if any(one.split("=")[0] == "--app" for one in args) else None
+def _default_directory(context: CliContext | None, args: list[str]) -> str | None:
+    """Return what stands for an omitted DIR; None if it must not be omitted.
+
+    That is the directory of GRAPHKIT_DIR, or "" if --app is given, whose graph may have a saver.
+    """
+    if context is not None and context.environment.get("GRAPHKIT_DIR"):
+        return context.environment["GRAPHKIT_DIR"]
+    has_app = any(word.split("=")[0] == "--app" for word in args)
+    return "" if has_app else None
 
 
-def _as_typer_wants(function: Callable[..., Any]) -> Callable[..., None]:
-    """The command with the options that all have; its result is shown, its errors are told."""
-    signature = inspect.signature(function)
+def _to_typer_function(function: Callable[..., Any]) -> Callable[..., None]:
+    """Wrap a command for Typer: add the options of all commands, show the result, print errors."""
     hints = get_type_hints(function, include_extras=True)
-    own = [one.replace(annotation=hints[one.name]) for one in signature.parameters.values() if one.name != "context"]
+    parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name != "context":
+            annotated = parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+            parameters.append(annotated)
+    for name, annotation in (("as_json", _AS_JSON), ("debug", _DEBUG)):
+        option = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+        parameters.append(option)
 
-    def command(ctx: typer.Context, **given: Any) -> None:
-        context = dataclasses.replace(ctx.obj, as_json=given.pop("as_json"), debug=given.pop("debug"))
-        code = _told(context, lambda: function(context, **given))
+    def command(ctx: typer.Context, **arguments: Any) -> None:
+        as_json = arguments.pop("as_json")
+        debug = arguments.pop("debug")
+        context = dataclasses.replace(ctx.obj, as_json=as_json, debug=debug)
+        code = _run_command(context, lambda: function(context, **arguments))
         if code:
             raise typer.Exit(code)
 
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
-            *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own),
-            inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_AS_JSON),
-            inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_DEBUG),
-        ]
-    )
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {}
     return command
 
 
-def _told(context: CliContext, call: Callable[[], Any]) -> int:
-    """Show what a command gives: a view, or several as they come. Returns the exit code."""
+def _run_command(context: CliContext, call: Callable[[], Any]) -> int:
+    """Call a command and show its views as they come; return the exit code.
+
+    An error is printed as one sentence.
+    """
     try:
-        with _warnings_to(context):
-            return _shown(context, call())
-    except BrokenPipeError:  # `graphkit threads | head`: whoever read has seen enough
-        context.abandon()
+        with _redirect_warnings(context):
+            return _show_result(context, call())
+    except BrokenPipeError:  # `graphkit threads | head`
+        context.discard_output()
         return 0
     except (GraphKitError, OSError) as error:
         if context.debug:
@@ -186,7 +235,7 @@ def _told(context: CliContext, call: Callable[[], Any]) -> int:
         context.warn(f"graphkit: {simplify_text(str(error))}{_advice(error)}")
         return error.exit_code if isinstance(error, GraphKitError) else 1
     except KeyboardInterrupt:
-        return 130
+        return _INTERRUPTED
     except Exception as error:
         if context.debug:
             raise
@@ -194,47 +243,48 @@ def _told(context: CliContext, call: Callable[[], Any]) -> int:
             f"graphkit: {type(error).__name__}: {simplify_text(str(error))}; "
             f"unexpected error: rerun with --debug and please report it"
         )
-        return _UNFORESEEN
+        return _UNEXPECTED_ERROR
 
 
 @contextmanager
-def _warnings_to(context: CliContext) -> Iterator[None]:
-    """Say what the library logs, and the warnings of Python, in a line each."""
-    handler = _Warnings(context)
+def _redirect_warnings(context: CliContext) -> Iterator[None]:
+    """Print log records of graphkit from WARNING on, and Python's warnings, one line each."""
+    handler = _LogHandler(context)
     logger = logging.getLogger("graphkit")
     logger.addHandler(handler)
-    show_before = warnings.showwarning
+    original = warnings.showwarning
     warnings.showwarning = lambda message, *_, **__: context.warn(f"graphkit: warning: {message}")
     try:
         yield
     finally:
-        warnings.showwarning = show_before
+        warnings.showwarning = original
         logger.removeHandler(handler)
 
 
 def _advice(error: Exception) -> str:
-    """What helps here and not elsewhere."""
-    is_unknown = isinstance(error, CheckpointSerializationError) and error.raw is not None
-    return "; here --app module:object registers the types of that graph" if is_unknown else ""
+    """Return advice that applies to the command line only, as the end of a sentence."""
+    if isinstance(error, CheckpointSerializationError) and error.raw is not None:  # a type is not registered
+        return "; here --app module:object registers the types of that graph"
+    return ""
 
 
-def _shown(context: CliContext, result: Any) -> int:
+def _show_result(context: CliContext, result: Any) -> int:
+    """Show what a command returned; return the exit code."""
     code = 0
-    for view in result if isinstance(result, Iterator) else [result]:
-        if isinstance(view, Said):
+    views = result if isinstance(result, Iterator) else [result]
+    for view in views:
+        if isinstance(view, Message):
             code = view.exit_code
-        if view is not None:  # else it has written its output itself
+        if view is not None:
             show(context, view)
     return code
 
 
-class _Warnings(logging.Handler):
-    """Says what the library logs."""
-
+class _LogHandler(logging.Handler):
     def __init__(self, context: CliContext) -> None:
         super().__init__(logging.WARNING)
         self._context = context
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One line of it."""
+        """Print a record as one line."""
         self._context.warn(f"graphkit: {record.levelname.lower()}: {record.getMessage()}")

@@ -1,4 +1,4 @@
-"""World: the process that a command runs in: its streams, terminal, environment, clock and signals."""
+"""CliContext: streams, terminal, environment, clock and signals of a command."""
 
 from __future__ import annotations
 
@@ -18,82 +18,90 @@ from typing import Any, Final, Self, TextIO, final
 
 from graphkit.cli.values import UsageError
 
-_NARROWEST: Final = 40
-_UNKNOWN: Final = 80
-"""The width of a terminal that does not tell."""
+_MIN_WIDTH: Final = 40
+_DEFAULT_WIDTH: Final = 80
+"""The width of a terminal whose size is unknown."""
 
 Progress = Callable[[int, int, str], object]
-"""Is told how much is done, how much there is, and what was done last."""
+"""Receives the amount done, the total amount, and the name of what was done last."""
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _escaped(error: UnicodeError) -> tuple[str, int]:
-    """What the encoding of an output lacks, as JSON would escape it."""
+def _escape_as_json(error: UnicodeError) -> tuple[str, int]:
+    """Escape characters that an encoding lacks, as JSON does; a codec error handler."""
     assert isinstance(error, UnicodeEncodeError)
-    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex(" ", 2)
-    return "".join(f"\\u{unit}" for unit in units.split()), error.end
+    text = error.object[error.start : error.end]
+    utf16_units = text.encode("utf-16-be", "surrogatepass").hex(" ", 2).split()
+    return "".join(f"\\u{unit}" for unit in utf16_units), error.end
 
 
-codecs.register_error("graphkit.escaped", _escaped)
+codecs.register_error("graphkit.escaped", _escape_as_json)
 
 
 @contextmanager
-def _handlers_on(old: TextIO, new: TextIO) -> Iterator[None]:
-    """Let log handlers that write to one stream write to another."""
-    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
-    handlers = [handler for one in loggers if isinstance(one, logging.Logger) for handler in one.handlers]
-    moved = [one for one in handlers if isinstance(one, logging.StreamHandler) and one.stream is old]
-    for handler in moved:
+def _redirect_handlers(old: TextIO, new: TextIO) -> Iterator[None]:
+    """Make log handlers that write to one stream write to another."""
+    redirected: list[logging.StreamHandler[Any]] = []
+    for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
+        if not isinstance(logger, logging.Logger):  # a placeholder of the logging module
+            continue
+        streams = [handler for handler in logger.handlers if isinstance(handler, logging.StreamHandler)]
+        redirected += [handler for handler in streams if handler.stream is old]
+    for handler in redirected:
         handler.setStream(new)
     try:
         yield
     finally:
-        for handler in moved:
+        for handler in redirected:
             handler.setStream(old)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class CliContext:
-    """What surrounds a command. Nothing else in the package looks at it; tests make their own."""
+    """The surroundings of a command.
+
+    No other code of the CLI accesses them; tests build their own.
+    """
 
     out: TextIO
     err: TextIO
     input: TextIO
     is_terminal: bool = False
-    """Whether a person looks at `out`."""
-    width: int = _UNKNOWN
+    """Whether `out` is a terminal."""
+    width: int = _DEFAULT_WIDTH
     """Columns of the terminal."""
     colour: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     now: Callable[[], datetime] = _now
     zone: tzinfo | None = None
-    """What times are shown in; None: the machine's own."""
+    """The time zone in which times are shown; None: that of the machine."""
     as_json: bool = False
-    """Whether the command was given --json."""
+    """Whether the command has the option --json."""
     debug: bool = False
-    above: list[Callable[[str], object]] = field(default_factory=list, repr=False, compare=False)
-    """Who redraws the last lines of the terminal at the moment: each writes a line above. Copies share the list."""
+    writers_above: list[Callable[[str], object]] = field(default_factory=list, repr=False, compare=False)
+    """While the last lines of the terminal are redrawn: functions that write a line above them. The
+    last one is in use. Copies of the context share the list."""
 
     @classmethod
     def of_process(cls) -> Self:
-        """What this process runs in."""
+        """Return the context of this process."""
         is_terminal = sys.stdout.isatty()
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="graphkit.escaped")
         environment = dict(os.environ)
-        plain = bool(environment.get("NO_COLOR")) or environment.get("TERM") == "dumb"
-        width = shutil.get_terminal_size((_UNKNOWN, 24)).columns
+        is_plain = bool(environment.get("NO_COLOR")) or environment.get("TERM") == "dumb"
+        width = shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns
         return cls(
             out=sys.stdout,
             err=sys.stderr,
             input=sys.stdin,
             is_terminal=is_terminal,
-            width=max(width, _NARROWEST),
-            colour=is_terminal and not plain,
+            width=max(width, _MIN_WIDTH),
+            colour=is_terminal and not is_plain,
             environment=environment,
         )
 
@@ -102,97 +110,111 @@ class CliContext:
         """Whether output is laid out for a person at a terminal."""
         return self.is_terminal and not self.as_json
 
-    def local(self, when: datetime) -> datetime:
-        """A time as the clock on the wall shows it."""
+    @property
+    def line_width(self) -> int | None:
+        """The number of columns that a line may have; None where output is never cut or wrapped."""
+        return self.width if self.is_pretty else None
+
+    def to_local_time(self, when: datetime) -> datetime:
+        """Convert a time to the zone in which times are shown."""
         return when.astimezone(self.zone)
 
-    def say(self, text: str) -> None:
-        """Write a line of output, at once."""
+    def write_line(self, text: str) -> None:
+        """Write a line of output, and flush it."""
         self.out.write(text + "\n")
         self.out.flush()
 
-    def given(self, typed: str) -> str:
-        """What was typed for a value; `-` stands for all of the input.
+    def read_value(self, typed: str) -> str:
+        """Return the text of an option's value; `-` stands for all of standard input.
 
         Raises:
-            UsageError: the input is no text.
+            UsageError: standard input is not text.
         """
+        if typed != "-":
+            return typed
         try:
-            return self.input.read() if typed == "-" else typed
+            return self.input.read()
         except UnicodeDecodeError as error:
-            raise UsageError(f"the input is no {error.encoding} text") from error
+            raise UsageError(f"standard input is not {error.encoding} text") from error
 
     def warn(self, text: str) -> None:
-        """Write a line beside the output; above what is being redrawn, if anything is."""
-        if self.above:
-            self.above[-1](text)
+        """Write a line to standard error; above the lines that are being redrawn, if any."""
+        if self.writers_above:
+            self.writers_above[-1](text)
             return
         self.err.write(text + "\n")
         self.err.flush()
 
-    def pass_files(self) -> None:
-        """Let input and output be UTF-8 with plain ends of lines, whatever the locale: a file goes through them."""
+    def use_utf8(self) -> None:
+        r"""Use UTF-8 and "\n" regardless of the locale: the streams carry a file."""
         for stream in (self.input, self.out):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(encoding="utf-8", errors="strict", newline="\n")
 
-    def abandon(self) -> None:
-        """Whoever read the output has gone: let the interpreter not try to flush to them."""
+    def discard_output(self) -> None:
+        """Discard further output.
+
+        The reader has closed the pipe, and the interpreter will try to flush at exit.
+        """
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.out.fileno())
 
     @contextmanager
     def progress(self, title: str, *, is_wanted: bool = True) -> Iterator[Progress]:
-        """A progress bar beside the output, at a terminal; elsewhere nothing.
+        """Show a progress bar on standard error, at a terminal; elsewhere nothing.
 
         Args:
-            title: what goes on.
-            is_wanted: false if the output itself is written meanwhile, so that a bar would run into it.
+            title: the label of the bar.
+            is_wanted: False if the command writes output meanwhile, which the bar would mix with.
         """
         if not is_wanted or not self.is_pretty or not self.err.isatty():
             yield lambda *_: None
             return
         from rich.console import Console
-        from rich.progress import Progress as Bar
+        from rich.progress import Progress as ProgressBar
 
         console = Console(file=self.err, color_system="auto" if self.colour else None)
-        above = partial(console.print, markup=False, highlight=False, emoji=False, soft_wrap=True)
-        with Bar(console=console, transient=True) as bar, self.drawing(above):
+        write_above = partial(console.print, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        with ProgressBar(console=console, transient=True) as bar, self.redraw(write_above):
             task = bar.add_task(title, total=None)
             yield lambda done, total, _what: bar.update(task, completed=done, total=total)
 
     @contextmanager
-    def drawing(self, above: Callable[[str], object]) -> Iterator[None]:
-        """Within it rich redraws the last lines of the terminal, and warnings and logs are written above them.
+    def redraw(self, write_above: Callable[[str], object]) -> Iterator[None]:
+        """Write warnings and logs above the lines that rich redraws inside the block.
 
         Args:
-            above: writes a line there.
+            write_above: writes a line there.
         """
         if not self.err.isatty():
             yield
             return
-        self.above.append(above)
+        self.writers_above.append(write_above)
         try:
-            # rich replaces sys.stderr. An application's log handlers were made before, and still have the old one.
-            with _handlers_on(self.err, sys.stderr):
+            # rich replaces sys.stderr, but log handlers of the application still have the old one.
+            with _redirect_handlers(self.err, sys.stderr):
                 yield
         finally:
-            self.above.pop()
+            self.writers_above.pop()
 
     @contextmanager
-    def stopping(self, stop: Callable[[], object]) -> Iterator[None]:
-        """Within it the first SIGINT or SIGTERM calls `stop`; a second one ends the process as ever."""
-        before: dict[int, Any] = {}
+    def stop_on_signal(self, stop: Callable[[], object]) -> Iterator[None]:
+        """Call `stop` at the first SIGINT or SIGTERM inside the block.
+
+        The second one ends the process as usual.
+        """
+        previous: dict[int, Any] = {}
 
         def restore() -> None:
-            while before:
-                signal.signal(*before.popitem())
+            while previous:
+                signal.signal(*previous.popitem())
 
-        def first(_number: int, _frame: object) -> None:
+        def handle_first(_number: int, _frame: object) -> None:
             restore()
-            self.warn("stopping at the next node; once more to stop at once")
+            self.warn("stopping after the current node; press Ctrl-C again to stop now")
             stop()
 
-        before.update({number: signal.signal(number, first) for number in (signal.SIGINT, signal.SIGTERM)})
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous[number] = signal.signal(number, handle_first)
         try:
             yield
         finally:

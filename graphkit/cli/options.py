@@ -1,4 +1,4 @@
-"""The arguments and options that several commands have, and what completes them in a shell."""
+"""Arguments and options that several commands have, and their shell completion."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from graphkit.cli.resolve import open_store
 from graphkit.errors import GraphKitError
 
 
-def _threads(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The threads of the directory that was typed before."""
+def _complete_thread(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the threads of the directory on the command line that begin with the text."""
+    directory, _ = _typed_so_far(ctx)
     try:
-        threads = open_store(_typed(ctx)[0]).threads()
+        threads = open_store(directory).threads()
     except (GraphKitError, OSError):
         return []
-    return [one for one in threads if one.startswith(incomplete)]
+    return [thread for thread in threads if thread.startswith(incomplete)]
 
 
-def _checkpoints(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The ids of the thread that was typed before."""
-    directory, thread = _typed(ctx)
+def _complete_checkpoint(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the checkpoint ids of the thread on the command line that begin with the text."""
+    directory, thread = _typed_so_far(ctx)
     try:
         history = open_store(directory).history(RunnableConfig(thread))
     except (GraphKitError, OSError):
@@ -30,10 +31,12 @@ def _checkpoints(ctx: typer.Context, incomplete: str) -> list[str]:
     return [info.id for info in history if info.id.startswith(incomplete)]
 
 
-def _typed(ctx: typer.Context) -> tuple[str, str]:
-    """The directory and the thread of an unfinished command line, of which not all may have been understood."""
-    understood = [ctx.params.get("directory"), ctx.params.get("thread")]
-    words = [*(one for one in understood if one), *ctx.args, "", ""]
+def _typed_so_far(ctx: typer.Context) -> tuple[str, str]:
+    """Return the directory and the thread typed so far, "" for what is missing."""
+    parsed = [ctx.params.get("directory"), ctx.params.get("thread")]
+    words = [word for word in parsed if word]
+    words += ctx.args  # what the parser has not assigned to parameters
+    words += ["", ""]
     return words[0], words[1]
 
 
@@ -41,18 +44,27 @@ Directory = Annotated[
     str,
     typer.Argument(
         metavar="DIR",
-        help="The checkpoint directory, or kind:argument of another saver. May be left out if GRAPHKIT_DIR names it, "
+        help="The checkpoint directory, or kind:argument for another saver. Can be omitted if GRAPHKIT_DIR is set, "
         "or if the graph of --app has a saver.",
         show_default=False,
     ),
 ]
 Thread = Annotated[
     str,
-    typer.Argument(metavar="THREAD", help="A thread's id, or a unique beginning of it.", autocompletion=_threads),
+    typer.Argument(
+        metavar="THREAD",
+        help="The thread's id, or a unique prefix of it.",
+        autocompletion=_complete_thread,
+    ),
 ]
 MaybeThread = Annotated[
     str | None,
-    typer.Argument(metavar="THREAD", help="Only this thread.", autocompletion=_threads, show_default=False),
+    typer.Argument(
+        metavar="THREAD",
+        help="Only this thread.",
+        autocompletion=_complete_thread,
+        show_default=False,
+    ),
 ]
 CheckpointId = Annotated[
     str | None,
@@ -60,35 +72,46 @@ CheckpointId = Annotated[
         "--checkpoint",
         "-c",
         metavar="ID",
-        help="A checkpoint, shortened to a unique beginning or end. The latest otherwise.",
-        autocompletion=_checkpoints,
+        help="The checkpoint, shortened to a unique beginning or end. Default: the latest.",
+        autocompletion=_complete_checkpoint,
         show_default=False,
     ),
 ]
 Namespace = Annotated[
-    str, typer.Option("--ns", metavar="NS", help="The namespace of an embedded graph.", show_default=False)
+    str,
+    typer.Option("--ns", metavar="NS", help="The namespace of a nested graph.", show_default=False),
 ]
-App = Annotated[str, typer.Option("--app", metavar="MODULE:OBJECT", help="The graph, or a function that makes it.")]
+App = Annotated[
+    str,
+    typer.Option("--app", metavar="MODULE:OBJECT", help="The graph, or a function that returns it."),
+]
 MaybeApp = Annotated[
     str | None,
-    typer.Option("--app", metavar="MODULE:OBJECT", help="The graph, or a function that makes it.", show_default=False),
+    typer.Option(
+        "--app",
+        metavar="MODULE:OBJECT",
+        help="The graph, or a function that returns it.",
+        show_default=False,
+    ),
 ]
-Limit = Annotated[
-    int | None,
-    typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many.", show_default=False),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
-Meta = Annotated[
-    list[str] | None,
-    typer.Option("--meta", "-m", metavar="KEY=VALUE", help="Metadata that must be so; repeatable.", show_default=False),
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only report what would be done.")]
 Assign = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         "-s",
         metavar="KEY=VALUE",
-        help="A value to merge into the state: JSON, or else text; repeatable.",
+        help="A value to merge into the state: JSON, otherwise text; repeatable.",
         show_default=False,
+    ),
+]
+
+Interval = Annotated[
+    float,
+    typer.Option(
+        "--interval",
+        min=0.01,
+        metavar="SECONDS",
+        help="The polling interval where there are no file events.",
     ),
 ]

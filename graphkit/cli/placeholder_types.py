@@ -1,7 +1,8 @@
-"""Stand-ins for types that only the application knows, so that what is stored can be looked at without it.
+"""Placeholder types: display stored values whose types only the application knows.
 
-Stored data name a type and give its fields; nothing of that name is imported. What a reader then misses tells which
-class would do: it is made up, and the command begins again. Only for commands that look.
+Stored data has the name of a type and its fields; graphkit imports nothing of that name. If a
+reader fails because a type is not registered, its error has the decoded data. From these this
+module makes a class with the same name and fields, registers it, and runs the command again.
 """
 
 from __future__ import annotations
@@ -13,99 +14,118 @@ from dataclasses import field, make_dataclass
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeVar, final
 
-from graphkit.cli.resolve import STAND_INS
+from graphkit.cli.resolve import PLACEHOLDER_TYPES
 from graphkit.errors import CheckpointSerializationError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_PYDANTIC: Final = 5
-"""How many parts a stored pydantic model has; the others have two."""
+_PYDANTIC_PARTS: Final = 5
+"""How many parts a stored pydantic model has; the other kinds have two."""
 
 
-def looks_without_types(command: Callable[P, T]) -> Callable[P, T]:
-    """Let a command that only looks see values of types that are not registered, by their fields."""
+def with_placeholder_types(command: Callable[P, T]) -> Callable[P, T]:
+    """Wrap a command that only reads: it displays values of unregistered types by their fields."""
 
     @wraps(command)
-    def looking(*args: P.args, **kwargs: P.kwargs) -> T:
-        known = _Known()
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+        placeholders = _Placeholders()
         while True:
-            token = STAND_INS.set(known.types())
+            token = PLACEHOLDER_TYPES.set(placeholders.types())
             try:
                 return command(*args, **kwargs)
             except CheckpointSerializationError as error:
-                if not known.learn(error):
+                if not placeholders.learn(error):
                     raise
             finally:
-                STAND_INS.reset(token)
+                PLACEHOLDER_TYPES.reset(token)
 
-    return looking
+    return wrapper
 
 
 @final
-class _Known:
-    """What is known of types by now: of each its kind and the names of its fields or members."""
+class _Placeholders:
+    """The types found so far: for each its kind, and the names of its fields or members."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, str] = {}
         self._names: dict[str, dict[str, None]] = {}
 
     def learn(self, error: CheckpointSerializationError) -> bool:
-        """Take in what a reader missed; False if it tells nothing new."""
+        """Add the type that a reader did not know; return False if that cannot help."""
         raw = error.raw
         if not isinstance(raw, tuple) or raw[:1] != (error.type_name,):
             return False
-        name, found = error.type_name, raw[1]
-        fields = list(found) if isinstance(found, Mapping) else [str(found)]
-        kind, names = self._kinds.get(name), self._names.setdefault(name, {})
+        type_name = error.type_name
+        content = raw[1]
+        fields = list(content) if isinstance(content, Mapping) else [str(content)]
+        kind = self._kinds.get(type_name)
+        names = self._names.setdefault(type_name, {})
         if kind is None:
-            self._kinds[name] = _kind_of(raw)
+            self._kinds[type_name] = _kind_of(raw)
         elif names.keys() >= set(fields):
+            # The placeholder did not fit, though it has all the fields. A NamedTuple is stored like a dataclass.
             if kind != "dataclass":
                 return False
-            self._kinds[name] = "namedtuple"  # which is stored alike
+            self._kinds[type_name] = "namedtuple"
         names.update(dict.fromkeys(fields))
-        return self._can_be_made(name)
+        return self._can_be_made(type_name)
 
-    def _can_be_made(self, name: str) -> bool:
+    def _can_be_made(self, type_name: str) -> bool:
         try:
-            _made(name, self._kinds[name], list(self._names[name]))
-        except Exception:  # noqa: BLE001 - stored names may be any text, and each kind of class refuses others in its own way
+            self._make(type_name)
+        except Exception:  # noqa: BLE001 - stored names may be any text, and each kind of class refuses other names
             return False
         return True
 
     def types(self) -> tuple[type, ...]:
-        """The stand-ins."""
-        return tuple(_made(name, kind, list(self._names[name])) for name, kind in self._kinds.items())
+        """Return the placeholder types."""
+        return tuple(self._make(type_name) for type_name in self._kinds)
+
+    def _make(self, type_name: str) -> type:
+        factory = _FACTORIES[self._kinds[type_name]]
+        placeholder = factory(list(self._names[type_name]))
+        module, _, placeholder.__qualname__ = type_name.rpartition(".")
+        placeholder.__module__ = module or "builtins"
+        return placeholder
 
 
 def _kind_of(raw: tuple[Any, ...]) -> str:
     if isinstance(raw[1], Mapping):
-        return "pydantic" if len(raw) == _PYDANTIC else "dataclass"
+        return "pydantic" if len(raw) == _PYDANTIC_PARTS else "dataclass"
     return "flag" if isinstance(raw[1], int) else "enum"
 
 
-def _made(name: str, kind: str, names: list[str]) -> type:
-    made = _MAKERS[kind](names)
-    module, _, made.__qualname__ = name.rpartition(".")
-    made.__module__ = module or "builtins"
-    return made
+def _make_dataclass(names: list[str]) -> type:
+    return make_dataclass("Placeholder", [(name, Any, field(default=None)) for name in names])
 
 
-def _model(names: list[str]) -> type:
+def _make_namedtuple(names: list[str]) -> type:
+    return namedtuple("Placeholder", names, defaults=[None] * len(names))  # noqa: PYI024 - the names are data
+
+
+def _make_enum(names: list[str]) -> type:
+    return enum.Enum("Placeholder", {name: name for name in names})  # type: ignore[return-value]
+
+
+def _make_flag(_names: list[str]) -> type:
+    return enum.Flag("Placeholder", {"NONE": 0}, boundary=enum.KEEP)  # type: ignore[return-value]
+
+
+def _make_model(names: list[str]) -> type:
     import warnings
 
     from pydantic import create_model
 
-    with warnings.catch_warnings(action="ignore"):  # of names that pydantic would rather have for itself
+    with warnings.catch_warnings(action="ignore"):  # about names that pydantic reserves
         fields: dict[str, Any] = dict.fromkeys(names, (Any, None))
-        return create_model("StandIn", **fields)  # type: ignore[no-any-return]
+        return create_model("Placeholder", **fields)  # type: ignore[no-any-return]
 
 
-_MAKERS: Final[Mapping[str, Callable[[list[str]], type]]] = {
-    "dataclass": lambda names: make_dataclass("StandIn", [(one, Any, field(default=None)) for one in names]),
-    "namedtuple": lambda names: namedtuple("StandIn", names, defaults=[None] * len(names)),  # noqa: PYI024 - found out
-    "enum": lambda names: enum.Enum("StandIn", {one: one for one in names}),  # type: ignore[dict-item, return-value]
-    "flag": lambda _: enum.Flag("StandIn", {"NONE": 0}, boundary=enum.KEEP),  # type: ignore[dict-item, return-value]
-    "pydantic": _model,
+_FACTORIES: Final[Mapping[str, Callable[[list[str]], type]]] = {
+    "dataclass": _make_dataclass,
+    "namedtuple": _make_namedtuple,
+    "enum": _make_enum,
+    "flag": _make_flag,
+    "pydantic": _make_model,
 }

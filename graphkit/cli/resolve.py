@@ -1,4 +1,4 @@
-"""From what was typed to what is meant: a store, a thread, a checkpoint, an application."""
+"""Resolves what the user typed: a store, a thread, a checkpoint, an application."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import importlib
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from graphkit._compiled import CompiledGraph
@@ -17,7 +18,7 @@ from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.versions import HasVersions
 from graphkit._wording import simplify_text
-from graphkit.cli.values import UsageError, shown
+from graphkit.cli.values import UsageError, escape
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerConfigurationError,
@@ -26,100 +27,119 @@ from graphkit.errors import (
     GraphKitError,
 )
 
+# The layout of a checkpoint directory, as docs/format.md specifies it. graphkit does not import savers, and opening a
+# FileSystemSaver on a directory that is no store must not make it one.
 _MARKER: Final = "graphkit.store"
-_MARKS: Final = frozenset({_MARKER, "locks"})
-_THREAD: Final = re.compile(r"t-[a-z0-9-]{0,40}-[a-z2-7]{24}\Z")
-LIKE_A_WORD: Final = 0.65
-"""How much alike two words must be, if one may be a typing error for the other; `thread` and `repair` have 0.5."""
-_FEWEST: Final = 4
-"""Characters of an id that are enough to mean it, if they are unique."""
+_LOCKS: Final = "locks"
+_THREAD_DIRECTORY: Final = re.compile(r"t-[a-z0-9-]{0,40}-[a-z2-7]{24}\Z")
+
+WORD_SIMILARITY: Final = 0.65
+"""How similar two words must be if one may be a misspelling of the other; `thread` and `repair`
+have 0.5."""
+_MIN_ID_LENGTH: Final = 4
+"""Characters that suffice to name a checkpoint id, if they are unique."""
+_MAX_JOINED: Final = 5
 _ELLIPSIS: Final = "…"
-STAND_INS: Final[ContextVar[tuple[type, ...]]] = ContextVar("STAND_INS", default=())
-"""Types that stand in for those that nobody here knows; see `graphkit.cli.placeholder_types`."""
+PLACEHOLDER_TYPES: Final[ContextVar[tuple[type, ...]]] = ContextVar("PLACEHOLDER_TYPES", default=())
+"""Types to register with each store that is opened; see `graphkit.cli.placeholder_types`."""
 
 
 # Stores
 
 
-def open_store(place: str, *, create: bool = False) -> BaseCheckpointSaver:
-    """The store at a place: a directory, or `kind:argument` of an installed kind of saver.
+def open_store(name: str, *, create: bool = False) -> BaseCheckpointSaver:
+    """Open a store: a directory, or `kind:argument` for another kind of saver that is installed.
+
+    Args:
+        name: what the user typed.
+        create: whether a directory may be missing or empty.
 
     Raises:
-        UsageError: nothing was named.
-        CheckpointerConfigurationError: there is no such directory, or it is a file.
-        CheckpointFormatError: the directory is no store, or one of a newer version.
+        UsageError: the name is empty.
+        CheckpointerConfigurationError: the directory does not exist, or is a file.
+        CheckpointFormatError: the directory is not a store, or is one of a newer version.
     """
-    if not place:
-        raise UsageError("name a checkpoint directory: as the first argument, or in GRAPHKIT_DIR")
-    from graphkit import registry  # 20 ms, which help can do without
+    if not name:
+        raise UsageError("no checkpoint directory: pass it as the first argument, or set GRAPHKIT_DIR")
+    from graphkit import registry  # takes 20 ms, which --help should not
 
-    kind, colon, argument = place.partition(":")
-    if colon and kind in registry.saver_names() and not Path(place).exists():
+    kind, colon, argument = name.partition(":")
+    if colon and kind in registry.saver_names() and not Path(name).exists():
         saver = registry.get_saver(kind, path=argument)
     else:
         if not create:
-            _check_directory(Path(place))
-        saver = registry.get_saver("file", path=place)
-    saver.register_types(*STAND_INS.get())
+            _check_directory(Path(name))
+        saver = registry.get_saver("file", path=name)
+    saver.register_types(*PLACEHOLDER_TYPES.get())
     return saver
 
 
 def _check_directory(path: Path) -> None:
     if not path.exists():
-        raise CheckpointerConfigurationError(f"there is no directory {shown(str(path))}{_near_paths(path)}")
+        raise CheckpointerConfigurationError(f"there is no directory {escape(str(path))}{_suggest_directory(path)}")
     if not path.is_dir():
-        raise CheckpointerConfigurationError(f"{shown(str(path))} is a file; name the directory of the checkpoints")
-    names = {one.name for one in path.iterdir()}
-    if not names & _MARKS and not any(map(_THREAD.match, names)):
-        raise CheckpointFormatError(shown(str(path)), f"this is no checkpoint directory: it has no {_MARKER}")
+        raise CheckpointerConfigurationError(f"{escape(str(path))} is a file; name the directory of the checkpoints")
+    for entry in path.iterdir():
+        if entry.name in {_MARKER, _LOCKS} or _THREAD_DIRECTORY.match(entry.name):
+            return
+    raise CheckpointFormatError(escape(str(path)), f"not a checkpoint directory: it has no {_MARKER}")
 
 
-def _near_paths(path: Path) -> str:
+def _suggest_directory(path: Path) -> str:
     try:
-        names = [one.name for one in path.parent.iterdir() if one.is_dir()]
+        names = [entry.name for entry in path.parent.iterdir() if entry.is_dir()]
     except OSError:
         return ""
-    return near(path.name, names)
+    return suggest(path.name, names)
 
 
-def near(wanted: str, known: Sequence[str], *, likeness: float = 0.5) -> str:
-    """The end of a sentence about something unknown: what was perhaps meant.
+def suggest(wanted: str, known: Sequence[str], *, cutoff: float = 0.5) -> str:
+    """Return the end of a message about an unknown name: the known names that resemble it, or "".
 
     Args:
-        wanted: what was typed.
-        known: what there is.
-        likeness: from 0 to 1, how much alike the two must be; short words from a small set want more.
+        wanted: what the user typed.
+        known: the names that exist.
+        cutoff: how similar two names must be, from 0 to 1; short words from a small set need more.
     """
     from difflib import get_close_matches
 
-    close = get_close_matches(wanted, known, n=3, cutoff=likeness)
-    return f"; did you mean {' or '.join(map(shown, close))}?" if close else ""
+    matches = get_close_matches(wanted, known, n=3, cutoff=cutoff)
+    if not matches:
+        return ""
+    return f"; did you mean {' or '.join(map(escape, matches))}?"
 
 
 # Threads and checkpoints
 
 
-def thread_of(saver: BaseCheckpointSaver, typed: str, *, released: bool = False) -> str:
-    """The thread that was typed: its id, as it is shown, or a beginning of it that no other has.
+def find_thread(saver: BaseCheckpointSaver, typed: str, *, released: bool = False) -> str:
+    """Return the thread that the user typed: its id, as it is displayed, or a unique prefix.
 
-    Costs a look at one thread if the id is whole, else a listing of all.
+    A complete id costs a look at one thread, anything else a listing of all threads.
+
+    Args:
+        saver: the store.
+        typed: what the user typed.
+        released: whether threads that only have released versions count.
 
     Raises:
-        CheckpointNotFoundError: there is none; the message has near matches.
-        UsageError: the beginning is that of several.
+        CheckpointNotFoundError: there is no such thread; the message suggests similar ones.
+        UsageError: several threads have the prefix.
     """
     if _exists(saver, typed, released=released):
         return typed
     known = saver.threads(released=released)
-    start = typed.removesuffix(_ELLIPSIS)
-    found = [one for one in known if shown(one) == typed] or [
-        one for one in known if start and (one.startswith(start) or shown(one).startswith(start))
-    ]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UsageError(f"{len(found)} threads begin with {shown(start)}: {some(found)}; type more of it")
-    raise CheckpointNotFoundError(typed, hint=(near(typed, known) or "; see graphkit threads").removeprefix("; "))
+    matches = [thread for thread in known if escape(thread) == typed]
+    prefix = typed.removesuffix(_ELLIPSIS)
+    if not matches and prefix:
+        matches = [thread for thread in known if thread.startswith(prefix) or escape(thread).startswith(prefix)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        names = join_some(matches)
+        raise UsageError(f"{len(matches)} threads begin with {escape(prefix)}: {names}; type more characters")
+    hint = suggest(typed, known) or "; see graphkit threads"
+    raise CheckpointNotFoundError(typed, hint=hint.removeprefix("; "))
 
 
 def _exists(saver: BaseCheckpointSaver, thread_id: str, *, released: bool) -> bool:
@@ -131,147 +151,99 @@ def _exists(saver: BaseCheckpointSaver, thread_id: str, *, released: bool) -> bo
         return True
 
 
-def checkpoint_of(saver: BaseCheckpointSaver, at: RunnableConfig, typed: str | None) -> CheckpointInfo:
-    """The checkpoint that was typed: its id, or a beginning or an end of it that no other has; None: the latest.
+def find_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig, typed: str | None) -> CheckpointInfo:
+    """Return the checkpoint that the user typed: an id, or a unique beginning or end of it.
+
+    Args:
+        saver: the store.
+        config: the thread and the namespace.
+        typed: what the user typed; None: the latest checkpoint.
 
     Raises:
-        CheckpointNotFoundError: there is none.
-        UsageError: several are meant.
+        CheckpointNotFoundError: there is no such checkpoint.
+        UsageError: several checkpoints match.
     """
-    history = saver.recent(at, limit=1) if typed is None else saver.history(at)
-    if not history:
-        raise CheckpointNotFoundError(at.thread, hint="see graphkit threads")
     if typed is None:
-        return history[0]
+        latest = saver.recent(config, limit=1)
+        if not latest:
+            raise _no_checkpoints(config)
+        return latest[0]
+    history = saver.history(config)
+    if not history:
+        raise _no_checkpoints(config)
+    matches = _match_checkpoints(history, typed)
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        ids = join_some([info.id for info in matches])
+        raise UsageError(f"{len(matches)} checkpoints match {typed}: {ids}; type more characters")
+    hint = suggest(typed, [info.id for info in history]) or "; see graphkit history"
+    raise CheckpointNotFoundError(config.thread, f"checkpoint {escape(typed)}", hint.removeprefix("; "))
+
+
+def _no_checkpoints(config: RunnableConfig) -> CheckpointNotFoundError:
+    return CheckpointNotFoundError(config.thread, hint="see graphkit threads")
+
+
+def _match_checkpoints(history: Sequence[CheckpointInfo], typed: str) -> list[CheckpointInfo]:
+    for info in history:
+        if info.id == typed:
+            return [info]
     part = typed.strip(_ELLIPSIS)
-    whole = [info for info in history if info.id == typed]
-    found = whole[:1] or list(
-        {
-            info.id: info
-            for info in history
-            if len(part) >= _FEWEST and (info.id.endswith(part) or info.id.startswith(part))
-        }.values()
-    )
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UsageError(f"{len(found)} checkpoints match {typed}: {some([info.id for info in found])}; type more")
-    hint = near(typed, [info.id for info in history]) or "; see graphkit history"
-    raise CheckpointNotFoundError(at.thread, f"checkpoint {shown(typed)}", hint.removeprefix("; "))
+    if len(part) < _MIN_ID_LENGTH:
+        return []
+    # By id: a history may have several checkpoints of one id.
+    matches = {info.id: info for info in history if info.id.endswith(part) or info.id.startswith(part)}
+    return list(matches.values())
 
 
-def some(ids: Sequence[str]) -> str:
-    """The first of several ids, for a sentence."""
-    return ", ".join(map(shown, ids[:5])) + (", ..." if len(ids) > 5 else "")  # noqa: PLR2004 - a line of them
-
-
-def line_of(history: Sequence[CheckpointInfo], checkpoint_id: str) -> list[CheckpointInfo]:
-    """The checkpoints that led to one, itself last: from parent to child, as far as they are kept."""
-    by_id = {info.id: info for info in reversed(history)}
-    line: list[CheckpointInfo] = []
-    at = by_id.get(checkpoint_id)
-    while at is not None and len(line) <= len(by_id):
-        line.append(at)
-        at = by_id.get(at.parent_id) if at.parent_id is not None else None
-    return line[::-1]
+def join_some(ids: Sequence[str]) -> str:
+    """Return the first of several ids as part of a sentence."""
+    text = ", ".join(map(escape, ids[:_MAX_JOINED]))
+    return f"{text}, ..." if len(ids) > _MAX_JOINED else text
 
 
 # Applications
 
 
 def load_app(name: str, store: str = "", *, create: bool = False) -> CompiledGraph:
-    """The compiled graph that `module:object` names, on the store at a place, or else on its own.
+    """Import the graph that `module:object` names, and compile it if necessary.
 
-    The name is the user's, from the command line, and never from data. The current directory is looked at first.
+    The name must come from the command line, never from stored data. The current directory is
+    searched first.
+
+    Args:
+        name: the module and the object, which is a graph or a function that returns one.
+        store: the store that the graph uses instead of its own saver, if any.
+        create: whether the directory of the store may be missing or empty.
 
     Raises:
-        UsageError: there is no such module or object, or it is no graph.
-        CheckpointerConfigurationError: there is no such directory, and it is not to be made.
-        CheckpointFormatError: the directory is no store.
+        UsageError: there is no such module or object, importing or calling it failed, or it is not
+            a graph.
+        CheckpointerConfigurationError: the directory does not exist, or is a file.
+        CheckpointFormatError: the directory is not a store.
     """
-    graph = _compiled(name, _object(name))
+    graph = _compile(name, _import_object(name))
     if not store:
         return graph
     saver = open_store(store, create=create)
     return CompiledGraph(graph.topology, graph.compile_config.replace(checkpoint_saver=saver))
 
 
-def _object(name: str) -> Any:
-    module_name, colon, path = name.partition(":")
-    if not colon or not path or not all(module_name.split(".")):
-        raise UsageError(f"--app wants module:object, not {shown(name)}")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and not f"{module_name}.".startswith(f"{error.name}."):
-            raise UsageError(f"--app: {module_name} needs the module {error.name}, which is not installed") from error
-        raise UsageError(f"--app: there is no module {shown(module_name)} here ({here}) or installed") from error
-    except GraphKitError:
-        raise
-    except Exception as error:
-        raise UsageError(f"--app: importing {shown(module_name)} failed: {_cause(error)}") from error
-    for part in path.split("."):
-        if not hasattr(found, part):
-            raise UsageError(f"--app: {module_name} has no {shown(path)}{_near_graphs(part, found)}")
-        found = getattr(found, part)
-    return found
+def open_store_of(directory: str, app: str | None) -> BaseCheckpointSaver:
+    """Open the store of a command that accepts --app.
+
+    The graph registers types, and may have a saver of its own.
+
+    The graph registers types, and may have a saver of its own.
+    """
+    if app is None:
+        return open_store(directory)
+    return require_saver(load_app(app, directory))
 
 
-def _near_graphs(wanted: str, owner: Any) -> str:
-    """The end of a sentence about a graph that is not there: which ones are, first those with a similar name."""
-    graphs = _graphs_in(owner)
-    if not graphs:
-        return "; it has no graph"
-    return near(wanted, graphs, likeness=LIKE_A_WORD) or f"; its graphs: {some(graphs)}"
-
-
-def _graphs_in(owner: Any) -> list[str]:
-    """The public names of an object that are graphs, or functions that say they return one."""
-    from graphkit._build.state_graph import StateGraph
-
-    kinds = (CompiledGraph, StateGraph)
-    names = {kind.__name__ for kind in kinds}
-    found = []
-    for name, value in sorted(vars(owner).items()) if hasattr(owner, "__dict__") else ():
-        returned = getattr(value, "__annotations__", {}).get("return") if callable(value) else None
-        makes_graph = returned in kinds or str(returned).rpartition(".")[2] in names
-        if not name.startswith("_") and (isinstance(value, kinds) or makes_graph):
-            found.append(name)
-    return found
-
-
-def _cause(error: Exception) -> str:
-    """What went wrong in the user's own code, and where: the last line of its traceback that no library wrote."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-    own = [frame for frame in frames if "site-packages" not in frame.filename] or frames
-    is_there = own and not isinstance(error, SyntaxError)  # that tells it itself
-    where = f" ({own[-1].filename}, line {own[-1].lineno})" if is_there else ""
-    return f"{type(error).__name__}: {simplify_text(str(error))}{where}; --debug shows the traceback"
-
-
-def _compiled(name: str, found: Any) -> CompiledGraph:
-    from graphkit._build.state_graph import StateGraph
-
-    if callable(found) and not isinstance(found, (CompiledGraph, StateGraph)):
-        try:
-            found = found()
-        except GraphKitError:
-            raise
-        except Exception as error:
-            raise UsageError(f"--app: calling {shown(name)} without arguments failed: {_cause(error)}") from error
-    if isinstance(found, StateGraph):
-        found = found.compile()
-    if not isinstance(found, CompiledGraph):
-        kind = type(found).__name__
-        raise UsageError(f"--app: {shown(name)} is of type {kind}; name a graph, or a function that makes one")
-    return found
-
-
-def saver_of(graph: CompiledGraph) -> BaseCheckpointSaver:
-    """The store that a graph keeps its checkpoints in.
+def require_saver(graph: CompiledGraph) -> BaseCheckpointSaver:
+    """Return the saver of a graph.
 
     Raises:
         UsageError: it has none.
@@ -280,3 +252,89 @@ def saver_of(graph: CompiledGraph) -> BaseCheckpointSaver:
     if saver is None:
         raise UsageError("the graph of --app has no saver: name a checkpoint directory")
     return saver
+
+
+def _import_object(name: str) -> Any:
+    module_name, colon, path = name.partition(":")
+    if not colon or not path or not all(module_name.split(".")):
+        raise UsageError(f"--app must be module:object, not {escape(name)}")
+    found: Any = _import_module(module_name)
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise UsageError(f"--app: {module_name} has no {escape(path)}{_suggest_graph(part, found)}")
+        found = getattr(found, part)
+    return found
+
+
+def _import_module(name: str) -> ModuleType:
+    directory = str(Path.cwd())
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        is_itself = not error.name or f"{name}.".startswith(f"{error.name}.")
+        if not is_itself:
+            raise UsageError(f"--app: {name} needs the module {error.name}, which is not installed") from error
+        raise UsageError(f"--app: there is no module {escape(name)} in {directory} or installed") from error
+    except GraphKitError:
+        raise
+    except Exception as error:
+        raise UsageError(f"--app: importing {escape(name)} failed: {_describe_cause(error)}") from error
+
+
+def _suggest_graph(wanted: str, owner: Any) -> str:
+    """Return the end of a message about an unknown object: the graphs that there are."""
+    graphs = list(_graphs_in(owner))
+    if not graphs:
+        return "; it has no graph"
+    return suggest(wanted, graphs, cutoff=WORD_SIMILARITY) or f"; its graphs: {join_some(graphs)}"
+
+
+def _graphs_in(owner: Any) -> Iterator[str]:
+    """Yield the names of graphs, and of functions annotated to return one; sorted."""
+    from graphkit._build.state_graph import StateGraph
+
+    if not hasattr(owner, "__dict__"):
+        return
+    graph_types = (CompiledGraph, StateGraph)
+    type_names = {graph_type.__name__ for graph_type in graph_types}
+    for name, value in sorted(vars(owner).items()):
+        if name.startswith("_"):
+            continue
+        if isinstance(value, graph_types):
+            yield name
+        elif callable(value):
+            returned = getattr(value, "__annotations__", {}).get("return")
+            # The annotation may be a string, of any spelling of the path.
+            if returned in graph_types or str(returned).rpartition(".")[2] in type_names:
+                yield name
+
+
+def _describe_cause(error: Exception) -> str:
+    """Describe an error of the user's code, with the last line that is not in a library."""
+    text = f"{type(error).__name__}: {simplify_text(str(error))}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    own = [frame for frame in frames if "site-packages" not in frame.filename] or frames
+    if own and not isinstance(error, SyntaxError):  # whose message has the line
+        text += f" ({own[-1].filename}, line {own[-1].lineno})"
+    return f"{text}; --debug shows the traceback"
+
+
+def _compile(name: str, found: Any) -> CompiledGraph:
+    from graphkit._build.state_graph import StateGraph
+
+    if callable(found) and not isinstance(found, (CompiledGraph, StateGraph)):
+        try:
+            found = found()
+        except GraphKitError:
+            raise
+        except Exception as error:
+            message = f"--app: calling {escape(name)} without arguments failed: {_describe_cause(error)}"
+            raise UsageError(message) from error
+    if isinstance(found, StateGraph):
+        found = found.compile()
+    if not isinstance(found, CompiledGraph):
+        kind = type(found).__name__
+        raise UsageError(f"--app: {escape(name)} is of type {kind}; name a graph, or a function that returns one")
+    return found

@@ -1,4 +1,4 @@
-"""What the command line can do without its extra: say what it is, and which version."""
+"""What works without the extra `cli`: --help and --version."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Final
 
 from graphkit import __version__
 
-SUMMARY: Final = "See and steer the runs of a checkpoint directory."
+SUMMARY: Final = "Inspect and control the runs of a checkpoint directory."
 COMMANDS: Final = (
-    ("threads", "List the threads"),
+    ("threads", "List the threads of a store"),
     ("history", "List the checkpoints of a thread"),
     ("search", "Find checkpoints by their metadata"),
     ("stats", "Sum up a store or a thread"),
     ("show", "Show a checkpoint"),
-    ("diff", "Tell what differs between two checkpoints"),
+    ("diff", "Tell two checkpoints apart"),
     ("graph", "Draw a graph"),
-    ("interrupts", "List what waits for a human"),
-    ("answer", "Answer a waiting run"),
+    ("interrupts", "List the pending interrupts"),
+    ("answer", "Answer a pending interrupt"),
     ("update", "Correct the state of a thread"),
-    ("fork", "Branch a new thread off a checkpoint of another"),
+    ("fork", "Branch a new thread off a checkpoint of another thread"),
     ("rollback", "Go back to an older checkpoint"),
     ("run", "Start a run"),
-    ("resume", "Go on with a thread where it stands"),
+    ("resume", "Resume a thread"),
     ("watch", "Follow runs live"),
     ("worker", "Serve the runs of a directory"),
-    ("verify", "Read every byte and tell what is wrong"),
+    ("verify", "Read every byte and report problems"),
     ("repair", "Make damaged threads readable again"),
-    ("compact", "Free the bytes of what nobody can reach any more"),
+    ("compact", "Free the bytes of replaced data"),
     ("prune", "Remove old checkpoints"),
-    ("copy", "Copy a thread's active history into a new one"),
+    ("copy", "Copy a thread's active history into a new thread"),
     ("delete", "Remove a thread with all its versions"),
     ("release", "End the active history of a thread"),
     ("export", "Write threads to a single file"),
@@ -37,30 +37,33 @@ COMMANDS: Final = (
     ("import-langgraph-sqlite", "Copy LangGraph's threads from a SQLite file"),
     ("import-langgraph-postgres", "Copy LangGraph's threads from a PostgreSQL database"),
 )
-"""The commands and what they do, in the order of the help. A test holds them to the commands that there are."""
+"""The commands with their short help, in the order of the help. A test compares them with those of
+the application."""
 
 
 def version_line() -> str:
-    """What `graphkit --version` prints."""
+    """Return what `graphkit --version` prints."""
     return f"graphkit {__version__}"
 
 
-def answer_to(args: Sequence[str], advice: str) -> str | None:
-    """What can be said to a command line without the extra; None if a command was asked for.
+def respond_without_extra(args: Sequence[str], advice: str) -> str | None:
+    """Return the answer to a command line that needs no extra; None if it names a command.
 
     Args:
-        args: what was typed after the program's name.
+        args: the words after the program's name.
         advice: how to install the extra.
     """
     first = args[0] if args else "--help"
     if first == "--version":
         return version_line()
-    return _help(advice) if first in {"--help", "-h"} else None
+    if first in {"--help", "-h"}:
+        return _help(advice)
+    return None
 
 
 def _help(advice: str) -> str:
     width = max(len(name) for name, _ in COMMANDS)
-    lines = [f"  {name:{width}}  {short}" for name, short in COMMANDS]
+    commands = [f"  {name:{width}}  {short_help}" for name, short_help in COMMANDS]
     return "\n".join(
         [
             "Usage: graphkit [OPTIONS] COMMAND [ARGS]...",
@@ -74,6 +77,6 @@ def _help(advice: str) -> str:
             "  -h, --help  Show this message and exit.",
             "",
             "Commands:",
-            *lines,
+            *commands,
         ]
     )

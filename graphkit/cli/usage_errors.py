@@ -1,4 +1,4 @@
-"""What was typed wrongly, in graphkit's words: the parser's errors, whatever version of it is installed."""
+"""Messages for an invalid command line, whichever version of the parser is installed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from typing import Any, Final
 
 from graphkit._wording import simplify_message
-from graphkit.cli.resolve import near
-from graphkit.cli.values import shown
+from graphkit.cli.resolve import suggest
+from graphkit.cli.values import escape
 
-_LIKE_AN_OPTION: Final = 0.75
-"""As LIKE_A_WORD, for words that all begin with two dashes."""
-_EXTRA: Final = re.compile(r"Got unexpected extra argument\S* \((.*)\)")
-_VALUES: Final = (
+_OPTION_SIMILARITY: Final = 0.75
+"""As WORD_SIMILARITY, for words that all begin with two dashes."""
+_EXTRA_ARGUMENT: Final = re.compile(r"Got unexpected extra argument\S* \((.*)\)")
+_REPLACEMENTS: Final = (
     (re.compile(r"must be greater than or equal to (\S+)"), r"must be at least \1"),
     (re.compile(r"must be a valid integer\b.*"), "must be a whole number"),
     (re.compile(r"must be a valid number\b.*"), "must be a number"),
@@ -21,57 +21,61 @@ _VALUES: Final = (
     (re.compile(r"'(.*)' is not a valid float.*"), r"must be a number, not '\1'"),
     (re.compile(r"'(.*?)' is not one of (.*)"), r"must be one of \2, not '\1'"),
 )
-"""What versions of the parser say of a wrong value, as patterns, and what a user reads in its place."""
+"""What versions of the parser say about an invalid value, and what the user reads instead."""
 
 
 def is_usage_error(error: Exception) -> bool:
-    """Whether an error is the parser's; its class has moved between packages, its name has not."""
-    return any(one.__name__ == "ClickException" for one in type(error).__mro__)
+    """Return whether an error is the parser's.
+
+    Its class moves between packages, its name does not.
+    """
+    return any(base.__name__ == "ClickException" for base in type(error).__mro__)
 
 
-def sentence_of(error: Any) -> str:
-    """What is wrong, and where to read more."""
+def describe_usage_error(error: Any) -> str:
+    """Return what is wrong with the command line, and where to find help."""
+    message = f"graphkit: {_describe_problem(error)}"
     context = getattr(error, "ctx", None)
-    where = "" if context is None else f"; see `{context.command_path} --help`"
-    return f"graphkit: {_problem(error)}{where}"
+    if context is None:
+        return message
+    return f"{message}; see `{context.command_path} --help`"
 
 
-def _problem(error: Any) -> str:
+def _describe_problem(error: Any) -> str:
     kind = type(error).__name__
     if kind == "MissingParameter" and error.param is not None:
-        return f"the {_name_of(error.param)} is missing"
+        return f"the {_parameter_name(error.param)} is missing"
     if kind == "NoSuchOption":
-        return f"there is no option {shown(error.option_name)}{_did_you_mean(error)}"
+        return f"there is no option {escape(error.option_name)}{_suggest_option(error)}"
     if kind == "BadOptionUsage":
-        verb = "takes no value" if "not take" in error.message else "wants a value"
-        return f"the option {error.option_name} {verb}"
+        problem = "takes no value" if "not take" in error.message else "requires a value"
+        return f"the option {error.option_name} {problem}"
     if kind == "BadParameter" and error.param is not None:
-        return _wrong_value(error.param, error.message)
-    extra = _EXTRA.match(error.format_message())
+        return _describe_bad_value(error.param, error.message)
+    message: str = error.format_message()
+    extra = _EXTRA_ARGUMENT.match(message)
     if extra is not None:
-        return f"unexpected: {shown(extra[1])}"
-    return _lowered(error.format_message())
+        return f"unexpected argument: {escape(extra[1])}"
+    return (message[:1].lower() + message[1:]).rstrip(".")
 
 
-def _name_of(param: Any) -> str:
+def _parameter_name(param: Any) -> str:
     if param.param_type_name == "option":
         return f"option {max(param.opts, key=len)}"
     return f"argument {(param.metavar or param.name).removesuffix('...')}"
 
 
-def _did_you_mean(error: Any) -> str:
-    known = [word for param in error.ctx.command.params for word in param.opts] if error.ctx is not None else []
-    return near(error.option_name, [word for word in known if word.startswith("--")], likeness=_LIKE_AN_OPTION)
+def _suggest_option(error: Any) -> str:
+    if error.ctx is None:
+        return ""
+    words = [word for param in error.ctx.command.params for word in param.opts]
+    long_words = [word for word in words if word.startswith("--")]
+    return suggest(error.option_name, long_words, cutoff=_OPTION_SIMILARITY)
 
 
-def _wrong_value(param: Any, message: str) -> str:
+def _describe_bad_value(param: Any, message: str) -> str:
     sentence = simplify_message(message).rstrip(".")
-    for pattern, words in _VALUES:
-        sentence = pattern.sub(words, sentence)
+    for pattern, replacement in _REPLACEMENTS:
+        sentence = pattern.sub(replacement, sentence)
     joint = " " if sentence.startswith("must ") else ": "
-    return f"the {_name_of(param)}{joint}{shown(sentence)}"
-
-
-def _lowered(message: str) -> str:
-    """A sentence of the parser's as the end of one of ours."""
-    return (message[:1].lower() + message[1:]).rstrip(".")
+    return f"the {_parameter_name(param)}{joint}{escape(sentence)}"

@@ -18,7 +18,7 @@ def files(store):
 
 def test_verify(store):
     done = graphkit("verify", store)
-    assert done.out == "3 threads, 5 checkpoints, 1.6 kB: all of it is well\n"
+    assert done.out == "3 threads, 5 checkpoints, 1.6 kB: no problems\n"
     assert graphkit("verify", store, "--json").json == {
         "threads": 3, "checkpoints": 5, "size": 1582, "ok": True, "problems": [],
     }  # fmt: skip
@@ -31,7 +31,7 @@ def test_verify_finds_damage(store):
     assert done.code == 12
     assert done.lines[0].split() == ["FILE", "STATE", "AT", "BYTE", "GOOD", "CHECKPOINTS", "REASON"]
     assert "damaged" in done.lines[1]
-    assert done.lines[2] == "3 threads, 5 checkpoints, 1.6 kB: 1 not well; see `graphkit repair`"
+    assert done.lines[2] == "3 threads, 5 checkpoints, 1.6 kB: 1 problem; see `graphkit repair`"
     (problem,) = graphkit("verify", store, "--json").json["problems"]
     assert (problem["thread"], problem["state"], problem["checkpoints"]) == ("order-18", "damaged", 2)
 
@@ -69,7 +69,7 @@ def test_repair_says_what_is_kept_what_is_lost_and_where_the_copy_is(store):
     assert done.lines[0] == "order-18: kept 1 checkpoint, lost 2 records"
     assert (would.lines[1].startswith(head), done.lines[1].startswith(head)) == (True, True)
     assert done.lines[2].startswith("    lost: byte ")
-    assert would.lines[-2:] == [f"    the copy would be {copy}", "would repair 1 thread"]
+    assert would.lines[-2:] == [f"    would copy the old bytes to {copy}", "would repair 1 thread"]
     assert done.lines[-2:] == [f"    the old bytes are in {copy}", "repaired 1 thread"]
     assert (would.code, done.code) == (0, 0)
     assert graphkit("verify", store).code == 0
@@ -106,7 +106,7 @@ def test_a_repair_that_keeps_nothing_is_no_success(store, options):
     keep, lose = ("would keep", "would lose") if options else ("kept", "lost")
     assert done.lines[0] == f"order-17: {keep} nothing, {lose} at least 1 record"
     assert f"{'would repair' if options else 'repaired'} 1 of 2 threads" in done.lines
-    assert done.lines[-1].startswith("restore from a backup what could not be kept")
+    assert done.lines[-1].startswith("restore the lost histories from a backup")
 
 
 def test_a_torn_end_loses_nothing_that_was_acknowledged(store):
@@ -124,8 +124,8 @@ def test_what_repair_finishes_and_removes_is_said(store):
     leftover = store / f"tmp-{next(store.glob('t-order-17-*')).name}"
     leftover.mkdir()
     would = graphkit("repair", store, "--dry-run")
-    assert (would.out, leftover.exists()) == ("would remove 1 leftover of writers that died\n", True)
-    assert graphkit("repair", store).out == "removed 1 leftover of writers that died\n"
+    assert (would.out, leftover.exists()) == ("would remove 1 leftover of crashed processes\n", True)
+    assert graphkit("repair", store).out == "removed 1 leftover of crashed processes\n"
     assert not leftover.exists()
 
 
@@ -146,7 +146,7 @@ def test_many_losses_are_cut_for_people_only(store, saver):
     path.write_bytes(data)
     would = graphkit("repair", store, "--dry-run")
     assert len(would.lines) < 20
-    assert "more places; --json lists them" in would.out
+    assert "more; --json lists all" in would.out
     (thread,) = graphkit("repair", store, "--dry-run", "--json").json["threads"]
     assert len(thread["files"][0]["lost"]) > 10
 
@@ -188,7 +188,7 @@ def test_compact(saver, store):
     saver.close()
     size = saver.size()
     would = graphkit("compact", store, "--dry-run")
-    assert would.out.startswith("would rewrite what can be shortened among ")
+    assert would.out.startswith("would compact ")
     assert saver.size() == size
     freed = graphkit("compact", store, "--json").json["freed"]
     assert 0 < freed == size - saver.size()
@@ -216,10 +216,10 @@ def test_prune_by_age(store):
 
 def test_copy(store):
     would = graphkit("copy", store, "order-17", "new", "--dry-run")
-    assert would.out == "would copy 2 checkpoints of order-17 to new, which is free\n"
+    assert would.out == "would copy 2 checkpoints of order-17 to new\n"
     assert graphkit("copy", store, "order-17", "new").out == "copied 2 checkpoints of order-17 to new\n"
     taken = graphkit("copy", store, "order-17", "new", "--dry-run")
-    assert taken.out.endswith("which is taken, so it would be refused\n")
+    assert taken.out.endswith("to new, which is not empty\n")
     assert graphkit("copy", store, "order-17", "new").code == 16
     rows = graphkit("history", store, "new", "--json").json
     assert rows == graphkit("history", store, "order-17", "--json").json
@@ -237,13 +237,13 @@ def test_delete_asks(store):
 
 def test_nobody_can_be_asked(store):
     done = graphkit("delete", store, "order-17")
-    assert (done.code, "give --yes" in done.err) == (2, True)
+    assert (done.code, "pass --yes" in done.err) == (2, True)
     assert graphkit("delete", store, "order-17", "--yes", "--json").json["deleted"] is True
 
 
 def test_what_is_deleted_is_typed_whole(store):
     done = graphkit("delete", store, "import", "--yes")
-    assert (done.code, "must be typed whole: import-a" in done.err) == (2, True)
+    assert (done.code, "type the whole id of the thread to delete: import-a" in done.err) == (2, True)
     assert len(graphkit("threads", store, "--json").json) == 3
 
 
@@ -266,13 +266,13 @@ def test_a_saver_without_versions_keeps_nothing(monkeypatch):
     saver = MemorySaver()
     saver.put(RunnableConfig("m"), checkpoint(1, "a", "b", {}))
     monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: saver)
-    assert graphkit("release", "memory:", "m").out.endswith("and kept nowhere: this saver has no versions\n")
+    assert graphkit("release", "memory:", "m").out.endswith("without keeping them: this saver has no versions\n")
 
 
 def test_progress_is_shown_at_a_terminal_beside_the_output(store):
     done = graphkit("verify", store, terminal=True)
     assert "verifying" in done.err
-    assert done.out == "3 threads, 5 checkpoints, 1.6 kB: all of it is well\n"
+    assert done.out == "3 threads, 5 checkpoints, 1.6 kB: no problems\n"
     assert graphkit("verify", store, "--json", terminal=True).err == ""
 
 

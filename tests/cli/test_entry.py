@@ -14,7 +14,7 @@ from typer.main import get_command
 from graphkit import START, BaseCheckpointSaver, RunnableConfig, registry
 from graphkit.cli import startup
 from graphkit.cli.app import application
-from graphkit.cli.usage_errors import sentence_of
+from graphkit.cli.usage_errors import describe_usage_error
 from graphkit.errors import MissingDependencyError
 from savers import FileSystemSaver
 from tests.cli.terminal import SHOP, checkpoint, damage, graphkit
@@ -180,7 +180,7 @@ def test_an_input_that_is_no_text(tmp_path, shop):
         capture_output=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (2, b"graphkit: the input is no utf-8 text\n")
+    assert (done.returncode, done.stderr) == (2, b"graphkit: standard input is not utf-8 text\n")
 
 
 @pytest.mark.parametrize("around", [lambda value: [value], lambda value: {"k": value}])
@@ -254,7 +254,7 @@ def test_no_checkpoint_directory(tmp_path, command):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").touch()
     done = graphkit(command, tmp_path / "photos")
-    assert (done.code, "this is no checkpoint directory: it has no graphkit.store" in done.err) == (13, True)
+    assert (done.code, "not a checkpoint directory: it has no graphkit.store" in done.err) == (13, True)
     assert [path.name for path in (tmp_path / "photos").iterdir()] == ["a.jpg"]
 
 
@@ -279,7 +279,7 @@ def test_a_store_of_a_newer_version(store):
     ("typed", "code", "message"),
     [
         ("order-18", 0, ""),
-        ("order-1", 2, "2 threads begin with order-1: order-17, order-18; type more of it"),
+        ("order-1", 2, "2 threads begin with order-1: order-17, order-18; type more characters"),
         ("imp", 0, ""),
         ("imp…", 0, ""),
         ("oder-17", 11, "did you mean order-17"),
@@ -316,9 +316,9 @@ def test_unknown_words_and_missing_ones(store):
         (["zzzzzz"], "there is no command zzzzzz; see `graphkit --help`"),
         (["threads", "runs", "--stats"], "there is no option --stats; did you mean --status?; see `graphkit threads --help`"),
         (["--vers"], "there is no option --vers; did you mean --version?; see `graphkit --help`"),
-        (["threads", "runs", "x"], "unexpected: x; see `graphkit threads --help`"),
+        (["threads", "runs", "x"], "unexpected argument: x; see `graphkit threads --help`"),
         (["threads", "runs", "--all=3"], "the option --all takes no value"),
-        (["threads", "runs", "--limit"], "the option --limit wants a value"),
+        (["threads", "runs", "--limit"], "the option --limit requires a value"),
         (
             ["threads", "runs", "--limit", "0"],
             "the option --limit must be at least 1; see `graphkit threads --help`",
@@ -360,7 +360,7 @@ def test_what_is_typed_wrongly_is_said_in_graphkit_s_words(typed, sentence):
 def test_the_words_of_other_versions_of_the_parser(message, words):
     limit = next(param for param in get_command(application()).commands["threads"].params if param.name == "limit")
     problem = type("BadParameter", (Exception,), {"message": message, "param": limit, "ctx": None})()
-    assert sentence_of(problem) == f"graphkit: the option --limit{words}"
+    assert describe_usage_error(problem) == f"graphkit: the option --limit{words}"
 
 
 def test_debug_shows_where_it_happened(store):

@@ -6,9 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from graphkit import START, BaseCheckpointSaver, Checkpoint, GraphResume, RunnableConfig
-from graphkit.cli.commands.threads import age
 from graphkit.cli.resolve import load_app
-from graphkit.cli.values import UsageError
+from graphkit.cli.values import UsageError, parse_age
 from savers import FileSystemSaver
 from tests.cli.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago
 
@@ -70,7 +69,7 @@ def test_threads_are_chosen_and_sorted(store, options, expected):  # H44
 
 
 def test_no_threads_is_said_beside_the_output(store, tmp_path):
-    assert graphkit("threads", store, "--status", "failed").err == "no such threads\n"
+    assert graphkit("threads", store, "--status", "failed").err == "no matching threads\n"
     assert graphkit("threads", store, "--status", "failed", "--json").out == "[]\n"
 
 
@@ -79,7 +78,7 @@ def test_a_terminal_gets_a_page_and_a_pipe_all(tmp_path):
     for number in range(101):
         saver.put(RunnableConfig(f"t{number:03d}"), checkpoint(1, START, "a", {}))
     paged = graphkit("threads", tmp_path / "many", terminal=True)
-    assert (len(paged.lines), paged.err) == (101, "the first 100; --all or --limit shows more\n")
+    assert (len(paged.lines), paged.err) == (101, "only the first 100 threads; --all or --limit shows more\n")
     assert len(graphkit("threads", tmp_path / "many", "--all", terminal=True).lines) == 102
     assert len(graphkit("threads", tmp_path / "many").lines) == 102
     by_age = graphkit("threads", tmp_path / "many", "--sort", "age", terminal=True)
@@ -164,7 +163,7 @@ def test_search_in_all_threads(store):
     assert [row["node"] for row in graphkit("search", store, "run_id=run-1", "--thread", "import", "--json").json] == [
         START
     ]
-    assert graphkit("search", store, "user=nobody").err == "nothing has such metadata\n"
+    assert graphkit("search", store, "user=nobody").err == "no checkpoint has this metadata\n"
 
 
 def test_search_reads_no_state(store, monkeypatch):  # P58
@@ -187,17 +186,17 @@ def test_stats_of_a_store(store):  # P60, P90, G38
     done = graphkit("stats", store)
     assert done.out == (
         "threads                  3\n"
-        'of these                 {"running": 1, "interrupted": 1, "finished": 1}\n'
-        "wait for a human         1\n"
+        "by status                1 running, 1 interrupted, 1 finished\n"
+        "waiting for a human      1\n"
         "checkpoints              5\n"
         "size                     1.7 kB\n"
-        "per checkpoint           139 B\n"
+        "size per checkpoint      139 B\n"
         "oldest                   2026-11-20 11:01:00 (59 min ago)\n"
         "newest                   2026-11-20 11:21:00 (39 min ago)\n"
         "checkpoints per hour     15.0\n"
         "median step              2 min 0 s\n"
         "slowest node             pack (2 min 0 s)\n"
-        "went on after a failure  0\n"
+        "resumed after a failure  0\n"
     )
 
 
@@ -323,19 +322,19 @@ def test_a_saver_that_cannot_tell_sizes_tells_the_rest(monkeypatch):
     [("90s", timedelta(seconds=90)), ("1.5h", timedelta(minutes=90)), ("2 d", timedelta(2)), ("1w", timedelta(7))],
 )
 def test_an_age(text, expected):
-    assert age(text) == expected
+    assert parse_age(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "5", "min", "3 fortnights", "1h30"])
 def test_no_age(text):
     with pytest.raises(UsageError, match="such as 30min"):
-        age(text)
+        parse_age(text)
 
 
 @pytest.mark.parametrize("text", ["1e9w", "1e400s", "-1d"])
 def test_ages_that_no_clock_has(text):
-    with pytest.raises(UsageError, match="at most a thousand years and not below zero"):
-        age(text)
+    with pytest.raises(UsageError, match="at least 0 and at most a thousand years"):
+        parse_age(text)
 
 
 @pytest.mark.parametrize("wrong", [("--newer", "5"), ("--older", "-1d"), ("--meta", "user")])

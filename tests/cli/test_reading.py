@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from graphkit import END, START, RunnableConfig
-from graphkit.cli.placeholder_types import looks_without_types
+from graphkit.cli.placeholder_types import with_placeholder_types
 from graphkit.errors import CheckpointSerializationError
 from savers import FileSystemSaver
 from tests.cli.terminal import NOW, STOP, checkpoint, graphkit
@@ -84,7 +84,7 @@ def test_one_key(deep, key, expected):  # H44: one memory key
         ("x", "there is no x; the state has a, text, none, when, empty"),
         ("a.b[7]", "there is no a.b[7]; a.b has 3 items"),
         ("text.x", "there is no text.x; text"),
-        ("a..b", "cannot read the key"),
+        ("a..b", "cannot parse the key"),
     ],
 )  # fmt: skip
 def test_no_such_key(deep, key, message):
@@ -271,7 +271,7 @@ def test_what_is_recorded_for_the_resume_is_shown(store):
 def test_what_no_class_can_stand_in_for_stays_an_error(raw):
     calls = []
 
-    @looks_without_types
+    @with_placeholder_types
     def command():
         calls.append(1)
         raise CheckpointSerializationError("", "m.X", "unknown", raw)

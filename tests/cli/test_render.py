@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import BaseModel
 
-from graphkit.cli.render import Column, duration, fitted, human_bytes, relative, short_ids, short_names
-from graphkit.cli.values import asking, brief, differences, plain, shown, to_json
+from graphkit.cli.cells import format_age, format_bytes, format_duration, short_ids, short_names
+from graphkit.cli.state_paths import differences
+from graphkit.cli.table_layout import fit_table
+from graphkit.cli.values import abbreviate, describe_payload, escape, to_json, to_plain
+from graphkit.cli.views import Column
 
 
 @pytest.mark.parametrize(
@@ -21,7 +24,7 @@ from graphkit.cli.values import asking, brief, differences, plain, shown, to_jso
     ],
 )  # fmt: skip
 def test_how_long_ago(seconds, expected):
-    assert relative(timedelta(seconds=seconds)) == expected
+    assert format_age(timedelta(seconds=seconds)) == expected
 
 
 @pytest.mark.parametrize(
@@ -29,7 +32,7 @@ def test_how_long_ago(seconds, expected):
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (999_949, "999.9 kB"), (999_950, "1.0 MB"), (2 * 10**9, "2.0 GB")],
 )
 def test_bytes(size, expected):
-    assert human_bytes(size) == expected
+    assert format_bytes(size) == expected
 
 
 @pytest.mark.parametrize(
@@ -37,7 +40,7 @@ def test_bytes(size, expected):
     [(0.0004, "0 ms"), (0.25, "250 ms"), (1.5, "1.50 s"), (75, "1 min 15 s"), (3_700, "1 h 1 min")],
 )
 def test_durations(seconds, expected):
-    assert duration(seconds) == expected
+    assert format_duration(seconds) == expected
 
 
 @given(st.lists(st.text("ab", min_size=1, max_size=30), unique=True))
@@ -59,17 +62,17 @@ COLUMNS = (Column("a", "A"), Column("b", "B", "id"), Column("c", "C", "number"),
 
 
 def test_a_table_that_fits_is_left_alone_but_for_what_is_empty():
-    columns, cells = fitted(COLUMNS, [["text"], ["id"], ["1"], [""]], 80)
+    columns, cells = fit_table(COLUMNS, [["text"], ["id"], ["1"], [""]], 80)
     assert ([column.title for column in columns], cells) == (["A", "B", "C"], [["text"], ["id"], ["1"]])
 
 
 def test_text_is_cut_before_figures_go():
-    columns, cells = fitted(COLUMNS, [["x" * 30], ["i" * 10], ["12345"], ["tag"]], 36)
+    columns, cells = fit_table(COLUMNS, [["x" * 30], ["i" * 10], ["12345"], ["tag"]], 36)
     assert [column.title for column in columns] == ["A", "B", "C", "D"]
     assert cells[0] == ["x" * 11 + "…"]
-    columns, cells = fitted(COLUMNS, [["x" * 30], ["i" * 10], ["12345"], ["tag"]], 23)
+    columns, cells = fit_table(COLUMNS, [["x" * 30], ["i" * 10], ["12345"], ["tag"]], 23)
     assert [column.title for column in columns] == ["A", "B"]
-    columns, cells = fitted(COLUMNS, [["x" * 30], ["i" * 10], ["12345"], ["tag"]], 5)
+    columns, cells = fit_table(COLUMNS, [["x" * 30], ["i" * 10], ["12345"], ["tag"]], 5)
     assert cells == [["i" * 10]]
 
 
@@ -78,8 +81,8 @@ def test_text_is_cut_before_figures_go():
     [("plain ä", "plain ä"), ("", "''"), ("a\nb", r"a\nb"), ("\x1b[0m", r"\x1b[0m"), ("\u202e", r"\u202e")],
 )
 def test_text_that_a_terminal_would_obey(text, expected):
-    assert shown(text) == expected
-    assert brief("x" * 100, 10) == "x" * 9 + "…"
+    assert escape(text) == expected
+    assert abbreviate("x" * 100, 10) == "x" * 9 + "…"
 
 
 class Point(NamedTuple):
@@ -118,7 +121,7 @@ def test_there_is_a_difference_if_and_only_if_two_states_differ(one, two):
         json.dumps(one, sort_keys=True) != json.dumps(two, sort_keys=True)
     )
     assert list(differences(one, one)) == []
-    assert plain(one) == one
+    assert to_plain(one) == one
 
 
 @pytest.mark.parametrize(
@@ -134,4 +137,4 @@ def test_there_is_a_difference_if_and_only_if_two_states_differ(one, two):
     ],
 )
 def test_what_a_human_is_asked(payload, expected):
-    assert asking(payload) == expected
+    assert describe_payload(payload) == expected

@@ -63,14 +63,14 @@ def test_what_an_app_may_be(tmp_path, shop, app):
 @pytest.mark.parametrize(
     ("app", "message"),
     [
-        ("shop", "--app wants module:object"),
-        ("shop:", "--app wants module:object"),
+        ("shop", "--app must be module:object"),
+        ("shop:", "--app must be module:object"),
         ("shopp:app", "there is no module shopp"),
         ("shop:ap", "shop has no ap; did you mean app?"),
         ("shop:numbr", "shop has no numbr; its graphs: app, asynchronous, changed, graph, reviewed\n"),
         ("shop:START_", "shop has no START_; its graphs: "),
         ("os:graph", "os has no graph; it has no graph\n"),
-        ("shop:number", "shop:number is of type int; name a graph, or a function that makes one"),
+        ("shop:number", "shop:number is of type int; name a graph, or a function that returns one"),
     ],
 )
 def test_what_is_no_app(tmp_path, shop, app, message):
@@ -249,7 +249,7 @@ def test_sigterm_stops_at_the_node_boundary(tmp_path):
     with subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, **pipes) as process:
         assert process.stderr.readline() == "waiting\n"
         process.send_signal(signal.SIGTERM)
-        assert process.stderr.readline() == "stopping at the next node; once more to stop at once\n"
+        assert process.stderr.readline() == "stopping after the current node; press Ctrl-C again to stop now\n"
         out, _ = process.communicate("\n")
     assert process.returncode == 0
     assert out.splitlines()[-1] == "t stopped after 1 step and waits before b: pause"

@@ -37,7 +37,7 @@ def test_interrupts(store):
         "thread": "order-17", "ns": "", "checkpoint": "00000000-0000-7000-8000-000000000002", "id": "q-1",
         "node": "approve", "when": "inside", "payload": {"question": "Ship lamp?"}, "since": "2026-11-20T11:02:00+00:00",
     }  # fmt: skip
-    assert graphkit("interrupts", store, "order-18").err == "nothing waits\n"
+    assert graphkit("interrupts", store, "order-18").err == "no pending interrupts\n"
 
 
 def test_interrupts_among_damage(store):
@@ -49,7 +49,7 @@ def test_interrupts_among_damage(store):
 
 def test_an_answer_is_stored_and_a_resume_goes_on_with_it(waiting):
     done = graphkit("answer", waiting, "order-17", "--value", '"yes"')
-    assert done.out == "answered Ship lamp? of order-17 with yes; a resume goes on with it\n"
+    assert done.out == "answered Ship lamp? of order-17 with yes; a resume continues with it\n"
     assert graphkit("interrupts", waiting, "--json").json == []
     assert list(state_of(waiting).state["log"]) == ["reserved lamp"]  # nothing has run
     resumed(waiting)
@@ -66,14 +66,14 @@ def test_an_answer_from_the_input_and_as_json(waiting):
 def test_nothing_is_answered_twice(waiting):
     graphkit("answer", waiting, "order-17", "--value", "1")
     again = graphkit("answer", waiting, "order-17", "--value", "2")
-    assert (again.code, "nothing waits for an answer" in again.err) == (16, True)
+    assert (again.code, "no interrupt is pending" in again.err) == (16, True)
 
 
 def test_bad_json_changes_nothing(waiting):
     done = graphkit("answer", waiting, "order-17", "--value", "yes")
     assert done.code == 2
     assert done.err.startswith("graphkit: --value is not JSON: ")
-    assert "text wants quotes" in done.err
+    assert "text needs quotes" in done.err
     assert len(graphkit("interrupts", waiting, "--json").json) == 1
 
 
@@ -118,7 +118,7 @@ def test_an_update_without_the_graph_is_merged_by_the_next_resume(waiting):
 
 def test_an_update_with_the_graph(waiting):
     done = graphkit("update", waiting, "order-17", "--app", "shop:app", "--set", "city=Bern", "--as-node", "approve")
-    assert done.out == "updated order-17: it goes on with ship\n"
+    assert done.out == "updated order-17: it continues with ship\n"
     resumed(waiting)
     assert list(state_of(waiting).state["log"]) == ["reserved lamp", "shipped to Bern"]
 
@@ -137,8 +137,8 @@ def test_where_a_thread_goes_on(waiting):
     ("options", "code", "message"),
     [
         ([], 2, "nothing to change"),
-        (["--goto", "ship"], 2, "want the graph"),
-        (["--set", "city"], 2, "--set wants key=value"),
+        (["--goto", "ship"], 2, "require the graph"),
+        (["--set", "city"], 2, "--set must be key=value"),
         (["--goto", "nowhere", "--app", "shop:app"], 4, "goto='nowhere' is not a node"),
         (["--goto", "ship", "--as-node", "approve", "--app", "shop:app"], 4, "not both"),
         (["--as-node", "nobody", "--app", "shop:app"], 4, "not a node"),
@@ -156,7 +156,7 @@ def test_a_fork_begins_with_the_path_to_a_checkpoint(waiting):
     before = graphkit("history", waiting, "order-17", "--json").json
     reserved = next(row for row in before if row["node"] == "reserve")
     done = graphkit("fork", waiting, "order-17", "again", "--checkpoint", reserved["id"], "--app", "shop:app")
-    assert done.out == "again begins with 2 checkpoints of order-17 and goes on with approve\n"
+    assert done.out == "again begins with 2 checkpoints of order-17 and continues with approve\n"
     assert graphkit("history", waiting, "order-17", "--json").json == before
     # What waited there waits again, unanswered.
     assert [row["thread"] for row in graphkit("interrupts", waiting, "--json").json] == ["again"]
@@ -184,7 +184,9 @@ def test_a_rollback_removes_nothing(waiting):
     before = graphkit("history", waiting, "order-17", "--json").json
     reserved = next(row for row in before if row["node"] == "reserve")
     done = graphkit("rollback", waiting, "order-17", reserved["id"], "--app", "shop:app")
-    assert done.out == "order-17 is back after reserve and goes on with approve; nothing was removed\n"
+    assert (
+        done.out == "order-17 is back at the checkpoint after reserve and continues with approve; nothing was removed\n"
+    )
     after = graphkit("history", waiting, "order-17", "--json").json
     assert after[1:] == before
     assert (after[0]["parent"], after[0]["source"], after[0]["status"]) == (reserved["id"], "fork", "interrupted")
@@ -259,4 +261,4 @@ def test_a_question_inside_an_embedded_graph(tmp_path, shop):
     assert graphkit("show", store, "t", "--key", "done", "--json").json == "yes"
     assert graphkit("show", store, "t", "--ns", "sub", "--key", "answer", "--json").json == "yes"
     assert len(graphkit("history", store, "t", "--ns", "sub", "--json").json) == 2
-    assert graphkit("history", store, "t", "--ns", "nothing").err == "thread 't' has no such checkpoints\n"
+    assert graphkit("history", store, "t", "--ns", "nothing").err == "thread 't' has no matching checkpoints\n"

@@ -425,18 +425,18 @@ def test_export_and_import(store, tmp_path, saver):
     file = tmp_path / "all.jsonl"
     would = graphkit("export", store, "--output", file, "--dry-run")
     assert would.out == f"would export 3 threads to {file}: import-a, order-17, order-18\n"
-    assert graphkit("export", store, "order-17", "--dry-run").out == "would export 1 thread to the output: order-17\n"
+    assert (
+        graphkit("export", store, "order-17", "--dry-run").out == "would export 1 thread to standard output: order-17\n"
+    )
     assert not file.exists()
     done = graphkit("export", store, "--output", file)
     assert done.out == f"exported 3 threads to {file}\n"
     would = graphkit("import", tmp_path / "b", file, "--dry-run")
     assert would.out == "would import 3 threads: import-a, order-17, order-18\n"
     assert not (tmp_path / "b").exists()
-    assert (
-        graphkit("import", tmp_path / "b", file).out == "imported 5 checkpoints of 3 threads, read back and the same\n"
-    )
+    assert graphkit("import", tmp_path / "b", file).out == "imported 5 checkpoints of 3 threads, verified\n"
     again = graphkit("import", tmp_path / "b", file)
-    assert again.out == "imported 0 checkpoints of 3 threads, read back and the same, 5 were there already\n"
+    assert again.out == "imported 0 checkpoints of 3 threads, verified; skipped 5 that were already there\n"
     for thread in saver.threads():
         assert_same(saver, FileSystemSaver(tmp_path / "b"), thread, thread)
     assert list(tmp_path.glob("*.part")) == []

@@ -18,7 +18,7 @@ from tests.cli.terminal import damage
 PATIENCE = 60.0
 COMMAND = """
 from graphkit.cli import app, main
-app.SUBJECTS = tuple(dict.fromkeys((*app.SUBJECTS, "watch")))
+app.COMMAND_MODULES = tuple(dict.fromkeys((*app.COMMAND_MODULES, "watch")))
 main.main()
 """
 STOP = {"node_id": "ask", "when": "inside", "payload": {"question": "ok?"}, "metadata": {}, "created_at": 1}
@@ -27,7 +27,7 @@ AT = RunnableConfig("order-17")
 
 @pytest.fixture
 def graphkit(monkeypatch):
-    monkeypatch.setattr(app, "SUBJECTS", tuple(dict.fromkeys((*app.SUBJECTS, "watch"))))
+    monkeypatch.setattr(app, "COMMAND_MODULES", tuple(dict.fromkeys((*app.COMMAND_MODULES, "watch"))))
     terminal.the_application.cache_clear()
     yield terminal.graphkit
     terminal.the_application.cache_clear()

@@ -79,7 +79,7 @@ import sys
 import graphkit.worker
 from graphkit.retry import RetryPolicy
 from graphkit.cli import app, main
-app.SUBJECTS = tuple(dict.fromkeys((*app.SUBJECTS, "watch")))
+app.COMMAND_MODULES = tuple(dict.fromkeys((*app.COMMAND_MODULES, "watch")))
 graphkit.worker._BUSY = RetryPolicy(initial_delay=3600, max_delay=3600)  # only events call it back
 main.main()
 """.replace("graphkit.retry", "graphkit")
@@ -328,7 +328,7 @@ def test_sigterm_stops_at_the_node_boundary_with_everything_saved(place, saver, 
     answer(saver, "t", "yes")
     with inside_the_node(place):
         worker.signal(signal.SIGTERM)
-        assert "stopping at the next node" in worker.process.stderr.readline()
+        assert "stopping after the current node" in worker.process.stderr.readline()
     rest, _, code = worker.end()
     assert code == 0
     assert rest[-1] == {"runs": 2}
@@ -359,7 +359,7 @@ def test_people_read_lines(place, saver):
     done = Process(place, *args)
     out, err = done.process.communicate()
     done.killer.cancel()
-    assert (done.process.returncode, err) == (0, "serving; ^C or SIGTERM stops before the next node\n")
+    assert (done.process.returncode, err) == (0, "serving; Ctrl-C or SIGTERM stops before the next node\n")
     said = [line[10:] for line in out.splitlines()[:-1]]
     assert said == [f"{'t':24} draft", f"{'t':24} waits inside review: ok?"]
-    assert out.splitlines()[-1] == "took up 1 run"
+    assert out.splitlines()[-1] == "resumed 1 run"

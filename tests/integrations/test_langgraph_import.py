@@ -290,7 +290,9 @@ def command(*arguments):
     world = CliContext(out=StringIO(), err=StringIO(), input=StringIO())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            app, "SUBJECTS", (*(one for one in app.SUBJECTS if one != "import_langgraph"), "import_langgraph")
+            app,
+            "COMMAND_MODULES",
+            (*(one for one in app.COMMAND_MODULES if one != "import_langgraph"), "import_langgraph"),
         )
         line = app.application()
     try:
@@ -306,7 +308,7 @@ def test_the_commands_tell_what_was_done(database, tmp_path, request):
     place = request.getfixturevalue("server") if kind == "postgres" else tmp_path / "langgraph.db"
     code, text = command(f"import-langgraph-{kind}", place, tmp_path / "runs")
     count = len(list(database.saver.list(None)))
-    assert (code, text) == (0, f"imported {count} checkpoints to {tmp_path}/runs; 6 threads, read back and the same\n")
+    assert (code, text) == (0, f"imported {count} checkpoints to {tmp_path}/runs; 6 threads, verified\n")
     code, text = command("import", f"langgraph-{kind}", place, tmp_path / "runs", "--json")
     assert json.loads(text) == {"threads": 6, "checkpoints": 0, "skipped": count, "problems": []}
     assert "loop" in command("threads", tmp_path / "runs")[1]

@@ -1,4 +1,4 @@
-"""Threads of LangGraph's own savers into a store of graphkit's."""
+"""Imports threads of LangGraph: import-langgraph-sqlite, import-langgraph-postgres."""
 
 from __future__ import annotations
 
@@ -8,59 +8,76 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphkit.cli.context import CliContext
-from graphkit.cli.render import Said
-from graphkit.cli.values import counted, shown
+from graphkit.cli.values import escape, pluralize
+from graphkit.cli.views import Message
 
-_SOME: Final = 5
-"""So many problems are told one by one."""
+_MAX_PROBLEMS: Final = 5
+"""Problems that the message lists; JSON has all of them."""
 
-Target = Annotated[str, typer.Argument(metavar="DIR", help="The checkpoint directory; made if it is missing.")]
+Target = Annotated[str, typer.Argument(metavar="DIR", help="The checkpoint directory, created if it is missing.")]
 
 
 def import_langgraph_sqlite(
     context: CliContext,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The database of a SqliteSaver; it is only read.")],
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="The database of a SqliteSaver; the command only reads it."),
+    ],
     directory: Target,
-) -> Said:
-    """Copy LangGraph's threads from a SQLite file: checkpoints, writes, metadata and ids; read back and compared.
+) -> Message:
+    """Copy LangGraph's threads from a SQLite file, with checkpoints, writes, metadata and ids.
 
-    Cut short, it goes on where it was when it is done again.
+    The command reads everything back and compares it. An interrupted import continues where it
+    stopped when you run it again.
 
     Example: graphkit import langgraph-sqlite checkpoints.sqlite runs
     """
     with context.progress("importing") as progress:
-        return _told(_savers().import_langgraph_sqlite(file, directory, progress=progress), directory)
+        report = _importers().import_langgraph_sqlite(file, directory, progress=progress)
+    return _report_view(report, directory)
 
 
 def import_langgraph_postgres(
     context: CliContext,
-    dsn: Annotated[str, typer.Argument(metavar="DSN", help="The database of a PostgresSaver; it is only read.")],
+    dsn: Annotated[
+        str,
+        typer.Argument(metavar="DSN", help="The database of a PostgresSaver; the command only reads it."),
+    ],
     directory: Target,
-) -> Said:
-    """Copy LangGraph's threads from a PostgreSQL database, as they are at this moment; else as langgraph-sqlite.
+) -> Message:
+    """Copy LangGraph's threads from a PostgreSQL database, as they are at this moment.
+
+    Otherwise the command works like import-langgraph-sqlite.
 
     Example: graphkit import langgraph-postgres postgresql://localhost/agents runs
     """
     with context.progress("importing") as progress:
-        return _told(_savers().import_langgraph_postgres(dsn, directory, progress=progress), directory)
+        report = _importers().import_langgraph_postgres(dsn, directory, progress=progress)
+    return _report_view(report, directory)
 
 
-def _savers() -> Any:
-    # By name, as graphkit finds all savers; and it may not be installed.
+def _importers() -> Any:
+    # By name, since graphkit does not import savers, and the extra may not be installed.
     return importlib.import_module("savers.langgraph")
 
 
-def _told(report: Any, directory: str) -> Said:
-    there = f", {report.skipped} were there already" if report.skipped else ""
-    sentence = f"imported {counted(report.checkpoints, 'checkpoint')} to {shown(directory)}{there}; "
-    sentence += counted(report.threads, "thread")
+def _report_view(report: Any, directory: str) -> Message:
+    sentence = f"imported {pluralize(report.checkpoints, 'checkpoint')} to {escape(directory)}"
+    if report.skipped:
+        sentence += f", skipped {report.skipped} that were already there"
+    sentence += f"; {pluralize(report.threads, 'thread')}"
     if report.ok:
-        sentence += ", read back and the same"
+        sentence += ", verified"
     else:
-        problems = "\n".join(report.problems[:_SOME])
-        sentence += f". {counted(len(report.problems), 'problem')}:\n{problems}"
-    counts = {name: getattr(report, name) for name in ("threads", "checkpoints", "skipped")}
-    return Said(sentence, {**counts, "problems": list(report.problems)}, 0 if report.ok else 1)
+        problems = "\n".join(report.problems[:_MAX_PROBLEMS])
+        sentence += f". {pluralize(len(report.problems), 'problem')}:\n{problems}"
+    data = {
+        "threads": report.threads,
+        "checkpoints": report.checkpoints,
+        "skipped": report.skipped,
+        "problems": list(report.problems),
+    }
+    return Message(sentence, data, 0 if report.ok else 1)
 
 
 COMMANDS: Final = (import_langgraph_sqlite, import_langgraph_postgres)

@@ -1,7 +1,9 @@
-"""Looking after a store: compact, prune, copy, delete, release."""
+"""Maintains a store: compact, prune, copy, delete, release."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 import typer
@@ -10,31 +12,65 @@ from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import SupportsCompact
 from graphkit._saver.retention import Retention
-from graphkit.cli.commands.threads import age
+from graphkit.cli.cells import format_bytes
 from graphkit.cli.commands.verify import has_files, missing_capability
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, DryRun, MaybeThread, Thread
-from graphkit.cli.render import Said, human_bytes
-from graphkit.cli.resolve import open_store, thread_of
-from graphkit.cli.values import UsageError, counted, shown
+from graphkit.cli.resolve import find_thread, open_store
+from graphkit.cli.values import UsageError, escape, parse_age, pluralize
+from graphkit.cli.views import Message
 from graphkit.errors import CheckpointNotFoundError
 
 
-def compact(context: CliContext, directory: Directory, thread: MaybeThread = None, dry_run: DryRun = False) -> Said:
-    """Free the bytes of what nobody can reach any more, because it was replaced.
+def compact(context: CliContext, directory: Directory, thread: MaybeThread = None, dry_run: DryRun = False) -> Message:
+    """Free the bytes of replaced data, which can no longer be reached.
 
     Example: graphkit compact runs
     """
     saver = open_store(directory)
-    only = None if thread is None else thread_of(saver, thread)
+    only = None if thread is None else find_thread(saver, thread)
     if not isinstance(saver, SupportsCompact):
         raise missing_capability(saver, "compact")
     if dry_run:
         size = saver.size(only)
-        return Said(f"would rewrite what can be shortened among {human_bytes(size)}", {"size": size})
+        return Message(f"would compact {format_bytes(size)}", {"size": size})
     with context.progress("compacting") as progress:
         freed = saver.compact(only, progress=progress)
-    return Said(f"freed {human_bytes(freed)}", {"freed": freed})
+    return Message(f"freed {format_bytes(freed)}", {"freed": freed})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PruneOptions:
+    """The checkpoints that `prune` keeps."""
+
+    keep_last: int | None
+    older_than: datetime | None
+    keep_tags: tuple[str, ...]
+    keep_interrupted: bool
+
+    def prune(self, saver: BaseCheckpointSaver, thread_id: str) -> int:
+        """Remove the other checkpoints of a thread; return how many."""
+        return saver.prune(
+            thread_id,
+            keep_last=self.keep_last,
+            older_than=self.older_than,
+            keep_tags=self.keep_tags,
+            keep_interrupted=self.keep_interrupted,
+        )
+
+    def count(self, saver: BaseCheckpointSaver, thread_id: str) -> int:
+        """Return how many checkpoints of a thread `prune` would remove."""
+        retention = Retention(
+            keep_last=self.keep_last,
+            older_than=self.older_than,
+            keep_tags=self.keep_tags,
+            keep_interrupted=self.keep_interrupted,
+        )
+        count = 0
+        for namespace in saver.namespaces(thread_id):
+            history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
+            count += len(retention.select_removable(history))
+        return count
 
 
 def prune(
@@ -42,147 +78,168 @@ def prune(
     directory: Directory,
     thread: MaybeThread = None,
     keep_last: Annotated[
-        int | None, typer.Option("--keep-last", min=1, help="Keep so many of each history.", show_default=False)
+        int | None,
+        typer.Option(
+            "--keep-last",
+            min=1,
+            help="Keep this many checkpoints of each history.",
+            show_default=False,
+        ),
     ] = None,
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", metavar="AGE", help="Remove only what is older: 12h, 30d.", show_default=False),
+        typer.Option(
+            "--older-than",
+            metavar="AGE",
+            help="Remove only checkpoints older than this: 12h, 30d.",
+            show_default=False,
+        ),
     ] = None,
     keep_tag: Annotated[
-        list[str] | None, typer.Option("--keep-tag", help="Keep what has this tag; repeatable.", show_default=False)
+        list[str] | None,
+        typer.Option("--keep-tag", help="Keep checkpoints with this tag; repeatable.", show_default=False),
     ] = None,
-    interrupted: Annotated[bool, typer.Option("--interrupted", help="Remove what waits for a human too.")] = False,
+    interrupted: Annotated[
+        bool, typer.Option("--interrupted", help="Also remove checkpoints with pending interrupts.")
+    ] = False,
     dry_run: DryRun = False,
-) -> Said:
-    """Remove old checkpoints. The latest of a history never goes.
+) -> Message:
+    """Remove old checkpoints.
+
+    The command never removes the latest checkpoint of a history. It requires --keep-last,
+    --older-than or both.
 
     Example: graphkit prune runs --keep-last 10 --older-than 30d --keep-tag golden
     """
     if keep_last is None and older_than is None:
         raise UsageError("say what to prune: --keep-last, --older-than or both")
     saver = open_store(directory)
-    before = None if older_than is None else context.now() - age(older_than)
-    options: dict[str, Any] = {
-        "keep_last": keep_last,
-        "older_than": before,
-        "keep_tags": tuple(keep_tag or ()),
-        "keep_interrupted": not interrupted,
-    }
-    among = saver.threads() if thread is None else [thread_of(saver, thread)]
+    options = _PruneOptions(
+        keep_last=keep_last,
+        older_than=None if older_than is None else context.now() - parse_age(older_than),
+        keep_tags=tuple(keep_tag or ()),
+        keep_interrupted=not interrupted,
+    )
+    threads = saver.threads() if thread is None else [find_thread(saver, thread)]
+    prune_thread = options.count if dry_run else options.prune
     count = 0
     with context.progress("pruning") as progress:
-        for done, thread_id in enumerate(among, 1):
-            count += _going(saver, thread_id, options) if dry_run else saver.prune(thread_id, **options)
-            progress(done, len(among), thread_id)
+        for done, thread_id in enumerate(threads, 1):
+            count += prune_thread(saver, thread_id)
+            progress(done, len(threads), thread_id)
     verb = "would remove" if dry_run else "removed"
-    return Said(
-        f"{verb} {counted(count, 'checkpoint')} of {counted(len(among), 'thread')}",
-        {"removed": count, "threads": len(among), "dry_run": dry_run},
+    return Message(
+        f"{verb} {pluralize(count, 'checkpoint')} of {pluralize(len(threads), 'thread')}",
+        {"removed": count, "threads": len(threads), "dry_run": dry_run},
     )
 
 
-def _going(saver: BaseCheckpointSaver, thread_id: str, options: dict[str, Any]) -> int:
-    retention = Retention(**options)
-    spaces = [RunnableConfig(thread_id, checkpoint_ns=ns) for ns in saver.namespaces(thread_id)]
-    return sum(len(retention.select_removable(saver.history(at))) for at in spaces)
-
-
-def _count(saver: BaseCheckpointSaver, thread_id: str) -> int:
-    found = saver.summary(RunnableConfig(thread_id))
-    return 0 if found is None else found.checkpoints
+def _count_checkpoints(saver: BaseCheckpointSaver, thread_id: str) -> int:
+    summary = saver.summary(RunnableConfig(thread_id))
+    return 0 if summary is None else summary.checkpoints
 
 
 def copy(
-    context: CliContext,  # noqa: ARG001 - as all commands
+    context: CliContext,  # noqa: ARG001 - every command takes it
     directory: Directory,
     thread: Thread,
     target: Annotated[str, typer.Argument(metavar="NEW", help="The id of the copy.")],
     dry_run: DryRun = False,
-) -> Said:
-    """Copy a thread's active history into a new one, ids and all.
+) -> Message:
+    """Copy a thread's active history into a new thread, including its ids.
 
     Example: graphkit copy runs order-17 order-17-backup
     """
     saver = open_store(directory)
-    source = thread_of(saver, thread)
-    count = _count(saver, source)
+    source = find_thread(saver, thread)
+    count = _count_checkpoints(saver, source)
+    what = f"{pluralize(count, 'checkpoint')} of {escape(source)} to {escape(target)}"
     data = {"thread": target, "from": source, "checkpoints": count, "dry_run": dry_run}
     if dry_run:
-        free = "is free" if not saver.namespaces(target) else "is taken, so it would be refused"
-        return Said(
-            f"would copy {counted(count, 'checkpoint')} of {shown(source)} to {shown(target)}, which {free}", data
-        )
+        if saver.namespaces(target):
+            return Message(f"would refuse to copy {what}, which is not empty", data)
+        return Message(f"would copy {what}", data)
     saver.copy(source, target)
-    return Said(f"copied {counted(count, 'checkpoint')} of {shown(source)} to {shown(target)}", data)
+    return Message(f"copied {what}", data)
 
 
 def delete(
     context: CliContext,
     directory: Directory,
     thread: Thread,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     dry_run: DryRun = False,
-) -> Said:
-    """Remove a thread with all its versions. Asks first; where nobody can be asked, --yes says so.
+) -> Message:
+    """Remove a thread with all its versions and the files that repair set aside.
 
-    What repair has set aside goes too. The id must be typed whole.
+    The command asks for confirmation; in a script, pass --yes. Type the whole id. A delete cannot
+    be undone.
 
     Example: graphkit delete runs order-17 --yes
     """
     saver = open_store(directory)
-    thread_id = _whole(saver, thread)
+    thread_id = _require_whole_id(saver, thread)
     size = saver.size(thread_id)
-    data = {"thread": thread_id, "size": size, "dry_run": dry_run}
+    what = f"{escape(thread_id)}, {format_bytes(size)}"
+    data: dict[str, Any] = {"thread": thread_id, "size": size, "dry_run": dry_run}
     if dry_run:
-        return Said(f"would delete {shown(thread_id)}, {human_bytes(size)}", data)
-    if not yes and not _agreed(context, f"delete {shown(thread_id)}, {human_bytes(size)}, for good?"):
-        return Said("nothing was deleted", {**data, "deleted": False}, 1)
+        return Message(f"would delete {what}", data)
+    if not yes and not _confirm(context, f"delete {what}, for good?"):
+        return Message("nothing was deleted", {**data, "deleted": False}, exit_code=1)
     saver.delete(thread_id)
-    return Said(f"deleted {shown(thread_id)}, {human_bytes(size)}", {**data, "deleted": True})
+    return Message(f"deleted {what}", {**data, "deleted": True})
 
 
-def _whole(saver: BaseCheckpointSaver, typed: str) -> str:
+def _require_whole_id(saver: BaseCheckpointSaver, typed: str) -> str:
+    """Return the thread that the user typed.
+
+    Raises:
+        CheckpointNotFoundError: there is no such thread, and no file of it.
+        UsageError: the user typed only a prefix.
+    """
     try:
-        found = thread_of(saver, typed, released=True)
+        found = find_thread(saver, typed, released=True)
     except CheckpointNotFoundError:
-        if has_files(saver, typed):  # no log, but what a repair has set aside
+        if has_files(saver, typed):  # not a log, but files that a repair set aside
             return typed
         raise
-    if typed not in {found, shown(found)}:
-        raise UsageError(f"what is removed must be typed whole: {shown(found)}")
+    if typed not in {found, escape(found)}:
+        raise UsageError(f"type the whole id of the thread to delete: {escape(found)}")
     return found
 
 
-def _agreed(context: CliContext, question: str) -> bool:
+def _confirm(context: CliContext, question: str) -> bool:
     if not context.is_terminal or not context.input.isatty():
-        raise UsageError("nobody can be asked here: give --yes")
+        raise UsageError("cannot ask for confirmation without a terminal: pass --yes")
     context.err.write(f"{question} [y/N] ")
     context.err.flush()
     return context.input.readline().strip().lower() in {"y", "yes"}
 
 
 def release(
-    context: CliContext,  # noqa: ARG001 - as all commands
+    context: CliContext,  # noqa: ARG001 - every command takes it
     directory: Directory,
     thread: Thread,
     dry_run: DryRun = False,
-) -> Said:
-    """End the active history of a thread. A directory keeps it as a version; the thread begins anew.
+) -> Message:
+    """End the active history of a thread.
+
+    A checkpoint directory keeps it as a version. The thread is then empty.
 
     Example: graphkit release runs order-17
     """
     saver = open_store(directory)
-    thread_id = thread_of(saver, thread)
-    count = _count(saver, thread_id)
+    thread_id = find_thread(saver, thread)
+    count = _count_checkpoints(saver, thread_id)
     data = {"thread": thread_id, "checkpoints": count, "dry_run": dry_run}
     if dry_run:
-        return Said(f"would release {counted(count, 'checkpoint')} of {shown(thread_id)}", data)
+        return Message(f"would release {pluralize(count, 'checkpoint')} of {escape(thread_id)}", data)
     tag = saver.release(RunnableConfig(thread_id))
-    kept = f"as version {tag.version}" if tag.version is not None else "and kept nowhere: this saver has no versions"
-    return Said(
-        f"released {counted(len(tag.checkpoints), 'checkpoint')} of {shown(thread_id)} {kept}",
-        {**data, "version": tag.version},
-    )
+    released = f"{pluralize(len(tag.checkpoints), 'checkpoint')} of {escape(thread_id)}"
+    data["version"] = tag.version
+    if tag.version is None:
+        return Message(f"released {released} without keeping them: this saver has no versions", data)
+    return Message(f"released {released} as version {tag.version}", data)
 
 
 COMMANDS: Final = (compact, prune, copy, delete, release)

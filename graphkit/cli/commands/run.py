@@ -1,4 +1,4 @@
-"""Running a graph from the command line: run, resume."""
+"""Runs a graph: run, resume."""
 
 from __future__ import annotations
 
@@ -10,18 +10,34 @@ import typer
 
 from graphkit._compiled import CompiledGraph, Input
 from graphkit._records.config import RunnableConfig, StreamMode
-from graphkit._records.output import ABSENT, GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
+from graphkit._records.output import (
+    ABSENT,
+    GraphResume,
+    InterruptionMetadata,
+    NodeOutput,
+    StreamingOutput,
+)
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import App, Assign, CheckpointId, Directory, Thread
-from graphkit.cli.render import Said, Text, View
-from graphkit.cli.resolve import checkpoint_of, load_app, saver_of, thread_of
-from graphkit.cli.values import UsageError, asking, assignments, brief, counted, from_json, object_from_json, shown
+from graphkit.cli.resolve import find_checkpoint, find_thread, load_app, require_saver
+from graphkit.cli.values import (
+    UsageError,
+    abbreviate,
+    describe_payload,
+    escape,
+    parse_assignments,
+    parse_json,
+    parse_json_object,
+    pluralize,
+)
+from graphkit.cli.views import Message, Text, View
 
-_NAME: Final = 24
-"""Characters of a node's name in the live output."""
+_NODE_WIDTH: Final = 24
+"""Columns for a node's name in the live output."""
 
 MaxIterations = Annotated[
-    int | None, typer.Option("--max-iterations", min=1, help="How many nodes may run.", show_default=False)
+    int | None,
+    typer.Option("--max-iterations", min=1, help="The maximum number of nodes to run.", show_default=False),
 ]
 
 
@@ -32,20 +48,27 @@ def run(
         str,
         typer.Argument(
             metavar="DIR",
-            help="The checkpoint directory, made if it is missing; the saver of the graph otherwise.",
+            help="The checkpoint directory, created if it is missing. Default: the graph's own saver.",
             show_default=False,
         ),
     ] = "",
     thread: Annotated[
         str | None,
         typer.Option(
-            "--thread", "-t", metavar="THREAD", help="The thread; the default thread otherwise.", show_default=False
+            "--thread",
+            "-t",
+            metavar="THREAD",
+            help="The thread. Default: the default thread.",
+            show_default=False,
         ),
     ] = None,
     given: Annotated[
         str,
         typer.Option(
-            "--input", "-i", metavar="JSON", help="What to start with: a JSON object; - reads it from the input."
+            "--input",
+            "-i",
+            metavar="JSON",
+            help="The input of the run: a JSON object; - reads it from standard input.",
         ),
     ] = "{}",
     meta: Annotated[
@@ -60,17 +83,18 @@ def run(
     ] = None,
     max_iterations: MaxIterations = None,
 ) -> Iterator[View]:
-    """Start a run, and show each step as it is done.
+    """Start a run, and print each step as it finishes.
 
-    SIGTERM and ^C stop it before the next node, with everything stored; `graphkit resume` goes on.
+    SIGTERM and Ctrl-C stop the run before the next node, with everything stored. `graphkit resume`
+    continues it.
 
     Example: graphkit run runs --app shop:app --thread order-17 --input '{"item": "lamp"}'
     """
     graph = load_app(app, directory, create=True)
-    values = object_from_json(context.given(given), "--input")
-    metadata = assignments(meta or (), "--meta")
+    values = parse_json_object(context.read_value(given), "--input")
+    metadata = parse_assignments(meta or (), "--meta")
     config = RunnableConfig(thread, metadata=metadata, max_iterations=max_iterations)
-    return _followed(context, graph, values, config)
+    return _follow(context, graph, values, config)
 
 
 def resume(
@@ -85,86 +109,99 @@ def resume(
             "--value",
             "-v",
             metavar="JSON",
-            help="The answer to what waits; - reads it from the input.",
+            help="The answer to the pending interrupt; - reads it from standard input.",
             show_default=False,
         ),
     ] = None,
     assign: Assign = None,
     recover: Annotated[
-        bool, typer.Option("--recover", help="If the latest checkpoint is damaged, go on from the newest that reads.")
+        bool,
+        typer.Option(
+            "--recover",
+            help="If the latest checkpoint is damaged, continue from the newest readable one.",
+        ),
     ] = False,
     max_iterations: MaxIterations = None,
 ) -> Iterator[View]:
-    """Go on with a thread where it stands, or from an older checkpoint; show each step as it is done.
+    """Resume a thread, and print each step as it finishes.
 
-    Goes on after a crash, a failure, and with an answer that `graphkit answer` has stored. The checkpoints there
-    are stay as they are.
+    The thread continues from its latest checkpoint or an older one.
+
+    Use it after a crash, after a failure, and after `graphkit answer` stored an answer. Stored
+    checkpoints stay unchanged.
 
     Example: graphkit resume runs order-17 --app shop:app --set 'city="Bern"'
     """
     graph = load_app(app, directory)
-    saver = saver_of(graph)
-    at = RunnableConfig(thread_of(saver, thread), max_iterations=max_iterations)
-    update = assignments(assign or ()) or None
+    saver = require_saver(graph)
+    at = RunnableConfig(find_thread(saver, thread), max_iterations=max_iterations)
+    update = parse_assignments(assign or ()) or None
     if recover:
-        return iter([_recovered(graph, at, (checkpoint, value), update)])
+        if checkpoint is not None or value is not None:
+            raise UsageError("--recover chooses the checkpoint and answers nothing: omit --checkpoint and --value")
+        return iter([_recover(graph, at, update)])
     if checkpoint is not None:
-        at = at.with_check_point_id(checkpoint_of(saver, at, checkpoint).id)
-    answer = ABSENT if value is None else from_json(context.given(value), "--value")
-    return _followed(context, graph, GraphResume(answer, update=update), at)
+        at = at.with_check_point_id(find_checkpoint(saver, at, checkpoint).id)
+    answer = ABSENT if value is None else parse_json(context.read_value(value), "--value")
+    return _follow(context, graph, GraphResume(answer, update=update), at)
 
 
-def _recovered(
-    graph: CompiledGraph, at: RunnableConfig, others: tuple[str | None, str | None], update: Mapping[str, Any] | None
-) -> View:
+def _recover(graph: CompiledGraph, config: RunnableConfig, update: Mapping[str, Any] | None) -> View:
     from graphkit.recovery import recover
 
-    if others != (None, None):
-        raise UsageError("--recover chooses the checkpoint itself, and answers nothing")
-    state = recover(graph, at, modifications=update)
-    latest = saver_of(graph).recent(at, limit=1)
+    state = recover(graph, config, modifications=update)
+    latest = require_saver(graph).recent(config, limit=1)
     status = latest[0].status if latest else "finished"
-    data = {"thread": at.thread, "status": status, "state": None if state is None else dict(state)}
-    return Said(f"{shown(at.thread)} went on and is {status}", data)
+    data = {
+        "thread": config.thread,
+        "status": status,
+        "state": None if state is None else dict(state),
+    }
+    return Message(f"{escape(config.thread)} was resumed and is {status}", data)
 
 
-def _followed(context: CliContext, graph: CompiledGraph, given: Input, config: RunnableConfig) -> Iterator[View]:
-    """The views of a run: one per output, and how it ended."""
+def _follow(context: CliContext, graph: CompiledGraph, given: Input, config: RunnableConfig) -> Iterator[View]:
+    """Run a graph; yield a view for each output, and one for how the run ended."""
     last: NodeOutput | None = None
-    steps, began = 0, monotonic()
-    with context.stopping(lambda: graph.pause(config.thread)):
+    steps = 0
+    start = monotonic()
+    with context.stop_on_signal(lambda: graph.pause(config.thread)):
         for last in outputs(graph, given, config.with_stream_mode(StreamMode.UPDATES)):
             if isinstance(last, InterruptionMetadata):
                 break
-            steps += not (last.is_start or last.is_end or isinstance(last, StreamingOutput))
+            is_step = not (last.is_start or last.is_end or isinstance(last, StreamingOutput))
+            if is_step:
+                steps += 1
             if not last.is_end:
-                yield _step(last, steps, monotonic() - began)
-    yield _end(config.thread, last, steps)
+                yield _step_view(last, steps, monotonic() - start)
+    yield _end_view(config.thread, last, steps)
 
 
 def outputs(graph: CompiledGraph, given: Input, config: RunnableConfig) -> Iterator[NodeOutput]:
-    """What a run hands out, whether its nodes are asynchronous or not."""
+    """Run a graph and yield its outputs, whether its nodes are asynchronous or not."""
     if not graph.topology.asynchronous:
         yield from graph.stream(given, config)
         return
     import asyncio
 
-    async def following(stream: Any) -> NodeOutput | None:
+    async def read_next(stream: Any) -> NodeOutput | None:
         return await anext(stream, None)
 
     with asyncio.Runner() as runner:
         stream = graph.astream(given, config)
-        while (output := runner.run(following(stream))) is not None:
+        while (output := runner.run(read_next(stream))) is not None:
             yield output
 
 
-def _step(output: NodeOutput, number: int, seconds: float) -> Text:
-    node = shown(output.node)
+def _step_view(output: NodeOutput, number: int, seconds: float) -> Text:
+    node = f"{escape(output.node):{_NODE_WIDTH}}"
     if isinstance(output, StreamingOutput):
-        return Text(f"     {node:{_NAME}} | {brief(output.chunk, 100)}", {"node": output.node, "chunk": output.chunk})
-    updates = output.update or {}
-    changed = {key: value for update in updates.values() for key, value in (update or {}).items()}
-    told = "  ".join(f"{shown(key)}={brief(value, 40)}" for key, value in changed.items())
+        chunk = abbreviate(output.chunk, 100)
+        return Text(f"     {node} | {chunk}", {"node": output.node, "chunk": output.chunk})
+    changed: dict[str, Any] = {}
+    for update in (output.update or {}).values():
+        changed.update(update or {})
+    values = "  ".join(f"{escape(key)}={abbreviate(value, 40)}" for key, value in changed.items())
     data = {
         "step": number,
         "node": output.node,
@@ -172,23 +209,40 @@ def _step(output: NodeOutput, number: int, seconds: float) -> Text:
         "seconds": round(seconds, 3),
         "subgraph": output.is_subgraph,
     }
-    return Text(f"{number:4} {node:{_NAME}} {told}".rstrip(), data)
+    return Text(f"{number:4} {node} {values}".rstrip(), data)
 
 
-def _end(thread_id: str, last: NodeOutput | None, steps: int) -> Said:
-    count = counted(steps, "step")
+def _end_view(thread_id: str, last: NodeOutput | None, steps: int) -> Message:
+    name = escape(thread_id)
+    count = pluralize(steps, "step")
     if isinstance(last, InterruptionMetadata):
-        data = {"thread": thread_id, "status": "interrupted", "interrupts": [_asks(one) for one in last.interrupts]}
-        asks = "; ".join(f"{one.when} {shown(one.node_id)}: {asking(one.reason())}" for one in last.interrupts)
-        return Said(f"{shown(thread_id)} stopped after {count} and waits {asks}", data)
+        rows = [_interrupt_row(interrupt) for interrupt in last.interrupts]
+        data = {"thread": thread_id, "status": "interrupted", "interrupts": rows}
+        return Message(f"{name} stopped after {count} and waits {describe_stops(last)}", data)
     state = None if last is None else dict(last.state)
-    return Said(
-        f"{shown(thread_id)} finished after {count}", {"thread": thread_id, "status": "finished", "state": state}
+    return Message(
+        f"{name} finished after {count}",
+        {"thread": thread_id, "status": "finished", "state": state},
     )
 
 
-def _asks(one: InterruptionMetadata) -> dict[str, Any]:
-    return {"id": one.id, "node": one.node_id, "when": one.when, "payload": one.payload, "metadata": one.metadata}
+def describe_stops(output: InterruptionMetadata) -> str:
+    """Return where a run waits, and what it asks there."""
+    parts = []
+    for interrupt in output.interrupts:
+        reason = describe_payload(interrupt.reason())
+        parts.append(f"{interrupt.when} {escape(interrupt.node_id)}: {reason}")
+    return "; ".join(parts)
+
+
+def _interrupt_row(interrupt: InterruptionMetadata) -> dict[str, Any]:
+    return {
+        "id": interrupt.id,
+        "node": interrupt.node_id,
+        "when": interrupt.when,
+        "payload": interrupt.payload,
+        "metadata": interrupt.metadata,
+    }
 
 
 COMMANDS: Final = (run, resume)

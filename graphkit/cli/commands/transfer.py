@@ -1,4 +1,4 @@
-"""Threads out of a store and into another: export, import."""
+"""Moves threads between stores: export, import."""
 
 from __future__ import annotations
 
@@ -8,47 +8,62 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Final, TextIO
+from typing import Annotated, Any, Final, TextIO
 
 import typer
 
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit.cli.context import CliContext
+from graphkit.cli.context import CliContext, Progress
 from graphkit.cli.options import Directory, DryRun, MaybeApp
-from graphkit.cli.render import Said
-from graphkit.cli.resolve import load_app, open_store, some, thread_of
-from graphkit.cli.values import UsageError, counted, shown
+from graphkit.cli.resolve import find_thread, join_some, load_app, open_store
+from graphkit.cli.values import UsageError, escape, pluralize
+from graphkit.cli.views import Message
 from graphkit.errors import CheckpointFormatError, CheckpointStorageError
 
-OutputFile = Annotated[
-    str, typer.Option("--output", "-o", metavar="FILE", help="Where to; - is the output.", show_default=False)
-]
+_STANDARD_STREAM: Final = "-"
+_THREAD_LINE: Final = '{"thread": '
+"""The beginning of the line that starts a thread in a readable file."""
+_END_KEY: Final = '"end":'
+"""Near the beginning of the line that ends a thread, in both forms."""
 
 
 def export(
     context: CliContext,
     directory: Directory,
     threads: Annotated[
-        list[str] | None, typer.Argument(metavar="THREAD", help="Only these threads.", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="THREAD", help="Only these threads.", show_default=False),
     ] = None,
-    output: OutputFile = "-",
-    raw: Annotated[bool, typer.Option("--raw", help="The log files as they are, instead of readable lines.")] = False,
-    versions: Annotated[bool, typer.Option(help="Whether to take released histories too.")] = True,
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="The file to write; - is standard output.",
+            show_default=False,
+        ),
+    ] = _STANDARD_STREAM,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Write the log files unchanged instead of readable lines.")
+    ] = False,
+    versions: Annotated[bool, typer.Option(help="Whether to include released histories.")] = True,
     dry_run: DryRun = False,
     app: MaybeApp = None,
-) -> Said | None:
+) -> Message | None:
     """Write threads to a single file: readable JSON lines that keep every type, or the raw logs.
 
-    States that hold types of your own need --app, or --raw.
+    States that contain types of your own require --app or --raw.
 
     Example: graphkit export runs order-17 --output order-17.jsonl
     """
-    saver, types = open_store(directory), _types(app)
+    saver = open_store(directory)
+    types = _types_of(app)
     saver.register_types(*types)
-    chosen = [thread_of(saver, one, released=versions) for one in threads] if threads else None
+    chosen = [find_thread(saver, thread, released=versions) for thread in threads or ()] or None
     if dry_run:
-        return _would_export(chosen or saver.threads(released=versions), output)
-    with context.progress("exporting", is_wanted=output != "-") as progress:
+        return _dry_export(chosen or saver.threads(released=versions), output)
+    with context.progress("exporting", is_wanted=output != _STANDARD_STREAM) as progress:
         if raw:
             from graphkit.rawlogs import export_logs
 
@@ -57,97 +72,145 @@ def export(
             from graphkit.transfer import export_threads
 
             lines = export_threads(saver, chosen, types=types, versions=versions, progress=progress)
-        return _write(context, lines, output)
+        if output == _STANDARD_STREAM:
+            _write_to_stream(context, lines)
+            return None
+        count = _write_to_file(Path(output), lines)
+    return Message(
+        f"exported {pluralize(count, 'thread')} to {escape(output)}",
+        {"threads": count, "file": output},
+    )
 
 
-def _would_export(threads: Sequence[str], output: str) -> Said:
-    place = "the output" if output == "-" else shown(output)
-    data = {"threads": list(threads), "file": output, "dry_run": True}
-    return Said(f"would export {counted(len(threads), 'thread')} to {place}: {some(threads)}", data)
+def _dry_export(threads: Sequence[str], output: str) -> Message:
+    target = "standard output" if output == _STANDARD_STREAM else escape(output)
+    return Message(
+        f"would export {pluralize(len(threads), 'thread')} to {target}: {join_some(threads)}",
+        {"threads": list(threads), "file": output, "dry_run": True},
+    )
 
 
-def _types(app: str | None) -> tuple[type, ...]:
+def _types_of(app: str | None) -> tuple[type, ...]:
+    """Return the application types of the graph of --app."""
     return () if app is None else tuple(load_app(app).topology.schema.types)
 
 
-def _write(context: CliContext, lines: Iterable[str], output: str) -> Said | None:
-    """Write the lines; a file appears when all of it is there."""
-    if output == "-":
-        context.pass_files()
-        for line in lines:
-            context.out.write(line)
-        return None
-    path = Path(output)
-    beside = path.with_name(f"{path.name}.part")
-    count = size = 0
+def _write_to_stream(context: CliContext, lines: Iterable[str]) -> None:
+    context.use_utf8()
+    for line in lines:
+        context.out.write(line)
+
+
+def _write_to_file(path: Path, lines: Iterable[str]) -> int:
+    """Write lines to a file; return the number of threads.
+
+    The file gets its name only when it is complete.
+
+    Raises:
+        CheckpointStorageError: the file cannot be written. No file is left behind.
+    """
+    partial = path.with_name(f"{path.name}.part")
+    count = 0
     try:
-        with beside.open("w", encoding="utf-8") as file:
+        with partial.open("w", encoding="utf-8") as file:
             for line in lines:
-                size += file.write(line)
-                count += '"end":' in line[:16]
+                file.write(line)
+                if _END_KEY in line[:16]:
+                    count += 1
             file.flush()
-            os.fsync(file.fileno())  # what was exported may be deleted next
-        beside.replace(path)
+            os.fsync(file.fileno())  # the user may delete the threads next
+        partial.replace(path)
     except OSError as error:
-        raise CheckpointStorageError(output, "write", error) from error
+        raise CheckpointStorageError(str(path), "write", error) from error
     finally:
-        beside.unlink(missing_ok=True)
-    return Said(f"exported {counted(count, 'thread')} to {shown(output)}", {"threads": count, "file": output})
+        partial.unlink(missing_ok=True)
+    return count
 
 
 def import_(
     context: CliContext,
     directory: Directory,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="What `export` wrote, of either form; - is the input.")],
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="A file that `export` wrote, in either form; - is standard input."),
+    ],
     rename: Annotated[
         str | None,
-        typer.Option("--as", metavar="NEW", help="The id of the thread here; for a file of one.", show_default=False),
+        typer.Option(
+            "--as",
+            metavar="NEW",
+            help="The id of the imported thread; only for a file with one thread.",
+            show_default=False,
+        ),
     ] = None,
     dry_run: DryRun = False,
     app: MaybeApp = None,
-) -> Said:
-    """Read threads from a file into a store, which is made if it is missing; each is read back and compared.
+) -> Message:
+    """Read threads from a file into a store.
 
-    Cut short, it goes on where it was when it is done again.
+    The command creates the store if it is missing, reads each thread back and compares it. An
+    interrupted import continues where it stopped when you run it again.
 
     Example: graphkit import elsewhere order-17.jsonl --as order-18
     """
-    with _opened(context, file) as found, context.progress("importing") as progress:
-        head = next(found, "")
-        is_raw = _form(head) == "logs"
+    with _open_input(context, file) as file_lines, context.progress("importing") as progress:
+        header = next(file_lines, "")
+        is_raw = _read_form(header) == "logs"
         if rename is not None and is_raw:
-            raise UsageError("--as wants a file of readable lines: a log knows whose it is")
-        lines = chain((head,), found)
+            raise UsageError("--as requires a file of readable lines: a raw log contains the id of its thread")
+        lines: Iterator[str] = chain((header,), file_lines)
         if dry_run:
-            return _would(lines)
+            return _dry_import(lines)
         saver = open_store(directory, create=True)
-        if not is_raw:
-            return _imported(saver, _single(lines) if rename is not None else lines, rename, app, progress)
-        from graphkit.rawlogs import import_logs
+        if is_raw:
+            return _import_logs(saver, lines, progress)
+        if rename is not None:
+            lines = _check_single(lines)
+        return _import_threads(saver, lines, rename, _types_of(app), progress)
 
-        done = import_logs(saver, lines, progress=progress)
-    return Said(f"imported the logs of {counted(len(done), 'thread')}, verified", {"threads": list(done)})
+
+def _import_logs(saver: BaseCheckpointSaver, lines: Iterable[str], progress: Progress) -> Message:
+    from graphkit.rawlogs import import_logs
+
+    threads = import_logs(saver, lines, progress=progress)
+    return Message(
+        f"imported the logs of {pluralize(len(threads), 'thread')}, verified",
+        {"threads": list(threads)},
+    )
 
 
-def _imported(
-    saver: BaseCheckpointSaver, lines: Iterable[str], rename: str | None, app: str | None, progress: object
-) -> Said:
+def _import_threads(
+    saver: BaseCheckpointSaver,
+    lines: Iterable[str],
+    rename: str | None,
+    types: tuple[type, ...],
+    progress: Progress,
+) -> Message:
     from graphkit.transfer import import_threads
 
-    done = import_threads(
-        saver, lines, types=_types(app), rename=lambda one: rename or one, progress=progress  # type: ignore[arg-type]
-    )  # fmt: skip
-    there = f", {done.skipped} were there already" if done.skipped else ""
-    amount = f"{counted(done.checkpoints, 'checkpoint')} of {counted(len(done.threads), 'thread')}"
-    sentence = f"imported {amount}, read back and the same{there}"
-    return Said(sentence, {"threads": list(done.threads), "checkpoints": done.checkpoints, "skipped": done.skipped})
+    def new_name(thread_id: str) -> str:
+        return rename or thread_id
+
+    done = import_threads(saver, lines, types=types, rename=new_name, progress=progress)
+    checkpoints = pluralize(done.checkpoints, "checkpoint")
+    sentence = f"imported {checkpoints} of {pluralize(len(done.threads), 'thread')}, verified"
+    if done.skipped:
+        sentence += f"; skipped {done.skipped} that were already there"
+    data = {"threads": list(done.threads), "checkpoints": done.checkpoints, "skipped": done.skipped}
+    return Message(sentence, data)
 
 
 @contextmanager
-def _opened(context: CliContext, file: str) -> Iterator[Iterator[str]]:
+def _open_input(context: CliContext, file: str) -> Iterator[Iterator[str]]:
+    """Open a file, or standard input, and yield its lines.
+
+    Raises:
+        CheckpointStorageError: the file cannot be opened.
+        CheckpointFormatError: it is not UTF-8.
+    """
     try:
-        if file == "-":
-            context.pass_files()
+        if file == _STANDARD_STREAM:
+            context.use_utf8()
             yield iter(context.input)
             return
         try:
@@ -157,40 +220,45 @@ def _opened(context: CliContext, file: str) -> Iterator[Iterator[str]]:
         with opened:
             yield iter(opened)
     except UnicodeDecodeError as error:
-        raise CheckpointFormatError("the file", "this is no export of graphkit's: it is not UTF-8") from error
+        raise CheckpointFormatError("the file", "not an export file of graphkit: it is not UTF-8") from error
 
 
-def _form(head: str) -> str:
+def _read_form(header: str) -> str:
+    """Return the form of a file, `threads` or `logs`, from its first line.
+
+    Raises:
+        CheckpointFormatError: it is another file.
+    """
     try:
-        data = json.loads(head)
+        data: Any = json.loads(header)
     except (ValueError, RecursionError):
         data = None
     form = data.get("graphkit") if isinstance(data, dict) else None
     if form not in {"threads", "logs"}:
-        raise CheckpointFormatError("the file", "this is no export of graphkit's")
+        raise CheckpointFormatError("the file", "not an export file of graphkit")
     return str(form)
 
 
-def _threads_in(lines: Iterable[str]) -> Iterator[str]:
-    for line in lines:
-        if line.startswith('{"thread": '):
-            yield str(json.loads(line)["thread"])
-
-
-def _would(lines: Iterable[str]) -> Said:
-    threads = list(_threads_in(lines))
-    return Said(
-        f"would import {counted(len(threads), 'thread')}: {some(threads)}", {"threads": threads, "dry_run": True}
+def _dry_import(lines: Iterable[str]) -> Message:
+    threads = [str(json.loads(line)["thread"]) for line in lines if line.startswith(_THREAD_LINE)]
+    return Message(
+        f"would import {pluralize(len(threads), 'thread')}: {join_some(threads)}",
+        {"threads": threads, "dry_run": True},
     )
 
 
-def _single(lines: Iterable[str]) -> Iterator[str]:
-    """The lines of a file that may have one thread only."""
+def _check_single(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a file.
+
+    Raises:
+        UsageError: it has more than one thread.
+    """
     count = 0
     for line in lines:
-        count += line.startswith('{"thread": ')
+        if line.startswith(_THREAD_LINE):
+            count += 1
         if count > 1:
-            raise UsageError("--as wants a file of one thread, and this has several")
+            raise UsageError("--as requires a file with one thread; this one has several")
         yield line
 
 

@@ -1,4 +1,4 @@
-"""Following runs and serving them: watch, worker."""
+"""Follows runs live: watch."""
 
 from __future__ import annotations
 
@@ -12,24 +12,33 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphkit._records.config import RunnableConfig
-from graphkit._records.output import InterruptionMetadata, NodeOutput, StreamingOutput
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.watch import Change, Watch
 from graphkit._saver.writes import problem_with_interrupt
 from graphkit._wording import simplify_text
-from graphkit.cli.commands.inspect import progress_told
+from graphkit.cli.commands.inspect import describe_progress
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import App, CheckpointId, Directory, Limit, MaybeThread
-from graphkit.cli.render import Column, Said, Table, Text, View, show
-from graphkit.cli.resolve import checkpoint_of, load_app, open_store, thread_of
-from graphkit.cli.values import UsageError, asking, brief, counted, shown
+from graphkit.cli.options import Directory, Interval, MaybeThread
+from graphkit.cli.render import show
+from graphkit.cli.resolve import find_checkpoint, find_thread, open_store
+from graphkit.cli.values import UsageError, abbreviate, describe_payload, escape
+from graphkit.cli.views import Column, Table, Text, View
 from graphkit.errors import CheckpointerError
 
-_SHOWN: Final = 20
+Row = dict[str, Any]
+"""A change as plain data."""
+
+_MAX_ROWS: Final = 20
 """Threads in the table that a terminal shows."""
-_FRESH: Final = 1.0
-"""Seconds between two looks at the clock, for the ages in that table."""
-_WIDTH: Final = 60
+_REFRESH_SECONDS: Final = 1.0
+"""The time between two refreshes of the ages in that table."""
+_TEXT_LIMIT: Final = 60
+_DESCRIPTIONS: Final = {
+    "checkpoint": "",  # the nodes say enough
+    "release": "released",
+    "delete": "deleted",
+    "idle": "its process has died",
+}
 _COLUMNS: Final = (
     Column("thread", "THREAD", "name"),
     Column("status", "STATUS", "status"),
@@ -40,244 +49,240 @@ _COLUMNS: Final = (
     Column("time", "UPDATED", "age"),
 )
 
-Interval = Annotated[
-    float,
-    typer.Option("--interval", min=0.01, metavar="SECONDS", help="How often to look where there are no file events."),
-]
-
 
 def watch(
     context: CliContext,
     directory: Directory,
     thread: MaybeThread = None,
-    checkpoint: CheckpointId = None,
-    limit: Limit = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint",
+            "-c",
+            metavar="ID",
+            help="The checkpoint after which to start, shortened to a unique beginning or end.",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "-n", min=1, metavar="N", help="Stop after N changes.", show_default=False),
+    ] = None,
     interval: Interval = 1.0,
 ) -> Iterator[View]:
-    """Follow runs live, whatever processes they are in: a line per step; at a terminal, a table that keeps up.
+    """Follow runs live, whichever processes execute them.
 
-    Steps, questions to people, answers, failures, releases, deletions, and processes that died. ^C ends it. With
-    --checkpoint it begins after that one; with a thread, at its latest; otherwise with what happens from now on.
+    The command reports steps, interrupts, answers, failures, releases, deletions, and processes
+    that died: one line per change, or at a terminal a table that updates itself. Ctrl-C ends it.
+    With --checkpoint it starts after that checkpoint, with a thread at the thread's latest
+    checkpoint, otherwise with the changes from now on.
 
     Example: graphkit watch runs order-17
     """
     saver = open_store(directory)
     latest = context.is_pretty or thread is not None
-    with _watch(saver, thread, checkpoint, latest=latest, interval=interval) as changes:
+    with _open_watch(saver, thread, checkpoint, latest=latest, interval=interval) as changes:
         if context.is_pretty:
             _Screen(context, saver).follow(changes, limit)
         else:
-            yield from _lines(context, saver, changes, limit)
+            yield from _change_views(context, saver, changes, limit)
 
 
-def _watch(
-    saver: BaseCheckpointSaver, thread: str | None, checkpoint: str | None, *, latest: bool, interval: float
+def _open_watch(
+    saver: BaseCheckpointSaver,
+    thread: str | None,
+    checkpoint: str | None,
+    *,
+    latest: bool,
+    interval: float,
 ) -> Watch:
     if thread is None:
         if checkpoint is not None:
-            raise UsageError("--checkpoint is one of a thread's: name the thread too")
+            raise UsageError("--checkpoint requires a thread: name the thread too")
         return saver.watch(latest=latest, interval=interval)
-    at = RunnableConfig(thread_of(saver, thread, released=True))
+    at = RunnableConfig(find_thread(saver, thread, released=True))
     if checkpoint is not None:
-        at = at.with_check_point_id(checkpoint_of(saver, at, checkpoint).id)
+        at = at.with_check_point_id(find_checkpoint(saver, at, checkpoint).id)
     return saver.watch(at, latest=latest, interval=interval)
 
 
-def _lines(context: CliContext, saver: BaseCheckpointSaver, changes: Watch, limit: int | None) -> Iterator[View]:
-    statuses: dict[str, str] = {}
-    told = 0
+def _change_views(context: CliContext, saver: BaseCheckpointSaver, changes: Watch, limit: int | None) -> Iterator[View]:
+    """Yield a view for each change, up to the limit.
+
+    JSON also has the changes that mean nothing to people.
+    """
+    rows = _ChangeRows(context, saver)
+    count = 0
     for change in changes:
-        row = _row(context, saver, change, statuses)
-        if row is not None or context.as_json:
-            yield Text("" if row is None else _line(context, row), row or _data(context, change, ""))
-            told += 1
-        if told == limit:
+        row = rows.make(change)
+        if row is not None:
+            yield Text(_format_line(context, row), row)
+        elif context.as_json:
+            yield Text("", rows.make_plain(change, ""))
+        else:
+            continue
+        count += 1
+        if count == limit:
             return
 
 
-def _row(
-    context: CliContext, saver: BaseCheckpointSaver, change: Change, statuses: dict[str, str]
-) -> dict[str, Any] | None:
-    """What is told of a change; None if it says nothing to people: a run that ended well is idle, too."""
-    if change.kind == "idle" and statuses.get(change.thread_id) != "running":
-        return None
-    if change.kind in {"release", "delete"}:
-        statuses.pop(change.thread_id, None)
-    elif change.checkpoint is not None and not change.checkpoint_ns:
-        statuses[change.thread_id] = change.checkpoint.status
-    told = _progress(saver, change) if change.kind == "progress" else _told(change)
-    return _data(context, change, told)
+class _ChangeRows:
+    """Converts changes to plain data; remembers the status of each thread."""
 
+    def __init__(self, context: CliContext, saver: BaseCheckpointSaver) -> None:
+        self._context = context
+        self._saver = saver
+        self._statuses: dict[str, str] = {}
 
-def _data(context: CliContext, change: Change, told: str) -> dict[str, Any]:
-    info = change.checkpoint
-    return {
-        "kind": change.kind,
-        "thread": change.thread_id,
-        "ns": change.checkpoint_ns,
-        "checkpoint": None if info is None else info.id,
-        "node": None if info is None else info.node_id,
-        "next": None if info is None else info.next_node_id,
-        "status": None if info is None else info.status,
-        "step": None if info is None else info.metadata.get("step"),
-        "time": _time_of(change) or context.now(),
-        "id": change.id,
-        "value": change.value,
-        "told": told or None,
-    }
+    def make(self, change: Change) -> Row | None:
+        """Return the row of a change; None if it means nothing to people.
 
+        A run that ended well becomes idle too.
+        """
+        thread_id = change.thread_id
+        if change.kind == "idle" and self._statuses.get(thread_id) != "running":
+            return None
+        if change.kind in {"release", "delete"}:
+            self._statuses.pop(thread_id, None)
+        elif change.checkpoint is not None and not change.checkpoint_ns:
+            self._statuses[thread_id] = change.checkpoint.status
+        if change.kind == "progress":
+            return self.make_plain(change, self._describe_progress(change))
+        return self.make_plain(change, _describe_change(change))
 
-def _progress(saver: BaseCheckpointSaver, change: Change) -> str:
-    """How many items or branches are done, as far as that can be read here."""
-    at = RunnableConfig(change.thread_id, checkpoint_ns=change.checkpoint_ns)
-    if change.checkpoint is not None:
-        at = at.with_check_point_id(change.checkpoint.id)
-    try:
-        told = progress_told(saver.get_writes(at))
-    except CheckpointerError:  # a type that is not registered here
-        told = None
-    node_id = change.value["node_id"]
-    return told or ("progress" if node_id is None else f"{shown(node_id)} done")
+    def make_plain(self, change: Change, text: str) -> Row:
+        """Return the row of a change with a description."""
+        info = change.checkpoint
+        return {
+            "kind": change.kind,
+            "thread": change.thread_id,
+            "ns": change.checkpoint_ns,
+            "checkpoint": None if info is None else info.id,
+            "node": None if info is None else info.node_id,
+            "next": None if info is None else info.next_node_id,
+            "status": None if info is None else info.status,
+            "step": None if info is None else info.metadata.get("step"),
+            "time": _time_of(change) or self._context.now(),
+            "id": change.id,
+            "value": change.value,
+            "told": text or None,
+        }
+
+    def _describe_progress(self, change: Change) -> str:
+        """Return how far each running map and fork is; None if none runs."""
+        at = RunnableConfig(change.thread_id, checkpoint_ns=change.checkpoint_ns)
+        if change.checkpoint is not None:
+            at = at.with_check_point_id(change.checkpoint.id)
+        try:
+            text = describe_progress(self._saver.get_writes(at))
+        except CheckpointerError:  # a type that is not registered here
+            text = None
+        if text is not None:
+            return text
+        node_id = change.value["node_id"]
+        return "progress" if node_id is None else f"{escape(node_id)} done"
 
 
 def _time_of(change: Change) -> datetime | None:
-    """When a change was stored; a saver of a third party may leave that to its checkpoint."""
+    """Return when a change was stored. A third-party saver may leave that to the checkpoint."""
     if change.at is None and change.checkpoint is not None and change.kind == "checkpoint":
         return change.checkpoint.created_at
     return change.at
 
 
-def _told(change: Change) -> str:
-    """A change in a few words; a step says where it leads by itself."""
+def _describe_change(change: Change) -> str:
+    """Return a change in a few words; "" for a step."""
     value: Any = change.value
     if change.kind == "interrupt":
-        return _question(change.id, value)
-    if change.kind == "answer":
-        return "goes on" if value is None else f"answered: {brief(value, _WIDTH)}"
+        return _describe_interrupt(change.id, value)
     if change.kind == "failure":
-        return _failure(value)
-    if change.kind == "checkpoint":
-        return ""
-    return {"release": "released", "delete": "deleted", "idle": "its process has died"}[change.kind]
+        return _describe_failure(value)
+    if change.kind == "answer":
+        return "continues" if value is None else f"answered: {abbreviate(value, _TEXT_LIMIT)}"
+    return _DESCRIPTIONS[change.kind]
 
 
-def _question(id: str | None, stop: Any) -> str:
-    if problem_with_interrupt(stop) is not None:  # malformed, or its payload is of a type that is not known here
-        return f"waits for the answer to {shown(str(id))}"
-    return f"waits {stop['when']} {shown(stop['node_id'])}: {asking(_reason(stop), _WIDTH)}"
+def _describe_interrupt(id: str | None, record: Any) -> str:
+    if problem_with_interrupt(record) is not None:  # malformed, or its payload is of an unregistered type
+        return f"waits for the answer to {escape(str(id))}"
+    reason = record["payload"]
+    if reason is None:
+        reason = record.get("metadata", {}).get("reason")
+    return f"waits {record['when']} {escape(record['node_id'])}: {describe_payload(reason, _TEXT_LIMIT)}"
 
 
-def _failure(failure: Any) -> str:
+def _describe_failure(failure: Any) -> str:
     if not isinstance(failure, Mapping):
         return "failed"
-    message = brief(simplify_text(str(failure.get("message", ""))), _WIDTH)
-    return f"failed in {shown(str(failure.get('node_id')))}: {failure.get('type')}: {message}"
+    message = abbreviate(simplify_text(str(failure.get("message", ""))), _TEXT_LIMIT)
+    return f"failed in {escape(str(failure.get('node_id')))}: {failure.get('type')}: {message}"
 
 
-def _reason(stop: Any) -> Any:
-    return stop.get("metadata", {}).get("reason") if stop["payload"] is None else stop["payload"]
-
-
-def _line(context: CliContext, row: dict[str, Any]) -> str:
+def _format_line(context: CliContext, row: Row) -> str:
     when: datetime = row["time"]
-    place = shown(row["thread"]) + (f"[{shown(row['ns'])}]" if row["ns"] else "")
-    told = row["told"] or f"{shown(row['node'])} -> {shown(row['next'] or '?')}"
-    return f"{context.local(when):%H:%M:%S}  {place:24} {told}"
+    thread = escape(row["thread"])
+    if row["ns"]:
+        thread += f"[{escape(row['ns'])}]"
+    text = row["told"] or f"{escape(row['node'])} -> {escape(row['next'] or '?')}"
+    return f"{context.to_local_time(when):%H:%M:%S}  {thread:24} {text}"
 
 
 class _Screen:
-    """A table of the threads in which something happened last."""
+    """The table at a terminal: the threads that changed last, the latest on top."""
 
     def __init__(self, context: CliContext, saver: BaseCheckpointSaver) -> None:
         self._context = context
-        self._saver = saver
-        self._rows: dict[str, dict[str, Any]] = {}
-        self._statuses: dict[str, str] = {}
+        self._changes = _ChangeRows(context, saver)
+        self._rows: dict[str, Row] = {}
 
     def follow(self, changes: Watch, limit: int | None) -> None:
-        """Show changes as they come, up to so many."""
+        """Show changes as they come, up to the limit."""
         from rich.console import Console
         from rich.live import Live
 
         console = Console(file=self._context.out, width=self._context.width)
-        told = 0
         live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
-        with live, self._context.drawing(partial(self._write_above, live)):
-            while told != limit:
-                change = changes.get(_FRESH)
-                while change is not None and told != limit:
-                    self._take(change)
-                    told += 1
-                    change = changes.get(0) if told != limit else None
-                live.update(self._drawn(), refresh=True)
+        count = 0
+        with live, self._context.redraw(partial(self._write_above, live)):
+            while count != limit:
+                change = changes.get(_REFRESH_SECONDS)
+                while change is not None:
+                    self._add(change)
+                    count += 1
+                    change = changes.get(0) if count != limit else None
+                live.update(self._render(), refresh=True)
 
     def _write_above(self, live: Any, text: str) -> None:
-        """Write a line beside the output: take the table away, and draw it again below the line."""
+        """Write a line to standard error: remove the table, and draw it again below the line."""
         live.update("", refresh=True)
         self._context.err.write(text + "\n")
         self._context.err.flush()
-        live.update(self._drawn(), refresh=True)
+        live.update(self._render(), refresh=True)
 
-    def _take(self, change: Change) -> None:
-        row = _row(self._context, self._saver, change, self._statuses)
+    def _add(self, change: Change) -> None:
+        row = self._changes.make(change)
         if row is None:
             return
         old = self._rows.pop(change.thread_id, {})
-        if change.checkpoint_ns or change.checkpoint is None:  # the row is about the thread's own graph
-            row = {**row, **{key: old.get(key) for key in ("node", "next", "status", "step")}}
-        if change.kind != "delete":
-            self._rows[change.thread_id] = row
+        if change.kind == "delete":
+            return
+        if change.checkpoint_ns or change.checkpoint is None:
+            # The position in the table is that of the thread's own graph.
+            for key in ("node", "next", "status", "step"):
+                row[key] = old.get(key)
+        self._rows[change.thread_id] = row
 
-    def _drawn(self) -> Any:
+    def _render(self) -> Any:
         from rich.text import Text as RichText
 
+        rows = list(reversed(self._rows.values()))
+        hidden = len(rows) - _MAX_ROWS
+        note = f"and {hidden} more" if hidden > 0 else ""
+        table = Table(_COLUMNS, rows[:_MAX_ROWS], empty="nothing has happened yet", note=note)
         page = io.StringIO()
-        rows = [*reversed(self._rows.values())]
-        note = "" if len(rows) <= _SHOWN else f"and {len(rows) - _SHOWN} more"
-        nothing = "nothing has happened yet"
-        context = dataclasses.replace(self._context, out=page, err=page, above=[])
-        show(context, Table(_COLUMNS, rows[:_SHOWN], nothing, note))
+        context = dataclasses.replace(self._context, out=page, err=page, writers_above=[])
+        show(context, table)
         return RichText.from_ansi(page.getvalue())
 
 
-def worker(
-    context: CliContext,
-    directory: Directory,
-    app: App,
-    failed: Annotated[bool, typer.Option("--failed", help="Take up failed runs too, with growing pauses.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="End when there is nothing to do at the moment.")] = False,
-    interval: Interval = 1.0,
-) -> Said:
-    """Serve the runs of a directory: go on with those that were answered, and those whose process died.
-
-    Start as many as there is work for: a thread is run by one of them at a time. Threads of other graphs are left
-    alone. The directory may be missing or empty as yet. SIGTERM and ^C stop it before the next node, with everything
-    stored; another worker goes on at once.
-
-    Example: graphkit worker runs --app shop:app
-    """
-    from graphkit.worker import Worker
-
-    def report(thread: str, output: NodeOutput) -> None:
-        if not (output.is_start or isinstance(output, StreamingOutput)):
-            show(context, _output(context, thread, output))
-
-    serving = Worker(load_app(app, directory, create=True), failed=failed, on_output=report, interval=interval)
-    with context.stopping(serving.stop):
-        context.warn("serving; ^C or SIGTERM stops before the next node")
-        count = serving.run(once=once)
-    return Said(f"took up {counted(count, 'run')}", {"runs": count})
-
-
-def _output(context: CliContext, thread: str, output: NodeOutput) -> Text:
-    stops = output.interrupts if isinstance(output, InterruptionMetadata) else ()
-    waits = [{"id": one.id, "node": one.node_id, "when": one.when, "reason": one.reason()} for one in stops]
-    told = "finished" if output.is_end else shown(output.node)
-    if stops:
-        told = "waits " + "; ".join(f"{one.when} {shown(one.node_id)}: {asking(one.reason())}" for one in stops)
-    when = context.now()
-    data = {"time": when, "thread": thread, "node": output.node, "subgraph": output.is_subgraph, "interrupts": waits}
-    return Text(f"{context.local(when):%H:%M:%S}  {shown(thread):24} {told}", data)
-
-
-COMMANDS: Final = (watch, worker)
+COMMANDS: Final = (watch,)

@@ -1,0 +1,157 @@
+"""Formats single values for people: times, durations, sizes, short ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from graphkit._wording import simplify_text
+from graphkit.cli.values import abbreviate, describe_payload, escape, to_json
+from graphkit.cli.views import Kind
+
+if TYPE_CHECKING:
+    from graphkit.cli.context import CliContext
+
+_TEXT_LIMIT: Final = 200
+"""Characters of an abbreviated value."""
+_MINUTE: Final = 60
+_AGE_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_BYTE_UNITS: Final = ("kB", "MB", "GB", "TB", "PB")
+_MIN_ID_LENGTH: Final = 8
+_ID_TOLERANCE: Final = 4
+"""An id that is longer than the short ids by no more than this stays whole."""
+_MIN_NAME_LENGTH: Final = 20
+
+
+def format_cell(context: CliContext, kind: Kind, value: Any) -> str:
+    """Return a value as people read it."""
+    if value is None:
+        return ""
+    formatter = _FORMATTERS.get(kind)
+    if formatter is None:
+        return abbreviate(value, _TEXT_LIMIT)
+    return formatter(context, value)
+
+
+def _format_timestamp(context: CliContext, when: datetime) -> str:
+    if context.is_pretty:
+        return format_age(context.now() - when)
+    return when.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _format_time(context: CliContext, when: datetime) -> str:
+    local = context.to_local_time(when).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{local} ({format_age(context.now() - when)})"
+
+
+def _format_failure(_context: CliContext, failure: Mapping[str, Any]) -> str:
+    """Say why a run failed, and in which node.
+
+    A record that was written by hand may lack any field.
+
+    A record that was written by hand may lack any field.
+    """
+    kind = escape(str(failure.get("type", "failed")))
+    message = escape(simplify_text(str(failure.get("message", ""))))
+    if failure.get("node_id"):
+        return f"{kind} in {escape(str(failure['node_id']))}: {message}"
+    return f"{kind}: {message}"
+
+
+def _format_interrupts(_context: CliContext, interrupts: Iterable[Mapping[str, Any]]) -> str:
+    parts = []
+    for interrupt in interrupts:
+        payload = describe_payload(interrupt["payload"])
+        parts.append(f"{interrupt['when']} {escape(interrupt['node'])}: {payload}")
+    return "; ".join(parts)
+
+
+def _format_whole(_context: CliContext, value: Any) -> str:
+    return escape(value) if isinstance(value, str) else to_json(value)
+
+
+_FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
+    "age": _format_timestamp,
+    "time": _format_time,
+    "bytes": lambda _, size: format_bytes(size),
+    "seconds": lambda _, seconds: format_duration(seconds),
+    "number": lambda _, number: str(number),
+    "name": lambda _, text: escape(text),
+    "status": lambda _, text: escape(text),
+    "id": lambda _, text: escape(text),
+    "whole": _format_whole,
+    "list": lambda _, items: " ".join(map(escape, items)),
+    "counts": lambda _, counts: ", ".join(f"{count} {name}" for name, count in counts.items()),
+    "failure": _format_failure,
+    "payload": lambda _, payload: describe_payload(payload, _TEXT_LIMIT),
+    "interrupts": _format_interrupts,
+}
+
+
+def format_age(age: timedelta) -> str:
+    """Return how long ago something was, in its largest unit; a negative age is in the future."""
+    seconds = age.total_seconds()
+    for size, unit in _AGE_UNITS:
+        if abs(seconds) >= size:
+            amount = f"{int(abs(seconds) // size)} {unit}"
+            return f"{amount} ago" if seconds > 0 else f"in {amount}"
+    return "now"
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration in the units that suit it."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < _MINUTE:
+        return f"{seconds:.2f} s"
+    minutes, rest = divmod(int(seconds), _MINUTE)
+    if minutes < _MINUTE:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, _MINUTE)
+    return f"{hours} h {minutes} min"
+
+
+def format_bytes(size: int) -> str:
+    """Return a size in the unit that suits it; in powers of 1000, like `ls -h --si`."""
+    if size < 1000:  # noqa: PLR2004
+        return f"{size} B"
+    number = size / 1000
+    units = iter(_BYTE_UNITS)
+    unit = next(units)
+    while number >= 999.95:  # noqa: PLR2004 - what rounds to 1000.0
+        number /= 1000
+        unit = next(units)
+    return f"{number:.1f} {unit}"
+
+
+def short_ids(ids: Iterable[str]) -> dict[str, str]:
+    """Shorten checkpoint ids to their last characters, enough to tell them apart.
+
+    Many ids begin with the same time. An id of up to twelve characters stays whole. The commands
+    accept a unique end or beginning as the id.
+    """
+    distinct = list(dict.fromkeys(ids))
+    longest = max(map(len, distinct), default=0)
+    length = _MIN_ID_LENGTH
+    while length < longest and len({full[-length:] for full in distinct}) < len(distinct):
+        length += 2
+    short = {}
+    for full in distinct:
+        is_long = len(full) > length + _ID_TOLERANCE
+        short[full] = escape(full[-length:] if is_long else full)
+    return short
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Shorten long thread ids to their first characters, enough to tell them apart."""
+    distinct = list(dict.fromkeys(names))
+    longest = max(map(len, distinct), default=0)
+    length = _MIN_NAME_LENGTH
+    while length < longest and len({name[:length] for name in distinct}) < len(distinct):
+        length += 4
+    short = {}
+    for name in distinct:
+        is_long = len(name) > length
+        short[name] = escape(name[:length]) + "…" if is_long else escape(name)
+    return short

@@ -1,0 +1,103 @@
+"""Draws graphs: graph."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated, Final
+
+import typer
+
+from graphkit._diagram.render import GraphRepresentation
+from graphkit._records.config import END, START, RunnableConfig
+from graphkit._records.output import CheckpointInfo
+from graphkit.cli.context import CliContext
+from graphkit.cli.options import CheckpointId, Directory, MaybeApp
+from graphkit.cli.resolve import find_checkpoint, find_thread, load_app, open_store, require_saver
+from graphkit.cli.values import UsageError, escape
+from graphkit.cli.views import Text
+from graphkit.operations import lineage
+
+_SOURCES_WITHOUT_NODE: Final = frozenset({"update", "fork", "answer"})
+"""Values of the metadata's `source` of checkpoints at the node of the checkpoint before."""
+
+
+def graph(
+    context: CliContext,
+    directory: Directory,
+    thread: Annotated[
+        str | None,
+        typer.Argument(metavar="THREAD", help="The thread whose path to draw.", show_default=False),
+    ] = None,
+    checkpoint: CheckpointId = None,
+    app: MaybeApp = None,
+    type: Annotated[
+        GraphRepresentation.Type, typer.Option("--format", help="The syntax of the diagram.")
+    ] = GraphRepresentation.Type.MERMAID,
+) -> Text:
+    """Draw a graph, with the path that a thread took.
+
+    Without --app, the command draws only the path, from the thread's checkpoints.
+
+    Example: graphkit graph runs order-17 --app shop:app
+    """
+    if thread is None:
+        if app is None:
+            raise UsageError("name a thread, or the graph with --app")
+        drawing = load_app(app).get_graph(type).content
+        return Text(drawing, {"drawing": drawing, "path": []})
+    compiled = None if app is None else load_app(app, directory)
+    saver = open_store(directory) if compiled is None else require_saver(compiled)
+    at = RunnableConfig(find_thread(saver, thread))
+    latest = find_checkpoint(saver, at, checkpoint)
+    path = _path(lineage(saver.history(at), latest.id))
+    fingerprint = latest.metadata.get("graph")
+    if compiled is None:
+        drawing = _draw_path(path, at.thread, type)
+    else:
+        if fingerprint is not None and fingerprint != compiled.topology.fingerprint:
+            context.warn("graphkit: the graph has changed since this thread was stored")
+        drawing = compiled.get_graph(type, at.thread, path=path).content
+    return Text(drawing, {"thread": at.thread, "fingerprint": fingerprint, "path": path, "drawing": drawing})
+
+
+def _path(checkpoints: Sequence[CheckpointInfo]) -> list[str]:
+    """Return the nodes that finished, oldest first, and END if the last checkpoint leads there."""
+    path = [info.node_id for info in checkpoints if info.metadata.get("source") not in _SOURCES_WITHOUT_NODE]
+    if checkpoints[-1].next_node_id == END:
+        path.append(END)
+    return path
+
+
+def _draw_path(path: Sequence[str], title: str, type: GraphRepresentation.Type) -> str:
+    """Draw a path without its graph.
+
+    Each node is drawn once; an arrow has the numbers of its steps.
+    """
+    names: dict[str, str] = {}
+    labels: dict[str, str] = {}
+    visits = Counter(path)
+    for number, node in enumerate(visits):
+        names[node] = node if node in {START, END} else f"n{number}"
+        labels[node] = escape(node).replace('"', "'")
+        if visits[node] > 1:
+            labels[node] += f" (x{visits[node]})"
+    steps: dict[tuple[str, str], list[int]] = {}
+    for number, pair in enumerate(pairwise(path), 1):
+        steps.setdefault(pair, []).append(number)
+    if type is GraphRepresentation.Type.PLANTUML:
+        lines = ["@startuml", f"title {escape(title)}"]
+        lines += [f'usecase "{labels[node]}" as {name}' for node, name in names.items()]
+        for (source, target), numbers in steps.items():
+            lines.append(f"{names[source]} --> {names[target]} : {' '.join(map(str, numbers))}")
+        lines.append("@enduml")
+    else:
+        lines = ["---", f"title: {escape(title)}", "---", "flowchart TD"]
+        lines += [f'\t{name}("{labels[node]}")' for node, name in names.items()]
+        for (source, target), numbers in steps.items():
+            lines.append(f"\t{names[source]} -->|{' '.join(map(str, numbers))}| {names[target]}")
+    return "\n".join(lines) + "\n"
+
+
+COMMANDS: Final = (graph,)

@@ -1,0 +1,195 @@
+"""Repairs damage: repair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, final
+
+from graphkit._saver.capabilities import HasBaseDirectory, SupportsRepair
+from graphkit.cli.commands.verify import find_thread_or_files, missing_capability
+from graphkit.cli.context import CliContext
+from graphkit.cli.options import Directory, DryRun, MaybeThread
+from graphkit.cli.resolve import open_store
+from graphkit.cli.values import escape, pluralize
+from graphkit.cli.views import Message
+from graphkit.errors import CheckpointCorruptionError
+
+_MAX_DETAILS: Final = 10
+"""The losses of a log that the report lists; JSON has all of them."""
+
+
+def repair(context: CliContext, directory: Directory, thread: MaybeThread = None, dry_run: DryRun = False) -> Message:
+    """Make damaged threads readable again, with every checkpoint that can still be rebuilt.
+
+    The command sets the old bytes aside. For each thread it reports what it kept, what is lost and
+    where the copy of the old bytes is; with --dry-run it reports this without changing anything. It
+    exits with 12 if it could not repair a damaged history, or could keep nothing of it.
+
+    Example: graphkit repair runs order-17 --dry-run
+    """
+    saver = open_store(directory)
+    only = find_thread_or_files(saver, thread)
+    if not isinstance(saver, SupportsRepair):
+        raise missing_capability(saver, "repair")
+    with context.progress("checking" if dry_run else "repairing") as progress:
+        report: Any = saver.repair(only, dry_run=dry_run, progress=progress)
+    root = Path(saver.base_directory) if isinstance(saver, HasBaseDirectory) else Path()
+    text = _ReportText(report, root)
+    is_success = report.ok and not report.total_losses
+    code = 0 if is_success else CheckpointCorruptionError.exit_code
+    return Message("\n".join(text.lines()), _report_data(report), code)
+
+
+def _by_thread(files: Sequence[Any]) -> dict[str, list[Any]]:
+    """Group files by the directory of their thread, since the id may not be readable."""
+    threads: dict[str, list[Any]] = {}
+    for file in files:
+        directory = Path(file.before.path).parts[0]
+        threads.setdefault(directory, []).append(file)
+    return threads
+
+
+def _lost_records(files: Sequence[Any]) -> int:
+    """Return how many records are lost, at least; a loss of unknown size counts as one."""
+    return sum(1 if loss.records is None else loss.records for file in files for loss in file.lost)
+
+
+@final
+class _ReportText:
+    """The report of a repair as lines of text: what it did, or what it would do."""
+
+    def __init__(self, report: Any, root: Path) -> None:
+        self._report = report
+        self._root = root
+        self._threads = _by_thread(report.files)
+
+    def _verb(self, conditional: str, past: str) -> str:
+        return f"would {conditional}" if self._report.dry_run else past
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of the report."""
+        for directory, files in self._threads.items():
+            yield from self._thread_lines(directory, files)
+        yield from self._store_lines()
+        yield from self._summary_lines()
+
+    def _thread_lines(self, directory: str, files: Sequence[Any]) -> Iterator[str]:
+        thread_id = files[0].thread_id
+        name = directory if thread_id is None else escape(thread_id)
+        attempted = [file for file in files if not file.refused]
+        if attempted:
+            yield f"{name}: {self._balance(attempted)}"
+        else:
+            yield f"{name}: {self._verb('not be repaired', 'not repaired')}"
+        for file in files:
+            yield from self._file_lines(file)
+
+    def _balance(self, files: Sequence[Any]) -> str:
+        """Return what is kept and what is lost, in numbers."""
+        count = sum(file.kept for file in files)
+        kept = pluralize(count, "checkpoint") if count else "nothing"
+        lost = "nothing"
+        losses = [loss for file in files for loss in file.lost]
+        if losses:
+            lost = pluralize(_lost_records(files), "record")
+            if any(loss.records is None for loss in losses):
+                lost = f"at least {lost}"
+        return f"{self._verb('keep', 'kept')} {kept}, {self._verb('lose', 'lost')} {lost}"
+
+    def _file_lines(self, file: Any) -> Iterator[str]:
+        before = file.before
+        yield f"  {escape(before.path)}: {before.state} at byte {before.offset}: {before.reason}"
+        if file.refused and file.refused != before.reason:
+            yield f"    because {file.refused}"
+        if file.corrected:
+            bits = pluralize(len(file.corrected), "flipped bit")
+            offsets = ", ".join(map(str, file.corrected[:_MAX_DETAILS]))
+            yield f"    {self._verb('correct', 'corrected')} {bits}, at byte {offsets}"
+        for loss in file.lost[:_MAX_DETAILS]:
+            what = "" if loss.checkpoint_id is None else f"checkpoint {escape(loss.checkpoint_id)}, "
+            yield f"    lost: {what}byte {loss.offset}: {loss.reason}"
+        if len(file.lost) > _MAX_DETAILS:
+            yield f"    lost: {len(file.lost) - _MAX_DETAILS} more; --json lists all"
+        if file.set_aside:
+            copy = escape(str(self._root / file.set_aside))
+            yield f"    {self._verb('copy the old bytes to', 'the old bytes are in')} {copy}"
+
+    def _store_lines(self) -> Iterator[str]:
+        """Yield what was done to the store besides its logs."""
+        report = self._report
+        if report.finished:
+            names = ", ".join(map(escape, report.finished))
+            yield f"{self._verb('finish', 'finished')} the release or delete of {names}"
+        if report.marker is not None:
+            yield f"{self._verb('rewrite', 'rewrote')} the store's marker: {report.marker.reason}"
+        if report.removed:
+            leftovers = pluralize(len(report.removed), "leftover")
+            yield f"{self._verb('remove', 'removed')} {leftovers} of crashed processes"
+
+    def _summary_lines(self) -> Iterator[str]:
+        """Yield how many threads are readable again, and what is left to do."""
+        if not self._threads:
+            if not self._report.changed:
+                yield "nothing is damaged" if self._report.dry_run else "nothing was damaged"
+            return
+        total = len(self._threads)
+        repaired = 0
+        for files in self._threads.values():
+            if not any(file.refused or file.is_total_loss for file in files):
+                repaired += 1
+        verb = self._verb("repair", "repaired")
+        if repaired == total:
+            yield f"{verb} {pluralize(repaired, 'thread')}"
+        elif repaired:
+            yield f"{verb} {repaired} of {total} threads"
+        else:
+            yield f"{verb} nothing"
+        if self._report.total_losses:
+            yield "restore the lost histories from a backup; `graphkit delete` removes a thread with its copies"
+
+
+def _report_data(report: Any) -> dict[str, Any]:
+    threads = []
+    for directory, files in _by_thread(report.files).items():
+        threads.append(
+            {
+                "thread": files[0].thread_id,
+                "directory": directory,
+                "kept": sum(file.kept for file in files),
+                "lost": _lost_records(files),
+                "files": [_file_data(file) for file in files],
+            }
+        )
+    return {
+        "dry_run": report.dry_run,
+        "threads": threads,
+        "finished": list(report.finished),
+        "removed": list(report.removed),
+        "marker": None if report.marker is None else report.marker.reason,
+    }
+
+
+def _file_data(file: Any) -> dict[str, Any]:
+    lost = [
+        {
+            "checkpoint": loss.checkpoint_id,
+            "offset": loss.offset,
+            "reason": loss.reason,
+            "records": loss.records,
+        }
+        for loss in file.lost
+    ]
+    return {
+        "path": file.before.path,
+        "state": file.before.state,
+        "offset": file.before.offset,
+        "reason": file.before.reason,
+        "kept": file.kept,
+        "lost": lost,
+        "set_aside": file.set_aside,
+        "refused": file.refused,
+    }
+
+
+COMMANDS: Final = (repair,)

@@ -1,0 +1,84 @@
+"""Views: what a command returns. `graphkit.cli.render` prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal[
+    "text",
+    "value",
+    "whole",
+    "status",
+    "name",
+    "id",
+    "time",
+    "age",
+    "bytes",
+    "seconds",
+    "number",
+    "list",
+    "counts",
+    "payload",
+    "interrupts",
+    "failure",
+]
+"""How the values of a column are displayed. "name" and "id" are shortened at a terminal; "value" is
+abbreviated and "whole" is not; "age" is a time, relative at a terminal."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table or a card.
+
+    It has the key of its values in the rows, a title, and the way in which values are displayed.
+
+    It has the key of its values in the rows, a title, and the way in which values are displayed.
+    """
+
+    key: str
+    title: str
+    kind: Kind = "text"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of plain data. JSON has all fields of a row; people see the columns."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Mapping[str, Any]]
+    empty: str
+    """The message if there are no rows."""
+    note: str = ""
+    """A message below the rows."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """The properties of one thing, and optionally a value of any depth."""
+
+    columns: Sequence[Column]
+    row: Mapping[str, Any]
+    tree: str = ""
+    """The key of the value that is displayed as a tree, below the properties."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text for people, and the data that JSON has instead."""
+
+    text: str
+    data: Any
+
+
+@dataclass(frozen=True)
+class Message:
+    """What the command did, as a sentence and as data, and its exit code."""
+
+    sentence: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    exit_code: int = 0
+
+
+View = Table | Card | Text | Message

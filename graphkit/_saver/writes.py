@@ -1,12 +1,15 @@
-"""What is recorded beside a checkpoint: the keys it stands under, and what it comes to - who is waited for, and why.
+"""Pending writes: their keys, their checks, and what follows from them.
 
-Results of `once` have keys of the engine's own (`graphkit._engine.journal`).
+A pending write is recorded with a checkpoint before the next one exists: an interrupt, an answer, an
+update, the result of a branch, a failure. Results of `once` have keys of their own, see
+`graphkit._engine.journal`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from logging import getLogger
 from typing import Any, Final, NamedTuple, get_args
 
@@ -18,50 +21,54 @@ from graphkit.errors import CheckpointSerializationError
 _LOGGER: Final = getLogger("graphkit")
 
 INTERRUPT: Final = "interrupt:"
-"""Prefix of a write that records a stop: `interrupt:<id>` -> {node_id, when, payload, created_at, metadata}, the last
-of which may be left out."""
+"""Prefix of an interrupt: `interrupt:<id>` -> {node_id, when, payload, created_at, metadata};
+`metadata` may be missing."""
 ANSWER: Final = "answer:"
-"""Prefix of a write that records that a stop was answered or passed: `answer:<id>` -> the value."""
+"""Prefix of an answer: `answer:<id of the interrupt>` -> the answer; None if the run moved past the
+interrupt."""
 UPDATE: Final = "update:"
-"""Prefix of a write that records a resume's `update=`: `update:<n>` -> the mapping."""
+"""Prefix of an update that a resume merges into the state: `update:<n>` -> the mapping."""
 SUBGRAPH_INTERRUPT: Final = "inner:"
-"""Prefix of a write that records a stop in an embedded graph: `inner:<id>` -> its namespace; None once it goes on."""
+"""Prefix of an interrupt in a nested graph: `inner:<id>` -> the namespace of the nested graph; None
+once that graph continues."""
 TASK: Final = "task:"
-"""Prefix: `task:<key of the visit>` -> a finished node of a branch, or item of a map, with its updates."""
+"""Prefix of a finished node of a branch, or item of a map: `task:<key of the execution>` -> a mapping
+with its updates."""
 ITEMS: Final = "items:"
-"""Prefix: `items:<key of the visit>` -> what a map goes over."""
+"""Prefix of the items of a map: `items:<key of the execution>` -> the list."""
 OUTER_EXECUTION: Final = "within"
-"""In the metadata of an embedded graph's checkpoints: the visit of the node that it is, in the graph around it."""
+"""A metadata key in the checkpoints of a nested graph: the execution, in the outer graph, of the node
+that the nested graph is."""
 FAILURE: Final = "failure"
-"""The write that records why a run ended here: {node_id, type, message, at}; None once it goes on."""
+"""The key of a failure: why a run ended, {node_id, type, message, at}; None once the run continues."""
 
 
-# What may stand under which key
+# Checks
 
 
 def check_writes(writes: Mapping[str, Any]) -> None:
-    """Check pending writes before they are stored; each saver's `put_writes` calls this.
+    """Check pending writes before they are stored. Every saver's `put_writes` calls this first.
 
     Raises:
-        CheckpointSerializationError: they are not a mapping, a key is not a string, or a reader could not use the value
-            under a key of this module; `path` names the key. Nothing was changed.
+        CheckpointSerializationError: the writes are not a mapping, a key is not a string, or no
+            reader could use the value of a key that graphkit reads. `path` names the key.
     """
-    given: Any = writes
+    given: Any = writes  # callers may pass anything
     if not isinstance(given, Mapping):
         raise CheckpointSerializationError("writes", type(given).__name__, "they are a mapping")
     for key, value in writes.items():
         if not isinstance(key, str):
             raise CheckpointSerializationError(f"writes[{key!r}]", type(key).__name__, "the keys are strings")
-        problem = _problem_with(key, value)
+        problem = _find_problem(key, value)
         if problem is not None:
             raise CheckpointSerializationError(key, type(value).__name__, problem)
 
 
 def check_tags(tags: Iterable[Any]) -> None:
-    """Check tags before they are stored; each saver's `add_tags` and `remove_tags` call this.
+    """Check tags before they are stored. Every saver's `add_tags` and `remove_tags` call this first.
 
     Raises:
-        CheckpointSerializationError: a tag is not a string. Nothing was changed.
+        CheckpointSerializationError: a tag is not a string.
     """
     for tag in tags:
         if not isinstance(tag, str):
@@ -69,34 +76,36 @@ def check_tags(tags: Iterable[Any]) -> None:
 
 
 def well_formed_writes(writes: Mapping[str, Any], thread_id: str) -> Mapping[str, Any]:
-    """The pending writes that a reader can use; a warning names each of the others.
+    """Return the pending writes that a reader can use, and log a warning for each of the others.
 
-    Earlier versions stored any value under any key, so a store may hold values that `put_writes` refuses now.
+    Earlier versions stored any value under any key, so a store may hold values that `put_writes`
+    refuses now.
     """
-    problems = {key: problem for key, value in writes.items() if (problem := _problem_with(key, value)) is not None}
-    if not problems:
+    malformed: set[str] = set()
+    for key, value in writes.items():
+        problem = _find_problem(key, value)
+        if problem is not None:
+            _warn_of(key, thread_id, problem)
+            malformed.add(key)
+    if not malformed:
         return writes
-    for key, problem in problems.items():
-        _warn_of(key, thread_id, problem)
-    return {key: value for key, value in writes.items() if key not in problems}
+    return {key: value for key, value in writes.items() if key not in malformed}
 
 
-def problem_with_interrupt(stop: Any) -> str | None:
-    """What keeps a reader from using the record of a stop; None if nothing does."""
-    if not isinstance(stop, Mapping):
-        return _STOP_SHAPE
-    for field in _STOP_FIELDS:
-        if field not in stop:
-            return f"{_STOP_SHAPE}; it has no {field!r}"
-    if not isinstance(stop["node_id"], str):
-        problem = "its 'node_id' must be a string"
-    elif stop["when"] not in _WHENS:
-        problem = f"its 'when' must be one of {', '.join(_WHENS)}"
-    elif not isinstance(stop.get("metadata", {}), Mapping):
-        problem = "its 'metadata' must be a mapping"
-    else:
-        return None
-    return f"{_STOP_SHAPE}; {problem}"
+def problem_with_interrupt(interrupt: Any) -> str | None:
+    """Return why a reader cannot use the record of an interrupt; None if it can."""
+    if not isinstance(interrupt, Mapping):
+        return _INTERRUPT_SHAPE
+    for field in _INTERRUPT_FIELDS:
+        if field not in interrupt:
+            return f"{_INTERRUPT_SHAPE}; it has no {field!r}"
+    if not isinstance(interrupt["node_id"], str):
+        return f"{_INTERRUPT_SHAPE}; its 'node_id' must be a string"
+    if interrupt["when"] not in _WHENS:
+        return f"{_INTERRUPT_SHAPE}; its 'when' must be one of {', '.join(_WHENS)}"
+    if not isinstance(interrupt.get("metadata", {}), Mapping):
+        return f"{_INTERRUPT_SHAPE}; its 'metadata' must be a mapping"
+    return None
 
 
 def _problem_with_task(task: Any) -> str | None:
@@ -107,7 +116,7 @@ def _problem_with_task(task: Any) -> str | None:
     return None
 
 
-def _problem_with_inner(namespace: Any) -> str | None:
+def _problem_with_subgraph_interrupt(namespace: Any) -> str | None:
     if namespace is None or isinstance(namespace, str):
         return None
     return "an interrupt in a nested graph is recorded as its namespace, a string, or as None"
@@ -122,20 +131,21 @@ def _problem_with_items(items: Any) -> str | None:
 
 
 _WHENS: Final = get_args(When)
-_STOP_FIELDS: Final = ("node_id", "when", "payload", "created_at")
-_STOP_SHAPE: Final = f"an interrupt is a mapping with {', '.join(_STOP_FIELDS)}"
+_INTERRUPT_FIELDS: Final = ("node_id", "when", "payload", "created_at")
+_INTERRUPT_SHAPE: Final = f"an interrupt is a mapping with {', '.join(_INTERRUPT_FIELDS)}"
 _CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     INTERRUPT: problem_with_interrupt,
-    SUBGRAPH_INTERRUPT: _problem_with_inner,
+    SUBGRAPH_INTERRUPT: _problem_with_subgraph_interrupt,
     UPDATE: _problem_with_update,
     TASK: _problem_with_task,
     ITEMS: _problem_with_items,
 }
-"""By prefix. What stands under other keys may be anything: answers and results of `once` are the user's values, and a
-failure is only shown to people, so its readers take whatever is there."""
+"""By prefix. Values under other keys may be anything: answers and results of `once` belong to the
+user, and a failure is only shown to people, so its readers accept every value."""
 
 
-def _problem_with(key: str, value: Any) -> str | None:
+def _find_problem(key: str, value: Any) -> str | None:
+    """Return why a reader cannot use a pending write; None if it can."""
     head, colon, _ = key.partition(":")
     check = _CHECKS.get(head + colon)
     return None if check is None else check(value)
@@ -145,43 +155,60 @@ def _warn_of(key: str, thread_id: str, problem: str) -> None:
     _LOGGER.warning("thread %.80r: skipped the pending write %.80r, which is malformed: %s", thread_id, key, problem)
 
 
-# What it comes to
+# Nodes and namespaces
 
 
 def is_fork(node_id: str | None) -> bool:
-    """Whether what a checkpoint names as its node, or as the next one, is a fork."""
+    """Return whether a node id, of a checkpoint or of its next node, names a fork."""
     return node_id is not None and node_id.startswith("__PARALLEL__(")
 
 
 def subgraph_namespace(namespace: str, node_id: str) -> str:
-    """The namespace in which the graph embedded as a node keeps its history.
+    """Return the namespace in which the graph that is nested as a node keeps its history.
 
-    A slash in a node's id is written %2F, so that two embedded graphs never share a namespace.
+    A slash in the id of the node is written %2F, so two nested graphs never share a namespace.
     """
     name = node_id.replace("%", "%25").replace("/", "%2F")
     return f"{namespace}/{name}" if namespace else name
 
 
+# Interrupts, failures, status
+
+
 def interrupts_in(writes: Mapping[str, Any]) -> dict[str, Any]:
-    """The stops recorded beside a checkpoint, by id, in the order they were recorded."""
-    return {key.removeprefix(INTERRUPT): stop for key, stop in writes.items() if key.startswith(INTERRUPT)}
+    """Return the interrupts among pending writes, by id, in the order in which they were recorded."""
+    return {key.removeprefix(INTERRUPT): value for key, value in writes.items() if key.startswith(INTERRUPT)}
 
 
 def unanswered_interrupts(writes: Mapping[str, Any]) -> dict[str, Any]:
-    """The stops recorded beside a checkpoint that nobody has answered, by id, in the order they were recorded."""
-    return {key: stop for key, stop in interrupts_in(writes).items() if ANSWER + key not in writes}
+    """Return the interrupts without an answer, by id, in the order in which they were recorded."""
+    return {key: interrupt for key, interrupt in interrupts_in(writes).items() if ANSWER + key not in writes}
+
+
+def subgraph_interrupts(writes: Mapping[str, Any]) -> dict[str, str]:
+    """Return the pending interrupts in nested graphs: id -> namespace."""
+    return {
+        key.removeprefix(SUBGRAPH_INTERRUPT): namespace
+        for key, namespace in writes.items()
+        if key.startswith(SUBGRAPH_INTERRUPT) and namespace is not None
+    }
 
 
 def next_update_key(writes: Mapping[str, Any]) -> str:
-    """The key under which another `update=` is recorded beside a checkpoint."""
+    """Return the key under which the next update is recorded."""
     return f"{UPDATE}{sum(key.startswith(UPDATE) for key in writes)}"
 
 
 def waiting_interrupts(config: RunnableConfig, writes: Mapping[str, Any]) -> list[WaitingInterrupt]:
-    """What waits for a human at the checkpoint that the config names; a warning names what is malformed."""
+    """Return the pending interrupts of one checkpoint, and log a warning for each malformed one.
+
+    Args:
+        config: names the checkpoint.
+        writes: its pending writes.
+    """
     found: list[WaitingInterrupt] = []
-    for key, stop in unanswered_interrupts(writes).items():
-        problem = problem_with_interrupt(stop)
+    for key, interrupt in unanswered_interrupts(writes).items():
+        problem = problem_with_interrupt(interrupt)
         if problem is not None:
             _warn_of(INTERRUPT + key, config.thread, problem)
             continue
@@ -190,112 +217,14 @@ def waiting_interrupts(config: RunnableConfig, writes: Mapping[str, Any]) -> lis
                 thread_id=config.thread,
                 checkpoint_ns=config.checkpoint_ns,
                 checkpoint_id=config.checkpoint_id or "",
-                node_id=stop["node_id"],
-                when=stop["when"],
+                node_id=interrupt["node_id"],
+                when=interrupt["when"],
                 id=key,
-                payload=stop["payload"],
-                created_at=stop["created_at"],
+                payload=interrupt["payload"],
+                created_at=interrupt["created_at"],
             )
         )
     return found
-
-
-def find_failure(config: RunnableConfig, writes: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Why a run ended at the checkpoint that the config names; None if it did not fail, or if that is malformed."""
-    failure = writes.get(FAILURE)
-    if failure is None or isinstance(failure, Mapping):
-        return failure
-    _warn_of(FAILURE, config.thread, "a failure is a mapping with node_id, type, message and at")
-    return None
-
-
-def subgraph_interrupts(writes: Mapping[str, Any]) -> dict[str, str]:
-    """The stops that wait in embedded graphs: id -> namespace."""
-    stops = {
-        key.removeprefix(SUBGRAPH_INTERRUPT): place
-        for key, place in writes.items()
-        if key.startswith(SUBGRAPH_INTERRUPT)
-    }
-    return {key: place for key, place in stops.items() if place is not None}
-
-
-def iter_changes(
-    place: tuple[str, str],
-    info: CheckpointInfo | None,
-    writes: Mapping[str, Any],
-    written_at: datetime | None = None,
-) -> Iterator[Change]:
-    """Report the pending writes of a checkpoint to a follower of the store.
-
-    Args:
-        place: the thread and the namespace.
-        info: the checkpoint, if it is the latest.
-        writes: the pending writes.
-        written_at: when they were stored, for those that do not say so themselves.
-    """
-    about = *place, info
-    for key, value in writes.items():
-        if key.startswith(INTERRUPT):
-            yield Change("interrupt", *about, key.removeprefix(INTERRUPT), value, _time_in(value, "created_at"))
-        elif key.startswith(ANSWER):
-            yield Change("answer", *about, key.removeprefix(ANSWER), value, written_at)
-        elif key.startswith(SUBGRAPH_INTERRUPT) and value is None:
-            yield Change("answer", *about, key.removeprefix(SUBGRAPH_INTERRUPT), None, written_at)
-        elif key == FAILURE and value is not None:
-            yield Change("failure", *about, None, value, _time_in(value, "at"))
-    tasks = [value for key, value in writes.items() if key.startswith(TASK)]
-    if tasks:  # once for all that was recorded together: a map may have thousands of items
-        node_id = tasks[-1].get("node") if isinstance(tasks[-1], Mapping) else None
-        yield Change("progress", *about, None, {"node_id": node_id}, written_at)
-
-
-def _time_in(record: Any, key: str) -> datetime | None:
-    """The time that a pending write carries; None if it was written by hand without one."""
-    return time_or_none(record.get(key)) if isinstance(record, Mapping) else None
-
-
-def time_or_none(value: Any) -> datetime | None:
-    """A time that can be compared with others; None of whatever else was written by hand in its place."""
-    return value if isinstance(value, datetime) and value.tzinfo is not None else None
-
-
-class Progress(NamedTuple):
-    """How far a fork or a map is."""
-
-    node_id: str | None
-    """The map's node; None for a fork, and for a map without a finished item."""
-    done: int
-    """How many branches or items have ended."""
-    total: int
-
-
-def progress_of(writes: Mapping[str, Any]) -> list[Progress]:
-    """How far the forks and maps are that run at a checkpoint, the outermost first; from what is recorded beside it.
-
-    A fork is seen once one of its nodes has finished, a map once its items are known. What is malformed counts nothing.
-    """
-    writes = {key: value for key, value in writes.items() if _problem_with(key, value) is None}
-    tasks = {key.removeprefix(TASK): task for key, task in writes.items() if key.startswith(TASK)}
-    found: dict[str, Progress] = {}
-    for key, items in writes.items():
-        if key.startswith(ITEMS):
-            place = key.removeprefix(ITEMS)
-            mine = [task for name, task in tasks.items() if _is_item_of(name, place)]
-            found[place] = Progress(mine[0].get("node") if mine else None, len(mine), len(items))
-    forks: dict[str, tuple[int, int]] = {}
-    for name, task in tasks.items():
-        if "branches" in task:
-            place = name.rpartition(".")[0].rpartition(".")[0]
-            ended = forks.get(place, (0, 0))[0] + bool(task.get("ends"))
-            forks[place] = ended, task["branches"]
-    for place, (ended, total) in forks.items():
-        found.setdefault(place, Progress(None, ended, total))
-    return [found[place] for place in sorted(found, key=lambda place: place.count("."))]
-
-
-def _is_item_of(task: str, place: str) -> bool:
-    head, _, number = task.rpartition(".")
-    return head == place and number.isdigit()
 
 
 class LatestCheckpoint(NamedTuple):
@@ -304,31 +233,158 @@ class LatestCheckpoint(NamedTuple):
     config: RunnableConfig
     """Names the checkpoint."""
     metadata: Mapping[str, Any]
-    """The checkpoint's metadata."""
+    """The metadata of the checkpoint."""
     writes: Mapping[str, Any]
-    """The checkpoint's pending writes."""
+    """The pending writes of the checkpoint."""
 
 
 def find_waiting_interrupts(latest: Mapping[str, LatestCheckpoint]) -> list[WaitingInterrupt]:
-    """What waits for a human in a thread, by namespace.
+    """Return the pending interrupts of a thread.
 
-    A stop in an embedded graph waits as long as the graph around it says so: that may have gone past it since.
+    An interrupt in a nested graph is pending while the outer graph has it recorded: the outer graph
+    may have moved past it since.
+
+    Args:
+        latest: the latest checkpoint of each namespace of the thread.
     """
     found: list[WaitingInterrupt] = []
     for namespace, checkpoint in latest.items():
         waiting = waiting_interrupts(checkpoint.config, checkpoint.writes)
-        outer = namespace.rpartition("/")[0]
-        if OUTER_EXECUTION in checkpoint.metadata and namespace and outer in latest:
-            known = subgraph_interrupts(latest[outer].writes)
-            waiting = [stop for stop in waiting if stop.id in known]
+        outer = latest.get(namespace.rpartition("/")[0])
+        is_nested = bool(namespace) and OUTER_EXECUTION in checkpoint.metadata
+        if is_nested and outer is not None:
+            pending = subgraph_interrupts(outer.writes)
+            waiting = [interrupt for interrupt in waiting if interrupt.id in pending]
         found += waiting
     return found
 
 
+def find_failure(config: RunnableConfig, writes: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return why a run ended at a checkpoint; None if it did not fail, or if the record is malformed.
+
+    Args:
+        config: names the checkpoint.
+        writes: its pending writes.
+    """
+    failure = writes.get(FAILURE)
+    if failure is None or isinstance(failure, Mapping):
+        return failure
+    _warn_of(FAILURE, config.thread, "a failure is a mapping with node_id, type, message and at")
+    return None
+
+
 def derive_status(next_node_id: str | None, writes: Mapping[str, Any]) -> str:
-    """The status of a run whose latest checkpoint this is: running, interrupted, failed or finished."""
+    """Return the status of a run: running, interrupted, failed or finished.
+
+    Args:
+        next_node_id: the next node of the latest checkpoint of the run.
+        writes: the pending writes of that checkpoint.
+    """
     if writes and (unanswered_interrupts(writes) or subgraph_interrupts(writes)):
         return "interrupted"
     if writes and writes.get(FAILURE) is not None:
         return "failed"
     return "finished" if next_node_id == END else "running"
+
+
+# Changes
+
+
+def iter_changes(
+    history: tuple[str, str],
+    info: CheckpointInfo | None,
+    writes: Mapping[str, Any],
+    written_at: datetime | None = None,
+) -> Iterator[Change]:
+    """Yield the changes that pending writes make, for a watch.
+
+    Args:
+        history: the thread id and the namespace.
+        info: the checkpoint; None if it is not the latest.
+        writes: the pending writes that are new.
+        written_at: when they were stored, for those that have no time of their own.
+    """
+    thread_id, namespace = history
+    make = partial(Change, thread_id=thread_id, checkpoint_ns=namespace, checkpoint=info)
+    for key, value in writes.items():
+        if key.startswith(INTERRUPT):
+            at = _get_time(value, "created_at")
+            yield make("interrupt", id=key.removeprefix(INTERRUPT), value=value, at=at)
+        elif key.startswith(ANSWER):
+            yield make("answer", id=key.removeprefix(ANSWER), value=value, at=written_at)
+        elif key.startswith(SUBGRAPH_INTERRUPT) and value is None:
+            yield make("answer", id=key.removeprefix(SUBGRAPH_INTERRUPT), at=written_at)
+        elif key == FAILURE and value is not None:
+            yield make("failure", value=value, at=_get_time(value, "at"))
+    tasks = [value for key, value in writes.items() if key.startswith(TASK)]
+    if tasks:  # one change for all tasks that were recorded together: a map may have thousands
+        last = tasks[-1]
+        node_id = last.get("node") if isinstance(last, Mapping) else None
+        yield make("progress", value={"node_id": node_id}, at=written_at)
+
+
+def _get_time(record: Any, key: str) -> datetime | None:
+    """Return the time in a pending write; None if it has none, because it was written by hand."""
+    return time_or_none(record.get(key)) if isinstance(record, Mapping) else None
+
+
+def time_or_none(value: Any) -> datetime | None:
+    """Return a value if it is a time with a time zone, which can be compared with others; otherwise None."""
+    return value if isinstance(value, datetime) and value.tzinfo is not None else None
+
+
+# Progress of forks and maps
+
+
+class ForkProgress(NamedTuple):
+    """How far a fork or a map is."""
+
+    node_id: str | None
+    """The node of the map; None for a fork, and for a map without a finished item."""
+    done: int
+    """The number of branches or items that have ended."""
+    total: int
+    """The number of branches or items."""
+
+
+def progress_of(writes: Mapping[str, Any]) -> list[ForkProgress]:
+    """Return how far the running forks and maps of a checkpoint are, the outermost first.
+
+    A fork is known once one of its nodes has finished, a map once its items are known. Malformed
+    writes are left out.
+
+    Args:
+        writes: the pending writes of the checkpoint.
+    """
+    usable = {key: value for key, value in writes.items() if _find_problem(key, value) is None}
+    tasks = {key.removeprefix(TASK): task for key, task in usable.items() if key.startswith(TASK)}
+    found: dict[str, ForkProgress] = {}
+    for key, items in usable.items():
+        if key.startswith(ITEMS):
+            execution = key.removeprefix(ITEMS)
+            finished = [task for name, task in tasks.items() if _is_item_of(name, execution)]
+            node_id = finished[0].get("node") if finished else None
+            found[execution] = ForkProgress(node_id, done=len(finished), total=len(items))
+    for execution, progress in _find_fork_progress(tasks).items():
+        found.setdefault(execution, progress)
+    # The key of a nested execution has more parts than the keys around it.
+    return [found[execution] for execution in sorted(found, key=lambda key: key.count("."))]
+
+
+def _find_fork_progress(tasks: Mapping[str, Any]) -> dict[str, ForkProgress]:
+    """Return how far the forks are, by the key of their execution."""
+    found: dict[str, ForkProgress] = {}
+    for name, task in tasks.items():
+        if "branches" not in task:
+            continue
+        branch = name.rpartition(".")[0]
+        execution = branch.rpartition(".")[0]
+        earlier = found.get(execution)
+        done = 0 if earlier is None else earlier.done
+        found[execution] = ForkProgress(None, done=done + bool(task.get("ends")), total=task["branches"])
+    return found
+
+
+def _is_item_of(task: str, execution: str) -> bool:
+    head, _, number = task.rpartition(".")
+    return head == execution and number.isdigit()

@@ -9,7 +9,7 @@ import graphkit._saver.base
 import savers._filesystem.saver
 import savers._memory
 from graphkit import END, START, Checkpoint, GraphResume, RunnableConfig, StateGraph, interrupt
-from graphkit._saver.writes import Progress, progress_of
+from graphkit._saver.writes import ForkProgress, progress_of
 from graphkit.errors import CheckpointSerializationError
 from graphkit.recovery import recover
 from graphkit.transfer import export_threads, import_threads
@@ -77,7 +77,7 @@ def test_namespaces_watch_and_history_can_be_read(old):
 
 def test_progress_counts_what_it_can(old):
     assert progress_of(old.get_writes(T)) == []
-    assert progress_of({"items:m": [1, 2], "task:m.0": {"node": "n"}, "task:m.1": "text"}) == [Progress("n", 1, 2)]
+    assert progress_of({"items:m": [1, 2], "task:m.0": {"node": "n"}, "task:m.1": "text"}) == [ForkProgress("n", 1, 2)]
 
 
 def test_it_can_be_pruned_and_copied(old):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from graphkit import END, START, Channels, RunnableConfig, StateGraph
-from graphkit._saver.writes import Progress, progress_of
+from graphkit._saver.writes import ForkProgress, progress_of
 from savers import FileSystemSaver, MemorySaver
 from tests.cli.terminal import graphkit
 
@@ -41,7 +41,7 @@ def forking():
 @pytest.mark.parametrize("make", [MemorySaver, None])
 @pytest.mark.parametrize(
     ("graph", "progress"),
-    [(mapping(item), [Progress("m", 3, 5)]), (forking(), [Progress(None, 1, 2)])],
+    [(mapping(item), [ForkProgress("m", 3, 5)]), (forking(), [ForkProgress(None, 1, 2)])],
     ids=["map", "fork"],
 )
 def test_how_many_are_done_of_what_runs(graph, progress, make, tmp_path):
@@ -65,7 +65,7 @@ def test_a_map_in_a_branch_is_told_beside_the_fork():
     saver = MemorySaver()
     with pytest.raises(Killed):
         graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
-    assert progress_of(saver.get_writes(CONFIG)) == [Progress(None, 1, 2), Progress("m", 3, 5)]
+    assert progress_of(saver.get_writes(CONFIG)) == [ForkProgress(None, 1, 2), ForkProgress("m", 3, 5)]
 
 
 def test_the_command_line_tells_it(tmp_path):

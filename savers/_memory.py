@@ -1,14 +1,14 @@
-"""MemorySaver: histories in the memory of this process, as fast as a saver can be. Ports langgraph4j's class.
+"""MemorySaver: stores histories in the memory of this process. Ports the class of langgraph4j.
 
-Values in a state are immutable, so checkpoints are kept as they are and share all that did not change. Only application
-objects that are mutable themselves (`PRIVATE`, see `graphkit.values`) are copied: as they come from a caller's
-hand, and as they are handed out.
+Values in a state are immutable, so checkpoints are stored as they are and share everything that did
+not change. Only mutable objects of the application (`PRIVATE`, see `graphkit.values`) are copied:
+when a caller passes them in, and when they are returned.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -31,10 +31,10 @@ _EMPTY = FrozenDict()
 
 
 class MemorySaver(BaseCheckpointSaver):
-    """Keeps checkpoints in memory; they are gone with the process. Release gives the history away and keeps nothing.
+    """Stores checkpoints in memory, until the process ends. `release` returns a history and keeps nothing.
 
-    It refuses what a persistent saver could not store, so that a graph that works with this one works with the others.
-    One lock guards it all; nothing is slow enough under it to be worth a second one.
+    The saver refuses what a persistent saver could not store, so a graph that works with it works
+    with the others. One lock guards everything: no operation under it is slow enough for a second.
     """
 
     refuses_unstorable_values = True
@@ -45,64 +45,68 @@ class MemorySaver(BaseCheckpointSaver):
         """Make an empty store.
 
         Args:
-            lock_timeout: seconds that a run, a release, a delete or a copy waits for another run of the thread.
+            lock_timeout: how long a run, `release`, `delete` or `copy` waits for another run of the
+                thread, in seconds.
         """
         self.lock_timeout = lock_timeout
         self._lock = threading.RLock()
         self._codec = Codec()
         self._holders: dict[str, int] = {}
-        """Per thread whose run lock is held, the operating system's thread that holds it."""
+        """The id of the operating system's thread that holds the run lock, by thread id."""
         self._threads: dict[str, dict[str, _History]] = {}
-        """Per thread its namespaces; a thread or namespace that is there has a checkpoint."""
+        """The histories, by thread id and namespace. None of them is empty."""
 
-    # The four
+    # The four required methods
 
     def list(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
         config = RunnableConfig.of(config)
         with self._lock:
-            return self._history(config).newest_first()
+            return self._get_history(config).newest_first()
 
     def get(self, config: ConfigLike = None) -> Checkpoint | None:
         config = RunnableConfig.of(config)
         with self._lock:
-            entry = self._history(config).find(config.checkpoint_id)
-        return None if entry is None else _lent(entry.checkpoint)
+            stored = self._get_history(config).find(config.checkpoint_id)
+        return None if stored is None else _copy_for_caller(stored.checkpoint)
 
     def put(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
         config = RunnableConfig.of(config)
-        state = checkpoint.state  # read from another store here, if that is where it comes from, and not under the lock
+        # Outside the lock: if the checkpoint comes from another store, this may read a file.
+        state = checkpoint.state
         with self._lock:
-            history = self._history(config)
-            entry = None if config.checkpoint_id is None else self._entry(config)
-            self._refuse_unstorable(checkpoint, history.find(checkpoint.parent_id) if checkpoint.parent_id else None)
-            # Without its changes: they hold the parent's state, which may be pruned.
-            kept = checkpoint.with_state(state) if checkpoint.changes is not None else _own(checkpoint)
-            if entry is not None:
-                history.replace(entry, kept)
+            history = self._get_history(config)
+            replaced = None if config.checkpoint_id is None else self._require(config)
+            parent = history.find(checkpoint.parent_id) if checkpoint.parent_id else None
+            self._refuse_unstorable(checkpoint, parent)
+            # Without the changes: they refer to the state of the parent, which may be pruned.
+            kept = _copy_from_caller(checkpoint) if checkpoint.changes is None else checkpoint.with_state(state)
+            if replaced is not None:
+                history.replace(replaced, kept)
                 return config
-            if not history.entries:
+            if not history.checkpoints:
                 self._threads.setdefault(config.thread, {})[config.checkpoint_ns] = history
-            history.append(_Entry(kept))
+            history.append(_StoredCheckpoint(kept))
         return config.with_check_point_id(checkpoint.id)
 
     def release(self, config: ConfigLike = None) -> Tag:
-        """End the thread's history, all namespaces, and return the root's.
+        """End the active history of a thread in all namespaces, and return that of the root.
 
         Raises:
             ThreadBusyError: a run holds the thread. Nothing was changed.
         """
         thread = RunnableConfig.of(config).thread
-        with self._exclusive(thread), self._lock:
+        with self._exclude_runs(thread), self._lock:
             released = self._threads.pop(thread, None)
             if not released:
                 return Tag(thread, ())
-            return Tag(thread, released.get("", _History()).newest_first(), self._keep(thread, released))
+            root = released.get("", _History())
+            return Tag(thread, root.newest_first(), self._keep_version(thread, released))
 
-    def _keep(self, thread: str, released: Mapping[str, _History]) -> int | None:  # noqa: ARG002
-        """Keep what was released, and say as which version; for savers with versions."""
+    def _keep_version(self, thread: str, released: Mapping[str, _History]) -> int | None:  # noqa: ARG002
+        """Keep a released history and return the number of its version. For savers with versions."""
         return None
 
-    # What is faster here than on the four
+    # Methods that are faster here than the defaults
 
     def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
         with self._lock:
@@ -111,10 +115,10 @@ class MemorySaver(BaseCheckpointSaver):
     def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
         config = RunnableConfig.of(config)
         with self._lock:
-            return [_info(config, entry) for entry in reversed(self._history(config).entries)]
+            return [_make_info(config, stored) for stored in reversed(self._get_history(config).checkpoints)]
 
     def put_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
-        """Record values beside the checkpoint that the config names (or the latest), merged over those already there.
+        """Record pending writes with the checkpoint that the config names, or with the latest.
 
         Raises:
             CheckpointNotFoundError: there is no such checkpoint. Nothing was changed.
@@ -125,85 +129,94 @@ class MemorySaver(BaseCheckpointSaver):
         for key, value in frozen.items():
             self._refuse_value(key, value, SET)
         with self._lock:
-            entry = self._entry(RunnableConfig.of(config))
-            entry.writes = FrozenDict({**entry.writes, **frozen})
+            stored = self._require(RunnableConfig.of(config))
+            stored.writes = FrozenDict({**stored.writes, **frozen})
 
     def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
         with self._lock:
-            entry = self._find(config)
-            return _EMPTY if entry is None else private_copy(entry.writes)
+            stored = self._find(config)
+            return _EMPTY if stored is None else private_copy(stored.writes)
 
     def add_tags(self, config: ConfigLike, *tags: str) -> None:
         check_tags(tags)
         with self._lock:
-            entry = self._entry(RunnableConfig.of(config))
-            entry.tags = tuple(dict.fromkeys(entry.tags + tags))
+            stored = self._require(RunnableConfig.of(config))
+            stored.tags = tuple(dict.fromkeys(stored.tags + tags))
 
     def remove_tags(self, config: ConfigLike, *tags: str) -> None:
         check_tags(tags)
         with self._lock:
-            entry = self._entry(RunnableConfig.of(config))
-            entry.tags = tuple(tag for tag in entry.tags if tag not in tags)
+            stored = self._require(RunnableConfig.of(config))
+            stored.tags = tuple(tag for tag in stored.tags if tag not in tags)
 
     def tags_of(self, config: ConfigLike) -> tuple[str, ...]:
         with self._lock:
-            entry = self._find(config)
-            return () if entry is None else entry.tags
+            stored = self._find(config)
+            return () if stored is None else stored.tags
 
-    def threads(self, *, released: bool = False) -> Sequence[str]:  # noqa: ARG002 - nothing released is kept here
+    def threads(self, *, released: bool = False) -> Sequence[str]:  # noqa: ARG002 - it keeps no versions
         with self._lock:
             return tuple(self._threads)
 
     def delete(self, thread: ThreadLike = None) -> bool:
-        """Remove a thread with all its namespaces and versions; whether there was anything.
+        """Remove a thread with all its namespaces and versions.
+
+        Returns:
+            Whether there was anything to remove.
 
         Raises:
             ThreadBusyError: a run holds the thread. Nothing was changed.
         """
         thread_id = resolve_thread_id(thread)
-        with self._exclusive(thread_id), self._lock:
+        with self._exclude_runs(thread_id), self._lock:
             return self._threads.pop(thread_id, None) is not None
 
     def copy(self, source: ThreadLike, target: ThreadLike) -> None:
-        """Copy a thread's active history, ids and all, into an empty thread; the checkpoints are shared.
+        """Copy the active history of a thread, with its ids, into an empty thread. Checkpoints are shared.
 
         Raises:
             CheckpointNotFoundError: the source is empty.
             CheckpointConflictError: the target is not empty. Nothing was changed.
-            ThreadBusyError: a run holds one of them. Nothing was changed.
+            ThreadBusyError: a run holds one of the threads. Nothing was changed.
         """
-        origin, goal = resolve_thread_id(source), resolve_thread_id(target)
-        with ExitStack() as held:
-            # In one order, so that two copies in opposite directions do not wait for each other.
-            for thread in sorted({origin, goal}):
-                held.enter_context(self._exclusive(thread))
-            held.enter_context(self._lock)
-            if origin not in self._threads:
-                raise CheckpointNotFoundError(origin)
-            if goal in self._threads:
-                raise CheckpointConflictError(goal, "not empty; release or delete it before copying into it")
-            copies = {namespace: history.copy() for namespace, history in self._threads[origin].items()}
-            self._threads[goal] = copies
+        old_thread = resolve_thread_id(source)
+        new_thread = resolve_thread_id(target)
+        with ExitStack() as locks:
+            # In a fixed order, so that two copies in opposite directions do not deadlock.
+            for thread in sorted({old_thread, new_thread}):
+                locks.enter_context(self._exclude_runs(thread))
+            locks.enter_context(self._lock)
+            histories = self._threads.get(old_thread)
+            if histories is None:
+                raise CheckpointNotFoundError(old_thread)
+            if new_thread in self._threads:
+                raise CheckpointConflictError(new_thread, "not empty; release or delete it before copying into it")
+            self._threads[new_thread] = {namespace: history.copy() for namespace, history in histories.items()}
 
     def _prune(self, config: RunnableConfig, retention: Retention) -> int:
         with self._lock:
-            going = {info.id for info in retention.select_removable(self.history(config))}
-            if going:
-                self._history(config).remove(going)
-            return len(going)
+            removable = {info.id for info in retention.select_removable(self.history(config))}
+            if removable:
+                self._get_history(config).remove(removable)
+            return len(removable)
 
     def size(self, thread: ThreadLike = None) -> int:
-        """The bytes that a thread, or all (None), would take if each checkpoint were stored in full; O(that)."""
+        """Return the number of bytes that a thread, or all threads (None), would take if stored in full.
+
+        Each checkpoint counts in full, although checkpoints share values. The cost is proportional
+        to the result.
+        """
         with self._lock:
             threads = self.threads(released=True) if thread is None else [resolve_thread_id(thread)]
-            return sum(self._size(part) for one in threads for part in self._parts(one))
+            return sum(self._measure(value) for thread_id in threads for value in self._iter_values(thread_id))
 
-    def _parts(self, thread: str) -> Iterator[FrozenDict]:
+    def _iter_values(self, thread: str) -> Iterator[FrozenDict]:
+        """Yield the states, metadata and pending writes of a thread."""
         for history in self._threads.get(thread, {}).values():
-            yield from history.parts()
+            yield from history.iter_values()
 
-    def _size(self, part: FrozenDict) -> int:
-        return len(self._codec.pack(part)) if part else 0
+    def _measure(self, value: FrozenDict) -> int:
+        return len(self._codec.pack(value)) if value else 0
 
     def register_types(self, *types: type) -> None:
         self._codec.register(*types)
@@ -217,26 +230,30 @@ class MemorySaver(BaseCheckpointSaver):
             finally:
                 del self._holders[config.thread]
 
-    def _exclusive(self, thread: str) -> AbstractContextManager[object]:
-        """The run lock, unless the caller has taken it itself, or is a node of the run that holds it."""
-        is_mine = self._holders.get(thread) == threading.get_ident()
-        return nullcontext() if is_mine else self.run_lock(RunnableConfig(thread))
+    def _exclude_runs(self, thread: str) -> AbstractContextManager[object]:
+        """Hold the run lock, unless the caller holds it, or is a node of the run that holds it."""
+        is_held_by_caller = self._holders.get(thread) == threading.get_ident()
+        return nullcontext() if is_held_by_caller else self.run_lock(RunnableConfig(thread))
 
     # Refusing what could not be stored
 
-    def _refuse_unstorable(self, checkpoint: Checkpoint, parent: _Entry | None) -> None:
-        """Look at what a checkpoint brings that is new: its changes, if the parent they apply to is the stored one."""
-        state, changes = checkpoint.state, checkpoint.changes
+    def _refuse_unstorable(self, checkpoint: Checkpoint, parent: _StoredCheckpoint | None) -> None:
+        """Check the parts of a checkpoint that are new.
+
+        These are its changes, if they apply to the state of the stored parent; otherwise all of it.
+        """
+        state = checkpoint.state
+        changes = checkpoint.changes
         self._refuse_value("metadata", checkpoint.metadata, SET)
         if state.kind == PLAIN:
             return
-        if changes is not None and parent is not None and changes.base is parent.checkpoint.state:
-            for key, op in changes.ops.items():
-                if op != REMOVED:
-                    self._refuse_value(key, state[key], op)
-        else:
+        if changes is None or parent is None or changes.base is not parent.checkpoint.state:
             for key, value in state.items():
                 self._refuse_value(key, value, SET)
+            return
+        for key, op in changes.ops.items():
+            if op != REMOVED:
+                self._refuse_value(key, state[key], op)
 
     def _refuse_value(self, path: str, value: Any, op: int) -> None:
         if kind_of(value) == PLAIN:
@@ -248,21 +265,22 @@ class MemorySaver(BaseCheckpointSaver):
 
     # Finding
 
-    def _history(self, config: RunnableConfig) -> _History:
-        """The history that a config names; a new one, belonging to nothing yet, if there is none."""
+    def _get_history(self, config: RunnableConfig) -> _History:
+        """Return the history that a config names; a new one, not stored yet, if there is none."""
         return self._threads.get(config.thread, {}).get(config.checkpoint_ns) or _History()
 
-    def _find(self, config: ConfigLike) -> _Entry | None:
+    def _find(self, config: ConfigLike) -> _StoredCheckpoint | None:
         config = RunnableConfig.of(config)
-        return self._history(config).find(config.checkpoint_id)
+        return self._get_history(config).find(config.checkpoint_id)
 
-    def _entry(self, config: RunnableConfig) -> _Entry:
-        entry = self._find(config)
-        if entry is None:
+    def _require(self, config: RunnableConfig) -> _StoredCheckpoint:
+        stored = self._find(config)
+        if stored is None:
             raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id or 'at all'}")
-        return entry
+        return stored
 
-    # Async twins without a thread in between: nothing here waits. What takes the run lock may, and keeps its thread.
+    # Async methods without a worker thread, because nothing here waits. The methods that take the
+    # run lock may wait, and keep theirs.
 
     async def alist(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
         return self.list(config)
@@ -307,8 +325,8 @@ class MemorySaver(BaseCheckpointSaver):
         return self.tags_of(config)
 
 
-class _Entry:
-    """A checkpoint and what is recorded beside it."""
+class _StoredCheckpoint:
+    """A checkpoint with its pending writes and tags."""
 
     __slots__ = ("checkpoint", "tags", "writes")
 
@@ -319,67 +337,76 @@ class _Entry:
 
 
 class _History:
-    """The checkpoints of one namespace, oldest first, and where each id stands."""
+    """The checkpoints of one namespace, oldest first, and an index of their ids."""
 
-    __slots__ = ("entries", "index")
+    __slots__ = ("by_id", "checkpoints")
 
-    def __init__(self, entries: Iterable[_Entry] = ()) -> None:
-        self.entries = list(entries)
-        self.index = {entry.checkpoint.id: entry for entry in self.entries}
+    def __init__(self, checkpoints: Iterable[_StoredCheckpoint] = ()) -> None:
+        self.checkpoints = list(checkpoints)
+        self.by_id = {stored.checkpoint.id: stored for stored in self.checkpoints}
 
-    def find(self, id: str | None) -> _Entry | None:
-        """The checkpoint with this id, or the newest (None)."""
-        if id is None:
-            return self.entries[-1] if self.entries else None
-        return self.index.get(id)
+    def find(self, id: str | None) -> _StoredCheckpoint | None:
+        """Return the checkpoint with this id, or the newest (None)."""
+        if id is not None:
+            return self.by_id.get(id)
+        return self.checkpoints[-1] if self.checkpoints else None
 
-    def append(self, entry: _Entry) -> None:
-        self.entries.append(entry)
-        self.index[entry.checkpoint.id] = entry
+    def append(self, stored: _StoredCheckpoint) -> None:
+        self.checkpoints.append(stored)
+        self.by_id[stored.checkpoint.id] = stored
 
-    def replace(self, entry: _Entry, checkpoint: Checkpoint) -> None:
-        """Put another checkpoint in this one's place; what is recorded beside it stays."""
-        del self.index[entry.checkpoint.id]
-        entry.checkpoint = checkpoint
-        self.index[checkpoint.id] = entry
+    def replace(self, stored: _StoredCheckpoint, checkpoint: Checkpoint) -> None:
+        """Replace a checkpoint in place; its pending writes and tags stay."""
+        del self.by_id[stored.checkpoint.id]
+        stored.checkpoint = checkpoint
+        self.by_id[checkpoint.id] = stored
 
     def remove(self, ids: set[str]) -> None:
-        self.entries = [entry for entry in self.entries if entry.checkpoint.id not in ids]
-        self.index = {entry.checkpoint.id: entry for entry in self.entries}
+        self.checkpoints = [stored for stored in self.checkpoints if stored.checkpoint.id not in ids]
+        self.by_id = {stored.checkpoint.id: stored for stored in self.checkpoints}
 
     def copy(self) -> _History:
-        return _History(_Entry(entry.checkpoint, entry.writes, entry.tags) for entry in self.entries)
+        return _History(_StoredCheckpoint(stored.checkpoint, stored.writes, stored.tags) for stored in self.checkpoints)
 
-    def parts(self) -> Iterator[FrozenDict]:
-        for entry in self.entries:
-            yield from (entry.checkpoint.state, entry.checkpoint.metadata, entry.writes)
+    def iter_values(self) -> Iterator[FrozenDict]:
+        """Yield the state, the metadata and the pending writes of each checkpoint."""
+        for stored in self.checkpoints:
+            yield stored.checkpoint.state
+            yield stored.checkpoint.metadata
+            yield stored.writes
 
     def newest_first(self) -> tuple[Checkpoint, ...]:
-        return tuple(_lent(entry.checkpoint) for entry in reversed(self.entries))
+        """Return the checkpoints for a caller."""
+        return tuple(_copy_for_caller(stored.checkpoint) for stored in reversed(self.checkpoints))
 
 
-def _info(config: RunnableConfig, entry: _Entry) -> CheckpointInfo:
-    info = make_checkpoint_info(config, entry.checkpoint, entry.writes, entry.tags)
+def _make_info(config: RunnableConfig, stored: _StoredCheckpoint) -> CheckpointInfo:
+    info = make_checkpoint_info(config, stored.checkpoint, stored.writes, stored.tags)
     return info._replace(metadata=private_copy(info.metadata))
 
 
-def _own(checkpoint: Checkpoint) -> Checkpoint:
-    """A checkpoint that came from a caller's hand, with application objects of its own."""
-    return checkpoint if _is_shareable(checkpoint) else _with(checkpoint, private_copy(checkpoint.state), None)
-
-
-def _lent(checkpoint: Checkpoint) -> Checkpoint:
-    """A stored checkpoint to hand out; its application objects are copied when somebody looks at the state."""
+def _copy_from_caller(checkpoint: Checkpoint) -> Checkpoint:
+    """Return a checkpoint with its own copies of the application's objects."""
     if _is_shareable(checkpoint):
         return checkpoint
-    return _with(checkpoint, None, lambda: private_copy(checkpoint.state))
+    return _copy(checkpoint, state=private_copy(checkpoint.state))
+
+
+def _copy_for_caller(checkpoint: Checkpoint) -> Checkpoint:
+    """Return a stored checkpoint for a caller; the application's objects are copied when the state is read."""
+    if _is_shareable(checkpoint):
+        return checkpoint
+    return _copy(checkpoint, load=lambda: private_copy(checkpoint.state))
 
 
 def _is_shareable(checkpoint: Checkpoint) -> bool:
+    """Return whether a checkpoint contains no mutable objects of the application."""
     return PRIVATE not in (checkpoint.state.kind, checkpoint.metadata.kind)
 
 
-def _with(checkpoint: Checkpoint, state: FrozenDict | None, load: Any) -> Checkpoint:
+def _copy(
+    checkpoint: Checkpoint, *, state: FrozenDict | None = None, load: Callable[[], FrozenDict] | None = None
+) -> Checkpoint:
     return Checkpoint.from_stored(
         id=checkpoint.id,
         node_id=checkpoint.node_id,

@@ -55,7 +55,7 @@ class ReplacesAtTheEnd(MemorySaver):
         config = RunnableConfig.of(config)
         if config.checkpoint_id is not None:
             super().put(config, checkpoint)
-            entries = self._history(config).entries
+            entries = self._get_history(config).checkpoints
             entries.append(entries.pop([one.checkpoint.id for one in entries].index(checkpoint.id)))
             return config
         return super().put(config, checkpoint)
@@ -64,7 +64,7 @@ class ReplacesAtTheEnd(MemorySaver):
 @breaks("test_what_was_returned_never_changes")
 class HandsOutALiveView(MemorySaver):
     def list(self, config=None):
-        entries = self._history(RunnableConfig.of(config)).entries
+        entries = self._get_history(RunnableConfig.of(config)).checkpoints
 
         class View(list):
             def __iter__(self):
@@ -87,7 +87,7 @@ class SharesObjects(MemorySaver):
 class KeepsWhatItIsGiven(MemorySaver):
     def put(self, config, checkpoint):
         stored = super().put(config, checkpoint)
-        self._history(stored).find(checkpoint.id).checkpoint = checkpoint
+        self._get_history(stored).find(checkpoint.id).checkpoint = checkpoint
         return stored
 
 
@@ -123,8 +123,8 @@ class MakesTheThreadFirst(MemorySaver):
 
 @breaks("test_any_string_is_a_thread_id")
 class FoldsCase(MemorySaver):
-    def _history(self, config):
-        return super()._history(config.replace(thread_id=config.thread.lower()))
+    def _get_history(self, config):
+        return super()._get_history(config.replace(thread_id=config.thread.lower()))
 
 
 @breaks("test_release_covers_every_namespace_and_returns_the_root")
@@ -145,21 +145,21 @@ class RecordsBesideTheLatest(MemorySaver):
 @breaks("test_writes_are_merged_in_the_order_of_their_first_recording")
 class ForgetsEarlierWrites(MemorySaver):
     def put_writes(self, config, writes):
-        self._entry(RunnableConfig.of(config)).writes = FrozenDict()
+        self._require(RunnableConfig.of(config)).writes = FrozenDict()
         super().put_writes(config, writes)
 
 
 @breaks("test_malformed_writes_are_refused")
 class StoresMalformedWrites(MemorySaver):
     def put_writes(self, config, writes):
-        entry = self._entry(RunnableConfig.of(config))
+        entry = self._require(RunnableConfig.of(config))
         entry.writes = FrozenDict({**entry.writes, **writes})
 
 
 @breaks("test_tags_that_are_no_strings_are_refused")
 class StoresAnyTag(MemorySaver):
     def add_tags(self, config, *tags):
-        self._entry(RunnableConfig.of(config)).tags += tags
+        self._require(RunnableConfig.of(config)).tags += tags
 
 
 @breaks("test_copy_copies_all_of_the_active_history")
@@ -183,7 +183,7 @@ class LocksNothing(MemorySaver):
 
 @breaks("test_release_delete_and_copy_wait_for_a_run")
 class DeletesUnderARun(MemorySaver):
-    def _exclusive(self, thread):
+    def _exclude_runs(self, thread):
         return nullcontext()
 
 
@@ -211,7 +211,7 @@ class FallsBackToTheLast(VersionedMemorySaver):
 class LosesEveryTenth(MemorySaver):
     def put(self, config, checkpoint):
         stored = super().put(config, checkpoint)
-        entries = self._history(RunnableConfig.of(config)).entries
+        entries = self._get_history(RunnableConfig.of(config)).checkpoints
         if len(entries) % 10 == 0:
             entries.pop(0)
         return stored

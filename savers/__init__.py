@@ -1,4 +1,4 @@
-"""Savers: where checkpoints are kept. In memory, in memory with versions, in plain files; and what wraps a saver."""
+"""Savers: store checkpoints in memory, in memory with versions, or in plain files; and wrap other savers."""
 
 from graphkit.abc import set_public_module
 from savers._compression import Compression as Compression

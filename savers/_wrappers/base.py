@@ -1,14 +1,11 @@
-"""Savers around a saver: SaverWrapper forwards the whole contract, and what subclasses it changes a part.
-
-Each wraps any saver, so they stack: `ValidatingSaver(SomethingElse(FileSystemSaver(path)))`.
-"""
+"""SaverWrapper: forwards the whole contract of a saver to another saver."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
+from functools import cache
 from typing import Any, Final, Self
 
 from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, Tag, WaitingInterrupt
@@ -17,28 +14,33 @@ from graphkit.abc import (
     Change,
     ConfigLike,
     HasVersions,
-    Progress,
-    RepairReport,
     SupportsCompact,
     SupportsRepair,
     SupportsVerify,
     ThreadLike,
-    VerifyReport,
     Watch,
 )
 from graphkit.errors import CheckpointerConfigurationError
+from savers._wrappers.mixins import CompactMixin, RepairMixin, VerifyMixin
 
 
 class SaverWrapper(BaseCheckpointSaver):
-    """Forwards everything to another saver; subclass it and override what should differ.
+    """Forwards everything to another saver. Subclass it, and override what should differ.
 
-    A wrapper around a saver with versions is itself a `HasVersions`. Overriding a method covers both of its spellings,
-    and its async twin too unless that is overridden as well. Methods do not call each other through the wrapper: one
-    that changes what is stored overrides each method that reads or writes it (`put` and `put_writes`, say).
+    An overridden method applies to its Java name too, and to its async method unless that is
+    overridden as well. Methods do not call each other through the wrapper. A wrapper that changes
+    what is stored must therefore override each method that reads or writes it, such as `put` and
+    `put_writes`.
+
+    A wrapper has the capabilities of the saver that it wraps: it is a `HasVersions` if the delegate
+    is one, and it supports `verify`, `repair` and `compact` if the delegate does.
+
+    Attributes:
+        delegate: the wrapped saver.
     """
 
     def __new__(cls, delegate: BaseCheckpointSaver, *_args: Any, **_options: Any) -> Self:
-        """Make a wrapper that has the versions and the capabilities of the delegate."""
+        """Make a wrapper that has the capabilities of the delegate."""
         missing = tuple(
             mixin
             for capability, mixin in _MIXINS.items()
@@ -51,15 +53,19 @@ class SaverWrapper(BaseCheckpointSaver):
         self.delegate = delegate
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Keep each async twin true to its method: one that is not overridden too must not pass it by."""
+        """Make the async method of each overridden method call the override.
+
+        The async methods of this class call the delegate. Those of `BaseCheckpointSaver`, which run
+        the sync method, take their place.
+        """
         super().__init_subclass__(**kwargs)
         for name in [name for name in vars(cls) if not name.startswith("_")]:
-            twin = getattr(BaseCheckpointSaver, f"a{name}", None)
-            if twin is not None and f"a{name}" not in vars(cls):
-                for spelling in _spellings_of(twin):
-                    setattr(cls, spelling, twin)
+            async_method = getattr(BaseCheckpointSaver, f"a{name}", None)
+            if async_method is not None and f"a{name}" not in vars(cls):
+                for spelling in _find_spellings(async_method):
+                    setattr(cls, spelling, async_method)
 
-    # The four
+    # The four required methods
 
     def list(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
         return self.delegate.list(config)
@@ -73,7 +79,7 @@ class SaverWrapper(BaseCheckpointSaver):
     def release(self, config: ConfigLike = None) -> Tag:
         return self.delegate.release(config)
 
-    # The rest
+    # Capabilities
 
     @property
     def is_durable(self) -> bool:
@@ -102,6 +108,8 @@ class SaverWrapper(BaseCheckpointSaver):
     @property
     def waits_for_runs(self) -> bool:
         return self.delegate.waits_for_runs
+
+    # The other methods
 
     def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
         return self.delegate.namespaces(thread)
@@ -171,7 +179,10 @@ class SaverWrapper(BaseCheckpointSaver):
         self.delegate.register_types(*types)
 
     def opener(self) -> Callable[[], BaseCheckpointSaver] | None:
-        """What opens the wrapped store in another process. A wrapper that changes what is stored overrides this."""
+        """Return what opens the store of the delegate in another process; None if nothing does.
+
+        A wrapper that changes what is stored must override it.
+        """
         return self.delegate.opener()
 
     def run_lock(self, config: ConfigLike = None, timeout: float | None = None) -> AbstractContextManager[object]:
@@ -188,7 +199,7 @@ class SaverWrapper(BaseCheckpointSaver):
     ) -> bool:
         return self.delegate.wait_for_resume(thread, timeout, interval=interval)
 
-    # Async twins
+    # Async methods
 
     async def alist(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
         return await self.delegate.alist(config)
@@ -274,7 +285,7 @@ class SaverWrapper(BaseCheckpointSaver):
     async def await_for_resume(
         self,
         thread: ThreadLike = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - the twin of a method that has it
+        timeout: float | None = None,  # noqa: ASYNC109 - the sync method has it
         *,
         interval: float = 1.0,
     ) -> bool:
@@ -282,9 +293,10 @@ class SaverWrapper(BaseCheckpointSaver):
 
 
 class VersionedSaverWrapper(SaverWrapper, HasVersions):
-    """A SaverWrapper around a saver with versions; every SaverWrapper around one is one.
+    """A SaverWrapper around a saver with versions.
 
-    Subclass it, rather than SaverWrapper, to override what concerns versions.
+    Wrapping such a saver in a SaverWrapper gives one. Subclass it, rather than SaverWrapper, to
+    override methods about versions.
     """
 
     delegate: Any
@@ -294,7 +306,7 @@ class VersionedSaverWrapper(SaverWrapper, HasVersions):
         """Wrap a saver.
 
         Raises:
-            CheckpointerConfigurationError: it keeps no versions.
+            CheckpointerConfigurationError: the saver keeps no versions.
         """
         if not isinstance(delegate, HasVersions):
             raise CheckpointerConfigurationError(f"{type(delegate).__name__} keeps no versions; use a SaverWrapper")
@@ -313,73 +325,27 @@ class VersionedSaverWrapper(SaverWrapper, HasVersions):
         return self.delegate.get_version(config)  # type: ignore[no-any-return]
 
 
-@functools.cache
-def _spellings_of(method: Callable[..., Any]) -> Sequence[str]:
-    """Return the names of a method of the contract: the Python name and the Java name, where it has one."""
-    return [name for name in dir(BaseCheckpointSaver) if getattr(BaseCheckpointSaver, name) is method]
-
-
-class _VerifyMixin:
-    """Forwards `verify`."""
-
-    delegate: Any
-
-    def verify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> VerifyReport:
-        """Check everything that the wrapped saver has stored; see `SupportsVerify`."""
-        return self.delegate.verify(thread, progress=progress)  # type: ignore[no-any-return]
-
-
-class _RepairMixin:
-    """Forwards `repair`."""
-
-    delegate: Any
-
-    def repair(
-        self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None
-    ) -> RepairReport:
-        """Make damaged threads of the wrapped saver readable; see `SupportsRepair`."""
-        return self.delegate.repair(thread, dry_run=dry_run, progress=progress)  # type: ignore[no-any-return]
-
-
-class _CompactMixin:
-    """Forwards `compact`."""
-
-    delegate: Any
-
-    def compact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
-        """Free space in the wrapped saver; see `SupportsCompact`."""
-        return self.delegate.compact(thread, progress=progress)  # type: ignore[no-any-return]
-
-
 _MIXINS: Final[Mapping[type, type]] = {
     HasVersions: VersionedSaverWrapper,
-    SupportsVerify: _VerifyMixin,
-    SupportsRepair: _RepairMixin,
-    SupportsCompact: _CompactMixin,
+    SupportsVerify: VerifyMixin,
+    SupportsRepair: RepairMixin,
+    SupportsCompact: CompactMixin,
 }
 """The class that forwards the methods of each capability."""
 
 
-@functools.cache
+@cache
 def _with_mixins(cls: type[Any], mixins: tuple[type, ...]) -> type[Any]:
-    """Make a subclass of a wrapper class with more capabilities; it keeps the name of the class."""
-    bases = mixins if VersionedSaverWrapper in mixins and cls is SaverWrapper else (cls, *mixins)
+    """Return a subclass of a wrapper class with more capabilities, under the name of the class."""
+    # VersionedSaverWrapper is a subclass of SaverWrapper and takes its place among the bases.
+    is_plain_wrapper = cls is SaverWrapper and VersionedSaverWrapper in mixins
+    bases = mixins if is_plain_wrapper else (cls, *mixins)
     if bases == (VersionedSaverWrapper,):
         return VersionedSaverWrapper
     return type(cls.__name__, bases, {"__module__": cls.__module__, "__doc__": cls.__doc__})
 
 
-class ValidatingSaver(SaverWrapper):
-    """Refuses checkpoints that say nothing: without a node, or with an empty state."""
-
-    def put(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
-        """Store a checkpoint if it has a node and a state.
-
-        Raises:
-            CheckpointerConfigurationError: it has not. Nothing was changed. Whatever the delegate raises is raised too.
-        """
-        if not checkpoint.node_id:
-            raise CheckpointerConfigurationError("the checkpoint was not stored: its node_id is empty")
-        if not checkpoint.state:
-            raise CheckpointerConfigurationError("the checkpoint was not stored: its state is empty")
-        return super().put(config, checkpoint)
+@cache
+def _find_spellings(method: Callable[..., Any]) -> Sequence[str]:
+    """Return the names of a method of the contract: its Python name, and its Java name if it has one."""
+    return [name for name in dir(BaseCheckpointSaver) if getattr(BaseCheckpointSaver, name) is method]

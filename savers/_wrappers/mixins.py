@@ -1,0 +1,36 @@
+"""Mixins of wrappers: each forwards the method of one optional capability to the delegate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphkit.abc import Progress, RepairReport, ThreadLike, VerifyReport
+
+
+class VerifyMixin:
+    """Forwards `verify`; see `graphkit.abc.SupportsVerify`."""
+
+    delegate: Any
+
+    def verify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> VerifyReport:
+        return self.delegate.verify(thread, progress=progress)  # type: ignore[no-any-return]
+
+
+class RepairMixin:
+    """Forwards `repair`; see `graphkit.abc.SupportsRepair`."""
+
+    delegate: Any
+
+    def repair(
+        self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None
+    ) -> RepairReport:
+        return self.delegate.repair(thread, dry_run=dry_run, progress=progress)  # type: ignore[no-any-return]
+
+
+class CompactMixin:
+    """Forwards `compact`; see `graphkit.abc.SupportsCompact`."""
+
+    delegate: Any
+
+    def compact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
+        return self.delegate.compact(thread, progress=progress)  # type: ignore[no-any-return]

@@ -25,7 +25,9 @@ _LEVELS: Final = {"zlib": 9, "zstd": 22}
 
 @dataclass(frozen=True, kw_only=True)
 class Compression:
-    """How a file saver compresses large values. Reading needs no option: stored values name their method.
+    """How a file saver compresses large values.
+
+    Reading needs no option: stored values name their method.
 
     Raises:
         CheckpointerConfigurationError: an option is invalid.
@@ -35,9 +37,11 @@ class Compression:
     method: Literal["zlib", "zstd"] = "zlib"
     """zlib comes with Python; zstd is three to ten times as fast and needs an extra."""
     level: int | None = None
-    """1 to 9 (zlib) or 1 to 22 (zstd). None: 1 and 3; higher levels save little and take several times as long."""
+    """1 to 9 (zlib) or 1 to 22 (zstd). None: 1 and 3; higher levels save little and take several
+    times as long."""
     threshold: int = 100_000
-    """Shorter values, in packed bytes, are stored as they are. zlib takes about 1 ms for this many bytes."""
+    """Shorter values, in packed bytes, are stored as they are. zlib takes about 1 ms for this many
+    bytes."""
 
     def __post_init__(self) -> None:
         # Callers without a type checker may pass anything.
@@ -60,11 +64,11 @@ class Compression:
         return ZLIB if self.method == "zlib" else ZSTD
 
     def compress(self, data: bytes) -> bytes | None:
-        """Return the data compressed, or None if that does not save enough: the data are then stored as they are."""
+        """Return the data compressed; None if that does not save enough to be stored."""
         compress = self._compressor()
         if len(data) > _SAMPLE * (_SAMPLES + 1):
-            # Images and other compressed files cannot be compressed again. Three samples show that in a hundredth of
-            # the time.
+            # Images and other compressed files cannot be compressed again. Three samples show that
+            # in a hundredth of the time.
             middle = len(data) // 2
             sample = data[:_SAMPLE] + data[middle : middle + _SAMPLE] + data[-_SAMPLE:]
             if len(compress(sample)) > _WORTH * len(sample):
@@ -81,7 +85,7 @@ class Compression:
 
 
 def parse_compression(option: Any) -> Compression | None:
-    """Return the Compression for an option as users give it: None, a method's name, or a Compression.
+    """Return the Compression for an option: None, a method's name, or a Compression.
 
     Raises:
         CheckpointerConfigurationError: the option is none of these.

@@ -1,12 +1,13 @@
-"""The file system below the root of a store: refuses every operation that would leave the root through a link.
+"""Refuses every operation that would leave the root of a store through a link.
 
-`FileIO.open` refuses a link, a FIFO, a socket or a device in place of a file. This module refuses them in place of a
-directory: it checks each directory between the root and a path before the path is used. The root itself, and the
-directories above it, may be links. Operations on a descriptor pass through at no cost, so a put to an open log pays
-nothing.
+`FileIO.open` refuses a link, a FIFO, a socket or a device in place of a file. This module refuses
+them in place of a directory: it checks each directory between the root and a path before the path
+is used. The root itself, and the directories above it, may be links. Operations on a descriptor
+pass through at no cost, so a put to an open log pays nothing.
 
-The check finds links that stand in the store: an administrator's, or those of a copied tree. It does not stop a process
-that replaces a directory by a link between the check and the use; only the owner of the store can write to it.
+The check finds links that stand in the store: an administrator's, or those of a copied tree. It
+does not stop a process that replaces a directory by a link between the check and the use; only the
+owner of the store can write to it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class DirectoryGuard(FileIO):
         Args:
             io: the file system.
             root: the directory of the store.
-            make_room: closes idle descriptors of this process when too many are open; returns whether it closed any.
+            make_room: closes idle descriptors of this process when too many are open; returns
+                whether it closed any.
         """
         super().__init__()
         self._io = io
@@ -84,7 +86,10 @@ class DirectoryGuard(FileIO):
         return self._io.stat(path)
 
     def stat_unchecked(self, path: str) -> os.stat_result | None:
-        """Like `stat`, for a path whose directory `entries` has just returned as one: half the system calls."""
+        """Like `stat`, for a path whose directory `entries` has just returned.
+
+        Needs half the system calls.
+        """
         return self._io.stat(path)
 
     def is_dir(self, path: str) -> bool:
@@ -134,7 +139,7 @@ class DirectoryGuard(FileIO):
             raise
 
     def _with_room(self, call: Callable[[], T]) -> T:
-        """Call; if the process has too many descriptors open, close idle ones and call once more."""
+        """Call; if the process has too many descriptors open, close idle ones and call again."""
         try:
             return call()
         except OSError as error:

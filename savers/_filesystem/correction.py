@@ -1,8 +1,9 @@
 """Corrects a single flipped bit of a record, which the record's CRC-32 locates.
 
-CRC-32 (IEEE 802.3) is linear, and its polynomial is primitive. So each single flipped bit of a record changes the
-checksum by a pattern of its own, and the difference between the stored checksum and that of the bytes identifies the
-bit. `repair` uses this; readers report damage and correct nothing.
+CRC-32 (IEEE 802.3) is linear, and its polynomial is primitive. So each single flipped bit of a
+record changes the checksum by a pattern of its own, and the difference between the stored checksum
+and that of the bytes identifies the bit. `repair` uses this; readers report damage and correct
+nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _BITS: Final = 8
 _LONGEST: Final = 1 << 16
 """The longest record that is corrected, in bytes.
 
-Of all other damage, one case in 2^32 / bits looks like one flipped bit: in a record of this length, one in 8,000.
+Of all other damage, one case in 2^32 / bits looks like one flipped bit: in a record of this length,
+one in 8,000.
 """
 _PAYLOAD_CRC: Final = slice(8, 12)
 """Where the checksum of the payload stands in a record's header, in both versions."""
@@ -76,8 +78,8 @@ def find_flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
         crc: the CRC-32 that they should have.
 
     Returns:
-        The index of the byte with the bit, and the bit as a mask; None if no single bit does it. Costs about 0.3 us
-        per byte.
+        The index of the byte with the bit, and the bit as a mask; None if no single bit does it.
+        Costs about 0.3 us per byte.
     """
     pattern = crc32(data) ^ crc
     for index in range(len(data) - 1, -1, -1):

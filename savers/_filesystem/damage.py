@@ -1,8 +1,9 @@
 """Decides whether bytes are damage or a write that never finished. docs/format.md has the rules.
 
-A log only grows at its end, one whole record per write, so everything before the last good record stays as it was.
-Bytes that are not a good record are either *torn* (a part of a write never reached the disk) or *damage* (anything
-else). A disk keeps or loses whole sectors, and a lost sector is zero where nothing was written before.
+A log only grows at its end, one whole record per write, so everything before the last good record
+stays as it was. Bytes that are not a good record are either *torn* (a part of a write never reached
+the disk) or *damage* (anything else). A disk keeps or loses whole sectors, and a lost sector is
+zero where nothing was written before.
 """
 
 from __future__ import annotations
@@ -30,14 +31,17 @@ _READ_SIZE: Final = 1 << 20
 _FILE_END: Final = 1 << 62
 """Reading stops where the file ends."""
 _CUT_SIZE: Final = 8
-"""This many zero bytes at the end of a record show that its write was cut short; one damaged byte does not."""
+"""This many zero bytes at the end of a record show that its write was cut short; one damaged byte
+does not."""
 
 
 def judge(file: LogFile, offset: int, end: int, reason: str) -> None:
-    """Decide what the bytes from an offset to the end of the file are; they do not begin with a good record.
+    """Decide whether the bytes from an offset to the end of the file are damage.
 
-    Return if they are nothing yet (only zeros), or torn. Good records may follow torn bytes if none of them vouches
-    for these bytes: they were lost together.
+    The caller has found no good record at the offset.
+
+    Return if they are nothing yet (only zeros), or torn. Good records may follow torn bytes if none
+    of them vouches for these bytes: they were lost together.
 
     Args:
         file: the log.
@@ -91,7 +95,7 @@ def is_torn(file: LogFile, offset: int, end: int, *, is_followed: bool = False) 
 
 
 def _is_torn_in_header(file: LogFile, head: bytes, offset: int) -> bool:
-    """Return whether a sector with a part of a record's header was lost, or the write was cut inside the header."""
+    """Return whether the write was cut inside a record's header, or a sector of it was lost."""
     boundary = offset + SECTOR - offset % SECTOR
     if file.is_zero(offset, boundary):
         return True
@@ -141,7 +145,8 @@ def _is_torn_v1(file: LogFile, head: bytes, offset: int, end: int) -> bool:
 def _has_zero_sector_v1(file: LogFile, offset: int, end: int, length: int | None) -> bool:
     """Return whether a sector, or the part of one that the record fills, is zero and was lost.
 
-    The last bytes of a trailer are zero in a good record too, so a sector that holds only those proves nothing.
+    The last bytes of a trailer are zero in a good record too, so a sector that holds only those
+    proves nothing.
 
     Args:
         file: the log.

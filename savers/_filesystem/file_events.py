@@ -1,4 +1,7 @@
-"""File events of a store: which threads' files have changed. Does not know the contents of the files."""
+"""File events of a store: which threads' files have changed.
+
+Does not know the contents of the files.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ if TYPE_CHECKING:
 _NETWORK: Final = frozenset(
     {"9p", "afs", "ceph", "cifs", "fuse", "glusterfs", "lustre", "nfs", "nfs4", "smb3", "virtiofs"}
 )
-"""File systems that other machines may change without an event on this one; most kinds of FUSE are."""
+"""File systems that other machines may change without an event on this one; most kinds of FUSE
+are."""
 
 
 @final
@@ -44,7 +48,8 @@ class FileEvents:
             raise OSError("watchdog's thread stayed with the process that this one was forked from")
         FileEvents.process = os.getpid()
         getLogger("watchdog.observers.inotify").addFilter(_is_relevant)
-        # watchdog warns of a directory that is created while it walks through the others. That is harmless.
+        # watchdog warns of a directory that is created while it walks through the others. That is
+        # harmless.
         filterwarnings("ignore", "Callback with id", RuntimeWarning)
         self.changed: set[str] = set()
         """The directories of threads whose files have changed."""
@@ -54,7 +59,10 @@ class FileEvents:
         self._root = root
         self._only = only
         kinds = ("Modified", "Created", "Moved", "Deleted")
-        self._event_filter = [events.FileClosedEvent, *(getattr(events, f"File{kind}Event") for kind in kinds)]
+        self._event_filter = [
+            events.FileClosedEvent,
+            *(getattr(events, f"File{kind}Event") for kind in kinds),
+        ]
         self._event_filter += [getattr(events, f"Dir{kind}Event") for kind in kinds if kind != "Modified"]
         self._observer: Any = Observer()
         self._thread_watch: Any = None
@@ -65,11 +73,15 @@ class FileEvents:
         self._observer.start()
 
     def _listen(self, path: str, *, recursive: bool) -> Any:
-        # All watches have the same filter: watchdog asks the system only once for a directory that two of them cover.
+        # All watches have the same filter: watchdog asks the system only once for a directory that
+        # two of them cover.
         return self._observer.schedule(self, path, recursive=recursive, event_filter=self._event_filter)
 
     def cover(self, directory: str) -> None:
-        """Listen to the directory of the only thread, which may have been created again; call it before reading."""
+        """Listen to the directory of the only thread, which may have been created again.
+
+        The caller reads the directory afterwards.
+        """
         inode = 0
         if os.path.isdir(directory) and not os.path.islink(directory):
             inode = os.lstat(directory).st_ino
@@ -113,12 +125,15 @@ class FileEvents:
 
 
 def _is_relevant(record: LogRecord) -> bool:
-    """Return False for watchdog's message about an event that came while a watch was being closed."""
+    """Return False for watchdog's message about an event during the closing of a watch."""
     return "when the thread is inactive" not in record.getMessage()
 
 
 def is_locked(inode: int) -> bool:
-    """Return whether a process holds a lock on a file. Trying to take the lock would disturb those who want it."""
+    """Return whether a process holds a lock on a file.
+
+    Trying to take the lock would disturb the runs that wait for it.
+    """
     try:
         with open("/proc/locks", encoding="ascii") as file:
             return any(" FLOCK " in line and f":{inode} " in line for line in file)
@@ -127,10 +142,13 @@ def is_locked(inode: int) -> bool:
 
 
 def find_network_file_system(path: str) -> str | None:
-    """Return the kind of the network file system that contains a directory; None if it is on a local one."""
+    """Return the kind of the network file system of a directory; None if it is local."""
     device = os.stat(path).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
-    with suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+    with (
+        suppress(OSError),
+        open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file,
+    ):
         for line in file:
             mount, _, source = line.partition(" - ")
             kind = source.split(" ", 1)[0]

@@ -1,8 +1,11 @@
-"""The bytes of a log's header and records, in both versions of the format. docs/format.md specifies them.
+"""The bytes of a log's header and records, in both versions of the format.
 
-A record is a header, a payload and a trailer. `parse_frame` accepts a record only if all of it proves right: a checksum
-of the header, the record's offset and the file's id, a checksum of the payload, and the length again at the end. The
-sync marker at the beginning identifies the version, so one log may hold records of both.
+docs/format.md specifies them.
+
+A record is a header, a payload and a trailer. `parse_frame` accepts a record only if all of it
+proves right: a checksum of the header, the record's offset and the file's id, a checksum of the
+payload, and the length again at the end. The sync marker at the beginning identifies the version,
+so one log may hold records of both.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ REPLACE: Final = 2
 COMPRESSED: Final = 4
 """Some values that the record sets or names are compressed."""
 SCATTERED: Final = 32
-"""This record or an earlier one is about a checkpoint other than that of the last CHECKPOINT record before it."""
+"""This record or an earlier one is about a checkpoint other than that of the last CHECKPOINT record
+before it."""
 _KNOWN_FLAGS: Final = KEY | REPLACE | COMPRESSED | SCATTERED
 _LOOSE_V1: Final = 0x30
 _LOOSE_SHIFT_V1: Final = 4
@@ -98,7 +102,16 @@ class Header(NamedTuple):
         """Return the bytes of the header."""
         minor = MINOR if self.major == MAJOR else 0
         head = _FILE_HEADER.pack(
-            MAGIC, self.major, minor, 0, self.fid, 0, self.generation, self.created_ns, self.digest, 0
+            MAGIC,
+            self.major,
+            minor,
+            0,
+            self.fid,
+            0,
+            self.generation,
+            self.created_ns,
+            self.digest,
+            0,
         )
         return head + _U32.pack(crc32(head))
 
@@ -136,7 +149,10 @@ def read_header(path: str, data: bytes) -> Header:
 
 
 def is_headless(data: bytes) -> bool:
-    """Return whether the first sector of a file is all zero, so that only later bytes show whether it is a log."""
+    """Return whether the first sector of a file is all zero.
+
+    Only later bytes show then whether the file is a log.
+    """
     return not data[:SECTOR].strip(b"\0")
 
 
@@ -171,7 +187,10 @@ class Frame(NamedTuple):
 
     @property
     def is_scattered(self) -> bool:
-        """Whether the records about a checkpoint may stand anywhere behind it; version 1 does not record that."""
+        """Whether the records about a checkpoint may stand anywhere behind it.
+
+        True in version 1, which does not record it.
+        """
         return self.version != MAJOR or bool(self.flags & SCATTERED)
 
 
@@ -214,7 +233,7 @@ def pack_frame(
 
 
 def repack_frame(frame: Frame, offset: int, fid: int) -> bytes:
-    """Return the bytes of a record for another file, all of which is made durable before it is used."""
+    """Return the bytes of a record for another file, which is made durable before it is used."""
     pack = pack_frame if frame.version == MAJOR else pack_frame_v1
     return pack(
         offset=offset,
@@ -229,7 +248,14 @@ def repack_frame(frame: Frame, offset: int, fid: int) -> bytes:
 
 
 def pack_frame_v1(
-    offset: int, fid: int, seq: int, type: int, payload: bytes, flags: int = 0, back: int = 0, key: int = 0
+    offset: int,
+    fid: int,
+    seq: int,
+    type: int,
+    payload: bytes,
+    flags: int = 0,
+    back: int = 0,
+    key: int = 0,
 ) -> bytes:
     """Return the bytes of a record of version 1; its field `depth`, which no reader needs, is 0."""
     length = len(payload)
@@ -253,7 +279,8 @@ def count_zero_sectors(data: bytes, offset: int) -> int:
             count += 1
             run = data.find(_ZERO_SECTOR, sector + SECTOR)
         else:
-            # This run of zeros ends inside the sector, so the next one begins behind the sector's first byte.
+            # This run of zeros ends inside the sector, so the next one begins behind the sector's
+            # first byte.
             run = data.find(_ZERO_SECTOR, sector + 1)
     return count
 
@@ -376,7 +403,10 @@ def _parse_frame_v1(data: bytes, start: int, offset: int, fid: int) -> Frame | s
 
 
 def read_trailer_length(data: bytes) -> int:
-    """Return the length of the record that ends where the data end, from its trailer; the record is not checked."""
+    """Return the length of the record that ends where the data end, from its trailer.
+
+    The record is not checked.
+    """
     if data[-1] == END and len(data) >= TRAILER_SIZE:
         length = int(_unpack_trailer(data, len(data) - TRAILER_SIZE)[0])
         if length >= OVERHEAD:
@@ -388,7 +418,8 @@ def check_known(path: str, frame: Frame) -> None:
     """Refuse a record of a newer minor version that a reader must not skip.
 
     Raises:
-        CheckpointFormatError: the type of the record is unknown and must not be skipped, or a flag is unknown.
+        CheckpointFormatError: the type of the record is unknown and must not be skipped, or a flag
+            is unknown.
     """
     known_flags = _KNOWN_FLAGS if frame.version == MAJOR else _KNOWN_FLAGS_V1
     is_known_type = META <= frame.type <= DATA or frame.type & ANCILLARY

@@ -24,7 +24,8 @@ class Index:
         """Add the checkpoint of the next record.
 
         Args:
-            checkpoint: the checkpoint; in place of another, it takes over that one's pending writes and tags.
+            checkpoint: the checkpoint; in place of another, it takes over that one's pending writes
+                and tags.
             target: the id of the checkpoint to replace; None appends.
 
         Returns:

@@ -1,4 +1,7 @@
-"""The only access to the file system. Everything above it can run on a simulated one that has the same methods."""
+"""The only access to the file system.
+
+Everything above this module can run on a simulated file system that has the same methods.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ FILE_MODE: Final = 0o600
 
 _CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0)
 _FLAGS: Final = _CLOEXEC | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-"""O_NONBLOCK: opening a FIFO in place of a file must not wait for the other end. Regular files ignore it."""
+"""O_NONBLOCK: opening a FIFO in place of a file must not wait for the other end. Regular files
+ignore it."""
 _DIRECTORY: Final = getattr(os, "O_DIRECTORY", 0)
 _FILE_TYPES: Final = {
     stat.S_IFLNK: "a symbolic link, which a store does not follow,",
@@ -28,7 +32,8 @@ _FILE_TYPES: Final = {
     stat.S_IFREG: "a file",
 }
 
-# os.pread and os.pwrite would save a system call, but pyfakefs passes them to the real kernel with a fake descriptor.
+# os.pread and os.pwrite would save a system call, but pyfakefs passes them to the real kernel with
+# a fake descriptor.
 
 
 def describe_file_type(mode: int) -> str:
@@ -49,7 +54,8 @@ class FileIO:
         """Open a regular file; `create` creates it with mode 0600, whatever the umask.
 
         Raises:
-            OSError: also for a link, a directory, a FIFO, a socket or a device. The call does not wait for them.
+            OSError: also for a link, a directory, a FIFO, a socket or a device. The call does not
+                wait for them.
         """
         flags = _FLAGS | (os.O_RDWR if write else os.O_RDONLY)
         if append:
@@ -96,7 +102,10 @@ class FileIO:
         os.close(fd)
 
     def read_at(self, fd: int, offset: int, length: int) -> bytes:
-        """Return `length` bytes from `offset`; fewer only at the end of the file. Moves the descriptor's position."""
+        """Return `length` bytes from `offset`; fewer only at the end of the file.
+
+        Moves the position of the descriptor.
+        """
         try:
             os.lseek(fd, offset, os.SEEK_SET)
             data = os.read(fd, length)
@@ -107,14 +116,22 @@ class FileIO:
         return data
 
     def append(self, fd: int, data: bytes) -> int:
-        """Write once at the end of the file; return how many bytes were written, which may be fewer than given."""
+        """Write once at the end of the file.
+
+        Returns:
+            How many bytes were written, which may be fewer than given.
+        """
         try:
             return os.write(fd, data)
         except OSError as error:
             raise self._with_path(error, fd) from None
 
     def write_at(self, fd: int, offset: int, data: bytes) -> int:
-        """Write once at an offset of a file that was not opened to append; return how many bytes were written."""
+        """Write once at an offset of a file that was not opened to append.
+
+        Returns:
+            How many bytes were written.
+        """
         try:
             os.lseek(fd, offset, os.SEEK_SET)
             return os.write(fd, data)
@@ -129,7 +146,7 @@ class FileIO:
             raise self._with_path(error, fd) from None
 
     def stat(self, path: str) -> os.stat_result | None:
-        """Return the status of the file at a path, without following a link; None if there is none."""
+        """Return the status of the file at a path; None if there is none. Follows no link."""
         try:
             return os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -170,14 +187,15 @@ class FileIO:
             raise self._with_path(error, fd) from None
 
     def fsync_dir(self, path: str) -> None:
-        """Make the names in a directory durable, where the platform and the file system support it."""
+        """Make the names in a directory durable, where the platform and file system support it."""
         if os.name != "posix":
             return
         fd = os.open(path, os.O_RDONLY | _DIRECTORY | _CLOEXEC)
         try:
             os.fsync(fd)
         except OSError as error:
-            # Network file systems return these for an operation that they do not support; any other error is a failure.
+            # Network file systems return these for an operation that they do not support; any other
+            # error is a failure.
             if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
                 error.filename = path
                 raise
@@ -204,7 +222,10 @@ class FileIO:
             return []
 
     def entries(self, path: str) -> list[tuple[str, bool]]:
-        """Return each name in a directory, and whether it is a directory (a link is not); none if it does not exist."""
+        """Return each name in a directory, and whether it is a directory, which a link is not.
+
+        Empty if the directory does not exist.
+        """
         try:
             with os.scandir(path) as entries:
                 return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
@@ -212,7 +233,7 @@ class FileIO:
             return []
 
     def mkdir(self, path: str) -> bool:
-        """Create one directory with mode 0700, whatever the umask; return whether it was missing."""
+        """Create a directory with mode 0700, whatever the umask; return whether it was missing."""
         try:
             os.mkdir(path, DIRECTORY_MODE)
         except FileExistsError:
@@ -224,7 +245,11 @@ class FileIO:
         return True
 
     def lock(self, fd: int) -> bool:
-        """Try to lock an open file against all others, of this process or another; return whether that succeeded."""
+        """Try to lock an open file against all others, also of this process.
+
+        Returns:
+            Whether the file is locked now.
+        """
         if self._lock is None:
             from filelock import lock_descriptor, unlock_descriptor  # 20 ms to import
 
@@ -247,7 +272,7 @@ _REFUSED: Final = frozenset({errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXI
 
 
 def boot_number() -> int:
-    """Return a number of 16 bits that changes each time the system starts; 0 if the system has none."""
+    """Return a 16-bit number that changes at each start of the system; 0 if the system has none."""
     try:
         return _read_boot_number()
     except OSError:

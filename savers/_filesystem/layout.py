@@ -58,7 +58,7 @@ def locate_thread(thread_id: str) -> ThreadDirectory:
 
 @lru_cache(maxsize=4096)
 def namespace_name(namespace: str) -> str:
-    """Return the name of a namespace's directory inside that of its thread; "" for the root namespace."""
+    """Return the name of a namespace's directory; "" for the root namespace."""
     return _make_name("n-", namespace) if namespace else ""
 
 
@@ -79,12 +79,15 @@ def is_thread(name: str) -> bool:
 
 
 def releasing_name(name: str) -> str:
-    """Return the name in the root that marks an unfinished release of the thread with this directory."""
+    """Return the name in the root that marks an unfinished release of a thread."""
     return RELEASING + name.removeprefix("t-")
 
 
 def parse_releasing_name(name: str) -> str | None:
-    """Return the directory of the thread whose unfinished release a name in the root marks; None for other names."""
+    """Return the directory of the thread whose unfinished release a name in the root marks.
+
+    None for other names.
+    """
     if not name.startswith(RELEASING):
         return None
     thread = "t-" + name.removeprefix(RELEASING)
@@ -92,7 +95,10 @@ def parse_releasing_name(name: str) -> str | None:
 
 
 def temporary_marker_name(id: str) -> str:
-    """Return the name under which a marker is written before it is renamed; each writer has another id."""
+    """Return the name under which a marker is written before it is renamed.
+
+    Each writer has another id.
+    """
     return f"{TEMPORARY}{id}"
 
 
@@ -112,9 +118,10 @@ def is_namespace(name: str) -> bool:
 
 
 def plain_id(name: str) -> str | None:
-    """Return the id of a directory if its slug is that id; None if only the META records of its logs contain the id.
+    """Return the id of a directory if its slug is that id, else None.
 
-    A store may have to check 10,000 names, so this does not make a name of the slug, which would take 6 us.
+    The META records of the logs contain every id. A store may have to check 10,000 names, so this does not make a name of the slug, which would
+    take 6 us.
     """
     slug, digest = name[2:_HASH], name[_HASH + 1 :]
     if not 0 < len(slug) < _SLUG_LENGTH or "--" in slug or _NAME.match(name) is None:

@@ -1,8 +1,11 @@
-"""The two locks: the write lock around an append, and the run lock around a whole run. Does not know graphs.
+"""The two locks: the write lock around an append, and the run lock around a whole run.
 
-Both use filelock's native lock (flock, LockFileEx) on a descriptor of their own: 1 us where `FileLock` takes 70, and no
-50 ms polls. The system releases the lock of a dead process at once. A lock belongs to an open file, not to a thread of
-execution, so a lock of `threading` in front of it excludes the other threads of the process.
+Does not know graphs.
+
+Both use filelock's native lock (flock, LockFileEx) on a descriptor of their own: 1 us where
+`FileLock` takes 70, and no 50 ms polls. The system releases the lock of a dead process at once. A
+lock belongs to an open file, not to a thread of execution, so a lock of `threading` in front of it
+excludes the other threads of the process.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ _HOLDER_LENGTH: Final = 1024
 
 
 class WriteLock:
-    """Excludes other writers during an append; shared by all threads of a store with the same stripe."""
+    """Excludes other writers during an append; shared by all threads with the same stripe."""
 
     def __init__(self, io: FileIO, path: str, make_directories: Callable[[], None], timeout: float) -> None:
         """Prepare the lock.
@@ -58,7 +61,10 @@ class WriteLock:
             raise
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         try:
             self._io.unlock(self._fd)
@@ -93,7 +99,10 @@ class WriteLock:
             self._wait()
 
     def close_after_fork(self) -> None:
-        """In the child of a fork: close the descriptor, which shares the parent's lock, without unlocking it."""
+        """Close the descriptor in the child of a fork, without unlocking it.
+
+        It shares the lock of the parent.
+        """
         if self._fd >= 0:
             self._io.close(self._fd)
 
@@ -194,13 +203,16 @@ class RunLock:
             raise
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._release()
 
     @property
     def is_lost(self) -> bool:
-        """Whether this process holds the lock on a file that is no longer there: its directory was removed."""
+        """Whether this process holds the lock on a file whose directory was removed."""
         owner = _HELD.owners.get(self._key)
         return owner is not None and owner.is_detached()
 
@@ -257,7 +269,8 @@ class RunLock:
             if self._fd >= 0:
                 fd = self._fd
                 self._fd = -1
-                # Closing alone is not enough: the child of a fork may have a copy of the descriptor.
+                # Closing alone is not enough: the child of a fork may have a copy of the
+                # descriptor.
                 self._io.unlock(fd)
                 self._io.close(fd)
         finally:

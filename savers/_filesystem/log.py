@@ -1,8 +1,9 @@
-"""Reads a log's records: forward with `scan`, back from its end with `BackwardReader`, or one at a known offset.
+"""Reads a log's records: forward, back from its end, or one at a known offset.
 
-Theory of operation. A log only grows at its end, one whole record per write. A record proves itself (`frame.py`). Bytes
-that do not are either a write that never finished, which only stands at the end of a log, or damage (`damage.py`).
-This module also exports the names of the format that the modules above it use.
+Theory of operation. A log only grows at its end, one whole record per write. A record proves itself
+(`frame.py`). Bytes that do not are either a write that never finished, which only stands at the end
+of a log, or damage (`damage.py`). This module also exports the names of the format that the modules
+above it use.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ _PROBE: Final = 1 << 12
 
 
 def scan(file: LogFile, start: int, end: int, seq: int, data: bytes = b"") -> Iterator[Frame]:
-    """Yield the records from an offset on, in order; stop before bytes that are nothing yet or torn.
+    """Yield the records from an offset on; stop before bytes that are nothing yet or torn.
 
     Args:
         file: the log.
@@ -193,7 +194,10 @@ class BackwardReader:
         return self._offset
 
     def skip_zeros(self) -> None:
-        """Step back over the zeros at the end of a log, but not over those at the end of a record of version 1."""
+        """Step back over the zeros behind the last record.
+
+        A record of version 1 may end in zeros, which belong to it.
+        """
         end = self._offset
         while self._offset > HEADER_SIZE:
             start = max(HEADER_SIZE, self._offset - END_READ)
@@ -208,7 +212,7 @@ class BackwardReader:
                 return
 
     def step(self) -> Frame | None:
-        """Return the record before the last one; None at the beginning, or where the way back is broken."""
+        """Return the record before the last one; None if no good record ends there."""
         end = self._offset
         if end < HEADER_SIZE + OVERHEAD_V1:
             return None

@@ -35,7 +35,8 @@ class LogFile(NamedTuple):
     path: str
     """The path of the file, for errors."""
     fid: int | None
-    """The id that stands in the file's header and in each of its records; None accepts the records of any file."""
+    """The id that stands in the file's header and in each of its records; None accepts the records
+    of any file."""
     version: int = MAJOR
     """The major version in the file's header."""
 
@@ -44,7 +45,7 @@ class LogFile(NamedTuple):
         return self.io.read_at(self.fd, offset, length)
 
     def is_zero(self, start: int, end: int) -> bool:
-        """Return whether all bytes between two offsets are zero; True if the file has none there."""
+        """Return whether all bytes between two offsets are zero, or beyond the file."""
         while start < end:
             data = self.read_at(start, min(_READ_SIZE, end - start))
             if data.strip(b"\0"):
@@ -55,7 +56,7 @@ class LogFile(NamedTuple):
         return True
 
     def good_frames(self, start: int, end: int) -> Iterator[Frame]:
-        """Yield all records between two offsets that prove themselves, whatever the bytes between them are.
+        """Yield all records between two offsets that prove themselves, whatever is between them.
 
         Reads a window at a time. Reads beyond the window only for a header that proves itself.
         """
@@ -91,7 +92,9 @@ class LogFile(NamedTuple):
                 index = 0
 
     def _parse_at(self, data: bytes, index: int, offset: int, end: int) -> Frame | None:
-        """Return the record at `data[index:]`, reading the rest of it if need be; None if it does not prove itself.
+        """Return the record at `data[index:]`; None if it does not prove itself.
+
+        Reads the rest of the record if the window ends inside it.
 
         Args:
             data: a window of the file.
@@ -112,5 +115,5 @@ class LogFile(NamedTuple):
         return frame if isinstance(frame, Frame) else None
 
     def vouched_end(self, start: int, end: int) -> int:
-        """Return the greatest offset up to which a good record between two offsets vouches for the file, else 0."""
+        """Return up to where the good records between two offsets vouch for the file, else 0."""
         return max((frame.vouched for frame in self.good_frames(start, end)), default=0)

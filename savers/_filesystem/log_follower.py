@@ -39,7 +39,7 @@ class LogFollower(LogReader):
     inode = 0
 
     def open_at(self, end: int | None) -> bool:
-        """Open the file and read it as it was when it ended at an offset; return False if there is no log.
+        """Open the file and read it as it was when it ended at an offset.
 
         Args:
             end: the offset; None: the present end.
@@ -94,7 +94,7 @@ class LogFollower(LogReader):
         self.index = None
 
     def changes_after(self, id: str | None, info: Info) -> Iterator[Change]:
-        """Yield the changes after a checkpoint of a log that was rewritten, beginning with its pending writes.
+        """Yield what follows a checkpoint in a rewritten log: its pending writes, then checkpoints.
 
         Args:
             id: the checkpoint; if it is gone, all checkpoints are reported.
@@ -146,7 +146,10 @@ class LogFollower(LogReader):
         return Change(kind, self.thread_id, self.namespace, at=self._read_write_time())
 
     def _is_empty(self, end: log.Frame) -> bool:
-        """Return whether a log held only its description before its last record, which ends the other namespaces."""
+        """Return whether only META records stand before the last record of a log.
+
+        Such a log was created to end those of the other namespaces.
+        """
         return end.seq == log.META_RECORDS[self.version]
 
     def _read_write_time(self) -> datetime:

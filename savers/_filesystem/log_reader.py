@@ -66,7 +66,10 @@ class LogReader(OpenLog):
         return self.load_index().find(id)
 
     def find_recent(self, limit: int) -> list[StoredCheckpoint]:
-        """Return the last checkpoints, oldest first; read no further back than the keyframe of the first of them."""
+        """Return the last checkpoints, oldest first.
+
+        Reads no further back than the keyframe of the first of them.
+        """
         index = None
         if self.index is None:
             index = self._index_end(limit)
@@ -104,7 +107,10 @@ class LogReader(OpenLog):
     # Reading what belongs to a checkpoint
 
     def make_checkpoint(
-        self, stored: StoredCheckpoint, state: FrozenDict | None, load: Callable[[], FrozenDict] | None
+        self,
+        stored: StoredCheckpoint,
+        state: FrozenDict | None,
+        load: Callable[[], FrozenDict] | None,
     ) -> Checkpoint:
         """Return the Checkpoint for a stored one, with its state or a function that loads it."""
         return Checkpoint.from_stored(
@@ -167,7 +173,7 @@ class LogReader(OpenLog):
         return table
 
     def read_writes(self, checkpoint: StoredCheckpoint) -> dict[str, Any]:
-        """Return the pending writes of a checkpoint, in the order in which their keys were first recorded.
+        """Return the pending writes of a checkpoint, in the order of their first recording.
 
         Raises:
             CheckpointCorruptionError: they are damaged.

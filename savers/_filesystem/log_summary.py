@@ -1,7 +1,8 @@
 """Sums up a log without keeping it open, for callers that list thousands of threads.
 
-A summary checks every record, but decodes only those from the last keyframe on, and no state. A log that needs more (an
-incomplete or ended log, tags, a last checkpoint that replaces another) is left to the caller, who reads it as a whole.
+A summary checks every record, but decodes only those from the last keyframe on, and no state. A log
+that needs more (an incomplete or ended log, tags, a last checkpoint that replaces another) is left
+to the caller, who reads it as a whole.
 """
 
 from __future__ import annotations
@@ -64,7 +65,11 @@ class LogSummary(LogReader):
         self.last_checkpoint = decoded.checkpoint
 
     def _decode_frames(self, frames: list[log.Frame]) -> bool:
-        """Decode the records from the last keyframe on; return False if the last checkpoint replaces another."""
+        """Decode the records from the last keyframe on.
+
+        Returns:
+            False if the last checkpoint replaces another.
+        """
         for frame in frames:
             if frame.type == log.CHECKPOINT:
                 base = self.last_checkpoint

@@ -1,4 +1,7 @@
-"""The marker of a store: one line that names the format and the store, with a checksum. Does not access files."""
+"""The marker of a store: one line that names the format and the store, with a checksum.
+
+Does not access files.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ _CHECKSUM: Final = re.compile(rb', "crc32": "([0-9a-f]{8})"')
 _LINE: Final = re.compile(rb'\{"format": (\d{1,9}), "store": "([^"\\]*)"[^\n]*\}\n\Z')
 _FORMAT: Final = re.compile(rb'"format": *(\d{1,9})\b')
 _FIRST_VERSION: Final = re.compile(rb'\{"format": [359], "store": "[^"\\]{36}"\}\n\Z')
-"""A marker of version 1 with one flipped bit in the format: version 1 wrote no checksum, and the format 1 only."""
+"""A marker of version 1 with one flipped bit in the format: version 1 wrote no checksum, and the
+format 1 only."""
 
 
 class Marker(NamedTuple):

@@ -1,10 +1,11 @@
 """An open log of one namespace, kept up to date with what other processes append to it.
 
-Theory of operation. A writer needs only the end of a log to continue it: the last CHECKPOINT record, and back to its
-keyframe. So a log is read from its end when it is opened. The index of all checkpoints is built by one scan when a
-caller needs it (a checkpoint by id, or the whole history), and is kept up to date afterwards. Every use begins with
-`refresh`, which costs one fstat while no other process has written. The caller holds `mutex` throughout, and the
-thread's write lock to append.
+Theory of operation. A writer needs only the end of a log to continue it: the last CHECKPOINT
+record, and back to its keyframe. So a log is read from its end when it is opened. The index of all
+checkpoints is built by one scan when a caller needs it (a checkpoint by id, or the whole history),
+and is kept up to date afterwards. Every use begins with `refresh`, which costs one fstat while no
+other process has written. The caller holds `mutex` throughout, and the thread's write lock to
+append.
 """
 
 from __future__ import annotations
@@ -58,9 +59,11 @@ class OpenLog(TableReader):
         self.mutex = threading.RLock()
         self.sync_mutex = threading.Lock()
         self.pins = 0
-        """How many callers are syncing outside the mutex; the descriptor is closed after the last."""
+        """How many callers are syncing outside the mutex; the descriptor is closed after the
+        last."""
         self.suspect = False
-        """An fsync failed: the file's bytes may not be on the disk, whatever a later fsync returns."""
+        """An fsync failed: the file's bytes may not be on the disk, whatever a later fsync
+        returns."""
         self._digest = digest
         self.was_removed = False
         """The last refresh found that the file was removed other than by a delete or a release."""
@@ -139,7 +142,8 @@ class OpenLog(TableReader):
 
         Raises:
             CheckpointCorruptionError: the log is damaged. It is closed.
-            CheckpointFormatError: it needs a newer graphkit, or belongs to another thread. It is closed.
+            CheckpointFormatError: it needs a newer graphkit, or belongs to another thread. It is
+                closed.
         """
         if self.fd < 0:
             self.was_removed = False
@@ -159,7 +163,7 @@ class OpenLog(TableReader):
         return is_live
 
     def _is_current(self, size: int) -> bool:
-        """Return whether the open file is still the log to read, after reading what was appended to it."""
+        """Read what was appended; return whether the open file is still the log to read."""
         if self.closed_by is not None:
             return self.expects_release and size == self.end
         if size > self.end > 0:
@@ -168,7 +172,7 @@ class OpenLog(TableReader):
         return size == self.end
 
     def _has_ended(self, size: int) -> bool:
-        """Return whether a file without a name was released or deleted, rather than removed by something else."""
+        """Return whether a file that has no name any more was released or deleted."""
         if self.closed_by is None and size > self.end > 0:
             with suppress(CheckpointerError):
                 self._read_on(size)
@@ -180,7 +184,8 @@ class OpenLog(TableReader):
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
-            # A caller without the right to write can still read; so can any on a read-only file system.
+            # A caller without the right to write can still read; so can any on a read-only file
+            # system.
             if error.errno not in _READ_ONLY:
                 raise
             self.fd = self.io.open(self.path)
@@ -238,8 +243,8 @@ class OpenLog(TableReader):
 
     def _explain_no_meta(self, size: int, reason: str) -> Exception:
         """Return the error for a log that does not begin with a META record."""
-        # After a power loss, later sectors of the first write may be there without earlier ones, and so may records
-        # behind it that did not wait for it.
+        # After a power loss, later sectors of the first write may be there without earlier ones,
+        # and so may records behind it that did not wait for it.
         file = self.file
         if not file.vouched_end(log.HEADER_SIZE, size) and log.is_torn(file, log.HEADER_SIZE, size):
             return log.IncompleteLog()
@@ -288,7 +293,10 @@ class OpenLog(TableReader):
         return end >= start
 
     def _read_back_to_checkpoint(self, backward: log.BackwardReader) -> list[log.Frame]:
-        """Return the last records, newest first, back to a CHECKPOINT or META record; empty if there is none."""
+        """Return the last records, newest first, back to a CHECKPOINT or META record.
+
+        Empty if there is none.
+        """
         frames: list[log.Frame] = []
         while (frame := backward.step()) is not None:
             log.check_known(self.path, frame)
@@ -299,10 +307,11 @@ class OpenLog(TableReader):
         return []
 
     def _has_whole_end(self, backward: log.BackwardReader, frames: Sequence[log.Frame], end: int) -> bool:
-        """Return whether no record is missing that a power loss may have taken while it left later ones.
+        """Return whether the records are there that a power loss may have taken.
 
-        Those are the records that no later record vouches for. Nothing is lost within one boot. So of a log that was
-        written in the current boot, only the last 8 KiB are checked, in case the file comes from another machine.
+        A power loss may take a record for which no later record vouches, and leave later ones.
+        Nothing is lost within one boot. So of a log that was written in the current boot, only the
+        last 8 KiB are checked, in case the file comes from another machine.
 
         Args:
             backward: stands before the last of the frames.

@@ -1,7 +1,7 @@
-"""Packs and decodes the payloads of a log's records: checkpoints, pending writes, tags. docs/format.md specifies them.
+"""Packs and decodes the payloads of a log's records: checkpoints, pending writes, tags.
 
-A checkpoint's node, parent, time and metadata are stored relative to the CHECKPOINT record before it, as its state is;
-a keyframe has them in full.
+docs/format.md specifies them. A checkpoint's node, parent, time and metadata are stored relative to
+the CHECKPOINT record before it, as its state is; a keyframe has them in full.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _COMPARABLE: Final = frozenset({str, int, bool, bytes, NoneType})
 _EMPTY: Final = FrozenDict()
 _INT64: Final = 1 << 63
 _PLAIN: Final = 6
-"""Elements of a change whose parent and metadata are those of nearly every step: id, node, next, created, ops, data."""
+"""Elements of a change whose parent and metadata are those of nearly every step: id, node, next,
+created, ops, data."""
 _OPTIONAL: Final = 3
 """Elements of a CHECKPOINT record that may be left out: parent, metadata, target."""
 FIRST_TIME: Final = (date.min.toordinal() - date(1970, 1, 1).toordinal()) * 86_400_000_000
@@ -74,7 +75,7 @@ def malformed_error(path: str, frame: Frame, error: object) -> CheckpointCorrupt
 
 
 def id_bytes(id: str) -> bytes | str:
-    """Return the stored form of an id: 16 bytes for a UUID in canonical lowercase, else the id itself."""
+    """Return the stored form of an id: 16 bytes for a UUID in canonical form, else the id."""
     compact = id.replace("-", "")
     has_lengths = len(id) == _UUID_LENGTH and len(compact) == _HEX_LENGTH
     if has_lengths and id[8] == id[13] == id[18] == id[23] == "-":
@@ -116,7 +117,12 @@ class DecodedRecord(NamedTuple):
 
 
 def pack_keyframe(
-    new: StoredCheckpoint, ops: Sequence[Any], table: Sequence[Any], target: str | None, data: bytes, pack: Pack
+    new: StoredCheckpoint,
+    ops: Sequence[Any],
+    table: Sequence[Any],
+    target: str | None,
+    data: bytes,
+    pack: Pack,
 ) -> bytes:
     """Return the payload of a keyframe.
 
@@ -136,7 +142,12 @@ def pack_keyframe(
 
 
 def pack_change(
-    base: StoredCheckpoint, new: StoredCheckpoint, ops: Sequence[Any], target: str | None, data: bytes, pack: Pack
+    base: StoredCheckpoint,
+    new: StoredCheckpoint,
+    ops: Sequence[Any],
+    target: str | None,
+    data: bytes,
+    pack: Pack,
 ) -> bytes:
     """Return the payload of a change to the CHECKPOINT record before it.
 
@@ -177,7 +188,10 @@ def pack_change(
 
 
 def _pack_parts(parts: list[Any], parent: Any, metadata: Any, target: str | None, data: bytes) -> bytes:
-    """Append the optional elements, left out from the end while they are nil, and the data; return the payload."""
+    """Return the payload of a record from its elements.
+
+    Optional elements are left out from the end while they are nil; the data is always last.
+    """
     if target is not None:
         parts += (parent, metadata, id_bytes(target))
     elif metadata is not None:
@@ -189,7 +203,11 @@ def _pack_parts(parts: list[Any], parent: Any, metadata: Any, target: str | None
 
 
 def _metadata_change(old: FrozenDict, new: FrozenDict, pack: Pack) -> Any:
-    """Return what turns one metadata into another: nil, the keys to set, or all keys and the old ones to drop."""
+    """Return what turns one metadata into another.
+
+    Returns:
+        nil; the keys to set, packed; or all keys, packed, with the old keys to drop.
+    """
     changed: dict[str, Any] = {}
     for key, value in new.items():
         if key in old and (old[key] is value or _is_equal(old[key], value, pack)):
@@ -202,8 +220,9 @@ def _metadata_change(old: FrozenDict, new: FrozenDict, pack: Pack) -> Any:
 
 
 def _pack_metadata(changed: dict[str, Any], pack: Pack) -> bytes:
-    # What a run records at each step is a number, which does not need the codec to find out the kinds of the values.
-    # The codec writes a key with a lone surrogate in its own way, and reads only that.
+    # What a run records at each step is a number, which does not need the codec to find out the
+    # kinds of the values. The codec writes a key with a lone surrogate in its own way, and reads
+    # only that.
     if all(value.__class__ is int and -_INT64 <= value < _INT64 and key.isascii() for key, value in changed.items()):
         return packb(changed)
     return pack(FrozenDict(changed), "metadata")
@@ -390,5 +409,5 @@ def decode_ending(path: str, frame: Frame) -> int:
 
 
 def merge_tags(old: Sequence[str], add: Sequence[str], remove: Sequence[str]) -> tuple[str, ...]:
-    """Return the tags of a checkpoint after a MARK record, in the order in which they were added, each once."""
+    """Return the tags of a checkpoint after a MARK record, each once, in the order of adding."""
     return tuple(tag for tag in dict.fromkeys((*old, *add)) if tag not in remove)

@@ -1,4 +1,7 @@
-"""Reads a log once, forward, with the packed state at each checkpoint, so that prune, verify and repair stay linear."""
+"""Reads a log once, forward, with the packed state at each checkpoint.
+
+So the cost of prune, verify and repair is linear.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ if TYPE_CHECKING:
 _PAIR: Final = 2
 """A keyframe lists a name and an entry for each value."""
 _ODD_KEYS: Final = ExtType(0, b"\0")
-"""The mark in front of a mapping with keys that a msgpack map cannot hold, such as a str with a lone surrogate."""
+"""The mark in front of a mapping with keys that a msgpack map cannot hold, such as a str with a
+lone surrogate."""
 
 
 class Replay:
@@ -33,9 +37,10 @@ class Replay:
 
         Args:
             reader: the log, open.
-            lost_offset: an offset inside the damaged region of the log. A value whose pieces are lost is reported to
-                have its bytes there. None: lost pieces are an error.
-            skips_metadata: check metadata without decoding them, so that no application type needs to be registered.
+            lost_offset: an offset inside the damaged region of the log. A value whose pieces are
+                lost is reported to have its bytes there. None: lost pieces are an error.
+            skips_metadata: check metadata without decoding them, so that no application type needs
+                to be registered.
         """
         self._reader = reader
         self._lost_offset = lost_offset
@@ -51,8 +56,8 @@ class Replay:
         """Apply the next CHECKPOINT record.
 
         Raises:
-            CheckpointCorruptionError: the record does not follow from the one before it. The replay can continue with
-                the next keyframe.
+            CheckpointCorruptionError: the record does not follow from the one before it. The replay
+                can continue with the next keyframe.
         """
         path = self._reader.path
         base, table = self.checkpoint, self.table
@@ -124,7 +129,7 @@ class Replay:
 
 
 def _check_metadata(packed: bytes) -> FrozenDict:
-    """Check that packed metadata are a mapping, without decoding their values; return an empty mapping.
+    """Check that packed metadata are a mapping; return an empty mapping in their place.
 
     Raises:
         TypeError: they are not a mapping.

@@ -51,9 +51,11 @@ class StoredCheckpoint:
         self.is_replacement = is_replacement
         """Whether its record replaces an earlier checkpoint."""
         self.writes: dict[str, int] = {}
-        """The key of each pending write, with the offset of the WRITE record that holds its value."""
+        """The key of each pending write, with the offset of the WRITE record that holds its
+        value."""
         self.cleared: set[str] = set()
-        """The keys of pending writes whose value is None: what was recorded under them no longer holds."""
+        """The keys of pending writes whose value is None: what was recorded under them no longer
+        holds."""
         self.tags: tuple[str, ...] = ()
 
     def add_writes(self, values: Mapping[str, bytes], offset: int) -> None:
@@ -69,7 +71,10 @@ class StoredCheckpoint:
         self.tags = replaced.tags
 
     def outline_writes(self) -> Mapping[str, object]:
-        """Return the pending writes as far as they are known without reading values: None, or another object."""
+        """Return the keys of the pending writes, each with None if its value is None.
+
+        The values are not read; other objects stand for those that are not None.
+        """
         if self.cleared:
             return {**self.writes, **dict.fromkeys(self.cleared)}
         return self.writes

@@ -23,7 +23,10 @@ _PAIR: Final = 2
 
 
 class TableReader:
-    """An open log whose records before `end` are good. A table is the packed state of one checkpoint."""
+    """An open log whose records before `end` are good.
+
+    A table is the packed state of one checkpoint.
+    """
 
     def __init__(self, io: FileIO, path: str, codec: Codec, serializer: StateSerializer | None) -> None:
         self.io = io
@@ -56,13 +59,15 @@ class TableReader:
             checkpoint: the checkpoint to which they belong, for errors.
 
         Raises:
-            CheckpointCorruptionError: the bytes do not have the checksum of the value, or name pieces that cannot be.
+            CheckpointCorruptionError: the bytes do not have the checksum of the value, or name
+                pieces that cannot be.
             CheckpointStorageError: the machine has too little memory for the values.
         """
         try:
             return delta.read_bodies(values, self.read_bytes)
         except MemoryError as error:
-            # Forged compressed bytes may expand to 4 GiB; so may a state on a machine that is too small for it.
+            # Forged compressed bytes may expand to 4 GiB; so may a state on a machine that is too
+            # small for it.
             cause = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), self.path)
             raise CheckpointStorageError(self.path, "read a state of", cause) from error
         except delta.Mismatch:
@@ -130,7 +135,8 @@ class TableReader:
         """Return the table that a keyframe carries, with the keyframe's own ops applied.
 
         Raises:
-            CheckpointCorruptionError: the table is malformed, or an earlier keyframe that it names is damaged.
+            CheckpointCorruptionError: the table is malformed, or an earlier keyframe that it names
+                is damaged.
         """
         position = decoded.checkpoint.offset
         listed = decoded.table or ()

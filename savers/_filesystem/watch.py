@@ -1,11 +1,11 @@
-"""Follows a store on file events: which logs have grown, what was appended to them, whose run has ended.
+"""Follows a store on file events: which logs have grown, and whose run has ended.
 
 Theory of operation. watchdog reports which files change. Of those reports only the names of threads
-are kept, in a set, so nothing accumulates however slowly the caller reads. The changes themselves are
-read from the logs, starting at a bookmark: the position where the last read ended. So a superfluous
-event does no harm, and a change that was written while the watch was being set up needs no event. A
-process that dies closes its files, which is an event too: that is how a run lock without a holder is
-noticed at once.
+are kept, in a set, so nothing accumulates however slowly the caller reads. The changes themselves
+are read from the logs, starting at a bookmark: the position where the last read ended. So a
+superfluous event does no harm, and a change that was written while the watch was being set up needs
+no event. A process that dies closes its files, which is an event too: that is how a run lock
+without a holder is noticed at once.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from collections import OrderedDict
 from collections.abc import Generator, Iterator
 from logging import getLogger
 from time import monotonic
-from typing import TYPE_CHECKING, Final, NamedTuple, final
+from typing import TYPE_CHECKING, Final, final
 
-from graphkit.abc import Change, Watch, is_namespace_inside
+from graphkit.abc import Change, Watch
 from graphkit.errors import CheckpointerError, CheckpointFormatError, CheckpointStorageError
-from savers._filesystem import catalog, layout
+from savers._filesystem import layout
+from savers._filesystem.bookmarks import Bookmarks, LogIds, LogName
 from savers._filesystem.file_events import FileEvents, find_network_file_system, is_locked
 from savers._filesystem.log_follower import Bookmark, Info, LogFollower
 
@@ -30,19 +31,12 @@ if TYPE_CHECKING:
 
 _MAX_OPEN_LOGS: Final = 64
 _FULL_READ_INTERVAL: Final = 60.0
-"""Seconds after which all threads are read without an event, because a system's queue may overflow."""
+"""Seconds after which all threads are read without an event, because a system's queue may
+overflow."""
 _RECHECK_DELAY: Final = 0.05
-"""Seconds after which a run lock is checked again: its file is closed a moment before it is free."""
+"""Seconds after which a run lock is checked again: its file is closed a moment before it is
+free."""
 _LOGGER: Final = getLogger("graphkit")
-
-
-class _LogName(NamedTuple):
-    """The directory of a live log and its versions."""
-
-    thread: str
-    """The name of the thread's directory."""
-    namespace: str
-    """The name of the namespace's directory inside it; "" for the root namespace."""
 
 
 @final
@@ -50,7 +44,13 @@ class FileWatch(Watch):
     """Reports the changes of a checkpoint directory, whichever process makes them."""
 
     def __init__(
-        self, store: Store, config: RunnableConfig | None, info: Info, *, latest: bool, interval: float
+        self,
+        store: Store,
+        config: RunnableConfig | None,
+        info: Info,
+        *,
+        latest: bool,
+        interval: float,
     ) -> None:
         """Begin to follow a store; see `BaseCheckpointSaver.watch`.
 
@@ -67,13 +67,13 @@ class FileWatch(Watch):
         self._info = info
         self._only = None if config is None else layout.locate_thread(config.thread).name
         """The directory of the only thread to follow; None: all threads."""
-        self._marks: dict[str, dict[str, Bookmark]] = {}
-        """The bookmark of each log, by the directories of its thread and its namespace."""
-        self._versions: dict[_LogName, int] = {}
+        self._ids = LogIds(store, config)
+        self._marks = Bookmarks()
+        self._versions: dict[LogName, int] = {}
         """The last version of each log that was reported, or was there before."""
-        self._logs: OrderedDict[_LogName, LogFollower] = OrderedDict()
+        self._logs: OrderedDict[LogName, LogFollower] = OrderedDict()
         """The open logs, the least recently used first."""
-        self._latest_first: set[_LogName] = set()
+        self._latest_first: set[LogName] = set()
         """The logs whose latest checkpoint must be reported first."""
         self._rechecks: dict[str, float] = {}
         """Threads whose run lock must be checked again, and when."""
@@ -101,7 +101,10 @@ class FileWatch(Watch):
 
     def _warn_polling(self, reason: object) -> None:
         _LOGGER.warning(
-            "%s: no file events (%s); looking every %g seconds instead", self._store.root, reason, self._interval
+            "%s: no file events (%s); looking every %g seconds instead",
+            self._store.root,
+            reason,
+            self._interval,
         )
 
     def _next_full_read(self) -> float:
@@ -148,12 +151,16 @@ class FileWatch(Watch):
             raise CheckpointStorageError(error.filename or self._store.root, "follow", error) from error
 
     def _take_events(self, *, is_full: bool) -> tuple[set[str], set[str]]:
-        """Return the threads to read (all, or those with events), and those whose run lock may be free."""
+        """Return the threads to read, and those whose run lock may be free.
+
+        Args:
+            is_full: read all threads, and not only those with events.
+        """
         now = monotonic()
         changed: set[str] = set()
         unlocked = {thread for thread, due in self._rechecks.items() if due <= now}
         if is_full:
-            changed = {*self._list_threads(), *self._marks}
+            changed = {*self._list_threads(), *self._marks.threads()}
             if self._events is not None and not self._events.is_alive:
                 self._stop_events("they have ended")
         if self._events is not None:
@@ -187,14 +194,14 @@ class FileWatch(Watch):
             return [self._only]
         return self._store.directories_in(self._store.root, layout.is_thread)
 
-    def _list_logs(self, thread: str) -> list[_LogName]:
-        """Return the root namespace of a thread and its other namespaces, including those that were removed."""
+    def _list_logs(self, thread: str) -> list[LogName]:
+        """Return the logs of a thread, including those that were removed since they were read."""
         directory = layout.join(self._store.root, thread)
         namespaces = {"", *self._store.directories_in(directory, layout.is_namespace)}
-        namespaces.update(self._marks.get(thread, ()))
-        return [_LogName(thread, namespace) for namespace in sorted(namespaces)]
+        namespaces.update(self._marks.namespaces(thread))
+        return [LogName(thread, namespace) for namespace in sorted(namespaces)]
 
-    def _live_path(self, name: _LogName) -> str:
+    def _live_path(self, name: LogName) -> str:
         return layout.join(self._store.root, *name, layout.LOG)
 
     def _read_thread(self, thread: str) -> Iterator[Change]:
@@ -206,23 +213,25 @@ class FileWatch(Watch):
             return
         for name in names:
             try:
-                if self._is_followed(name):
+                if self._ids.is_followed(name):
                     yield from self._read_log(name)
             except CheckpointerError as error:
                 _LOGGER.warning("changes are not reported here: %s", error)
                 self._close_follower(name)
                 self._mark_end(name)
 
-    def _read_log(self, name: _LogName) -> Iterator[Change]:
+    def _read_log(self, name: LogName) -> Iterator[Change]:
         """Yield the changes of a live log, and of the versions that it has become."""
-        # The live log first: if it was released after that, the version is there when versions are listed.
+        # The live log first: if it was released after that, the version is there when versions are
+        # listed.
         status = self._store.io.stat(self._live_path(name))
-        mark = yield from self._read_versions(name, self._find_mark(name))
+        mark = yield from self._read_versions(name, self._marks.find(name))
         if mark is not None and (status is None or status.st_ino != mark.inode):
             yield from self._read_replaced(name, mark, is_gone=status is None)
             mark = None if status is None else mark._replace(inode=0)
         elif mark is not None and status is not None and status.st_size < mark.end:
-            # A write that never finished was cut off, and acknowledged records may have been cut off with it.
+            # A write that never finished was cut off, and acknowledged records may have been cut
+            # off with it.
             self._close_follower(name)
             mark = mark._replace(inode=0)
         if status is not None and not self._is_read(status, mark):
@@ -233,12 +242,12 @@ class FileWatch(Watch):
         """Return whether a log was read to its end already."""
         return mark is not None and status.st_ino == mark.inode and status.st_size == mark.end
 
-    def _read_live(self, name: _LogName, mark: Bookmark | None) -> Iterator[Change]:
+    def _read_live(self, name: LogName, mark: Bookmark | None) -> Iterator[Change]:
         """Yield the changes of a live log from its bookmark on, and set the bookmark."""
         is_rewritten = mark is not None and not mark.inode
         follower = self._logs.get(name)
         if follower is None:
-            ids = self._find_ids(name)
+            ids = self._ids.find(name)
             if ids is None:
                 return
             follower = self._make_follower(name, layout.LOG, ids)
@@ -260,9 +269,9 @@ class FileWatch(Watch):
         finally:
             if follower.fd >= 0:
                 self._latest_first.discard(name)
-                self._set_mark(name, follower.bookmark())
+                self._marks.set(name, follower.bookmark())
 
-    def _read_replaced(self, name: _LogName, mark: Bookmark, *, is_gone: bool) -> Iterator[Change]:
+    def _read_replaced(self, name: LogName, mark: Bookmark, *, is_gone: bool) -> Iterator[Change]:
         """Yield the changes at the end of a file that was deleted, or replaced by a rewrite."""
         follower = self._logs.pop(name, None)
         try:
@@ -274,31 +283,35 @@ class FileWatch(Watch):
         if not is_gone:
             return
         is_reported = mark.is_over or (follower is not None and follower.closed_by is not None)
-        ids = None if is_reported else self._find_ids(name)
+        ids = None if is_reported else self._ids.find(name)
         if ids is not None:
             yield Change("delete", *ids)
-        self._remove_mark(name)
+        self._marks.remove(name)
         self._versions.pop(name, None)
 
-    def _make_follower(self, name: _LogName, file: str, ids: tuple[str, str]) -> LogFollower:
+    def _make_follower(self, name: LogName, file: str, ids: tuple[str, str]) -> LogFollower:
         path = layout.join(self._store.root, *name, file)
         return LogFollower(*self._store._arguments(path, *ids))  # noqa: SLF001 - of the same package
 
-    def _keep_open(self, name: _LogName, follower: LogFollower) -> None:
+    def _keep_open(self, name: LogName, follower: LogFollower) -> None:
         self._logs[name] = follower
         if len(self._logs) > _MAX_OPEN_LOGS:
             _, oldest = self._logs.popitem(last=False)
             oldest.close()
 
-    def _close_follower(self, name: _LogName) -> None:
+    def _close_follower(self, name: LogName) -> None:
         follower = self._logs.pop(name, None)
         if follower is not None:
             follower.close()
 
     # Versions
 
-    def _read_versions(self, name: _LogName, mark: Bookmark | None) -> Generator[Change, None, Bookmark | None]:
-        """Yield the changes in new versions from a bookmark on; return the bookmark if the live log still needs it."""
+    def _read_versions(self, name: LogName, mark: Bookmark | None) -> Generator[Change, None, Bookmark | None]:
+        """Yield the changes in new versions from a bookmark on.
+
+        Returns:
+            The bookmark, if the live log still needs it.
+        """
         for version in self._list_new_versions(name):
             self._versions[name] = version  # Before it is read, so that a damaged version is skipped next time.
             file = layout.version_name(version)
@@ -306,21 +319,22 @@ class FileWatch(Watch):
             if status is not None:
                 is_same = mark is not None and status.st_ino == mark.inode
                 yield from self._read_version(name, file, mark, is_same=is_same)
-                self._remove_mark(name)
+                self._marks.remove(name)
                 mark = None
         return mark
 
-    def _read_version(self, name: _LogName, file: str, mark: Bookmark | None, *, is_same: bool) -> Iterator[Change]:
+    def _read_version(self, name: LogName, file: str, mark: Bookmark | None, *, is_same: bool) -> Iterator[Change]:
         """Yield the changes of a log that has become a version.
 
         Args:
             name: the directory.
             file: the name of the version.
             mark: the bookmark of the live log.
-            is_same: whether the version is the file of the bookmark; False if the log was rewritten before.
+            is_same: whether the version is the file of the bookmark; False if the log was rewritten
+                before.
         """
         follower = self._logs.pop(name, None)
-        ids = self._find_ids(name)
+        ids = self._ids.find(name)
         try:
             if follower is None or not is_same:
                 # An open follower of another file is closed below.
@@ -341,7 +355,7 @@ class FileWatch(Watch):
             if follower is not None:
                 follower.close()
 
-    def _list_new_versions(self, name: _LogName) -> list[int]:
+    def _list_new_versions(self, name: LogName) -> list[int]:
         """Return the versions after the last one reported.
 
         All versions, if that one is gone: the thread was deleted and created again.
@@ -352,7 +366,7 @@ class FileWatch(Watch):
             return versions
         return [version for version in versions if version > last]
 
-    def _list_versions(self, name: _LogName) -> list[int]:
+    def _list_versions(self, name: LogName) -> list[int]:
         versions = []
         for file in self._store.io.listdir(layout.join(self._store.root, *name)):
             version = layout.parse_version(file)
@@ -362,7 +376,7 @@ class FileWatch(Watch):
 
     # Bookmarks
 
-    def _set_start(self, name: _LogName, *, latest: bool) -> None:
+    def _set_start(self, name: LogName, *, latest: bool) -> None:
         """Decide where reading a log begins."""
         versions = self._list_versions(name)
         if versions:
@@ -374,8 +388,12 @@ class FileWatch(Watch):
         else:
             self._mark_end(name)
 
-    def _mark_checkpoint(self, name: _LogName) -> bool:
-        """Set the bookmark of a log to the checkpoint that the config names; return False if it names none there."""
+    def _mark_checkpoint(self, name: LogName) -> bool:
+        """Set the bookmark of a log to the checkpoint that the config names.
+
+        Returns:
+            False if the config names no checkpoint of this log.
+        """
         config = self._config
         if config is None or config.checkpoint_id is None:
             return False
@@ -388,68 +406,24 @@ class FileWatch(Watch):
                 return False
             inode = reader.io.fstat(reader.fd).st_ino
         end = checkpoint.offset + checkpoint.size
-        self._set_mark(name, Bookmark(inode=inode, end=end, last=checkpoint.id))
+        self._marks.set(name, Bookmark(inode=inode, end=end, last=checkpoint.id))
         return True
 
-    def _mark_end(self, name: _LogName) -> None:
+    def _mark_end(self, name: LogName) -> None:
         status = self._store.io.stat(self._live_path(name))
         if status is not None:
-            self._find_ids(name)  # The store remembers the ids; later there may be no file to read them from.
-            self._set_mark(name, Bookmark(inode=status.st_ino, end=status.st_size))
-
-    def _find_mark(self, name: _LogName) -> Bookmark | None:
-        return self._marks.get(name.thread, {}).get(name.namespace)
-
-    def _set_mark(self, name: _LogName, mark: Bookmark) -> None:
-        self._marks.setdefault(name.thread, {})[name.namespace] = mark
-
-    def _remove_mark(self, name: _LogName) -> None:
-        marks = self._marks.get(name.thread, {})
-        marks.pop(name.namespace, None)
-        if not marks:
-            self._marks.pop(name.thread, None)
-
-    # Ids
-
-    def _is_followed(self, name: _LogName) -> bool:
-        if self._config is None or not self._config.checkpoint_ns:
-            return True
-        ids = self._find_ids(name)
-        if ids is None:
-            return False
-        _, namespace = ids
-        return is_namespace_inside(namespace, self._config.checkpoint_ns)
-
-    def _find_ids(self, name: _LogName) -> tuple[str, str] | None:
-        """Return the thread and the namespace of a log; None while no file contains them."""
-        thread_id = self._find_thread_id(name.thread)
-        if thread_id is None:
-            return None
-        if not name.namespace:
-            return thread_id, ""
-        directory = layout.join(self._store.root, *name)
-        namespace = catalog.find_id(self._store, directory, [layout.LOG], "ns")
-        return None if namespace is None else (thread_id, namespace)
-
-    def _find_thread_id(self, thread: str) -> str | None:
-        if self._config is not None:
-            return self._config.thread
-        known = layout.plain_id(thread) or self._store.ids.get(thread)
-        if known is not None:
-            return known
-        directory = layout.join(self._store.root, thread)
-        logs = catalog.logs_of_thread(self._store, directory, released=True)
-        return catalog.find_id(self._store, directory, logs, "thread")
+            self._ids.find(name)  # The store remembers the ids; later there may be no file to read them from.
+            self._marks.set(name, Bookmark(inode=status.st_ino, end=status.st_size))
 
     # Run locks
 
     def _check_run_lock(self, thread: str) -> Iterator[Change]:
-        """Report a thread as idle if its run lock is free; if it is not, check it once more after a moment."""
+        """Report a thread as idle if its run lock is free; else check it again after a moment."""
         is_second_check = self._rechecks.pop(thread, None) is not None
         path = layout.join(self._store.root, thread, layout.RUN_LOCK)
         try:
             status = self._store.io.stat(path)
-            thread_id = self._find_thread_id(thread)
+            thread_id = self._ids.find_thread(thread)
         except CheckpointFormatError:
             return  # `_read_thread` has logged the reason.
         if status is None or thread_id is None:

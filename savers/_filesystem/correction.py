@@ -133,7 +133,11 @@ def _correct_record(file: LogFile, offset: int, limit: int) -> Correction | None
             rest = file.read_at(offset + len(head), extent.length - len(head))
             whole = bytes(changed) + rest
             if isinstance(parse_frame(whole, 0, offset, file.fid), Frame):
-                return Correction(position=offset + index, byte=changed[index], record_end=offset + extent.length)
+                return Correction(
+                    position=offset + index,
+                    byte=changed[index],
+                    record_end=offset + extent.length,
+                )
     return None
 
 
@@ -156,7 +160,11 @@ def _correct_payload(file: LogFile, extent: Extent, offset: int, limit: int) -> 
     for index, bit in candidates:
         whole[index] ^= bit
         if isinstance(parse_frame(bytes(whole), 0, offset, file.fid), Frame):
-            return Correction(position=offset + index, byte=whole[index], record_end=offset + extent.length)
+            return Correction(
+                position=offset + index,
+                byte=whole[index],
+                record_end=offset + extent.length,
+            )
         whole[index] ^= bit
     return None
 

@@ -83,14 +83,17 @@ def is_torn(file: LogFile, offset: int, end: int, *, is_followed: bool = False) 
     if extent is not None and extent.fid != file.fid:
         extent = None
     if is_followed and end % SECTOR and file.read_at(end - 1, 1)[0] != END:
-        return False  # The sector with the end of the record was not lost: the good record begins in it.
+        # The sector with the end of the record was not lost: the good record begins in it.
+        return False
     needed = FRAME_SIZE if extent is None else extent.length
     if room < needed:
-        return not is_followed  # The file ends inside the record. No good record can stand inside another one.
+        # The file ends inside the record. No good record can stand inside another one.
+        return not is_followed
     if extent is None:
         return _is_torn_in_header(file, head, offset)
     if extent.version < MAJOR:
-        return False  # An upgrade moved the record here, and brought it to the disk before the file was used.
+        # An upgrade moved the record here, and brought it to the disk before the file was used.
+        return False
     return _has_lost_sectors(file, extent, offset)
 
 

@@ -136,16 +136,26 @@ def read_header(path: str, data: bytes) -> Header:
         raise IncompleteLog
     if is_headless(data):
         raise CheckpointCorruptionError(path, 0, "the file header is gone")
-    magic, major, _, _, fid, _, generation, created_ns, digest, _ = _FILE_HEADER.unpack_from(data)
+    fields = _FILE_HEADER.unpack_from(data)
+    magic, major, _, _, fid, _, generation, created_ns, digest, _ = fields
     if magic != MAGIC:
         if data.find(_SYNC_PREFIX) >= 0:
             raise CheckpointCorruptionError(path, 0, "the file header is not a log's")
         raise CheckpointFormatError(path, "this is not a graphkit log")
-    if _U32.unpack_from(data, HEADER_SIZE - _U32.size)[0] != crc32(data[: HEADER_SIZE - _U32.size]):
+    checked_size = HEADER_SIZE - _U32.size
+    (check,) = _U32.unpack_from(data, checked_size)
+    if check != crc32(data[:checked_size]):
         raise CheckpointCorruptionError(path, 0, "the file header's checksum is wrong")
     if major > MAJOR:
-        raise CheckpointFormatError(path, f"written in format {major}; this graphkit reads up to {MAJOR}: update it")
-    return Header(fid, generation, created_ns, digest, major)
+        reason = f"written in format {major}; this graphkit reads up to {MAJOR}: update it"
+        raise CheckpointFormatError(path, reason)
+    return Header(
+        fid=fid,
+        generation=generation,
+        created_ns=created_ns,
+        digest=digest,
+        major=major,
+    )
 
 
 def is_headless(data: bytes) -> bool:
@@ -228,7 +238,7 @@ def pack_frame(
         zeros = min(zeros, _U16_MAX)
     unsynced_sectors = min(-(-unsynced // SECTOR), _U16_MAX)  # rounded up
     head = _HEAD.pack(SYNC, length, crc32(payload), flags, back, key, seq, fid, unsynced_sectors, boot, zeros)
-    check = crc32(_TYPE_AND_OFFSET.pack(type, offset), crc32(head))
+    check = _header_crc(head, type, offset)
     return b"".join((head, _CHECK.pack(check, type), payload, trailer))
 
 
@@ -260,7 +270,7 @@ def pack_frame_v1(
     """Return the bytes of a record of version 1; its field `depth`, which no reader needs, is 0."""
     length = len(payload)
     head = _HEAD_V1.pack(SYNC_V1, length, crc32(payload), type, flags, 0, back, key, seq, fid)
-    check = crc32(_U64.pack(offset), crc32(head))
+    check = _header_crc_v1(head, offset)
     return b"".join((head, _U32.pack(check), payload, _U32.pack(length + OVERHEAD_V1)))
 
 
@@ -305,18 +315,43 @@ def parse_extent(head: bytes, offset: int) -> Extent | None:
         head: the bytes at the offset; bytes behind the header are ignored.
         offset: where they begin in the file.
     """
-    if head[:4] == SYNC and len(head) >= FRAME_SIZE:
-        length, fid, zeros, check, type_ = _EXTENT.unpack_from(head)
-        if check != crc32(_TYPE_AND_OFFSET.pack(type_, offset), crc32(head[:_CHECKED])):
-            return None
-        known_zeros = zeros if zeros < _U16_MAX else None
-        return Extent(length=length + OVERHEAD, fid=fid, zeros=known_zeros, version=MAJOR)
-    if head[:4] == SYNC_V1 and len(head) >= FRAME_SIZE_V1:
-        length, fid, check = _EXTENT_V1.unpack_from(head)
-        if check != crc32(_U64.pack(offset), crc32(head[:_CHECKED_V1])):
-            return None
-        return Extent(length=length + OVERHEAD_V1, fid=fid, zeros=None, version=1)
+    if head.startswith(SYNC):
+        return _parse_extent_v2(head, offset)
+    if head.startswith(SYNC_V1):
+        return _parse_extent_v1(head, offset)
     return None
+
+
+def _parse_extent_v2(head: bytes, offset: int) -> Extent | None:
+    if len(head) < FRAME_SIZE:
+        return None
+    length, fid, zeros, check, type_ = _EXTENT.unpack_from(head)
+    if check != _header_crc(head[:_CHECKED], type_, offset):
+        return None
+    return Extent(
+        length=length + OVERHEAD,
+        fid=fid,
+        zeros=zeros if zeros < _U16_MAX else None,
+        version=MAJOR,
+    )
+
+
+def _parse_extent_v1(head: bytes, offset: int) -> Extent | None:
+    if len(head) < FRAME_SIZE_V1:
+        return None
+    length, fid, check = _EXTENT_V1.unpack_from(head)
+    if check != _header_crc_v1(head[:_CHECKED_V1], offset):
+        return None
+    return Extent(length=length + OVERHEAD_V1, fid=fid, zeros=None, version=1)
+
+
+def _header_crc(head: bytes, type: int, offset: int) -> int:
+    """Return the checksum of a record's header, which proves the record's offset too."""
+    return crc32(_TYPE_AND_OFFSET.pack(type, offset), crc32(head))
+
+
+def _header_crc_v1(head: bytes, offset: int) -> int:
+    return crc32(_U64.pack(offset), crc32(head))
 
 
 def parse_frame(data: bytes, start: int, offset: int, fid: int) -> Frame | str:  # noqa: PLR0911 - one check a line
@@ -333,11 +368,17 @@ def parse_frame(data: bytes, start: int, offset: int, fid: int) -> Frame | str: 
     """
     room = len(data) - start
     if room < FRAME_SIZE:
-        return _parse_frame_v1(data, start, offset, fid) if data.startswith(SYNC_V1, start) else ""
+        if data.startswith(SYNC_V1, start):
+            return _parse_frame_v1(data, start, offset, fid)
+        return ""
     sync, length, crc, flags, back, key, seq, frame_fid, unsynced, boot, _, check, type_ = _unpack_frame(data, start)
     if sync != SYNC:
-        return _parse_frame_v1(data, start, offset, fid) if sync == SYNC_V1 else "no record begins here"
-    if check != crc32(_TYPE_AND_OFFSET.pack(type_, offset), crc32(data[start : start + _CHECKED])) or frame_fid != fid:
+        if sync == SYNC_V1:
+            return _parse_frame_v1(data, start, offset, fid)
+        return "no record begins here"
+    # `_header_crc`, without a call for each record that is read.
+    proof = crc32(_TYPE_AND_OFFSET.pack(type_, offset), crc32(data[start : start + _CHECKED]))
+    if frame_fid != fid or check != proof:
         return "the record header's checksum is wrong"
     if length > MAX_PAYLOAD:
         return "the record is impossibly long"
@@ -371,7 +412,7 @@ def _parse_frame_v1(data: bytes, start: int, offset: int, fid: int) -> Frame | s
     if room < FRAME_SIZE_V1:
         return ""
     _, length, crc, type_, flags, _, back, key, seq, frame_fid, check = _FRAME_V1.unpack_from(data, start)
-    if check != crc32(_U64.pack(offset), crc32(data[start : start + _CHECKED_V1])) or frame_fid != fid:
+    if frame_fid != fid or check != _header_crc_v1(data[start : start + _CHECKED_V1], offset):
         return "the record header's checksum is wrong"
     if length > MAX_PAYLOAD:
         return "the record is impossibly long"

@@ -120,8 +120,8 @@ def is_namespace(name: str) -> bool:
 def plain_id(name: str) -> str | None:
     """Return the id of a directory if its slug is that id, else None.
 
-    The META records of the logs contain every id. A store may have to check 10,000 names, so this does not make a name of the slug, which would
-    take 6 us.
+    The META records of the logs contain every id. A store may have to check 10,000 names, so this
+    does not make a name of the slug, which would take 6 us.
     """
     slug, digest = name[2:_HASH], name[_HASH + 1 :]
     if not 0 < len(slug) < _SLUG_LENGTH or "--" in slug or _NAME.match(name) is None:

@@ -107,9 +107,8 @@ class LogFile(NamedTuple):
             return None
         if extent.length > min(MAX_PAYLOAD + OVERHEAD, end - offset):
             return None
-        if len(data) - index >= extent.length:
-            whole = data[index : index + extent.length]
-        else:
+        whole = data[index : index + extent.length]
+        if len(whole) < extent.length:
             whole = self.read_at(offset, extent.length)
         frame = parse_frame(whole, 0, offset, extent.fid)
         return frame if isinstance(frame, Frame) else None

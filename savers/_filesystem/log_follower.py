@@ -116,15 +116,18 @@ class LogFollower(LogReader):
 
     def _frame_changes(self, frame: log.Frame, info: Info) -> Iterator[Change]:
         """Yield the changes that one record reports."""
-        if frame.type == log.CHECKPOINT and self.last_checkpoint is not None:
-            yield self._checkpoint_change(info(self, self.last_checkpoint))
-        elif frame.type == log.WRITE:
-            owner, packed = payloads.decode_writes(self.path, frame)
-            checkpoint = self._find_loaded(owner)
-            about = None if checkpoint is None else info(self, checkpoint)
-            yield from self._iter_writes(about, packed)
-        elif frame.type in {log.RELEASE, log.TOMBSTONE} and not self._is_empty(frame):
-            yield self._end_change(frame)
+        match frame.type:
+            case log.CHECKPOINT:
+                assert self.last_checkpoint is not None
+                yield self._checkpoint_change(info(self, self.last_checkpoint))
+            case log.WRITE:
+                owner, packed = payloads.decode_writes(self.path, frame)
+                checkpoint = self._find_loaded(owner)
+                about = None if checkpoint is None else info(self, checkpoint)
+                yield from self._iter_writes(about, packed)
+            case log.RELEASE | log.TOMBSTONE:
+                if not self._is_empty(frame):
+                    yield self._end_change(frame)
 
     def _checkpoint_changes(self, checkpoint: StoredCheckpoint, info: Info) -> Iterator[Change]:
         yield self._checkpoint_change(info(self, checkpoint))

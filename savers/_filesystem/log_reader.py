@@ -51,8 +51,9 @@ class LogReader(OpenLog):
 
     def find_latest(self) -> StoredCheckpoint | None:
         """Return the latest checkpoint of the history; None if it is empty."""
-        if self.index is None and (self.last_checkpoint is None or not self.last_checkpoint.is_replacement):
-            return self.last_checkpoint
+        last = self.last_checkpoint
+        if self.index is None and (last is None or not last.is_replacement):
+            return last
         checkpoints = self.load_index().checkpoints
         return checkpoints[-1] if checkpoints else None
 
@@ -99,7 +100,8 @@ class LogReader(OpenLog):
             if frame.type == log.CHECKPOINT:
                 decoded = payloads.decode_checkpoint(self.path, frame, base, self.codec.unpack)
                 base = decoded.checkpoint
-                index.add(base, decoded.target)  # A replacement of an earlier checkpoint is not added.
+                # A replacement of an earlier checkpoint is not added.
+                index.add(base, decoded.target)
             else:
                 self._apply_writes_and_tags(frame, index.find)
         return index if len(index.checkpoints) >= limit else None
@@ -131,7 +133,8 @@ class LogReader(OpenLog):
             CheckpointCorruptionError: its bytes are damaged.
             CheckpointSerializationError: it holds a type that is not registered.
         """
-        is_last = self.last_checkpoint is not None and checkpoint.offset == self.last_checkpoint.offset
+        last = self.last_checkpoint
+        is_last = last is not None and checkpoint.offset == last.offset
         if is_last and self.state is not None and self.state.kind != PRIVATE:
             return self.state
         table = self.load_table(checkpoint)
@@ -149,12 +152,14 @@ class LogReader(OpenLog):
 
     def _decode(self, table: delta.Table, bodies: Sequence[bytes]) -> FrozenDict:
         if self.serializer is not None:
-            return FrozenDict(freeze(dict(self.serializer.loads(bodies[0]))))
+            values = dict(self.serializer.loads(bodies[0]))
+            return FrozenDict(freeze(values))
         unpack = self.codec.unpack
         state = FrozenDict()
         for (name, value), body in zip(table.values.items(), bodies, strict=True):
             header = delta.pack_header(value.kind, value.count)
-            dict.__setitem__(state, name, unpack(header + body, name))
+            decoded = unpack(header + body, name)
+            dict.__setitem__(state, name, decoded)  # A FrozenDict refuses assignments.
         return state
 
     def load_table(self, checkpoint: StoredCheckpoint) -> delta.Table:
@@ -163,7 +168,8 @@ class LogReader(OpenLog):
         if self.table is not None and last is not None and checkpoint.offset == last.offset:
             return self.table
         table: delta.Table | None = None
-        for decoded, _ in self.read_chain(checkpoint.keyframe_offset, checkpoint.offset + checkpoint.size):
+        end = checkpoint.offset + checkpoint.size
+        for decoded, _ in self.read_chain(checkpoint.keyframe_offset, end):
             if decoded.table is not None:
                 table = self.build_table(decoded)
             elif table is not None:

@@ -228,6 +228,13 @@ class OpenLog(TableReader):
         self.header = log.read_header(self.path, data)
         self.fid = self.header.fid
         self.version = self.header.major
+        meta = self._parse_meta(size, data)
+        self._check_owner(payloads.unpack_payload(self.path, meta))
+        self.seq = 1
+        self.end = meta.end
+        return meta.end
+
+    def _parse_meta(self, size: int, data: bytes) -> log.Frame:
         meta = log.parse_frame(data, log.HEADER_SIZE, log.HEADER_SIZE, self.fid)
         if meta == "" and len(data) < size:
             data = self.io.read_at(self.fd, 0, min(size, _LONG_BEGINNING))
@@ -235,11 +242,9 @@ class OpenLog(TableReader):
         if isinstance(meta, str):
             raise self._explain_no_meta(size, meta or "the record is cut short")
         if meta.type != log.META or meta.seq:
-            raise self._explain_no_meta(size, "the first record is not the log's description")
-        self._check_owner(payloads.unpack_payload(self.path, meta))
-        self.seq = 1
-        self.end = meta.end
-        return meta.end
+            reason = "the first record is not the log's description"
+            raise self._explain_no_meta(size, reason)
+        return meta
 
     def _explain_no_meta(self, size: int, reason: str) -> Exception:
         """Return the error for a log that does not begin with a META record."""
@@ -251,14 +256,15 @@ class OpenLog(TableReader):
         return CheckpointCorruptionError(self.path, log.HEADER_SIZE, reason)
 
     def _check_owner(self, meta: Any) -> None:
-        is_own = isinstance(meta, dict) and meta.get("thread") == self.thread_id and meta.get("ns") == self.namespace
-        if not is_own:
+        owner = (self.thread_id, self.namespace)
+        if not isinstance(meta, dict) or (meta.get("thread"), meta.get("ns")) != owner:
             reason = "it belongs to another thread; put the file back where it came from"
             raise CheckpointFormatError(self.path, reason)
         is_opaque = bool(meta.get("opaque"))
         if is_opaque is not (self.serializer is not None):
             how = "with a state_serializer" if is_opaque else "without a state_serializer"
-            raise CheckpointFormatError(self.path, f"it was written {how}; open the store in the same way")
+            reason = f"it was written {how}; open the store in the same way"
+            raise CheckpointFormatError(self.path, reason)
 
     def find_first_record(self) -> int:
         """Return where the record after the first META record begins."""
@@ -287,7 +293,8 @@ class OpenLog(TableReader):
             try:
                 self._load_last_checkpoint(last)
             except CheckpointCorruptionError:
-                return False  # Reading from the beginning tells damage from records that a power loss took.
+                # Reading from the beginning tells damage from records that a power loss took.
+                return False
         for frame in reversed(frames):
             self._take_other(frame)
         return end >= start
@@ -329,7 +336,8 @@ class OpenLog(TableReader):
             frame = before
             self.synced = max(self.synced, frame.vouched)
         if last.boot and self.boot and not is_same_boot:
-            self.synced = end  # A record that can be read in a later boot than it was written in is on the disk.
+            # A record that can be read in a later boot than it was written in is on the disk.
+            self.synced = end
         return True
 
     def _load_last_checkpoint(self, last: log.Frame) -> None:
@@ -371,7 +379,8 @@ class OpenLog(TableReader):
         is_keyframe = bool(frame.flags & log.KEY)
         keyframe_offset = frame.offset if is_keyframe or base is None else base.keyframe_offset
         if decoded.checkpoint.keyframe_offset != keyframe_offset:
-            raise CheckpointCorruptionError(self.path, frame.offset, "it names another record as its keyframe")
+            reason = "it names another record as its keyframe"
+            raise CheckpointCorruptionError(self.path, frame.offset, reason)
         depth = 0 if is_keyframe else self.depth + 1
         if with_table:
             self._advance(decoded, depth, frame.end)
@@ -394,7 +403,8 @@ class OpenLog(TableReader):
 
     def _add_to_index(self, checkpoint: StoredCheckpoint, target: str | None) -> None:
         if self.index is not None and not self.index.add(checkpoint, target):
-            raise CheckpointCorruptionError(self.path, checkpoint.offset, "it replaces a checkpoint that is not there")
+            reason = "it replaces a checkpoint that is not there"
+            raise CheckpointCorruptionError(self.path, checkpoint.offset, reason)
 
     def _take_other(self, frame: log.Frame) -> None:
         """Take in a record that is not a checkpoint."""

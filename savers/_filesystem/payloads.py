@@ -210,9 +210,12 @@ def _metadata_change(old: FrozenDict, new: FrozenDict, pack: Pack) -> Any:
     """
     changed: dict[str, Any] = {}
     for key, value in new.items():
-        if key in old and (old[key] is value or _is_equal(old[key], value, pack)):
+        if key not in old:
+            changed[key] = value
             continue
-        changed[key] = value
+        before = old[key]
+        if before is not value and not _is_equal(before, value, pack):
+            changed[key] = value
     keeps_order = list(new)[: len(old)] == list(old)
     if not keeps_order:
         return [pack(new, "metadata"), *old]
@@ -342,7 +345,8 @@ def _merge_metadata(base: StoredCheckpoint | None, change: Any, unpack: Unpack) 
         return FrozenDict(kept | unpack(packed))
     added: FrozenDict = unpack(change)
     new = FrozenDict(old | added)
-    new.kind = max(old.kind, added.kind)  # Finding it out again would cost O(keys) at every record of a scan.
+    # Finding the kind out again would cost O(keys) at every record of a scan.
+    new.kind = max(old.kind, added.kind)
     return new
 
 
@@ -386,7 +390,9 @@ def decode_tags(path: str, frame: Frame) -> tuple[str, Sequence[str], Sequence[s
 def _decode_about(path: str, frame: Frame, *kinds: type) -> Any:
     """Return the elements of a record about a checkpoint: its id, and elements of these classes."""
     parts = unpack_payload(path, frame)
-    if parts.__class__ is not list or tuple(part.__class__ for part in parts[1:]) != kinds:
+    if parts.__class__ is not list:
+        raise malformed_error(path, frame, "it has other parts")
+    if tuple(part.__class__ for part in parts[1:]) != kinds:
         raise malformed_error(path, frame, "it has other parts")
     try:
         parts[0] = id_text(parts[0])

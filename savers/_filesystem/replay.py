@@ -65,9 +65,10 @@ class Replay:
         self.table = None
         is_keyframe = bool(frame.flags & log.KEY)
         if not is_keyframe:
-            has_base = base is not None and table is not None and frame.offset - frame.back == base.offset
-            if not has_base:
-                raise CheckpointCorruptionError(path, frame.offset, "the record that it is relative to is lost")
+            base_offset = frame.offset - frame.back
+            if base is None or table is None or base.offset != base_offset:
+                reason = "the record that it is relative to is lost"
+                raise CheckpointCorruptionError(path, frame.offset, reason)
         decoded = payloads.decode_checkpoint(path, frame, base, self._unpack)
         if is_keyframe:
             self.keyframe_offset = frame.offset
@@ -117,7 +118,8 @@ class Replay:
         while self.checkpoint is None or self.checkpoint.offset < target.offset:
             frame = next(frames, None)
             if frame is None or frame.offset > target.offset:
-                raise CheckpointCorruptionError(self._reader.path, target.offset, "it cannot be rebuilt")
+                reason = "it cannot be rebuilt"
+                raise CheckpointCorruptionError(self._reader.path, target.offset, reason)
             if frame.type == log.CHECKPOINT:
                 try:
                     self.step(frame)

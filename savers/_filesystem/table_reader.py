@@ -100,7 +100,8 @@ class TableReader:
             CheckpointCorruptionError: the keyframe or a record is missing.
         """
         if not log.HEADER_SIZE <= keyframe < end:
-            raise CheckpointCorruptionError(self.path, end, "the record before it names no keyframe")
+            reason = "the record before it names no keyframe"
+            raise CheckpointCorruptionError(self.path, end, reason)
         data = self.io.read_at(self.fd, keyframe, end - keyframe)
         chain: list[tuple[payloads.DecodedRecord, int]] = []
         offset = keyframe
@@ -108,7 +109,8 @@ class TableReader:
         while offset < end:
             frame = log.parse_frame(data, offset - keyframe, offset, self.fid)
             if isinstance(frame, str):
-                raise CheckpointCorruptionError(self.path, offset, frame or "the record is cut short")
+                reason = frame or "the record is cut short"
+                raise CheckpointCorruptionError(self.path, offset, reason)
             if frame.type == log.CHECKPOINT:
                 if base is None and not frame.flags & log.KEY:
                     reason = "it is not the keyframe that it should be"
@@ -182,7 +184,8 @@ class TableReader:
         listed = decoded.table or ()
         table = delta.Table(opaque=self.serializer is not None)
         table.names = list(listed[::_PAIR])
-        entry = listed[table.names.index(name) * _PAIR + 1]
+        number = table.names.index(name)
+        entry = listed[_PAIR * number + 1]
         value = self.decode_entry(entry, name, position, seen)
         depth = value.depth
         table.values[name] = value

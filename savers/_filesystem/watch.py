@@ -147,8 +147,10 @@ class FileWatch(Watch):
             if is_full:
                 self._full_read_at = self._next_full_read()
         except OSError as error:
-            self._full_read_at = monotonic()  # The next call reads the threads that were not read yet.
-            raise CheckpointStorageError(error.filename or self._store.root, "follow", error) from error
+            # The next call reads the threads that were not read yet.
+            self._full_read_at = monotonic()
+            path = error.filename or self._store.root
+            raise CheckpointStorageError(path, "follow", error) from error
 
     def _take_events(self, *, is_full: bool) -> tuple[set[str], set[str]]:
         """Return the threads to read, and those whose run lock may be free.
@@ -226,15 +228,19 @@ class FileWatch(Watch):
         # listed.
         status = self._store.io.stat(self._live_path(name))
         mark = yield from self._read_versions(name, self._marks.find(name))
-        if mark is not None and (status is None or status.st_ino != mark.inode):
-            yield from self._read_replaced(name, mark, is_gone=status is None)
-            mark = None if status is None else mark._replace(inode=0)
-        elif mark is not None and status is not None and status.st_size < mark.end:
+        if status is None:
+            if mark is not None:
+                yield from self._read_replaced(name, mark, is_gone=True)
+            return
+        if mark is not None and status.st_ino != mark.inode:
+            yield from self._read_replaced(name, mark, is_gone=False)
+            mark = mark._replace(inode=0)
+        elif mark is not None and status.st_size < mark.end:
             # A write that never finished was cut off, and acknowledged records may have been cut
             # off with it.
             self._close_follower(name)
             mark = mark._replace(inode=0)
-        if status is not None and not self._is_read(status, mark):
+        if not self._is_read(status, mark):
             yield from self._read_live(name, mark)
 
     @staticmethod
@@ -313,7 +319,8 @@ class FileWatch(Watch):
             The bookmark, if the live log still needs it.
         """
         for version in self._list_new_versions(name):
-            self._versions[name] = version  # Before it is read, so that a damaged version is skipped next time.
+            # Before the version is read, so that a damaged one is skipped next time.
+            self._versions[name] = version
             file = layout.version_name(version)
             status = self._store.io.stat(layout.join(self._store.root, *name, file))
             if status is not None:
@@ -412,7 +419,8 @@ class FileWatch(Watch):
     def _mark_end(self, name: LogName) -> None:
         status = self._store.io.stat(self._live_path(name))
         if status is not None:
-            self._ids.find(name)  # The store remembers the ids; later there may be no file to read them from.
+            # The store remembers the ids; later there may be no file to read them from.
+            self._ids.find(name)
             self._marks.set(name, Bookmark(inode=status.st_ino, end=status.st_size))
 
     # Run locks

@@ -84,7 +84,7 @@ class LogIds:
         if known is not None:
             return known
         directory = layout.join(self._store.root, thread)
-        logs = catalog.logs_of_thread(self._store, directory, released=True)
+        logs = catalog.list_logs(self._store, directory, released=True)
         return catalog.find_id(self._store, directory, logs, "thread")
 
     def is_followed(self, name: LogName) -> bool:

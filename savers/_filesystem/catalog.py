@@ -1,4 +1,7 @@
-"""What a store contains: its threads, and of a thread its namespaces, versions and size. Changes nothing."""
+"""Lists what a store contains: its threads; and the namespaces, versions and size of a thread.
+
+Changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,69 +19,96 @@ if TYPE_CHECKING:
     from savers._filesystem.store import Store
 
 _LOGGER: Final = getLogger("graphkit")
-_HEAD: Final = 1 << 10
-_LONG_HEAD: Final = 1 << 20
-"""Where the description of a log ends at the latest; nearly all end within the first KiB."""
+_SHORT_READ: Final = 1 << 10
+"""Nearly all META records end within this many bytes of a log."""
+_LONG_READ: Final = 1 << 20
+"""All META records end within this many bytes of a log."""
 
 
-def versions(store: Store, thread_id: str) -> list[int]:
-    """The versions of a thread, of all its namespaces; with the one whose release is unfinished."""
-    # In this order: a release that is finished in between is found as a version.
-    ending = unfinished_release(store, thread_id)
-    found = _versions_in(store, store.directory(thread_id))
-    if ending is not None:
-        found.add(ending)
-    for directory in _namespace_directories(store, thread_id):
-        found |= _versions_in(store, directory)
-    return sorted(found)
+def list_versions(store: Store, thread_id: str) -> list[int]:
+    """Return the versions of a thread, of all its namespaces, including an unfinished release."""
+    # In this order: if the release is finished in between, its version is found as a file.
+    releasing = find_unfinished_release(store, thread_id)
+    versions = _list_version_files(store, store.directory(thread_id))
+    if releasing is not None:
+        versions.add(releasing)
+    for directory in _list_namespace_directories(store, store.directory(thread_id)):
+        versions |= _list_version_files(store, directory)
+    return sorted(versions)
 
 
-def _versions_in(store: Store, directory: str) -> set[int]:
-    return {number for name in store.io.listdir(directory) if (number := layout.parse_version(name)) is not None}
+def _list_version_files(store: Store, directory: str) -> set[int]:
+    versions: set[int] = set()
+    for name in store.io.listdir(directory):
+        version = layout.parse_version(name)
+        if version is not None:
+            versions.add(version)
+    return versions
 
 
-def unfinished_release(store: Store, thread_id: str) -> int | None:
-    """The version that a thread's live logs become: the root's log ends so, and its writer died or failed then."""
-    history = store.shared_writer(thread_id, "")
-    # A log that cannot be read names no version. Reading the live history tells why.
-    with history.mutex, suppress(OSError, CheckpointerError):
-        is_live = history.refresh()
-        if not is_live and history.closed_by is not None and history.closed_by.type == log.RELEASE:
-            return history.read_closing_version()
+def find_unfinished_release(store: Store, thread_id: str) -> int | None:
+    """Return the version that the live logs of a thread become; None if there is no release to finish.
+
+    The RELEASE record at the end of the root's log names it; the process that wrote the record died
+    or failed.
+    """
+    root_log = store.shared_writer(thread_id, "")
+    # A log that cannot be read names no version. Reading its history raises the error.
+    with root_log.mutex, suppress(OSError, CheckpointerError):
+        is_live = root_log.refresh()
+        if is_live or root_log.closed_by is None:
+            return None
+        if root_log.closed_by.type == log.RELEASE:
+            return root_log.read_closing_version()
     return None
 
 
-def _namespace_directories(store: Store, thread_id: str) -> list[str]:
-    directory = store.directory(thread_id)
+def _list_namespace_directories(store: Store, directory: str) -> list[str]:
     return [layout.join(directory, name) for name in store.directories_in(directory, layout.is_namespace)]
 
 
-def namespaces(store: Store, thread_id: str) -> list[str]:
-    """The namespaces of a thread that have a live log: the root first."""
-    found = [""] if store.io.stat(layout.join(store.directory(thread_id), layout.LOG)) is not None else []
-    for directory in _namespace_directories(store, thread_id):
-        if store.io.stat(layout.join(directory, layout.LOG)) is not None:
-            namespace = find_id(store, directory, [layout.LOG], "ns")
-            if namespace is not None:
-                found.append(namespace)
-    return found
+def list_namespaces(store: Store, thread_id: str) -> list[str]:
+    """Return the namespaces of a thread that have a live log, the root first."""
+    namespaces: list[str] = []
+    if store.io.stat(layout.join(store.directory(thread_id), layout.LOG)) is not None:
+        namespaces.append("")
+    for directory in _list_namespace_directories(store, store.directory(thread_id)):
+        if store.io.stat(layout.join(directory, layout.LOG)) is None:
+            continue
+        namespace = find_id(store, directory, [layout.LOG], "ns")
+        if namespace is not None:
+            namespaces.append(namespace)
+    return namespaces
 
 
-def find_id(store: Store, directory: str, names: Iterable[str], key: str) -> str | None:
-    """The id that a directory stands for: its name tells if the id is plain, else the description in a log."""
-    own_name = os.path.basename(directory)
-    known = layout.plain_id(own_name) or store.ids.get(own_name)
+def find_id(store: Store, directory: str, log_names: Iterable[str], key: str) -> str | None:
+    """Return the thread id or namespace of a directory.
+
+    The name of the directory shows a plain id; for others, the META record of a log has it.
+
+    Args:
+        store: the store.
+        directory: the directory.
+        log_names: the logs to read, relative to the directory.
+        key: the key in the META record.
+
+    Returns:
+        None if no log can be read.
+    """
+    name = os.path.basename(directory)
+    known = layout.plain_id(name) or store.ids.get(name)
     if known is not None:
         return known
-    for name in names:
-        meta = _description(store, layout.join(directory, name))
+    for log_name in log_names:
+        meta = _read_meta(store, layout.join(directory, log_name))
         if isinstance(meta, dict) and isinstance(meta.get(key), str):
-            store.remember(own_name, meta[key])
+            store.remember_id(name, meta[key])
             return str(meta[key])
     return None
 
 
-def _description(store: Store, path: str) -> Any:
+def _read_meta(store: Store, path: str) -> Any:
+    """Return the first META record of a log; None, with a warning, if it cannot be read."""
     try:
         fd = store.io.open(path)
     except FileNotFoundError:
@@ -87,11 +117,11 @@ def _description(store: Store, path: str) -> Any:
         _LOGGER.warning("%s cannot be read, so its thread is not listed: %s", path, error)
         return None
     try:
-        data = store.io.read_at(fd, 0, _HEAD)
+        data = store.io.read_at(fd, 0, _SHORT_READ)
         header = log.read_header(path, data)
         frame = log.parse_frame(data, log.HEADER_SIZE, log.HEADER_SIZE, header.fid)
         if frame == "":
-            data = store.io.read_at(fd, 0, _LONG_HEAD)
+            data = store.io.read_at(fd, 0, _LONG_READ)
             frame = log.parse_frame(data, log.HEADER_SIZE, log.HEADER_SIZE, header.fid)
         return None if isinstance(frame, str) else payloads.unpack_payload(path, frame)
     except (log.IncompleteLog, CheckpointerError):
@@ -101,88 +131,123 @@ def _description(store: Store, path: str) -> Any:
         store.io.close(fd)
 
 
-def threads(store: Store, *, released: bool) -> list[str]:
-    """The threads of a store that have a live log; with `released`, those too that have versions only."""
-    found: list[str] = []
-    begin, end = store.root + os.sep, os.sep + layout.LOG
+def list_threads(store: Store, *, released: bool) -> list[str]:
+    """Return the threads of a store that have a live log; with `released`, also those with only versions.
+
+    Reads no log of a thread whose id is plain or remembered, and that is not being released. A
+    store may have 10,000 threads.
+    """
+    threads: list[str] = []
     entries = store.io.entries(store.root)
     releasing = {layout.parse_releasing_name(name) for name, _ in entries if name.startswith(layout.RELEASING)}
     for name, is_directory in entries:
         if not is_directory:
             if layout.is_thread(name):
-                _LOGGER.warning("%s is not listed, for it is not a directory", begin + name)
+                path = layout.join(store.root, name)
+                _LOGGER.warning("%s is not listed, for it is not a directory", path)
             continue
-        # The usual case first, for there may be 10,000: a log, and an id that the name tells or that is remembered.
-        thread_id = store.ids.get(name)
-        if thread_id is None and name.startswith("t-") and (thread_id := layout.plain_id(name)) is not None:
-            store.remember(name, thread_id)
         try:
-            if thread_id is None or not _is_complete(store.io.stat_unchecked(begin + name + end)):
-                thread_id = _thread_in(store, name, released=released) if layout.is_thread(name) else None
+            thread_id = _find_thread(store, name, released=released)
         except PermissionError as error:
             _LOGGER.warning("a thread is not listed: %s", error)
             continue
         if thread_id is None:
             continue
-        if released or name not in releasing or unfinished_release(store, thread_id) is None:
-            found.append(thread_id)
-    return sorted(found)
+        if released or name not in releasing or find_unfinished_release(store, thread_id) is None:
+            threads.append(thread_id)
+    return sorted(threads)
 
 
-def _thread_in(store: Store, name: str, *, released: bool) -> str | None:
-    """The thread of a directory, if it holds anything."""
+def _find_thread(store: Store, name: str, *, released: bool) -> str | None:
+    """Return the thread of a directory; None if it is not a thread's, or holds nothing."""
+    # First the usual case: the id is remembered or plain, and there is a live log.
+    thread_id = store.ids.get(name)
+    if thread_id is None and name.startswith("t-"):
+        thread_id = layout.plain_id(name)
+        if thread_id is not None:
+            store.remember_id(name, thread_id)
+    if thread_id is not None:
+        # `stat` would also check the directories on the way, which doubles the system calls.
+        status = store.io.stat_unchecked(f"{store.root}{os.sep}{name}{os.sep}{layout.LOG}")
+        if _is_complete(status):
+            return thread_id
+    if not layout.is_thread(name):
+        return None
     directory = layout.join(store.root, name)
-    logs = logs_of_thread(store, directory, released=released)
+    logs = list_logs(store, directory, released=released)
     return find_id(store, directory, logs, "thread") if logs else None
 
 
-def _is_complete(found: os.stat_result | None) -> bool:
-    if found is None:
+def _is_complete(status: os.stat_result | None) -> bool:
+    """Return whether the status of a log shows that it is not incomplete.
+
+    What is not a regular file counts: its thread is listed, so that reading it raises the error.
+    """
+    if status is None:
         return False
-    # What is no file cannot be read; its thread is listed, so that reading it tells why.
-    return found.st_size > log.HEADER_SIZE + log.OVERHEAD or not stat.S_ISREG(found.st_mode)
+    return status.st_size > log.HEADER_SIZE + log.OVERHEAD or not stat.S_ISREG(status.st_mode)
 
 
-def logs_of_thread(store: Store, directory: str, *, released: bool) -> list[str]:
+def list_logs(store: Store, directory: str, *, released: bool) -> list[str]:
+    """Return logs of a thread, relative to its directory; empty if it holds nothing.
+
+    If the root has a live log, this is the only one returned.
+
+    Args:
+        store: the store.
+        directory: the directory of the thread.
+        released: whether versions count.
+    """
     if _is_complete(store.io.stat(layout.join(directory, layout.LOG))):
         return [layout.LOG]
-    names = store.io.listdir(directory)
-    logs = [name for name in names if layout.parse_version(name) is not None] if released else []
+    logs: list[str] = []
+    if released:
+        logs += filter(_is_version, store.io.listdir(directory))
     for name in store.directories_in(directory, layout.is_namespace):
-        if _is_complete(store.io.stat(layout.join(directory, name, layout.LOG))):
-            logs.append(layout.join(name, layout.LOG))
+        live_log = layout.join(name, layout.LOG)
+        if _is_complete(store.io.stat(layout.join(directory, live_log))):
+            logs.append(live_log)
         if released:
-            inside = store.io.listdir(layout.join(directory, name))
-            logs += [layout.join(name, one) for one in inside if layout.parse_version(one) is not None]
+            versions = filter(_is_version, store.io.listdir(layout.join(directory, name)))
+            logs += [layout.join(name, version) for version in versions]
     return logs
 
 
-def has_set_aside(store: Store, directory: str) -> bool:
-    """Whether a thread's directory, or that of one of its namespaces, holds bytes that were set aside."""
-    inside = [layout.join(directory, name) for name in store.directories_in(directory, layout.is_namespace)]
-    return any(
-        name.startswith(layout.SALVAGED_PREFIXES) for place in (directory, *inside) for name in store.io.listdir(place)
-    )
+def _is_version(name: str) -> bool:
+    return layout.parse_version(name) is not None
 
 
-def size(store: Store, thread_id: str | None) -> int:
-    """The bytes of all files below a thread's directory, or below the root."""
-    return _size_below(store, store.root if thread_id is None else store.directory(thread_id))
+def has_salvaged_files(store: Store, directory: str) -> bool:
+    """Return whether the directory of a thread, or of one of its namespaces, has salvaged files."""
+    for path in (directory, *_list_namespace_directories(store, directory)):
+        if any(name.startswith(layout.SALVAGED_PREFIXES) for name in store.io.listdir(path)):
+            return True
+    return False
 
 
-def _size_below(store: Store, directory: str) -> int:
+def has_checkpoints(store: Store, thread_id: str, namespace: str) -> bool:
+    """Return whether the live log of a namespace has checkpoints. The caller holds the write lock."""
+    writer = store.new_writer(thread_id, namespace)
+    try:
+        return writer.refresh_to_write() and writer.find_latest() is not None
+    finally:
+        writer.close()
+
+
+def measure_size(store: Store, thread_id: str | None) -> int:
+    """Return the bytes of all files of a thread, or of the whole store (None)."""
+    return _measure_directory(store, store.root if thread_id is None else store.directory(thread_id))
+
+
+def _measure_directory(store: Store, directory: str) -> int:
     total = 0
     for name in store.io.listdir(directory):
         path = layout.join(directory, name)
-        found = store.io.stat(path)
-        if found is not None:
-            total += _size_below(store, path) if stat.S_ISDIR(found.st_mode) else found.st_size
+        status = store.io.stat(path)
+        if status is None:
+            continue
+        if stat.S_ISDIR(status.st_mode):
+            total += _measure_directory(store, path)
+        else:
+            total += status.st_size
     return total
-
-
-def holds_something(store: Store, thread_id: str, namespace: str) -> bool:
-    history = store.new_writer(thread_id, namespace)
-    try:
-        return history.refresh_to_write() and history.find_latest() is not None
-    finally:
-        history.close()

@@ -1,7 +1,8 @@
-"""The end of a history: release it as a version, or delete the thread.
+"""Ends a history: releases it as a version, or deletes the thread.
 
-Each leaves, at whatever instant it is interrupted, what was there before or what is wanted, or a mark by which the next
-holder of the thread's short lock finishes it. The caller holds that lock.
+If the process dies at any moment, the store is unchanged, or the operation is complete, or a record
+shows that it was begun and the next holder of the write lock finishes it. The caller holds the
+write lock of the thread.
 """
 
 from __future__ import annotations
@@ -12,8 +13,14 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Final
 
 from graphkit.errors import CheckpointerError
-from savers._filesystem import layout, log, rewrite
-from savers._filesystem.catalog import has_set_aside, holds_something, logs_of_thread, namespaces, versions
+from savers._filesystem import layout, log, log_copy
+from savers._filesystem.catalog import (
+    has_checkpoints,
+    has_salvaged_files,
+    list_logs,
+    list_namespaces,
+    list_versions,
+)
 
 if TYPE_CHECKING:
     from savers._filesystem.store import Store
@@ -22,15 +29,18 @@ _LOGGER: Final = getLogger("graphkit")
 
 
 def release(store: Store, thread_id: str) -> int | None:
-    """Make the live logs of a thread its next version; None if there are no checkpoints.
+    """Make the live logs of a thread its next version; return None if there are no checkpoints.
 
-    The RELEASE record at the end of the root's log decides; whoever finds it there finishes the work.
+    From the RELEASE record at the end of the root's log on, the history is released. If the process
+    dies, the next writer that finds the record finishes the release.
     """
-    names = namespaces(store, thread_id)
-    if not any(holds_something(store, thread_id, namespace) for namespace in names):
+    namespaces = list_namespaces(store, thread_id)
+    if not any(has_checkpoints(store, thread_id, namespace) for namespace in namespaces):
         return None
-    version = (versions(store, thread_id) or [0])[-1] + 1
-    # Those who list 10,000 threads cannot look at the end of each log: a name in the root tells them where to.
+    versions = list_versions(store, thread_id)
+    version = versions[-1] + 1 if versions else 1
+    # A reader that lists 10,000 threads cannot read the end of each log: this name in the root
+    # shows which ones it must read.
     store.io.close(store.io.open(_releasing_path(store, thread_id), write=True, create=True))
     store.io.fsync_dir(store.root)
     store.begun_releases[thread_id] = version
@@ -44,105 +54,150 @@ def _releasing_path(store: Store, thread_id: str) -> str:
 
 
 def finish_release(store: Store, thread_id: str, version: int) -> None:
-    """Bring a release to its end, from wherever it stands."""
+    """Finish a release, from any state in which a process left it."""
     _end_log(store, thread_id, "", version)
-    inner = [namespace for namespace in namespaces(store, thread_id) if namespace]
-    for namespace in [*inner, ""]:
-        is_born = not namespace or _end_log(store, thread_id, namespace, version)
-        directory = store.directory(thread_id, namespace)
-        path = layout.join(directory, layout.LOG)
-        if is_born:
-            store.io.rename(path, layout.join(directory, layout.version_name(version)))
-        else:
-            store.io.unlink(path)
-        store.io.fsync_dir(directory)
-    _forget_release(store, thread_id)
+    for namespace in list_namespaces(store, thread_id):
+        if namespace:
+            is_complete = _end_log(store, thread_id, namespace, version)
+            _move_log(store, thread_id, namespace, version, is_complete=is_complete)
+    # The root's log is last: its RELEASE record decides for the namespaces.
+    _move_log(store, thread_id, "", version, is_complete=True)
+    _remove_releasing_name(store, thread_id)
 
 
-def _forget_release(store: Store, thread_id: str) -> None:
+def _move_log(store: Store, thread_id: str, namespace: str, version: int, *, is_complete: bool) -> None:
+    """Rename a live log to its version; remove it if it is incomplete."""
+    directory = store.directory(thread_id, namespace)
+    path = layout.join(directory, layout.LOG)
+    if is_complete:
+        store.io.rename(path, layout.join(directory, layout.version_name(version)))
+    else:
+        store.io.unlink(path)
+    store.io.fsync_dir(directory)
+
+
+def _remove_releasing_name(store: Store, thread_id: str) -> None:
     path = _releasing_path(store, thread_id)
-    # The release is over. A name that stays costs a look at that thread's log when threads are listed.
+    # The release is finished. If the name stays, listing threads reads the end of this log.
     with suppress(OSError):
         if store.io.stat(path) is not None:
             store.io.unlink(path)
 
 
 def _end_log(store: Store, thread_id: str, namespace: str, version: int) -> bool:
-    """Append RELEASE, unless it is there; False if the log's creation never finished.
+    """Append RELEASE to a live log, unless it ends in RELEASE; return False if the log is incomplete.
 
-    The root's log is made if there is none, for its end decides about those of the namespaces.
+    Creates the root's log if there is none, because its end decides for the namespaces.
     """
-    history = store.new_writer(thread_id, namespace)
+    writer = store.new_writer(thread_id, namespace)
     try:
-        is_live = history.refresh_to_write()
-        if not is_live and history.closed_by is not None:
-            # A release that was cut short, perhaps by a failed sync: no later sync of that file can be believed.
-            rewrite.renew(store, history, history.end)
+        is_live = writer.refresh_to_write()
+        if not is_live and writer.closed_by is not None:
+            # A release that was interrupted, perhaps by a failed sync: no later sync of that file
+            # can be believed.
+            log_copy.renew(store, writer, writer.end)
             return True
         if not is_live and namespace:
             return False
-        history.finish(log.RELEASE, version)
-        store.io.fsync(history.fd)
+        writer.finish(log.RELEASE, version)
+        store.io.fsync(writer.fd)
         if not is_live:
             store.sync_directories(thread_id, namespace)
         return True
     finally:
-        history.close()
+        writer.close()
 
 
 def delete(store: Store, thread_id: str, *, keep_lock: bool) -> bool:
-    """Remove a thread; whether it held anything: a history, a version, or bytes that were set aside.
+    """Delete a thread.
 
-    `keep_lock`: a run that goes on holds the thread's run lock (or may), so its file is brought back: whoever waits for
-    the lock keeps waiting, and whoever comes finds it.
+    A TOMBSTONE record at the end of each live log shows the processes that have it open that the
+    thread was deleted. The root's TOMBSTONE decides, so it is on the disk before any other. If a
+    namespace's were there without it, the next writer of that namespace would delete a thread that
+    had continued. One rename removes the directory, so that a thread exists or does not. Its
+    content is removed afterwards.
 
-    A TOMBSTONE at the end of each live log tells those who have it open. The root's decides, so it is on the disk
-    before any other: a namespace's without it would later take a thread along that had gone on. The directory goes in
-    one rename, so that a thread is there or not; what it held is removed afterwards.
+    Args:
+        store: the store.
+        thread_id: the thread.
+        keep_lock: whether a run that continues holds the run lock of the thread, or may hold it.
+            Then the lock file is moved back to a new directory: processes that wait for the lock
+            keep waiting, and others find it.
+
+    Returns:
+        Whether the thread had a history, a version, or salvaged files.
     """
     directory = store.directory(thread_id)
-    found = bool(logs_of_thread(store, directory, released=True)) or has_set_aside(store, directory)
-    names = namespaces(store, thread_id)
-    unended = set(names)
-    for namespace in names if "" in names else names[: len(names) == 1]:
-        history = store.new_writer(thread_id, namespace)
-        try:
-            if history.refresh_to_write():
-                history.finish(log.TOMBSTONE, 0)
-            if history.fd >= 0 and not namespace and len(names) > 1:
-                store.io.fsync(history.fd)
-            unended.discard(namespace)
-        except (OSError, CheckpointerError):
-            # A full disk or a damaged log must not keep anybody from deleting it.
-            _LOGGER.info("%s is deleted without a last record", history.path)
-            break
-        finally:
-            history.close()
-    away = store.free_leftover(thread_id)
+    had_content = bool(list_logs(store, directory, released=True)) or has_salvaged_files(store, directory)
+    open_namespaces = _append_tombstones(store, thread_id)
+    removed = store.choose_leftover_path(thread_id)
     if not store.swept:
         store.sweep()
-    store.io.rename(directory, away)
-    if keep_lock and store.io.stat(layout.join(away, layout.RUN_LOCK)) is not None:
-        store.io.mkdir(directory)
-        store.io.rename(layout.join(away, layout.RUN_LOCK), layout.join(directory, layout.RUN_LOCK))
+    store.io.rename(directory, removed)
+    if keep_lock:
+        _restore_run_lock(store, directory, removed)
     store.io.fsync_dir(store.root)
-    _tell_readers(store, thread_id, away, unended)
-    _forget_release(store, thread_id)
+    _append_late_tombstones(store, thread_id, removed, open_namespaces)
+    _remove_releasing_name(store, thread_id)
     store.begun_releases.pop(thread_id, None)
-    stays = store.remove_tree(away)
-    if stays:
+    kept_directories = store.remove_tree(removed)
+    if kept_directories:
         _LOGGER.warning(
-            "thread %.80r is deleted, but %s stays, which graphkit did not make: remove it", thread_id, ", ".join(stays)
+            "thread %.80r is deleted, but %s was not made by graphkit and stays: remove it",
+            thread_id,
+            ", ".join(kept_directories),
         )
-    return found
+    return had_content
 
 
-def _tell_readers(store: Store, thread_id: str, away: str, namespaces: Iterable[str]) -> None:
-    """End the logs of a thread that is gone: those who have them open shall know that it was deleted, not lost."""
+def _append_tombstones(store: Store, thread_id: str) -> set[str]:
+    """Append TOMBSTONE to the live logs of a thread, the root's first.
+
+    The next writer that finds a TOMBSTONE deletes the whole thread. Therefore, if there are several
+    logs, the root's TOMBSTONE must be on the disk before the others are written; without a root
+    log, none is written.
+
+    Returns:
+        The namespaces whose logs have none yet.
+    """
+    namespaces = list_namespaces(store, thread_id)
+    open_namespaces = set(namespaces)
+    if "" not in namespaces and len(namespaces) > 1:
+        return open_namespaces
     for namespace in namespaces:
-        path = layout.join(away, layout.namespace_name(namespace), layout.LOG)
-        history = store.new_writer(thread_id, namespace, path)
+        writer = store.new_writer(thread_id, namespace)
+        try:
+            if writer.refresh_to_write():
+                writer.finish(log.TOMBSTONE, 0)
+            if writer.fd >= 0 and not namespace and len(namespaces) > 1:
+                store.io.fsync(writer.fd)
+            open_namespaces.discard(namespace)
+        except (OSError, CheckpointerError):
+            # Deleting must work even if the disk is full or the log is damaged.
+            _LOGGER.info("%s is deleted without a TOMBSTONE record", writer.path)
+            break
+        finally:
+            writer.close()
+    return open_namespaces
+
+
+def _restore_run_lock(store: Store, directory: str, removed: str) -> None:
+    """Move the run lock of a removed thread back to a new directory, if there is one."""
+    lock_path = layout.join(removed, layout.RUN_LOCK)
+    if store.io.stat(lock_path) is not None:
+        store.io.mkdir(directory)
+        store.io.rename(lock_path, layout.join(directory, layout.RUN_LOCK))
+
+
+def _append_late_tombstones(store: Store, thread_id: str, removed: str, namespaces: Iterable[str]) -> None:
+    """Append TOMBSTONE to the logs of a removed thread, as far as possible.
+
+    So the processes that have them open see that the thread was deleted, not lost.
+    """
+    for namespace in namespaces:
+        path = layout.join(removed, layout.namespace_name(namespace), layout.LOG)
+        writer = store.new_writer(thread_id, namespace, path)
         with suppress(OSError, CheckpointerError):
-            if history.refresh_to_write():
-                history.finish(log.TOMBSTONE, 0)
-        history.close()
+            if writer.refresh_to_write():
+                writer.finish(log.TOMBSTONE, 0)
+        writer.close()

@@ -50,7 +50,7 @@ class LogWriter(LogReader):
     """How large values are compressed."""
     is_synced_before_use = False
     """Whether all of the file is brought to the disk before it takes its place, so that each record vouches for it."""
-    refused: tuple[int, int] | None = None
+    unacknowledged: tuple[int, int] | None = None
     """After a sync failed: from where to where records stand that no put has acknowledged."""
 
     # Checkpoints
@@ -447,9 +447,9 @@ class LogWriter(LogReader):
             self.io.truncate(self.fd, 0)
         self.header = new_header(self._digest, 1)
         self.fid, self.seq, self.end = self.header.fid, META_RECORDS, 0
-        return self.header.pack() + self.meta_frames(self.fid)
+        return self.header.pack() + self.pack_meta_frames(self.fid)
 
-    def meta_frames(self, fid: int) -> bytes:
+    def pack_meta_frames(self, fid: int) -> bytes:
         """The first records: whose log this is, twice, so that one damaged copy costs nothing."""
         meta = {"thread": self.thread_id, "ns": self.namespace, "opaque": self.serializer is not None}
         frames, payload = b"", payloads.packb(meta)
@@ -458,8 +458,9 @@ class LogWriter(LogReader):
             frames += log.pack_frame(offset, fid, seq, log.META, payload, unsynced=offset, boot=self.boot)
         return frames
 
-    def begin(self, header: log.Header, beginning: bytes) -> None:
-        """Make the file at this log's path, which is not there yet."""
+    def begin(self, header: log.Header, meta_frames: bytes) -> None:
+        """Create the file at this log's path, which does not exist yet."""
+        beginning = header.pack() + meta_frames
         self.fd = self.io.open(self.path, write=True, create=True, append=True)
         self.header, self.fid, self.seq = header, header.fid, META_RECORDS
         self._append(beginning)
@@ -470,8 +471,8 @@ class LogWriter(LogReader):
     @property
     def acknowledged_end(self) -> int:
         """Where the log ends without the records at its end that no put has acknowledged."""
-        if self.refused is not None and self.refused[1] == self.end:
-            return self.refused[0]
+        if self.unacknowledged is not None and self.unacknowledged[1] == self.end:
+            return self.unacknowledged[0]
         return self.end
 
     def cut_off_refused(self) -> None:
@@ -479,9 +480,9 @@ class LogWriter(LogReader):
 
         The disk may still hold them, so the log stays suspect; but not one that is empty now.
         """
-        if self.refused is None or self.fd < 0 or self.refused[1] != self.end:
+        if self.unacknowledged is None or self.fd < 0 or self.unacknowledged[1] != self.end:
             return
-        start, end = self.refused
+        start, end = self.unacknowledged
         try:
             try:
                 self.io.truncate(self.fd, start)
@@ -491,7 +492,7 @@ class LogWriter(LogReader):
         except OSError:
             _LOGGER.exception("%s: a put that failed could not be undone; the next writer will", self.path)
         else:
-            self.refused = None
+            self.unacknowledged = None
         self.close()
 
     def _write_zeros(self, start: int, end: int) -> None:

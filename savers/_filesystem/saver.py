@@ -40,7 +40,7 @@ from graphkit.errors import (
 )
 from graphkit.values import FrozenDict, private_copy
 from savers._compression import Compression, parse_compression
-from savers._filesystem import catalog, lifecycle, log, rewrite
+from savers._filesystem import catalog, lifecycle, log, log_copy, rewrite
 from savers._filesystem.io import FileIO
 from savers._filesystem.log_reader import LogReader
 from savers._filesystem.log_writer import LogWriter, pack_writes
@@ -212,7 +212,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
             if version is None:
                 failed = self._store.begun_releases.pop(thread_id, None)
                 finished = failed if finished is None else finished
-                if finished in catalog.versions(self._store, thread_id):
+                if finished in catalog.list_versions(self._store, thread_id):
                     # An earlier release died or failed before its caller was told of the version.
                     return self.tag(RunnableConfig(thread_id), finished)
         return Tag(thread_id, checkpoints, version)
@@ -223,7 +223,9 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
         thread_id = resolve_thread_id(thread)
         return [
-            namespace for namespace in catalog.namespaces(self._store, thread_id) if self._latest(thread_id, namespace)
+            namespace
+            for namespace in catalog.list_namespaces(self._store, thread_id)
+            if self._latest(thread_id, namespace)
         ]
 
     def _latest(self, thread_id: str, namespace: str) -> StoredCheckpoint | None:
@@ -258,7 +260,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         Of a history with tags all are taken apart.
         """
         config = RunnableConfig.of(config)
-        if config.checkpoint_ns and catalog.unfinished_release(self._store, config.thread) is not None:
+        if config.checkpoint_ns and catalog.find_unfinished_release(self._store, config.thread) is not None:
             return None
         with self._store.new_summary(config.thread, config.checkpoint_ns) as found:
             if found.read():
@@ -365,7 +367,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     def _interrupts_of(self, thread: str) -> Sequence[WaitingInterrupt]:
         latest: dict[str, LatestCheckpoint] = {}
-        for namespace in catalog.namespaces(self._store, thread):
+        for namespace in catalog.list_namespaces(self._store, thread):
             with self._store.new_summary(thread, namespace) as history:
                 entry = history.find_latest() if history.refresh() else None
                 if not namespace and history.closed_by is not None:
@@ -403,7 +405,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     @_at_the_edge("read")
     def threads(self, *, released: bool = False) -> Sequence[str]:
-        return catalog.threads(self._store, released=released)
+        return catalog.list_threads(self._store, released=released)
 
     @_at_the_edge("delete")
     def delete(self, thread: ThreadLike = None) -> bool:
@@ -425,10 +427,10 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         with ExitStack() as stack:
             for thread_id in sorted({first, second}):
                 stack.enter_context(self._exclusive(thread_id))
-            if self.namespaces(second) and not rewrite.is_half_copy(self._store, first, second):
+            if self.namespaces(second) and not log_copy.is_partial_copy(self._store, first, second):
                 raise CheckpointConflictError(second, "not empty; release or delete it before copying into it")
             with self._store.write_lock(second):
-                rewrite.copy(self._store, first, second)
+                log_copy.copy_thread(self._store, first, second)
 
     @_at_the_edge("prune")
     def prune(
@@ -501,7 +503,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     @_at_the_edge("read")
     def size(self, thread: ThreadLike = None) -> int:
         """The bytes of all files of a thread, or of the whole store (None)."""
-        return catalog.size(self._store, None if thread is None else resolve_thread_id(thread))
+        return catalog.measure_size(self._store, None if thread is None else resolve_thread_id(thread))
 
     def register_types(self, *types: type) -> None:
         self._codec.register(*types)
@@ -562,7 +564,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     def _finish(self, thread_id: str) -> None:
         """Finish a release or a delete that somebody began, under the locks."""
-        for namespace in catalog.namespaces(self._store, thread_id):
+        for namespace in catalog.list_namespaces(self._store, thread_id):
             history = self._store.new_writer(thread_id, namespace)
             try:
                 self._finish_what_was_begun(thread_id, history)
@@ -600,7 +602,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     def _compact(self, thread_id: str) -> int:
         freed = 0
-        for namespace in catalog.namespaces(self._store, thread_id):
+        for namespace in catalog.list_namespaces(self._store, thread_id):
             history = self._store.shared_writer(thread_id, namespace)
             with history.mutex, self._store.write_lock(thread_id):
                 self._ready(history)
@@ -627,13 +629,13 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
 
     @_at_the_edge("read")
     def versions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
-        return catalog.versions(self._store, resolve_thread_id(thread))
+        return catalog.list_versions(self._store, resolve_thread_id(thread))
 
     @_at_the_edge("read")
     def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
         config = RunnableConfig.of(config)
-        ending = catalog.unfinished_release(self._store, config.thread)
-        versions = catalog.versions(self._store, config.thread)
+        ending = catalog.find_unfinished_release(self._store, config.thread)
+        versions = catalog.list_versions(self._store, config.thread)
         if version is None and versions:
             version = versions[-1]
         if version is None or version not in versions:
@@ -725,7 +727,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         if not history.refresh():
             return False
         # The end of the root's log decides about the namespaces, too.
-        return not history.namespace or catalog.unfinished_release(self._store, history.thread_id) is None
+        return not history.namespace or catalog.find_unfinished_release(self._store, history.thread_id) is None
 
     def _ready(self, history: LogWriter) -> None:
         """Bring a log up to date for an append; the caller holds its mutex and the short lock.
@@ -742,7 +744,7 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
         if history.read_only_error is not None:
             raise history.read_only_error
         if live and (history.suspect or history.version < log.MAJOR):
-            rewrite.renew(self._store, history, history.acknowledged_end)
+            log_copy.renew(self._store, history, history.acknowledged_end)
             live = history.refresh_to_write()
         if history.suspect and history.fd < 0:
             # Nothing is left of the log but its file, of which no later sync can be believed.
@@ -797,8 +799,8 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
     def _logs_of(self, thread_id: str, namespace: str) -> Iterator[LogReader]:
         """The live history of a namespace, then its versions, the newest first."""
         yield self._store.shared_writer(thread_id, namespace)
-        ending = catalog.unfinished_release(self._store, thread_id)
-        for version in reversed(catalog.versions(self._store, thread_id)):
+        ending = catalog.find_unfinished_release(self._store, thread_id)
+        for version in reversed(catalog.list_versions(self._store, thread_id)):
             yield self._store.shared_version(thread_id, namespace, version, is_ending=version == ending)
 
     def _state_in(self, history: LogReader, fid: int, entry: StoredCheckpoint) -> FrozenDict | None:
@@ -843,8 +845,8 @@ class FileSystemSaver(BaseCheckpointSaver, HasVersions):
                 if history.suspect and history.refresh_to_write():
                     is_last = history.fd == ticket.fd and history.end == ticket.end
                     if is_last and not is_acknowledged:
-                        history.refused = ticket.start, ticket.end
-                    rewrite.renew(self._store, history, history.acknowledged_end)
+                        history.unacknowledged = ticket.start, ticket.end
+                    log_copy.renew(self._store, history, history.acknowledged_end)
             except (OSError, CheckpointerError):
                 _LOGGER.exception("%s could not be rewritten; nothing is stored in it until it can be", history.path)
                 history.cut_off_refused()

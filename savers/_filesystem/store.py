@@ -235,7 +235,7 @@ class Store:
             self.io.mkdir(self.directory(thread_id, namespace))
         self.remove_leftovers(self.directory(thread_id, namespace))
 
-    def remember(self, name: str, id: str) -> None:
+    def remember_id(self, name: str, id: str) -> None:
         """Note the id behind a directory's name: listing 10,000 threads would open as many files each time."""
         if len(self.ids) >= KNOWN_IDS:
             self.ids.clear()
@@ -276,7 +276,7 @@ class Store:
             _LOGGER.info("%s is left of a deleted thread and cannot be removed: %s", path, error)
             return False
 
-    def free_leftover(self, thread_id: str) -> str:
+    def choose_leftover_path(self, thread_id: str) -> str:
         """A path to which the directory of a thread can be renamed before it is removed."""
         name = layout.TEMPORARY + layout.locate_thread(thread_id).name
         self._remove_leftover(name)

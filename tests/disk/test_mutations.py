@@ -12,7 +12,7 @@ import pytest
 
 from graphkit import CheckpointCorruptionError, CheckpointerError, CheckpointStorageError
 from savers import FileSystemSaver
-from savers._filesystem import frame, lifecycle, log, rewrite, saver as saver_module, store, sync
+from savers._filesystem import frame, lifecycle, log, log_copy, rewrite, saver as saver_module, store, sync
 from savers._filesystem.log_writer import LogWriter
 from tests.disk import crashes
 from tests.disk.crashes import PLACE, Crashes, config_of, fixed, made, view
@@ -90,7 +90,7 @@ def without_release_sync():
 
 @contextmanager
 def without_rewrite_directory_sync():
-    keep, install = rewrite.keep, rewrite._NewLog.install
+    keep, install = rewrite.keep, log_copy._NewLog.install
 
     def quietly(function):
         def run(*args, **kwargs):
@@ -101,7 +101,7 @@ def without_rewrite_directory_sync():
 
     with (
         mock.patch.object(rewrite, "keep", quietly(keep)),
-        mock.patch.object(rewrite._NewLog, "install", quietly(install)),
+        mock.patch.object(log_copy._NewLog, "install", quietly(install)),
     ):
         yield
 
@@ -152,7 +152,7 @@ def believing_a_sync_that_failed():
 
 
 def without_a_new_generation():
-    return mock.patch.object(rewrite, "renew", forgetting)
+    return mock.patch.object(log_copy, "renew", forgetting)
 
 
 def without_undoing():

@@ -1,0 +1,173 @@
+"""Copies whole logs, record by record: to a new generation, or to another thread.
+
+If the process dies at any moment, either the old or the new log is in its place. The caller holds
+the write lock of the thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from savers._filesystem import layout, log
+from savers._filesystem.catalog import has_checkpoints, list_namespaces
+from savers._filesystem.log_writer import META_RECORDS, LogWriter, new_header
+from savers._filesystem.rewrite import replay_states
+
+if TYPE_CHECKING:
+    from savers._filesystem.store import Store
+
+_BATCH_SIZE: Final = 1 << 20
+"""Records are written in batches of about this many bytes."""
+
+
+class _NewLog:
+    """A temporary file that takes the place of a log once it is complete."""
+
+    def __init__(self, store: Store, directory: str, header: log.Header, meta_frames: bytes) -> None:
+        self._store = store
+        self._directory = directory
+        self._fid = header.fid
+        store.update_marker()
+        store.remove_leftovers(directory)
+        self._path = layout.join(directory, f"{layout.TEMPORARY}{header.fid:08x}")
+        self._fd = store.io.open(self._path, write=True, create=True, append=True)
+        self._end = 0
+        """Where the next record goes."""
+        self._seq = META_RECORDS
+        self._written = 0
+        self._pending: list[bytes] = []
+        self._add(header.pack() + meta_frames)
+
+    def _add(self, data: bytes) -> None:
+        self._pending.append(data)
+        self._end += len(data)
+        if self._end - self._written > _BATCH_SIZE:
+            self._write_pending()
+
+    def _write_pending(self) -> None:
+        data = b"".join(self._pending)
+        self._pending.clear()
+        self._written = self._end
+        done = 0
+        while done < len(data):
+            done += self._store.io.append(self._fd, data[done:])
+
+    def copy_records(self, source: LogWriter, end: int) -> None:
+        """Copy all records of a log up to an offset, except META.
+
+        Distances between records stay true, because all records move by the same distance.
+        """
+        start = source.find_first_record()
+        for frame in source.scan(start, end, 1):
+            if frame.type != log.META:
+                self._add(log.repack_frame(frame._replace(seq=self._seq), self._end, self._fid))
+                self._seq += 1
+
+    def install(self) -> None:
+        """Bring the file to the disk and rename it to its final name."""
+        self._write_pending()
+        self._store.io.fsync(self._fd)
+        self._store.io.close(self._fd)
+        self._fd = -1
+        self._store.io.rename(self._path, layout.join(self._directory, layout.LOG))
+        self._store.io.fsync_dir(self._directory)
+
+    def discard(self) -> None:
+        """Remove the file, if it was not installed and as far as possible."""
+        with suppress(OSError):
+            if self._fd >= 0:
+                self._store.io.close(self._fd)
+                self._store.io.unlink(self._path)
+
+
+def renew(store: Store, writer: LogWriter, end: int) -> None:
+    """Rewrite a log up to `end` as a new generation, in disk blocks that have not failed.
+
+    The caller holds the writer's mutex. Afterwards the writer is closed and no longer suspect.
+    """
+    assert writer.header is not None
+    header = new_header(writer.header.digest, writer.header.generation + 1)
+    new_log = _NewLog(store, os.path.dirname(writer.path), header, writer.pack_meta_frames(header.fid))
+    try:
+        new_log.copy_records(writer, end)
+        new_log.install()
+        store.sync_directories(writer.thread_id, writer.namespace)
+    finally:
+        new_log.discard()
+    writer.close()
+    writer.suspect = False
+    writer.unacknowledged = None
+
+
+def copy_thread(store: Store, source: str, target: str) -> None:
+    """Copy the live logs of a thread to a thread that has none.
+
+    The root's log is last, so that a thread with a partial copy is empty.
+    """
+    for namespace in sorted(list_namespaces(store, source), reverse=True):
+        reader = store.new_writer(source, namespace)
+        try:
+            if reader.refresh() and reader.find_latest() is not None:
+                _copy_log(store, reader, target)
+        finally:
+            reader.close()
+
+
+def _copy_log(store: Store, source: LogWriter, target: str) -> None:
+    writer = store.new_writer(target, source.namespace)
+    writer.make_directories()
+    header = new_header(layout.locate_thread(target).digest, 1)
+    new_log = _NewLog(store, os.path.dirname(writer.path), header, writer.pack_meta_frames(header.fid))
+    try:
+        new_log.copy_records(source, source.end)
+        new_log.install()
+        store.sync_directories(target, source.namespace)
+    finally:
+        new_log.discard()
+
+
+def is_partial_copy(store: Store, source: str, target: str) -> bool:
+    """Return whether a thread holds a copy of another thread that a process did not finish.
+
+    Then it has some of the namespaces, but not yet the last.
+    """
+    copied = [name for name in list_namespaces(store, source) if has_checkpoints(store, source, name)]
+    present = [name for name in list_namespaces(store, target) if has_checkpoints(store, target, name)]
+    if min(copied) in present or not set(present) <= set(copied):
+        return False
+    return all(_is_beginning(store, source, target, namespace) for namespace in present)
+
+
+def _is_beginning(store: Store, source: str, target: str, namespace: str) -> bool:
+    """Return whether the target's history is the beginning of the source's."""
+    whole = store.new_writer(source, namespace)
+    part = store.new_writer(target, namespace)
+    try:
+        if not whole.refresh() or not part.refresh():
+            return False
+        if len(part.load_index().checkpoints) > len(whole.load_index().checkpoints):
+            return False
+        pairs = zip(_describe_checkpoints(part), _describe_checkpoints(whole), strict=False)
+        return all(one == two for one, two in pairs)
+    finally:
+        whole.close()
+        part.close()
+
+
+def _describe_checkpoints(writer: LogWriter) -> Iterator[tuple[Any, ...]]:
+    """Yield, for each checkpoint, everything that distinguishes it from another one."""
+    for stored, table in replay_states(writer, writer.load_index().checkpoints, None):
+        yield (
+            stored.id,
+            stored.node,
+            stored.next,
+            stored.parent,
+            stored.created,
+            stored.metadata,
+            stored.tags,
+            writer.read_packed_writes(stored),
+            [(name, value.kind, value.count, value.length, value.crc) for name, value in table.values.items()],
+        )

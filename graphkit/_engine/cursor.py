@@ -29,8 +29,8 @@ EMPTY: Final = FrozenDict()
 WRITES_TAKEN_FROM: Final = "keeps"
 """In the metadata of an update: the id of the checkpoint whose pending writes it took over."""
 CONTINUED_EXECUTION: Final = "visit"
-"""In the metadata: the start of the node execution that continues after this checkpoint, if it began
-before this checkpoint was stored."""
+"""In the metadata: the start of the node execution that continues after this checkpoint, if it
+began before this checkpoint was stored."""
 RESUMED_AT: Final = "resumed_at"
 """In the metadata of the first checkpoint after a resume: when the run resumed. Its node ran from
 then on, and not since the parent was stored: in between the run waited, had failed, or was not
@@ -71,7 +71,8 @@ class GraphCursor:
         """What changed since the latest stored checkpoint; None if there is no checkpoint, or if
         the difference is not known."""
         self.transient: frozenset[str] = program.topology.schema.transient
-        """The keys that are neither stored nor shown: those of the schema and of the outer graphs."""
+        """The keys that are neither stored nor shown: those of the schema and of the outer
+        graphs."""
         self.private: FrozenDict = EMPTY
         """The values of the transient keys."""
         self.update_listeners: list[Callable[[str, FrozenDict], None]] = []

@@ -12,7 +12,8 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import DefaultThreadWarning
 
 _WARNED: Final[WeakValueDictionary[int, BaseCheckpointSaver]] = WeakValueDictionary()
-"""The savers that the warning was given for, by id(); not a set, because a saver may be unhashable."""
+"""The savers that the warning was given for, by id(); not a set, because a saver may be
+unhashable."""
 
 
 def warn_of_default_thread(saver: BaseCheckpointSaver | None, config: RunnableConfig) -> None:

@@ -9,17 +9,18 @@ or throwing the error. Whether it does so with calls or with awaits makes no dif
 One step: node -> merge its update -> evaluate the outgoing edge -> merge the edge's update -> save
 (node, next node) -> emit. Nothing of a step is stored before all of it is known. A node that fails
 therefore leaves no trace, and a resume runs it again. A node whose checkpoint is stored never runs
-again, because the next node is stored with it. `node_runner.py` describes the execution of one node.
-A fork is an execution made of branches, which are node runners themselves and report to this run.
+again, because the next node is stored with it. `node_runner.py` describes the execution of one
+node. A fork is an execution made of branches, which are node runners themselves and report to this
+run.
 
 The run stands at `self.node_id` (the node that has just finished) and `self.next_node_id`. Within a
-step, `data` runs ahead of `self.position`, to which a failed step returns. The pending writes of the
-*latest* checkpoint belong to the execution of the next node: the interrupts that wait there, their
-answers, updates that came with a resume, finished branches, results of `once`. They are no longer
-seen once that node's own checkpoint is appended. So a crash in the middle of an answered node finds
-the answer again. Pending writes are recorded at the latest checkpoint only. A resume of an older
-checkpoint starts a node execution of its own, on a copy of that checkpoint, which is appended as soon
-as there is something to record.
+step, `data` runs ahead of `self.position`, to which a failed step returns. The pending writes of
+the *latest* checkpoint belong to the execution of the next node: the interrupts that wait there,
+their answers, updates that came with a resume, finished branches, results of `once`. They are no
+longer seen once that node's own checkpoint is appended. So a crash in the middle of an answered
+node finds the answer again. Pending writes are recorded at the latest checkpoint only. A resume of
+an older checkpoint starts a node execution of its own, on a copy of that checkpoint, which is
+appended as soon as there is something to record.
 
 A declared stop is recorded after its checkpoint. If the process dies in between, the resume finds a
 checkpoint of the loop without an interrupt and stops then: a crash cannot skip an approval.

@@ -160,7 +160,8 @@ class NodeRunner(GraphCursor):
         self.executor: Executor | None = None
         """Runs the nodes that have no executor of their own; None: they run where the run does."""
         self.dispatched_outputs: list[NodeOutput] = []
-        """What nodes dispatched in addition to their updates; emitted once the updates are stored."""
+        """What nodes dispatched in addition to their updates; emitted once the updates are
+        stored."""
 
     # A node execution
 
@@ -260,9 +261,9 @@ class NodeRunner(GraphCursor):
         if executor is not None and not isinstance(executor, ThreadPoolExecutor):
             yield from self._store_for_other_process()
         answers = run.find_answers(key) if run.writes else ()
-        context = NodeContext(node.id, answers, run.held_locks, key=key, journal=run.journal)
+        context = NodeContext(node.id, answers, run.held_locks, key, run.journal)
         try:
-            result = yield RunNode(node.action, argument, config=self.config, context=context, executor=executor)
+            result = yield RunNode(node.action, argument, self.config, context, executor)
             if result.__class__ in _GENERATORS:
                 result = yield from self._emit_chunks(node, result, context)
         except GraphInterrupt as interrupt:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self, final
 
 from graphkit._engine import journal, subgraph
 from graphkit._engine.cursor import CONTINUED_EXECUTION, EMPTY, RESUMED_AT, Steps
@@ -36,18 +37,22 @@ _RAISED_BY_NODES: Final = frozenset({"inside", "action"})
 """Values of `when` of the interrupts that a node raises; the others are declared stops."""
 
 
-class Position(NamedTuple):
+@final
+@dataclasses.dataclass(slots=True)
+class Position:
     """Where a run stands between two steps.
 
-    The attributes of the run itself may be ahead of it, within a step.
+    The attributes of the run itself may be ahead of it, within a step. `mark_position` changes the
+    position in place: a new NamedTuple at each step would cost 2,900 instructions (4 % of a step), a
+    new dataclass 1,900.
     """
 
-    node_id: str
-    next_node_id: str | None
-    data: FrozenDict
-    changes: Changes | None
-    step: int
-    subgraph_entries: FrozenList | None
+    node_id: str = START
+    next_node_id: str | None = None
+    data: FrozenDict = dataclasses.field(default_factory=FrozenDict)
+    changes: Changes | None = None
+    step: int = 0
+    subgraph_entries: FrozenList | None = None
     """Of a nested graph: its updates for the outer graph."""
 
 
@@ -58,7 +63,8 @@ class RunControl:
 
     def __init__(self) -> None:
         self.pause_requested = False
-        """Stop at the next node boundary. Only ever set to True, from any thread or signal handler."""
+        """Stop at the next node boundary. Only ever set to True, from any thread or signal
+        handler."""
 
 
 class RunState(NodeRunner, ABC):
@@ -95,7 +101,7 @@ class RunState(NodeRunner, ABC):
         self.next_node_id: str | None = None
         self.step = 0
         """How many nodes were executed."""
-        self.position = Position(START, None, EMPTY, None, 0, None)
+        self.position = Position()
         self.may_stop = True
         """Whether declared stops apply at this position: not at the one that was resumed."""
         self.must_emit = True
@@ -204,10 +210,14 @@ class RunState(NodeRunner, ABC):
 
     def mark_position(self) -> None:
         """Make the current state the run's position, to which a failed step returns."""
-        entries = None
+        position = self.position
+        position.node_id = self.node_id
+        position.next_node_id = self.next_node_id
+        position.data = self.data
+        position.changes = self.changes
+        position.step = self.step
         if self.subgraph_updates is not None:
-            entries = self.subgraph_updates.entries
-        self.position = Position(self.node_id, self.next_node_id, self.data, self.changes, self.step, entries)
+            position.subgraph_entries = self.subgraph_updates.entries
 
     def save(self, source: str, continued: str | None = None) -> Steps:
         """Store the run's position as a checkpoint.
@@ -245,7 +255,7 @@ class RunState(NodeRunner, ABC):
             self.changes = unchanged
         elif self.changes is None or self.changes.base is not data:
             self.changes = None  # the run is ahead of the checkpoint, by an unknown difference
-        self.position = position._replace(changes=unchanged)
+        position.changes = unchanged
         self.is_saved = True
         self.is_latest = True
         if self.post is not None:

@@ -190,7 +190,8 @@ class RunStart(RunState):
         """Make a stored checkpoint the base of this run.
 
         Raises:
-            GraphRunnerError: the checkpoint belongs to a nested graph, and this run has no outer run.
+            GraphRunnerError: the checkpoint belongs to a nested graph, and this run has no outer
+                run.
         """
         if self.outer_execution is None and OUTER_EXECUTION in base.metadata:
             raise self.make_error(

@@ -135,7 +135,8 @@ def _find_input(runner: NodeRunner, nested: NestedRun) -> Generator[Request, Any
     """Return what a nested run starts from.
 
     Returns:
-        A GraphResume if this very node execution has begun before; else the state of the outer graph.
+        A GraphResume if this very node execution has begun before; else the state of the outer
+        graph.
     """
     resume = runner.run.resumes_by_namespace.pop(nested.config.checkpoint_ns, None)
     if nested.saver is not None:

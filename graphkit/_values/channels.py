@@ -1,4 +1,4 @@
-"""Channels: how an update of one key merges into its old value. Ports langgraph4j's Channel, Channels and reducers."""
+"""Channels: how the update of a key merges into its old value. Ports langgraph4j's Channel, Channels and reducers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from graphkit._java_names import JavaNames
 from graphkit._values.frozen import FrozenDict, FrozenList, FrozenSet, extend_frozen, freeze
 
 _THAWED: Final[Mapping[type, type]] = {FrozenList: list, FrozenDict: dict, FrozenSet: set}
-_FEW: Final = 50
-"""Up to so many elements are compared with; of more, digests are kept."""
+_DIGEST_THRESHOLD: Final = 50
+"""Shorter lists compare elements; longer ones keep digests of them."""
 
 
 class Marker(Enum):
-    """Values of an update that ask for something else than a merge."""
+    """Values of an update that are instructions, not values to merge."""
 
     RESET = "reset"
     REMOVE = "remove"
@@ -27,21 +27,21 @@ class Marker(Enum):
 
 
 RESET: Final = Marker.RESET
-"""As a value in an update: the key gets its channel's default again, or is removed if there is none."""
+"""As a value in an update: restores the default of the channel, or removes the key if there is none."""
 REMOVE: Final = Marker.REMOVE
-"""As a value in an update: the key is removed."""
+"""As a value in an update: removes the key."""
 
 
 class Reducer(Protocol):
-    """Merges an update into the old value. Must return a new value and leave both arguments alone."""
+    """Merges an update into the old value. Must return a new value and not change its arguments."""
 
     def __call__(self, old: Any, new: Any, /) -> Any: ...
 
 
 class Channel(JavaNames):
-    """How one key merges: an optional reducer, and an optional supplier of the default.
+    """How one key merges: an optional reducer, and an optional function that returns the default.
 
-    Subclass it and override `update` for rules of your own.
+    Subclass it and override `update` for other rules.
     """
 
     def __init__(self, reducer: Reducer | None = None, default: Callable[[], Any] | None = None) -> None:
@@ -50,23 +50,25 @@ class Channel(JavaNames):
         Raises:
             TypeError: the reducer or the default cannot be called.
         """
-        for role, value in (("reducer", reducer), ("default", default)):
+        for name, value in (("reducer", reducer), ("default", default)):
             if value is not None and not callable(value):
-                raise TypeError(f"a channel's {role} must be callable, not {value!r}; for a default write lambda: ...")
+                raise TypeError(f"a channel's {name} must be callable, not {value!r}; for a default write lambda: ...")
         self.reducer = reducer
         self.default = default
         self.is_transient = False
-        """Whether the key lives in memory only: nodes see it, and no store, output or event ever does."""
+        """Whether the key exists in memory only: nodes see it, but no store, output or event does."""
 
     def initial(self) -> Any:
-        """The default value, or None if there is none."""
+        """Return the default value, or None if there is none."""
         return None if self.default is None else self.default()
 
     def update(self, key: str, old: Any, new: Any) -> Any:  # noqa: ARG002 - a subclass may use the key
         """Merge `new` into `old` (None: no value yet). The result None removes the key."""
         if self.reducer is None:
             return new
-        return self.reducer(self.initial() if old is None else old, new)
+        if old is None:
+            old = self.initial()
+        return self.reducer(old, new)
 
     # Java names
     def getReducer(self) -> Reducer | None:
@@ -77,11 +79,11 @@ class Channel(JavaNames):
 
 
 class RemoveIdentifier(JavaNames, abc.ABC):
-    """In an update of a list: takes out every element it matches."""
+    """In an update of a list: removes every element that it matches."""
 
     @abc.abstractmethod
     def compare_to(self, element: Any, index: int) -> int:
-        """0 if the element at this position of the old list is to be removed."""
+        """Return 0 if the element at this index of the old list is to be removed."""
 
     # Java names
     compareTo = compare_to
@@ -89,13 +91,13 @@ class RemoveIdentifier(JavaNames, abc.ABC):
 
 @final
 class RemoveByHash(RemoveIdentifier):
-    """Removes the elements equal to a value, unhashable ones included."""
+    """Removes the elements that equal a value, also unhashable ones."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def compare_to(self, element: Any, index: int) -> int:  # noqa: ARG002 - the position does not matter here
-        return 0 if _same(element, self.value) else 1
+    def compare_to(self, element: Any, index: int) -> int:  # noqa: ARG002 - the index does not matter here
+        return 0 if _is_same(element, self.value) else 1
 
     # Java names
     compareTo = compare_to
@@ -108,7 +110,7 @@ class RemoveByHash(RemoveIdentifier):
 
 @final
 class ReplaceAllWith:
-    """In an update of a list: the new content, whatever was there."""
+    """In an update of a list: replaces the whole list."""
 
     def __init__(self, values: Any) -> None:
         self.values = _as_list(values)
@@ -122,12 +124,13 @@ class ReplaceAllWith:
 class _ListChannel(Channel):
     """A list that grows: an update is one element or several.
 
-    None empties it (to the default), an empty list changes nothing, `ReplaceAllWith` sets it, and every
-    RemoveIdentifier among the new elements takes elements out of the old list before the rest is appended.
+    None restores the default, an empty list changes nothing, and `ReplaceAllWith` replaces the list. Every
+    RemoveIdentifier among the new elements removes elements of the old list before the others are
+    appended.
     """
 
     def update(self, key: str, old: Any, new: Any) -> Any:  # noqa: ARG002
-        """Merge. Cost follows the new elements, plus a copy of the list's pointers."""
+        """Merge an update. Cost: the new elements, and a copy of the pointers of the list."""
         if new is None:
             return self.initial()
         if isinstance(new, ReplaceAllWith):
@@ -144,7 +147,7 @@ class _ListChannel(Channel):
         return self._append([] if old is None else old, items)
 
     def _append(self, old: Sequence[Any], items: Sequence[Any]) -> Any:
-        """The old list with the new elements."""
+        """Return the old list with the new elements."""
         raise NotImplementedError
 
 
@@ -153,49 +156,51 @@ class AppenderChannel(_ListChannel):
     __doc__ = _ListChannel.__doc__
 
     def __init__(self, default: Callable[[], list[Any]] = list, *, duplicates: bool = False) -> None:
-        """Make one; without `duplicates`, an element that is equal to one already there is not appended."""
+        """Make a channel; without `duplicates` it does not append an element that equals one of the list."""
         super().__init__(None, default)
         self.duplicates = duplicates
 
     def _append(self, old: Sequence[Any], items: Sequence[Any]) -> Any:
         if self.duplicates:
-            return _extended(old, items)
-        return _appended_once(old, items)
+            return _append_all(old, items)
+        return _append_missing(old, items)
 
 
 @final
 class MessagesChannel(_ListChannel):
-    """A list of messages, which are told apart by their ids.
+    """A list of messages, identified by their ids.
 
-    A message with an id takes the place of the earlier message with that id. A message without one is always appended,
-    even if it equals an earlier one. The id is the key `id` of a mapping, or the attribute `id` of an object.
+    A message with an id replaces the earlier message with that id. A message without an id is always
+    appended, even if it equals an earlier one. The id is the key `id` of a mapping, or the attribute `id`
+    of an object.
     """
 
     def __init__(self) -> None:
-        """Make one; the default is an empty list."""
+        """Make a channel whose default is an empty list."""
         super().__init__(None, list)
 
     def _append(self, old: Sequence[Any], items: Sequence[Any]) -> Any:
-        # As in _appended_once: a list knows the digests of its ids, so that a new message needs no search.
+        # As in _append_missing: a list has the digests of its ids, so that a new message needs no search.
         known = getattr(old, "ids", None)
         ids: set[int] = _digests_of_ids(old) if known is None else known
         replaced: dict[int, Any] = {}
-        fresh: list[Any] = []
+        appended: list[Any] = []
         for item in items:
             message_id = _message_id(item)
             digest = None if message_id is None else _digest(message_id)
             if digest is None or digest not in ids:
-                fresh.append(item)
-            elif (place := _place_of_id(fresh, message_id)) is not None:
-                fresh[place] = item
-            elif (place := _place_of_id(old, message_id)) is not None:
-                replaced[place] = item
-            else:  # two ids with the same digest
-                fresh.append(item)
+                appended.append(item)
+            elif (index := _index_of_id(appended, message_id)) is not None:
+                appended[index] = item
+            elif (index := _index_of_id(old, message_id)) is not None:
+                replaced[index] = item
+            else:  # another id has the same digest
+                appended.append(item)
             if digest is not None:
                 ids.add(digest)
-        base = _with_replaced(old, replaced)
-        new = _extended(base, fresh) if fresh else base
+        new = _replace_items(old, replaced)
+        if appended:
+            new = _append_all(new, appended)
         if isinstance(new, FrozenList):
             new.ids = ids
         return new
@@ -214,35 +219,36 @@ class Channels:
         reducer: Reducer | None = None,
         default: Callable[[], Any] | None = None,
     ) -> Channel:
-        """A channel with a reducer, a default, or both, in Java's order or by keyword.
+        """Make a channel with a reducer, a default, or both, in Java's order or by keyword.
 
-        One positional argument is a default if it can be called without arguments (or is a class such as `list`).
+        A single positional argument is a default if it can be called without arguments (or is a class
+        such as `list`), and otherwise a reducer.
         """
         if second is not None:
             return Channel(first, second)
         if first is None:
             return Channel(reducer, default)
-        if _takes_nothing(first):
+        if _needs_no_arguments(first):
             return Channel(reducer, first)
         return Channel(first, default)
 
     @staticmethod
     def appender(default: Callable[[], list[Any]] = list) -> AppenderChannel:
-        """A list without duplicates."""
+        """Make a channel for a list without duplicates."""
         return AppenderChannel(default)
 
     @staticmethod
     def appender_with_duplicate(default: Callable[[], list[Any]] = list) -> AppenderChannel:
-        """A list in which equal elements may repeat."""
+        """Make a channel for a list with duplicates."""
         return AppenderChannel(default, duplicates=True)
 
     @staticmethod
     def transient(default: Callable[[], Any] | None = None) -> Channel:
-        """A key that is never stored nor shown: a secret, a client. It may hold any object.
+        """Make a channel for a key that is neither stored nor shown: a secret, a client. It may hold any object.
 
-        Nodes see it in their state; outputs, snapshots, errors, events and logs do not have it. After a resume it is
-        its default again, or what the resume brings: `GraphResume(update={...})`. Ports langgraph4j's transient
-        attributes and tau's secrets.
+        Nodes see the key in their state; outputs, snapshots, errors, events and logs lack it. After a
+        resume it has its default, or the value that the resume brings: `GraphResume(update={...})`. Ports
+        langgraph4j's transient attributes and tau's secrets.
         """
         channel = Channel(None, default)
         channel.is_transient = True
@@ -255,115 +261,124 @@ class Channels:
 def _as_list(value: Any) -> list[Any]:
     if isinstance(value, list):
         return value
-    return list(value) if type(value) is tuple else [value]
+    if type(value) is tuple:
+        return list(value)
+    return [value]
 
 
-def _same(left: Any, right: Any) -> bool:
-    # Equal and of one type: 1 and True are two elements. A dict and the same one frozen are one.
-    return _type_of(left) is _type_of(right) and bool(left == right)
+def _is_same(left: Any, right: Any) -> bool:
+    # Equal and of one type: 1 and True are two elements. A dict and a FrozenDict that equals it are one.
+    return _builtin_type(left) is _builtin_type(right) and bool(left == right)
 
 
-def _type_of(value: Any) -> type:
+def _builtin_type(value: Any) -> type:
     return _THAWED.get(type(value), type(value))
 
 
-def _extended(old: Sequence[Any], items: Sequence[Any]) -> Any:
+def _append_all(old: Sequence[Any], items: Sequence[Any]) -> Any:
     return extend_frozen(old, items) if isinstance(old, FrozenList) else [*old, *items]
 
 
-def _with_replaced(old: Sequence[Any], replaced: Mapping[int, Any]) -> Sequence[Any]:
-    """The old list with other elements at some places; the list itself if that changes nothing."""
-    changed = {place: item for place, item in replaced.items() if not _same(old[place], item)}
+def _replace_items(old: Sequence[Any], replaced: Mapping[int, Any]) -> Sequence[Any]:
+    """Return the old list with other elements at some indexes; the list itself if nothing changes."""
+    changed = {index: item for index, item in replaced.items() if not _is_same(old[index], item)}
     if not changed:
         return old
     new = FrozenList(old) if isinstance(old, FrozenList) else list(old)
-    for place, item in changed.items():
-        list.__setitem__(new, place, freeze(item))  # nobody else has seen this list yet
+    for index, item in changed.items():
+        list.__setitem__(new, index, freeze(item))  # not shared yet
     return new
 
 
 def _message_id(message: Any) -> Any:
-    """The id of a message, or None."""
+    """Return the id of a message, or None."""
     if isinstance(message, Mapping):
         return message.get("id")
-    found = getattr(message, "id", None)
-    return None if callable(found) else found
+    message_id = getattr(message, "id", None)
+    if callable(message_id):
+        return None
+    return message_id
 
 
 def _digests_of_ids(messages: Iterable[Any]) -> set[int]:
-    return {_digest(message_id) for message in messages if (message_id := _message_id(message)) is not None}
+    ids = map(_message_id, messages)
+    return {_digest(message_id) for message_id in ids if message_id is not None}
 
 
-def _place_of_id(messages: Sequence[Any], message_id: Any) -> int | None:
-    """The place of the last message with an id, which is the one that a later message replaces."""
-    for place in range(len(messages) - 1, -1, -1):
-        found = _message_id(messages[place])
-        if found is not None and _same(found, message_id):
-            return place
+def _index_of_id(messages: Sequence[Any], message_id: Any) -> int | None:
+    """Return the index of the last message with an id, which a later message replaces; None if there is none."""
+    for index in range(len(messages) - 1, -1, -1):
+        other_id = _message_id(messages[index])
+        if other_id is not None and _is_same(other_id, message_id):
+            return index
     return None
 
 
-def _appended_once(old: Sequence[Any], items: Sequence[Any]) -> Any:
-    """The old list and, after it, the items that are not in it yet.
+def _append_missing(old: Sequence[Any], items: Sequence[Any]) -> Any:
+    """Append the items that the old list does not contain.
 
-    A long list knows the digests of its elements: what has none of them is not in it, and needs no comparison.
+    A long list has the digests of its elements: an item with another digest is not in the list, and
+    needs no comparison.
     """
-    if len(old) + len(items) < _FEW:
-        fresh = _unseen(old, items)
-        return _extended(old, fresh) if fresh else old
-    # Handed on to the list that grows from this one. If two grow from it, there are digests too many, never too few.
+    if len(old) + len(items) < _DIGEST_THRESHOLD:
+        missing = _find_missing(old, items)
+        return _append_all(old, missing) if missing else old
+    # The list that grows from this one shares this set. If two lists grow from it, the set has too many
+    # digests, never too few.
     seen = getattr(old, "seen", None) or set(map(_digest, old))
-    fresh = []
+    missing = []
     for item in items:
         digest = _digest(item)
-        if digest not in seen or not (_is_in(item, old) or _is_in(item, fresh)):
-            fresh.append(item)
+        if digest not in seen or not (_has_item(old, item) or _has_item(missing, item)):
+            missing.append(item)
             seen.add(digest)
     if not isinstance(old, FrozenList):
-        return [*old, *fresh] if fresh else old
-    new = extend_frozen(old, fresh) if fresh else old
+        return [*old, *missing] if missing else old
+    new = extend_frozen(old, missing) if missing else old
     new.seen = seen
     return new
 
 
-def _unseen(old: Sequence[Any], items: Iterable[Any]) -> list[Any]:
-    fresh: list[Any] = []
+def _find_missing(old: Sequence[Any], items: Iterable[Any]) -> list[Any]:
+    missing: list[Any] = []
     for item in items:
-        if not (_is_in(item, old) or _is_in(item, fresh)):
-            fresh.append(item)
-    return fresh
+        if not (_has_item(old, item) or _has_item(missing, item)):
+            missing.append(item)
+    return missing
 
 
-def _is_in(item: Any, items: Sequence[Any]) -> bool:
-    # `in` runs in C and settles nearly every element; only its rare hits need the strict look.
-    return item in items and any(_same(item, one) for one in items)
+def _has_item(items: Sequence[Any], item: Any) -> bool:
+    # `in` runs in C and decides nearly every case; only its rare hits need the strict comparison.
+    return item in items and any(_is_same(item, other) for other in items)
 
 
 def _digest(value: Any) -> int:
-    """A number that is the same for elements that `_same` holds to be one. Cost: the element."""
+    """Return a number that is equal for elements that are the same by `_is_same`. Cost: the size of the element."""
     try:
         return hash(value)
     except TypeError:
         if isinstance(value, dict):
-            return hash(frozenset((key, _digest(one)) for key, one in value.items()))
+            return hash(frozenset((key, _digest(item)) for key, item in value.items()))
         if isinstance(value, (list, tuple)):
             return hash(tuple(map(_digest, value)))
         if isinstance(value, (set, frozenset)):
             return hash(frozenset(value))
-        return hash(type(value))  # an object that only its own == can tell
+        return hash(type(value))  # only its own == can compare such an object
 
 
 def _without(old: Sequence[Any], removals: Sequence[RemoveIdentifier]) -> list[Any]:
-    return [
-        item for index, item in enumerate(old) if not any(removal.compare_to(item, index) == 0 for removal in removals)
-    ]
+    kept: list[Any] = []
+    for index, item in enumerate(old):
+        if not any(removal.compare_to(item, index) == 0 for removal in removals):
+            kept.append(item)
+    return kept
 
 
-def _takes_nothing(call: Callable[..., Any]) -> bool:
-    if isinstance(call, type):
+def _needs_no_arguments(function: Callable[..., Any]) -> bool:
+    if isinstance(function, type):
         return True
     try:
-        inspect.signature(call).bind()
-    except (TypeError, ValueError):  # it needs arguments, or is a builtin like max, which tells nothing
+        inspect.signature(function).bind()
+    except (TypeError, ValueError):  # it needs arguments, or is a builtin without a signature, such as max
         return False
     return True

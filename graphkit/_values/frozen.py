@@ -1,24 +1,26 @@
-"""Read-only values: what a state holds, shared by every later state and by every checkpoint.
+"""Read-only values: the values of a state, which all later states and all checkpoints share.
 
-A list, dict or set is frozen once, as it enters a state; from then on each step shares it, so that a step costs what it
-adds. The frozen classes are subclasses of the builtins, so that `isinstance`, `==`, `json.dumps` and slices treat them
-as such; copies and pickles of them are the plain, mutable builtins.
+A list, dict or set is frozen once, when it enters a state. From then on all steps share it, so that the
+cost of a step is the cost of what it adds. The frozen classes are subclasses of the builtins, so that
+`isinstance`, `==`, `json.dumps` and slices work as for the builtins. Copies and pickles of them are
+plain, mutable builtins.
 
-The read-only classes stop mistakes, not malice: `list.append(frozen, 1)`, and C code that writes to a list without
-asking its class (`heapq.heappush`), still reach inside. `check_size` finds those that change the length, for the keys
-that an update names; what keeps the length (`heapq.heapreplace`, `list.sort(frozen)`) is not found.
+The read-only classes prevent mistakes, not attacks: `list.append(frozen, 1)`, and C code that writes to
+a list without asking its class (`heapq.heappush`), still change it. `check_size` detects such changes
+of the length, for the keys that an update names. It does not detect changes that keep the length
+(`heapq.heapreplace`, `list.sort(frozen)`).
 
 Every container knows its `kind`, the greatest of its members' kinds:
 
-* `PLAIN`: it and everything below are what msgpack has itself, exactly: str, int, float, bool, None, bytes, FrozenList
-  and FrozenDict (with keys of those types).
-* `VALUE`: cannot be changed, but needs more than msgpack has: a tuple, a set, a datetime, an enum, a NamedTuple, a
-  frozen dataclass of such values. Objects of unknown types (clients, functions) are shared by reference and count here;
-  the codec refuses them.
-* `PRIVATE`: somewhere below is a mutable object of the application, such as a dataclass, a pydantic model or an
-  OrderedDict. It is copied as it enters, and whoever reads it should be handed a `private_copy`.
+* `PLAIN`: it and everything inside are of types that msgpack has exactly: str, int, float, bool, None,
+  bytes, FrozenList and FrozenDict (with keys of those types).
+* `VALUE`: it cannot change, but needs types that msgpack lacks: a tuple, a set, a datetime, an enum, a
+  NamedTuple, a frozen dataclass of such values. Objects of unknown types (clients, functions) are shared
+  by reference and have this kind, too; the codec refuses them.
+* `PRIVATE`: somewhere inside is a mutable object of the application, such as a dataclass, a pydantic
+  model or an OrderedDict. The state has a copy of its own, and its readers receive a `private_copy`.
 
-Keys of dicts and elements of sets are hashable, and are therefore taken to be immutable.
+Keys of dicts and elements of sets are hashable, and therefore treated as immutable.
 """
 
 from __future__ import annotations
@@ -35,24 +37,23 @@ PLAIN: Final = 0
 VALUE: Final = 1
 PRIVATE: Final = 2
 
-LEAVES: Final = frozenset({str, int, float, bool, NoneType, bytes})
-"""The types that msgpack has itself and that cannot be changed; exact types, no subclasses."""
+NATIVE_SCALARS: Final = frozenset({str, int, float, bool, NoneType, bytes})
+"""The immutable types that msgpack has; exact types, no subclasses."""
 
 
 def _refuse(copier: str) -> Callable[..., Never]:
-    """Make the method that stands in for every mutator of a class."""
+    """Make the method that replaces every mutator of a class."""
 
     def read_only(*_args: object, **_kwargs: object) -> Never:
         """Raise a TypeError: the value is read-only."""
         raise TypeError(
-            f"a state is read-only: return an update from the node instead, "
-            f"or change a copy of your own, which {copier}(x) makes"
+            f"a state is read-only: return an update from the node instead, or change a copy made with {copier}(x)"
         )
 
     return read_only
 
 
-# mypy takes the stand-ins for incompatible overrides, which they are meant to be; hence Any.
+# Any, because to mypy these are incompatible overrides, which is the intention.
 _no_list: Any = _refuse("list")
 _no_dict: Any = _refuse("dict")
 _no_set: Any = _refuse("set")
@@ -60,26 +61,26 @@ _no_set: Any = _refuse("set")
 
 @final
 class FrozenList(list[Any]):
-    """A list that cannot be changed. `frozen + items` is a FrozenList too, and knows what it grew from.
+    """A read-only list. `frozen + items` is a FrozenList too, whose `base` is `frozen`.
 
-    Make one with `freeze`; the bare constructor takes its elements to be frozen already.
+    Make one with `freeze`; the constructor requires frozen elements and does not check them.
     """
 
     __slots__ = ("base", "ids", "kind", "seen", "size")
 
     kind: int
-    """PLAIN, VALUE or PRIVATE; found out when first asked for, O(length)."""
+    """PLAIN, VALUE or PRIVATE; computed on first use, O(length)."""
     base: FrozenList | None
-    """The list that this one grew from by appending, until whoever keeps this one clears it; otherwise None."""
+    """The list from which this one was made by appending; None otherwise, and once this list is in a state."""
     seen: set[int] | None
-    """Digests of the elements, and perhaps of others: of a list without duplicates; see `_channels`."""
+    """For a list without duplicates: digests of its elements, and perhaps others. `channels` keeps them."""
     ids: set[int] | None
-    """Digests of the ids of the elements, and perhaps of others: of a list of messages; see `_channels`."""
+    """For a list of messages: digests of their ids, and perhaps others. `channels` keeps them."""
     size: int | None
     """The length when it entered a state; None before that. See `check_size`."""
 
     def __getattr__(self, name: str) -> Any:
-        # Called only while a slot is empty, so that the decoder can make lists without a line of Python.
+        # Called only while a slot is empty: msgpack makes lists without running any Python code.
         if name == "kind":
             self.kind = _kind_of_all(self)
             return self.kind
@@ -88,7 +89,9 @@ class FrozenList(list[Any]):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __add__(self, other: Any) -> Any:
-        return extend_frozen(self, other) if isinstance(other, list) else NotImplemented
+        if not isinstance(other, list):
+            return NotImplemented
+        return extend_frozen(self, other)
 
     def __copy__(self) -> list[Any]:
         return list(self)
@@ -105,15 +108,15 @@ class FrozenList(list[Any]):
 
 @final
 class FrozenDict(dict[Any, Any]):
-    """A dict that cannot be changed, in its order.
+    """A read-only dict, which keeps its order.
 
-    Make one with `freeze`; the bare constructor takes its values to be frozen already.
+    Make one with `freeze`; the constructor requires frozen values and does not check them.
     """
 
     __slots__ = ("kind", "size")
 
     kind: int
-    """PLAIN, VALUE or PRIVATE; found out when first asked for, O(length)."""
+    """PLAIN, VALUE or PRIVATE; computed on first use, O(length)."""
     size: int | None
     """The length when it entered a state; None before that. See `check_size`."""
 
@@ -126,7 +129,7 @@ class FrozenDict(dict[Any, Any]):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _set_frozen(self, key: str, value: Any) -> None:
-        """Set a key to a frozen value: for whoever builds a dict that nobody else has seen yet."""
+        """Set a key to a frozen value. Only for code that builds a dict which it has not yet shared."""
         self.kind = max(self.kind, kind_of(value))
         dict.__setitem__(self, key, value)
 
@@ -145,12 +148,12 @@ class FrozenDict(dict[Any, Any]):
 
 @final
 class FrozenSet(set[Any]):
-    """A set that cannot be changed; unlike frozenset it is equal to, and comes back as, a set."""
+    """A read-only set. Unlike a frozenset it is a set: it is stored, and read back, as one."""
 
     __slots__ = ("size",)
 
     kind: ClassVar[int] = VALUE
-    """Elements are hashable and taken to be immutable, and msgpack has no sets."""
+    """Elements are hashable and treated as immutable, and msgpack has no sets."""
     size: int | None
     """The length when it entered a state; None before that. See `check_size`."""
 
@@ -178,8 +181,8 @@ class FrozenSet(set[Any]):
 
 _FROZEN: Final = frozenset({FrozenList, FrozenDict, FrozenSet})
 CONTAINERS: Final = _FROZEN
-"""The classes that `check_size` looks at."""
-_AS_IT_IS: Final = LEAVES | _FROZEN
+"""The classes whose length `check_size` can check."""
+_ALREADY_FROZEN: Final = NATIVE_SCALARS | _FROZEN
 _KEYED: Final = frozenset({FrozenList, FrozenDict})
 _kind_slot: Final[Callable[[Any], int]] = attrgetter("kind")
 
@@ -191,42 +194,50 @@ def freeze(value: list[Any]) -> FrozenList: ...
 @overload
 def freeze(value: object) -> Any: ...
 def freeze(value: object) -> object:
-    """The immutable form of a value; O(1) for what is frozen already, O(size) for what is not.
+    """Return the immutable form of a value: O(1) if it is frozen already, O(size) otherwise.
 
-    Mutable objects of the application are deep-copied, so that whoever made them cannot change the state later; one
-    that cannot be copied (it holds a lock, say) is shared, like any object of an unknown type.
+    Mutable objects of the application are deep-copied, so that the code that made them cannot change the
+    state later. An object that cannot be copied (one that holds a lock, for example) is shared, like any
+    object of an unknown type.
 
     Raises:
         ValueError: the value contains itself, or is nested too deeply.
     """
-    if type(value) in _AS_IT_IS:
+    if type(value) in _ALREADY_FROZEN:
         return value
-    return _frozen(value)
+    try:
+        return _freeze(value)
+    except RecursionError:
+        # Searching for a cycle costs memory and time, so do it only where there may be one.
+        cycle = _find_cycle(value)
+        if cycle is None:
+            raise ValueError("a value is nested too deeply to be kept in a state") from None
+        raise ValueError(f"a {cycle} contains itself") from None
 
 
 def extend_frozen(old: FrozenList, items: Iterable[Any]) -> FrozenList:
-    """The old list with items appended; `base` says what it grew from. Only the items are frozen.
+    """Return the old list with items appended; its `base` is the old list. Freezes only the items.
 
     Raises:
         ValueError: an item contains itself, or is nested too deeply.
     """
-    tail = freeze(list(items))
-    assert type(tail) is FrozenList
+    appended = freeze(list(items))
+    assert type(appended) is FrozenList
     new = FrozenList(old)
-    list.extend(new, tail)
-    new.kind = max(old.kind, tail.kind)
-    # A list that still has a base has not entered a state: it is a step on the way, in `old + a + b`.
+    list.extend(new, appended)
+    new.kind = max(old.kind, appended.kind)
+    # A list that still has a base has not entered a state: it is an intermediate result of `old + a + b`.
     new.base = old if old.base is None else old.base
     return new
 
 
 def freeze_grown(old: FrozenList, new: list[Any]) -> tuple[FrozenList, bool]:
-    """Freeze what a reducer made of an old list, and see whether it only appended.
+    """Freeze the list that a reducer made from an old list, and find out whether it only appended.
 
-    An element that is identical to the old one at its place is taken to be unchanged.
+    Elements at the same index count as unchanged if they are identical.
 
     Returns:
-        The frozen list, and whether it starts with exactly the elements of the old one.
+        The frozen list, and whether it begins with exactly the elements of the old one.
 
     Raises:
         ValueError: a new element contains itself, or is nested too deeply.
@@ -242,10 +253,10 @@ def freeze_grown(old: FrozenList, new: list[Any]) -> tuple[FrozenList, bool]:
 
 
 def check_size(value: Any) -> None:
-    """Note the length of a container that enters a state, or see that it still has the length that it entered with.
+    """Record the length of a container that enters a state; check it if it was recorded before.
 
     Raises:
-        ValueError: somebody got around the read-only class and changed it.
+        ValueError: the length differs, because code bypassed the read-only class and changed the container.
     """
     size = value.size
     if size is None:
@@ -253,16 +264,15 @@ def check_size(value: Any) -> None:
     elif size != len(value):
         kind = next(base.__name__ for base in (list, dict, set) if isinstance(value, base))
         raise ValueError(
-            f"a {kind} of the state was changed in place, by code that gets around its being read-only, such as heapq "
-            f"or {kind}'s own methods called on the class: change a copy of your own, which {kind}(x) makes, and "
-            f"return that"
+            f"a {kind} of the state was changed in place, by code that bypasses the read-only class, such as heapq or "
+            f"a method called on the class {kind}: change a copy made with {kind}(x), and return that"
         )
 
 
 def kind_of(value: object) -> int:
-    """PLAIN, VALUE or PRIVATE: O(1) for leaves and frozen containers, O(size) for tuples and dataclasses."""
+    """Return PLAIN, VALUE or PRIVATE: O(1) for scalars and frozen containers, O(size) for tuples and dataclasses."""
     cls = type(value)
-    if cls in LEAVES:
+    if cls in NATIVE_SCALARS:
         return PLAIN
     if cls in _FROZEN:
         return value.kind  # type: ignore[attr-defined, no-any-return]
@@ -272,7 +282,7 @@ def kind_of(value: object) -> int:
 
 
 def private_copy(value: Any) -> Any:
-    """A copy whose mutable application objects are its own; a value without any is returned as it is.
+    """Return a copy with copies of all mutable application objects; the value itself if it has none.
 
     The containers of the copy are frozen like those of the original.
     """
@@ -283,10 +293,10 @@ def private_copy(value: Any) -> Any:
         new = FrozenList(map(private_copy, value))
     elif type(value) is FrozenDict:
         new = FrozenDict(zip(value, map(private_copy, value.values()), strict=True))
-    elif isinstance(value, tuple) and _is_bare(value):
+    elif isinstance(value, tuple) and _is_plain_tuple(value):
         return tuple.__new__(type(value), map(private_copy, value))
     else:
-        return _own(value)
+        return _copy_object(value)
     new.kind = PRIVATE
     return new
 
@@ -294,59 +304,51 @@ def private_copy(value: Any) -> Any:
 # --- freezing ---------------------------------------------------------------------------------------------------------
 
 
-def _frozen(value: object) -> object:
-    try:
-        return _freeze(value)
-    except RecursionError:
-        # Looking for a cycle costs memory and time, so it is done only where there may be one.
-        where = _cycle(value)
-        raise ValueError(
-            "a value is nested too deeply to be kept in a state" if where is None else f"a {where} contains itself"
-        ) from None
-
-
 def _freeze(value: Any) -> Any:  # noqa: PLR0911 - a case per type
     cls = type(value)
-    if cls in _AS_IT_IS:
+    if cls in _ALREADY_FROZEN:
         return value
-    # Copy first and look at the copy, for another thread may be changing the original.
+    # Copy first and then freeze the copy: another thread may be changing the original.
     if cls is list:
         return _freeze_list(FrozenList(value))
     if cls is dict:
         new = FrozenDict(value)
         for key, item in new.items():
-            if type(item) not in _AS_IT_IS:
+            if type(item) not in _ALREADY_FROZEN:
                 dict.__setitem__(new, key, _freeze(item))
         new.kind = _kind_of_dict(new)
         return new
     if cls is set:
         return FrozenSet(value)
     if isinstance(value, tuple):
+        # In this frame: another one per level would lower the depth at which Python stops the recursion.
         items = [_freeze(item) for item in value]
         if all(map(is_, items, value)):
             return value
-        return tuple.__new__(cls, items) if _is_bare(value) else _own(value)
-    return _own(value) if _is_mutable(value) else value
+        return tuple.__new__(cls, items) if _is_plain_tuple(value) else _copy_object(value)
+    return _copy_object(value) if _is_mutable(value) else value
 
 
-def _is_bare(value: tuple[Any, ...]) -> bool:
-    """Whether a tuple is its items and nothing else, so that it can be made of others; a NamedTuple is."""
-    return type(value) is tuple or (hasattr(value, "_fields") and not getattr(value, "__dict__", None))
+def _is_plain_tuple(value: tuple[Any, ...]) -> bool:
+    """Return whether a tuple has no state but its items, so that one can be made from others; true of NamedTuples."""
+    if type(value) is tuple:
+        return True
+    return hasattr(value, "_fields") and not getattr(value, "__dict__", None)
 
 
 def _freeze_list(new: FrozenList) -> FrozenList:
-    if LEAVES.issuperset(map(type, new)):
+    if NATIVE_SCALARS.issuperset(map(type, new)):
         new.kind = PLAIN
         return new
     for index, item in enumerate(new):
-        if type(item) not in _AS_IT_IS:
+        if type(item) not in _ALREADY_FROZEN:
             list.__setitem__(new, index, _freeze(item))
     new.kind = _kind_of_all(new)
     return new
 
 
-def _own(value: Any) -> Any:
-    """Copy a mutable object of the application; what cannot be copied is shared, as a client or a lock would be."""
+def _copy_object(value: Any) -> Any:
+    """Copy a mutable object of the application; share it if it cannot be copied, like a client or a lock."""
     try:
         return copy.deepcopy(value)
     except RecursionError:
@@ -355,22 +357,23 @@ def _own(value: Any) -> Any:
         return value
 
 
-def _cycle(root: object) -> str | None:
-    """The type name of a list, dict or tuple that contains itself; without recursion."""
-    above: set[int] = set()
+def _find_cycle(root: object) -> str | None:
+    """Return the type name of a list, dict or tuple that contains itself, or None. Does not recurse."""
+    ancestors: set[int] = set()
     done: set[int] = set()
-    todo: list[tuple[Any, bool]] = [(root, False)]
-    while todo:
-        value, leaving = todo.pop()
-        if leaving:
-            above.discard(id(value))
+    stack: list[tuple[Any, bool]] = [(root, False)]
+    while stack:
+        value, is_leaving = stack.pop()
+        if is_leaving:
+            ancestors.discard(id(value))
             done.add(id(value))
-        elif id(value) in above:
+        elif id(value) in ancestors:
             return type(value).__name__
         elif isinstance(value, (list, dict, tuple)) and id(value) not in done:
-            above.add(id(value))
-            todo.append((value, True))
-            todo.extend((item, False) for item in (value.values() if isinstance(value, dict) else value))
+            ancestors.add(id(value))
+            stack.append((value, True))
+            items = value.values() if isinstance(value, dict) else value
+            stack.extend((item, False) for item in items)
     return None
 
 
@@ -379,7 +382,7 @@ def _cycle(root: object) -> str | None:
 
 def _kind_of_all(items: Iterable[Any]) -> int:
     types = set(map(type, items))
-    if types <= LEAVES:
+    if types <= NATIVE_SCALARS:
         return PLAIN
     if types <= _KEYED:
         return max(map(_kind_slot, items))
@@ -387,35 +390,34 @@ def _kind_of_all(items: Iterable[Any]) -> int:
 
 
 def _kind_of_dict(mapping: FrozenDict) -> int:
-    keys = PLAIN if LEAVES.issuperset(map(type, mapping)) else VALUE
+    keys = PLAIN if NATIVE_SCALARS.issuperset(map(type, mapping)) else VALUE
     return max(keys, _kind_of_all(mapping.values()))
 
 
-# Bases, and by exact type where the standard library has them, for the classes of the application derive from them.
+# By isinstance, because the classes of an application derive from these. Modules are never imported for this.
 _MUTABLE: Final = (list, dict, set, bytearray, memoryview)
 _MUTABLE_MODULES: Final = {"collections": ("deque", "UserDict", "UserList"), "array": ("array",)}
 
 
 def _is_mutable(value: object) -> bool:
-    """Whether a value is known to be mutable: a dataclass that is not frozen all the way down, a pydantic model, ..."""
+    """Return whether a value is known to be mutable: a dataclass that is not deeply frozen, a pydantic model, ..."""
     cls = type(value)
     if isinstance(value, _MUTABLE):
         return True
     params = getattr(cls, "__dataclass_params__", None)
     if params is not None and not isinstance(value, Enum):
-        return not (params.frozen and _is_frozen_below(value))
-    pydantic = sys.modules.get("pydantic")  # never imported here: whoever has a model has imported it
+        return not (params.frozen and _has_immutable_fields(value))
+    pydantic = sys.modules.get("pydantic")  # imported by the application if it has a model
     if pydantic is not None and isinstance(value, pydantic.BaseModel):
         return True
-    return any(
-        isinstance(value, getattr(sys.modules[module], name))
-        for module, names in _MUTABLE_MODULES.items()
-        if module in sys.modules
-        for name in names
-    )
+    for module_name, class_names in _MUTABLE_MODULES.items():
+        module = sys.modules.get(module_name)
+        if module is not None and isinstance(value, tuple(getattr(module, name) for name in class_names)):
+            return True
+    return False
 
 
-def _is_frozen_below(value: Any) -> bool:
+def _has_immutable_fields(value: Any) -> bool:
     from dataclasses import fields
 
     return all(kind_of(getattr(value, field.name, None)) != PRIVATE for field in fields(value))

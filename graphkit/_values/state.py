@@ -1,7 +1,8 @@
 """AgentState, and how an update merges into a state.
 
-A state is immutable: a FrozenDict whose values are frozen as they enter, so every later step shares them and a merge
-costs what the update costs. A merge also says what it changed, which is all that a saver has to write.
+A state is immutable: a FrozenDict whose values are frozen as they enter it. All later steps share them,
+and the cost of a merge is the cost of the update. A merge also returns what it changed, which is all
+that a saver has to write.
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ from graphkit._values.frozen import (
 SET: Final = -1
 """In `Changes.ops`: the key has a new value."""
 REMOVED: Final = -2
-"""In `Changes.ops`: the key is gone."""
+"""In `Changes.ops`: the key was removed."""
 
 
 class Changes:
-    """What turned one state into another; keys that are not named are unchanged.
+    """What changed from one state to another. Keys that it does not name are unchanged.
 
     Attributes:
-        base: the state the changes apply to; identity counts, not equality.
-        ops: per changed key SET, REMOVED, or n >= 0: the list's first n elements are the old ones, the rest is new.
+        base: the state to which the changes apply; by identity, not equality.
+        ops: for each changed key SET, REMOVED, or n >= 0: the first n elements of the list are the old
+            list, and the others are new.
     """
 
     __slots__ = ("base", "ops")
@@ -44,27 +46,30 @@ class Changes:
         self.ops = ops
 
     def compose(self, ops: Mapping[str, int]) -> Changes:
-        """These changes and, after them, those of a later merge."""
+        """Combine these changes with those of a later merge."""
         if not self.ops:
             return Changes(self.base, dict(ops))
-        mine = dict(self.ops)
+        combined = dict(self.ops)
         for key, op in ops.items():
             if op == REMOVED and key not in self.base:
-                mine.pop(key, None)  # it came and went
-            elif op < 0 or key not in mine:
-                mine[key] = op
-            # Else growth upon growth is growth from the first length; growth upon a new value is that new value.
-        return Changes(self.base, mine)
+                combined.pop(key, None)  # set after the base, and removed again
+            elif op < 0 or key not in combined:
+                combined[key] = op
+            # Else the key keeps its op: a list that grows twice has grown from its first length, and a new
+            # value that grows is still a new value.
+        return Changes(self.base, combined)
 
 
 def merge(
     data: FrozenDict, update: Mapping[str, Any] | None, channels: Mapping[str, Channel]
 ) -> tuple[FrozenDict, dict[str, int]]:
-    """Merge an update into a state; returns the new state and what changed (see `Changes.ops`).
+    """Merge an update into a state; return the new state and what changed (see `Changes.ops`).
 
-    A key with a channel goes through it; None and RESET give it its default again. For a key without one, None is a
-    value like any other. REMOVE removes a key, and so does RESET where there is no default. Cost: the update, plus a
-    shallow copy of the keys.
+    The channel of a key merges its value; None and RESET restore the channel's default. For a key without
+    a channel, None is a value like any other. REMOVE removes a key, and so does RESET if there is no
+    default.
+
+    Cost: the update, and a shallow copy of the keys.
 
     Raises:
         TypeError: the update is not a mapping of strings.
@@ -73,21 +78,23 @@ def merge(
     if not update:
         return data, {}
     new = FrozenDict(data)
-    new.kind = data.kind  # known there, and counted on by _put; found out anew it would cost O(keys)
+    new.kind = data.kind  # _set_frozen needs it; computing it again would cost O(keys)
     ops: dict[str, int] = {}
     for key, value in update.items():
         if key.__class__ is not str:
             raise TypeError(f"a state's keys are strings, not {key!r}")
         channel = channels.get(key)
         old = data.get(key)
-        plain = REMOVE if value is RESET else value
-        merged = plain if channel is None else _through(channel, key, old, value)
+        if channel is not None:
+            merged = _merge_through(channel, key, old, value)
+        else:
+            merged = REMOVE if value is RESET else value
         if merged is REMOVE:
             if key in new:
                 dict.__delitem__(new, key)
                 ops[key] = REMOVED
             continue
-        frozen, op = _enter(old, merged)
+        frozen, op = _freeze_entering(old, merged)
         for container in (frozen, old):
             if type(container) in CONTAINERS:
                 check_size(container)
@@ -98,61 +105,68 @@ def merge(
     return (new, ops) if ops else (data, ops)
 
 
-def _through(channel: Channel, key: str, old: Any, value: Any) -> Any:
+def _merge_through(channel: Channel, key: str, old: Any, value: Any) -> Any:
     if value is REMOVE:
         return REMOVE
     try:
-        merged = channel.initial() if value is None or value is RESET else channel.update(key, old, value)
+        is_reset = value is None or value is RESET
+        merged = channel.initial() if is_reset else channel.update(key, old, value)
     except Exception as error:
-        raise ValueError(f"the channel of {key!r} cannot take it: {type(error).__name__}: {error}") from error
+        raise ValueError(f"the channel of {key!r} cannot merge the update: {type(error).__name__}: {error}") from error
     return REMOVE if merged is None else merged
 
 
-def _enter(old: Any, value: Any) -> tuple[Any, int]:
-    """Freeze a value that enters the state, and see whether it is the old list grown."""
+def _freeze_entering(old: Any, value: Any) -> tuple[Any, int]:
+    """Freeze a value that enters the state; return it and its op (see `Changes.ops`)."""
     if value.__class__ is FrozenList:
-        base, value.base = value.base, None
+        base = value.base
+        value.base = None
         if base is None or base is not old:
             return value, SET
-        return (value, len(old)) if len(value) > len(old) else (old, SET)
+        if len(value) > len(old):
+            return value, len(old)
+        return old, SET
     if value.__class__ is list and old.__class__ is FrozenList and old:
-        frozen, appended = freeze_grown(old, value)
-        return frozen, len(old) if appended else SET
+        frozen, is_appended = freeze_grown(old, value)
+        return frozen, len(old) if is_appended else SET
     return freeze(value), SET
 
 
 class AgentState(JavaNames, Mapping[str, Any]):
-    """A read-only state, a Mapping. Subclass it to name a schema and to add accessors.
+    """A read-only state, a Mapping. Subclass it to define a schema and to add accessors.
 
-    Lists, dicts and sets inside are read-only subclasses of the builtins: `list(x)` gives a copy to change. Mutable
-    application objects (a dataclass, a pydantic model) are handed out as private copies.
+    Its lists, dicts and sets are read-only subclasses of the builtins: `list(x)` returns a copy that you
+    can change. Readers receive private copies of mutable application objects (a dataclass, a pydantic
+    model).
     """
 
     SCHEMA: ClassVar[Mapping[str, Channel]] = {}
-    """The channels of a subclass that serves as a graph's schema."""
+    """The channels of a subclass that is the schema of a graph."""
 
     def __init__(self, data: Mapping[str, Any] | None = None) -> None:
-        """Make a state of a mapping, which is frozen: O(size) unless it is frozen already."""
+        """Make a state from a mapping and freeze it: O(size) unless it is frozen already."""
         self._data: FrozenDict = data if data.__class__ is FrozenDict else freeze(dict(data or {}))
 
     @property
     def data(self) -> FrozenDict:
         """The plain, read-only mapping."""
-        return private_copy(self._data) if self._data.kind == PRIVATE else self._data
+        if self._data.kind != PRIVATE:
+            return self._data
+        return private_copy(self._data)  # type: ignore[no-any-return]
 
     def value(self, key: str, default: Any = None) -> Any:
-        """The value of a key, or the default if it is absent or None."""
+        """Return the value of a key, or the default if it is absent or None."""
         value = self.get(key)
         return default if value is None else value
 
     def __getitem__(self, key: str) -> Any:
         value = self._data[key]
         if self._data.kind == PRIVATE and kind_of(value) == PRIVATE:
-            return self._own(key, value)
+            return self._copy_value(key, value)
         return value
 
-    def _own(self, key: str, value: Any) -> Any:
-        # One copy per state object, so that a node sees its own changes and nobody else does.
+    def _copy_value(self, key: str, value: Any) -> Any:
+        # One copy per state object: a node sees its own changes, and no other reader does.
         copies = self.__dict__.setdefault("_copies", {})
         if key not in copies:
             copies[key] = private_copy(value)
@@ -168,8 +182,10 @@ class AgentState(JavaNames, Mapping[str, Any]):
         return key in self._data
 
     def __eq__(self, other: object) -> bool:
-        # Not by items(), get() and the like: a model may have fields of these names.
-        return dict(self) == dict(other) if isinstance(other, Mapping) else NotImplemented
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        # Not by items() or get(): a model may have fields of these names.
+        return dict(self) == dict(other)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -183,7 +199,7 @@ class AgentState(JavaNames, Mapping[str, Any]):
         raise TypeError(f"a state is read-only: return {{{key!r}: REMOVE}} from the node instead of deleting it")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles as its class and its data."""
+        """Pickle the class and the data."""
         return type(self), (dict(self._data),)
 
     @staticmethod
@@ -192,40 +208,43 @@ class AgentState(JavaNames, Mapping[str, Any]):
         partial: Mapping[str, Any] | None,
         channels: Mapping[str, Channel],
     ) -> Mapping[str, Any]:
-        """The state's mapping with an update merged in, as a run would; the state itself if there is nothing to do."""
+        """Merge an update into a state as a run does; return the new mapping, or the old one if nothing changes."""
         data = state._data if isinstance(state, AgentState) else freeze(dict(state))  # noqa: SLF001 - its own class
-        return merge(data, partial, channels)[0]
+        merged, _ = merge(data, partial, channels)
+        return merged
 
     # Java names
     updateState = update_state
 
 
 class MessagesState(AgentState):
-    """A state with a list of messages that grows.
+    """A state with a growing list of messages.
 
-    A message with an id takes the place of the earlier message with that id; a message without one is always appended.
+    A message with an id replaces the earlier message with that id; a message without an id is appended.
     """
 
     SCHEMA: ClassVar[Mapping[str, Channel]] = {"messages": MessagesChannel()}
 
     def messages(self) -> list[Any]:
-        """The messages, oldest first.
+        """Return the messages, oldest first.
 
         Raises:
-            KeyError: there are none yet.
+            KeyError: the state has no messages yet.
         """
         if "messages" not in self:
             raise KeyError("messages not found")
         return self["messages"]  # type: ignore[no-any-return]
 
     def last_message(self) -> Any | None:
-        """The newest message, or None."""
+        """Return the newest message, or None."""
         return self.last_minus(0)
 
     def last_minus(self, n: int) -> Any | None:
-        """The message n before the newest, or None if there is none."""
+        """Return the message n before the newest, or None if there is none."""
         messages = self.value("messages", ())
-        return messages[-1 - n] if 0 <= n < len(messages) else None
+        if not 0 <= n < len(messages):
+            return None
+        return messages[-1 - n]
 
     # Java names
     lastMessage = last_message

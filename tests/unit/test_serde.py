@@ -348,8 +348,8 @@ REFUSED = [
     ([msgpack.ExtType(1, b"")], "x", "x[0]", "msgpack.ext.ExtType", "storage format"),
     ([msgpack.Timestamp(1)], "x", "x[0]", "msgpack.ext.Timestamp", "leave it out"),
     ([dt.datetime(2020, 1, 1, tzinfo=type("Z", (dt.tzinfo,), {})())], "x", "x[0]", "Z", "ZoneInfo with a key"),
-    ([beside()], "x", "x[0]", "Note", "'other' is no field"),
-    ([hidden()], "x", "x[0]", "Slotted", "'hidden' is no field"),
+    ([beside()], "x", "x[0]", "Note", "'other' is not a field"),
+    ([hidden()], "x", "x[0]", "Slotted", "'hidden' is not a field"),
     ([half()], "x", "x[0]", "Note", "'text' has no value"),
     ([2**70, {"x": Stranger()}], "x", "x[1].x", "Stranger", "leave it out"),
 ]

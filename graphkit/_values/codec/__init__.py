@@ -1,4 +1,4 @@
-"""Values to msgpack and back: exact, or refused; nothing in data is ever imported or called by name."""
+"""Values to msgpack and back, exactly; other values are refused. Never imports or calls a name from data."""
 
 from graphkit._values.codec.codec import (
     Codec as Codec,

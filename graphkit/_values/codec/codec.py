@@ -1,4 +1,4 @@
-"""Codec: values to bytes and back; the fast way for plain values, and the choice of the other."""
+"""Codec: values to bytes and back. Plain values go through msgpack alone, others also through Writer and Reader."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, Final, NoReturn, final
 
 from msgpack import packb, unpackb
 
-from graphkit._values.codec.reader import Reader, frozen_dict
-from graphkit._values.codec.type_registry import TypeEntry, annotated_types, flavour_of, shown, type_name
-from graphkit._values.codec.unstorable import Refused
-from graphkit._values.codec.writer import KEYED, MAX_DEPTH, Writer
-from graphkit._values.frozen import LEAVES, PLAIN, FrozenDict, FrozenList
+from graphkit._values.codec.reader import Reader, read_dict
+from graphkit._values.codec.type_registry import TypeEntry, describe_type, find_annotated_types, flavour_of, type_name
+from graphkit._values.codec.unstorable import UnstorableError
+from graphkit._values.codec.writer import MAX_DEPTH, PLAIN_CONTAINERS, Writer
+from graphkit._values.frozen import NATIVE_SCALARS, PLAIN, FrozenDict, FrozenList
 from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError
 
 
 class MalformedDataError(ValueError):
-    """The bytes are not what the codec writes: cut short, too long, or damaged."""
+    """The bytes were not written by the codec, or are cut short, too long or damaged."""
 
 
 class _NotPlain(Exception):  # noqa: N818 - never leaves this module
-    """The data hold more than msgpack's own types."""
+    """The data have types that msgpack lacks."""
 
 
 _FROZEN_HOOKS: Final[dict[str, Any]] = {
@@ -32,21 +32,23 @@ _FROZEN_HOOKS: Final[dict[str, Any]] = {
     "strict_map_key": False,
     "timestamp": 3,
 }
-_WALK: Final = (OverflowError, ValueError, TypeError, RecursionError)
-"""What msgpack says to big integers, lone surrogates and great depth; a walk in Python then finds the place."""
+_FALLBACK_ERRORS: Final = (OverflowError, ValueError, TypeError, RecursionError)
+"""The errors of msgpack for big integers, lone surrogates and deep nesting; the Writer then handles the value."""
 
 
 @final
 class Codec:
-    """Packs values into msgpack bytes and back; exact, type included, or a `CheckpointSerializationError`.
+    """Packs values into msgpack bytes and back, exactly and with their types.
 
-    What msgpack has itself (None, bool, int of 64 bits, float, str, bytes, list, dict with keys of those types) is
-    plain msgpack. The rest is an ext type, or an array whose first element is a mark: ext 0 with one byte.
+    A value that it cannot pack exactly raises a `CheckpointSerializationError`.
+
+    Types that msgpack has (None, bool, int of 64 bits, float, str, bytes, list, dict with keys of those types) are plain
+    msgpack. Other values are an ext type, or an array whose first element is a mark: ext 0 with one byte.
 
     | ext | type | payload (integers are big-endian) |
     |---|---|---|
     | -1 | datetime, UTC | msgpack's own timestamp; read, never written |
-    | 0 | mark | one byte; stands first in an array, see below |
+    | 0 | mark | one byte; the first element of an array, see below |
     | 1 | int beyond 64 bits | two's complement, signed |
     | 2 | str with lone surrogates | UTF-8, surrogates encoded like other code points |
     | 3 | complex | two float64 |
@@ -70,16 +72,16 @@ class Codec:
     | 6 | dataclass | type name, {field: value} |
     | 7 | pydantic model | type name, {field: value}, names of the fields that were set, {extra: value} or nil, {private: value} or nil |
 
-    A type name is a key of the registry and nothing else. Objects are restored without their constructors: the fields
-    are set on a new object. A field that the stored data lack gets its default; one that the class lacks is an error.
+    A type name is only a key of the registry. Objects are restored without their constructors: the reader sets the fields
+    of a new object. A field that the stored data lack gets its default; a field that the class lacks is an error.
 
-    Codecs may be shared among threads; registering is atomic.
+    Threads may share a codec; registering is atomic.
     """  # noqa: E501 - tables
 
     __slots__ = ("_by_name", "_by_type", "_lock")
 
     def __init__(self, types: Iterable[type] = ()) -> None:
-        """Make a codec that knows these application types, and those that their fields name."""
+        """Make a codec for these application types, and those in the annotations of their fields."""
         self._by_name: dict[str, TypeEntry] = {}
         self._by_type: dict[type, TypeEntry] = {}
         self._lock = threading.RLock()
@@ -87,74 +89,75 @@ class Codec:
 
     @property
     def types(self) -> Mapping[str, type]:
-        """The registered types by the names that stored data may use; a snapshot."""
+        """The registered types, by the names in stored data; a snapshot."""
         return MappingProxyType({name: entry.cls for name, entry in self._by_name.copy().items()})
 
     def register(self, *types: type, names: Mapping[type, str] | None = None) -> None:
-        """Make application types storable, and those that their field annotations name. Twice is harmless.
+        """Make application types storable, and those in the annotations of their fields. May be repeated.
 
         Args:
             types: Enums, dataclasses, NamedTuples, pydantic models.
-            names: the names to store them under; `module.qualname` otherwise.
+            names: the names under which to store them; `module.qualname` otherwise.
 
         Raises:
             TypeError: a type is none of these; the types before it are registered.
             CheckpointerConfigurationError: another class has the name; the types before it are registered.
         """
+        chosen_names = names or {}
         for cls in types:
-            self.register_as((names or {}).get(cls) or shown(cls), cls)
+            self.register_as(chosen_names.get(cls) or describe_type(cls), cls)
 
     def register_as(self, name: str, cls: type) -> None:
-        """Make a type readable under a name, and storable under the first name that it was given.
+        """Make a type readable under a name, and storable under the first name that it was registered with.
 
-        A class that was renamed registers its old name to read old data; one that gets a name of its own first may
-        later be renamed freely.
+        After a class was renamed, register its old name too, to read old data. A class that is first
+        registered under a name of its own can be renamed freely.
 
         Raises:
-            TypeError: the type is no Enum, dataclass, NamedTuple or pydantic model.
-            CheckpointerConfigurationError: another class has the name, or that of a type that a field names. What was
-                registered before that stays.
+            TypeError: the type is not an Enum, dataclass, NamedTuple or pydantic model.
+            CheckpointerConfigurationError: another class has the name, or the name of a type in the
+                annotations of a field. Types that were registered before that remain registered.
         """
         flavour = flavour_of(cls)
         if flavour is None:
             raise TypeError(
-                f"{shown(cls)} cannot be registered: only Enums, dataclasses, NamedTuples and pydantic models can, "
-                f"and not those that extend a builtin such as dict"
+                f"{describe_type(cls)} cannot be registered: only Enums, dataclasses, NamedTuples and pydantic models "
+                f"can, and not those that extend a builtin such as dict"
             )
         with self._lock:
             known = self._by_name.get(name)
             if known is not None:
                 if known.cls is not cls:
                     raise CheckpointerConfigurationError(
-                        f"two classes are called {name!r}, {known.cls!r} and {cls!r}; give one another name"
+                        f"two classes are called {name!r}, {known.cls!r} and {cls!r}; give one of them another name"
                     )
                 return
-            first = cls not in self._by_type
-            entry = self._by_name[name] = TypeEntry(name, cls, flavour)
-            if not first:
+            entry = TypeEntry(name, cls, flavour)
+            self._by_name[name] = entry
+            if cls in self._by_type:
                 return
             self._by_type[cls] = entry
-            for nested in annotated_types(cls):
+            for nested in find_annotated_types(cls):
                 if nested not in self._by_type and flavour_of(nested) is not None:
                     self.register_as(type_name(nested), nested)
 
     # --- packing ------------------------------------------------------------------------------------------------------
 
     def pack(self, value: object, path: str = "") -> bytes:
-        """Pack a value. Plain values cost one call of msgpack; the others a walk in Python.
+        """Pack a value. A plain value costs one call of msgpack; others also a walk in Python.
 
         Args:
-            value: the value; it should be frozen, for only then is it known to be plain.
-            path: where it stands, for errors.
+            value: the value; it should be frozen, because only a frozen value is known to be plain.
+            path: where in the state it is, for errors.
 
         Raises:
-            CheckpointSerializationError: something in it cannot be stored; `path` says where it stands.
+            CheckpointSerializationError: something in it cannot be stored; the error's `path` says where.
         """
         cls = type(value)
         try:
-            if cls in LEAVES or (cls in KEYED and value.kind == PLAIN):  # type: ignore[attr-defined]
+            if cls in NATIVE_SCALARS or (cls in PLAIN_CONTAINERS and value.kind == PLAIN):  # type: ignore[attr-defined]
                 return _packed(value)
-        except _WALK:
+        except _FALLBACK_ERRORS:
             pass
         return self._pack_tree(value, path)
 
@@ -171,22 +174,26 @@ class Codec:
         try:
             if batch.kind == PLAIN:
                 return _packed(batch)[header:]
-        except _WALK:
+        except _FALLBACK_ERRORS:
             pass
-        return b"".join(self._pack_tree(item, f"{path}[{start + index}]") for index, item in enumerate(batch))
+        packed = [self._pack_tree(item, f"{path}[{index}]") for index, item in enumerate(batch, start)]
+        return b"".join(packed)
 
     def _pack_tree(self, value: object, path: str) -> bytes:
         try:
             try:
-                return _packed(Writer(self._by_type, careful=False).tree(value, MAX_DEPTH))
+                writer = Writer(self._by_type, checks_scalars=False)
+                return _packed(writer.build_tree(value, MAX_DEPTH))
             except (OverflowError, UnicodeEncodeError, TypeError):
-                # TypeError: a datetime among plain values, which msgpack's own timestamp was read as.
-                return _packed(Writer(self._by_type, careful=True).tree(value, MAX_DEPTH))
-        except Refused as refused:
-            where = path + "".join(reversed(refused.steps))
-            # A value that is too deep would otherwise have a path of hundreds of steps.
-            where = where if len(where) <= 200 else where[:197] + "..."  # noqa: PLR2004 - fits a few lines
-            raise CheckpointSerializationError(_without_dot(where), refused.type_name, refused.reason) from None
+                # TypeError: a datetime among plain values, from msgpack's own timestamp.
+                writer = Writer(self._by_type, checks_scalars=True)
+                return _packed(writer.build_tree(value, MAX_DEPTH))
+        except UnstorableError as error:
+            location = path + "".join(reversed(error.steps))
+            # The path of a value that is too deep has hundreds of steps.
+            if len(location) > 200:  # noqa: PLR2004 - fits a few lines
+                location = location[:197] + "..."
+            raise CheckpointSerializationError(_without_dot(location), error.type_name, error.reason) from None
         except (RecursionError, ValueError) as error:
             reason = "it is nested too deeply" if "recursion" in str(error) else str(error)
             raise CheckpointSerializationError(_without_dot(path), type_name(type(value)), reason) from error
@@ -198,19 +205,19 @@ class Codec:
 
         Args:
             data: exactly one packed value.
-            path: where it stands, for errors.
+            path: where in the state it is, for errors.
 
         Raises:
-            CheckpointSerializationError: it holds a type that is not registered, or whose fields have changed; `raw`
-                holds the name and the decoded fields.
-            MalformedDataError: the bytes are not what `pack` writes.
+            CheckpointSerializationError: it has a type that is not registered, or whose fields have
+                changed; the error's `raw` has the name and the decoded fields.
+            MalformedDataError: `pack` did not write these bytes.
         """
         try:
             try:
                 value = unpackb(data, ext_hook=_not_plain, **_FROZEN_HOOKS)
             except _NotPlain:
                 return self._unpack_rich(data)
-            if type(value) in KEYED:
+            if type(value) in PLAIN_CONTAINERS:
                 value.kind = PLAIN
             return value
         except CheckpointSerializationError as error:
@@ -220,26 +227,26 @@ class Codec:
         except MemoryError:
             raise
         except Exception as error:
-            # msgpack raises half a dozen kinds of errors, and a registered class may raise any.
+            # msgpack raises many kinds of errors, and a registered class may raise any.
             raise MalformedDataError(f"not a packed value: {str(error) or type(error).__name__}") from error
 
     def _unpack_rich(self, data: bytes) -> Any:
         reader = Reader(self._by_name)
         value = unpackb(
             data,
-            ext_hook=reader.ext,
-            list_hook=reader.array,
-            object_hook=frozen_dict,
+            ext_hook=reader.read_ext,
+            list_hook=reader.read_array,
+            object_hook=read_dict,
             strict_map_key=False,
             timestamp=3,
         )
         if reader.open_marks:
-            raise ValueError("a mark that does not stand first in an array")
+            raise ValueError("a mark that is not the first element of an array")
         return value
 
 
 def array_header(n: int) -> bytes:
-    """The msgpack header of an array of n items.
+    """Return the msgpack header of an array of n items.
 
     Raises:
         ValueError: n is negative, or more than msgpack can hold.
@@ -254,7 +261,7 @@ def array_header(n: int) -> bytes:
 
 
 def _packed(tree: object) -> bytes:
-    # One level more than the value has: msgpack packs one level more than it unpacks.
+    # In a list: msgpack packs one level more than it unpacks, and must refuse what it could not read back.
     packed: bytes = packb([tree])
     return packed[1:]
 

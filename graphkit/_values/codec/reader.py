@@ -1,4 +1,4 @@
-"""From what msgpack read back to values: the hooks that see marks, records and ext types."""
+"""Converts what msgpack reads to values: the hooks for marks, records and ext types."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from graphkit.errors import CheckpointSerializationError
 
 @final
 class _Mark:
-    """What the mark at the head of an array reads as, until the array is complete."""
+    """A mark that has been read, until the array that begins with it is complete."""
 
     __slots__ = ("number",)
 
@@ -40,34 +40,36 @@ _FLAVOUR_OF: Final = {ENUM: "enum", NAMEDTUPLE: "namedtuple", DATACLASS: "datacl
 
 @final
 class Reader:
-    """The hooks of one call of unpackb, which reads inner arrays first."""
+    """The hooks of one call of unpackb. msgpack calls them for inner arrays first."""
 
     __slots__ = ("_by_name", "open_marks")
 
     def __init__(self, by_name: dict[str, TypeEntry]) -> None:
         self._by_name = by_name
-        # Marks that were read, less arrays that began with one: if any is left, a mark stood elsewhere.
+        # The marks that were read, minus the arrays that began with one. If it is not 0 at the end, a mark
+        # was not the first element of an array.
         self.open_marks = 0
 
-    def ext(self, code: int, data: bytes) -> Any:
-        """A leaf, or a mark for the array that it begins."""
+    def read_ext(self, code: int, data: bytes) -> Any:
+        """Return a scalar, or the mark of the array that begins here."""
         if code == MARK and len(data) == 1 and data[0] < len(_READ_MARKS):
             self.open_marks += 1
             return _READ_MARKS[data[0]]
         read = READERS.get(code)
         if read is None:
-            reason = "an unknown ext type; it was written by a newer version, or by something else"
+            reason = "an unknown ext type; a newer version wrote it, or another program"
             raise CheckpointSerializationError("", f"ext {code}", reason, (code, data))
         return read(data)
 
-    def array(self, items: list[Any]) -> Any:
-        """A list, or what the mark at its head says."""
+    def read_array(self, items: list[Any]) -> Any:
+        """Return a list, or the value that the mark at its head stands for."""
         if not items or type(items[0]) is not _Mark:
             new = FrozenList(items)
-            kind_of(new)  # works it out while those of its items are known
+            kind_of(new)  # computed now, when the kinds of the items are known: no recursion
             return new
         self.open_marks -= 1
-        number, *rest = items[0].number, *items[1:]
+        mark, *rest = items
+        number = mark.number
         if number == TUPLE:
             return tuple(rest)
         if number == SET:
@@ -75,56 +77,59 @@ class Reader:
         if number == FROZENSET:
             return frozenset(rest)
         if number == MAP:
-            return frozen_dict(dict(zip(rest[::2], rest[1::2], strict=True)))
-        return self._record(number, *rest)
+            return read_dict(dict(zip(rest[::2], rest[1::2], strict=True)))
+        return self._read_record(number, *rest)
 
-    def _record(self, number: int, name: str, value: Any, *more: Any) -> Any:
+    def _read_record(self, number: int, name: str, value: Any, *more: Any) -> Any:
         if type(name) is not str or len(more) != (3 if number == PYDANTIC else 0):
             raise ValueError("a record without a name, or of the wrong length")
         entry = self._by_name.get(name)
         raw = (name, value, *more)
-        if entry is None or entry.flavour != _FLAVOUR_OF[number]:
-            reason = HOW_TO_REGISTER.format(name="...") if entry is None else "it is another kind of type now"
-            raise CheckpointSerializationError("", name, reason, raw)
+        if entry is None:
+            raise CheckpointSerializationError("", name, HOW_TO_REGISTER.format(name="..."), raw)
+        if entry.flavour != _FLAVOUR_OF[number]:
+            raise CheckpointSerializationError("", name, "it is another kind of type now", raw)
         if number == ENUM:
             return _read_enum(entry, value, raw)
         if type(value) is not FrozenDict:
             raise ValueError("a record without fields")
-        fields = {field: value[field] if number == NAMEDTUPLE else _thawed(value[field]) for field in value}
-        _complete(entry, fields, raw)
         if number == NAMEDTUPLE:
+            fields = dict(value)
+            _fill_defaults(entry, fields, raw)
             return tuple.__new__(entry.cls, [fields[field] for field in entry.fields])
+        fields = {field: _thaw(item) for field, item in value.items()}
+        _fill_defaults(entry, fields, raw)
         new: Any = object.__new__(entry.cls)
         if number == DATACLASS:
             for field, item in fields.items():
                 object.__setattr__(new, field, item)
-            return new
-        fields_set, extra, private = more
-        object.__setattr__(new, "__dict__", fields)
-        object.__setattr__(new, "__pydantic_fields_set__", set(fields_set))
-        object.__setattr__(new, "__pydantic_extra__", _thawed(extra))
-        object.__setattr__(new, "__pydantic_private__", _thawed(private))
+        else:
+            fields_set, extra, private = more
+            object.__setattr__(new, "__dict__", fields)
+            object.__setattr__(new, "__pydantic_fields_set__", set(fields_set))
+            object.__setattr__(new, "__pydantic_extra__", _thaw(extra))
+            object.__setattr__(new, "__pydantic_private__", _thaw(private))
         return new
 
 
-def frozen_dict(mapping: dict[Any, Any]) -> FrozenDict:
-    """A dict as it is read, frozen."""
+def read_dict(mapping: dict[Any, Any]) -> FrozenDict:
+    """Return a dict as a FrozenDict."""
     new = FrozenDict(mapping)
-    kind_of(new)  # as for a list
+    kind_of(new)  # as in read_array
     return new
 
 
-def _thawed(value: Any) -> Any:
-    """The same with mutable lists, dicts and sets, which is what an application object held."""
+def _thaw(value: Any) -> Any:
+    """Return a value with mutable lists, dicts and sets, as the application object had it."""
     cls = type(value)
     if cls is FrozenList:
-        return [_thawed(item) for item in value]
+        return [_thaw(item) for item in value]
     if cls is FrozenDict:
-        return {key: _thawed(item) for key, item in value.items()}
+        return {key: _thaw(item) for key, item in value.items()}
     if cls is FrozenSet:
         return set(value)
     if isinstance(value, tuple):
-        return tuple.__new__(cls, [_thawed(item) for item in value])
+        return tuple.__new__(cls, [_thaw(item) for item in value])
     return value
 
 
@@ -137,15 +142,15 @@ def _read_enum(entry: TypeEntry, value: Any, raw: object) -> Any:
         raise CheckpointSerializationError("", entry.name, f"it has no member {value!r} now", raw) from error
 
 
-def _complete(entry: TypeEntry, fields: dict[str, Any], raw: object) -> None:
-    """Give fields that the data lack their defaults, and refuse fields that the class lacks."""
+def _fill_defaults(entry: TypeEntry, fields: dict[str, Any], raw: object) -> None:
+    """Add the defaults of the fields that the data lack; refuse fields that the class lacks."""
     unknown = [name for name in fields if name not in entry.fields]
     if unknown:
         raise CheckpointSerializationError("", entry.name, f"it has no field {unknown[0]!r} now", raw)
     for name in entry.fields:
         if name not in fields:
             try:
-                fields[name] = _default(entry, name)
+                fields[name] = _get_default(entry, name)
             except LookupError as error:
                 if name in entry.optional:
                     continue
@@ -153,8 +158,12 @@ def _complete(entry: TypeEntry, fields: dict[str, Any], raw: object) -> None:
                 raise CheckpointSerializationError("", entry.name, reason, raw) from error
 
 
-def _default(entry: TypeEntry, name: str) -> Any:
-    """A field's default; LookupError if it has none."""
+def _get_default(entry: TypeEntry, name: str) -> Any:
+    """Return the default of a field.
+
+    Raises:
+        LookupError: it has none.
+    """
     cls: Any = entry.cls
     if entry.flavour == "namedtuple":
         return cls._field_defaults[name]

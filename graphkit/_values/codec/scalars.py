@@ -1,4 +1,4 @@
-"""Values that hold no others and are no plain msgpack: the written form of each beside its reading."""
+"""Scalars that msgpack does not have: how each is written, and next to that how it is read."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ from graphkit._values.codec.type_codes import (
     UUID,
     ZONE,
 )
-from graphkit._values.codec.unstorable import Refused
+from graphkit._values.codec.unstorable import UnstorableError
 from graphkit.errors import CheckpointSerializationError
 
 # --- numbers and text -------------------------------------------------------------------------------------------------
 
 
-def leaf(value: Any) -> Any:
-    """A value of msgpack's own types as it is; an ext type if it is an int or a str that msgpack cannot hold."""
+def encode_native(value: Any) -> Any:
+    """Return a scalar as msgpack packs it: as an ext type if it is an int or a str that msgpack cannot hold."""
     if type(value) is int and not -(1 << 63) <= value < 1 << 64:
         return ExtType(INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
     if type(value) is str:
         try:
             value.encode()
         except UnicodeEncodeError:
-            return ExtType(STR, _text(value))
+            return ExtType(STR, _encode_text(value))
     return value
 
 
 def is_native(key: object) -> bool:
-    """Whether msgpack can hold a value of its own types."""
-    return type(leaf(key)) is not ExtType
+    """Return whether msgpack can hold a scalar of one of its own types."""
+    return type(encode_native(key)) is not ExtType
 
 
 def _read_int(data: bytes) -> int:
     return int.from_bytes(data, "big", signed=True)
 
 
-def _text(value: str) -> bytes:
+def _encode_text(value: str) -> bytes:
     return value.encode("utf-8", "surrogatepass")
 
 
-def _str(data: bytes) -> str:
+def _decode_text(data: bytes) -> str:
     return str(data, "utf-8", "surrogatepass")
 
 
@@ -88,14 +88,14 @@ _TIMEDELTA_FORM: Final = struct.Struct(">iii")
 
 def _write_datetime(value: Any) -> ExtType:
     date = (value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond, value.fold)
-    return ExtType(DATETIME, _DATETIME_FORM.pack(*date) + _zone(value.tzinfo))
+    return ExtType(DATETIME, _DATETIME_FORM.pack(*date) + _encode_zone(value.tzinfo))
 
 
 def _read_datetime(data: bytes) -> Any:
     from datetime import datetime
 
     year, month, day, hour, minute, second, micros, fold = _DATETIME_FORM.unpack_from(data)
-    zone = _zone_of(data[_DATETIME_FORM.size :])
+    zone = _decode_zone(data[_DATETIME_FORM.size :])
     return datetime(year, month, day, hour, minute, second, micros, zone, fold=fold)
 
 
@@ -111,14 +111,14 @@ def _read_date(data: bytes) -> Any:
 
 def _write_time(value: Any) -> ExtType:
     time = (value.hour, value.minute, value.second, value.microsecond, value.fold)
-    return ExtType(TIME, _TIME_FORM.pack(*time) + _zone(value.tzinfo))
+    return ExtType(TIME, _TIME_FORM.pack(*time) + _encode_zone(value.tzinfo))
 
 
 def _read_time(data: bytes) -> Any:
     from datetime import time
 
     hour, minute, second, micros, fold = _TIME_FORM.unpack_from(data)
-    return time(hour, minute, second, micros, _zone_of(data[_TIME_FORM.size :]), fold=fold)
+    return time(hour, minute, second, micros, _decode_zone(data[_TIME_FORM.size :]), fold=fold)
 
 
 def _write_timedelta(value: Any) -> ExtType:
@@ -132,17 +132,17 @@ def _read_timedelta(data: bytes) -> Any:
 
 
 def _write_zone(value: Any) -> ExtType:
-    return ExtType(ZONE, _zone(value))
+    return ExtType(ZONE, _encode_zone(value))
 
 
 def _read_zone(data: bytes) -> Any:
     if not data:
         raise ValueError("a zone without data")
-    return _zone_of(data)
+    return _decode_zone(data)
 
 
-def _zone(value: Any) -> bytes:
-    """The bytes of a tzinfo, which may be None."""
+def _encode_zone(value: Any) -> bytes:
+    """Return the bytes of a tzinfo or of None."""
     from datetime import UTC, timedelta, timezone
 
     if value is None:
@@ -150,17 +150,19 @@ def _zone(value: Any) -> bytes:
     if value is UTC:
         return b"\0"
     if type(value) is timezone:
-        offset, *name = value.__getinitargs__()  # type: ignore[attr-defined]
-        head = struct.pack(">Bq", 2 if name else 1, offset // timedelta(microseconds=1))
-        return head + (_text(name[0]) if name else b"")
+        offset, *names = value.__getinitargs__()  # type: ignore[attr-defined]
+        microseconds = offset // timedelta(microseconds=1)
+        if names:
+            return struct.pack(">Bq", 2, microseconds) + _encode_text(names[0])
+        return struct.pack(">Bq", 1, microseconds)
     zoneinfo = sys.modules.get("zoneinfo")
     if zoneinfo is not None and type(value) is zoneinfo.ZoneInfo and _is_zone_key(value.key):
-        return b"\3" + _text(value.key)
-    raise Refused(value, "a zone must be a datetime.timezone or a ZoneInfo with a key")
+        return b"\3" + _encode_text(value.key)
+    raise UnstorableError(value, "a zone must be a datetime.timezone or a ZoneInfo with a key")
 
 
-def _zone_of(data: bytes) -> Any:
-    """The tzinfo, or None, of the bytes that `_zone` made."""
+def _decode_zone(data: bytes) -> Any:
+    """Return the tzinfo or None from the bytes of `_encode_zone`."""
     from datetime import UTC, timedelta, timezone
 
     if not data:
@@ -168,15 +170,18 @@ def _zone_of(data: bytes) -> Any:
     if data == b"\0":
         return UTC
     if data[0] == 3:  # noqa: PLR2004 - the table in Codec
-        return _zone_info(str(data[1:], "ascii"), data)
-    offset = timedelta(microseconds=struct.unpack(">q", data[1:9])[0])
-    return timezone(offset, _str(data[9:])) if data[0] == 2 else timezone(offset)  # noqa: PLR2004 - as above
+        return _load_zone_info(str(data[1:], "ascii"), data)
+    (microseconds,) = struct.unpack(">q", data[1:9])
+    offset = timedelta(microseconds=microseconds)
+    if data[0] == 2:  # noqa: PLR2004 - as above
+        return timezone(offset, _decode_text(data[9:]))
+    return timezone(offset)
 
 
-def _zone_info(key: str, data: bytes) -> Any:
+def _load_zone_info(key: str, data: bytes) -> Any:
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-    # ZoneInfo looks for a file of that name; nothing but a name of a zone gets there.
+    # ZoneInfo opens a file of that name, so only the name of a zone may be passed to it.
     if not _is_zone_key(key):
         raise ValueError(f"not a time zone: {key!r}")
     try:
@@ -187,9 +192,10 @@ def _zone_info(key: str, data: bytes) -> Any:
 
 
 def _is_zone_key(key: str | None) -> bool:
-    return key is not None and all(
-        part.replace("-", "_").replace("+", "_").isidentifier() and part.isascii() for part in key.split("/")
-    )
+    if key is None or not key.isascii():
+        return False
+    parts = key.replace("-", "_").replace("+", "_").split("/")
+    return all(map(str.isidentifier, parts))
 
 
 # --- UUIDs and paths --------------------------------------------------------------------------------------------------
@@ -209,7 +215,7 @@ _PATH_FLAVOURS: Final = ("PurePosixPath", "PureWindowsPath", "PosixPath", "Windo
 
 
 def _path_writer(flavour: int) -> Callable[[Any], ExtType]:
-    return lambda value: ExtType(PATH, bytes([flavour]) + _text(str(value)))
+    return lambda value: ExtType(PATH, bytes([flavour]) + _encode_text(str(value)))
 
 
 def _read_path(data: bytes) -> Any:
@@ -217,10 +223,10 @@ def _read_path(data: bytes) -> Any:
 
     name = _PATH_FLAVOURS[data[0]]
     try:
-        return getattr(pathlib, name)(_str(data[1:]))
+        return getattr(pathlib, name)(_decode_text(data[1:]))
     except NotImplementedError as error:
         reason = "this system has no such paths; store a pure path"
-        raise CheckpointSerializationError("", f"pathlib.{name}", reason, _str(data[1:])) from error
+        raise CheckpointSerializationError("", f"pathlib.{name}", reason, _decode_text(data[1:])) from error
 
 
 # --- all of them ------------------------------------------------------------------------------------------------------
@@ -240,11 +246,11 @@ _WRITERS: Final[dict[str, dict[str, Callable[[Any], ExtType]]]] = {
     "decimal": {"Decimal": _write_decimal},
     "pathlib": {name: _path_writer(flavour) for flavour, name in enumerate(_PATH_FLAVOURS)},
 }
-"""Writers by module and class. A module that nobody has imported has no instances, so it is never imported here."""
+"""Writers by module and class. Never imports these modules: one that is not imported has no instances."""
 
 READERS: Final[dict[int, Callable[[bytes], Any]]] = {
     INT: _read_int,
-    STR: _str,
+    STR: _decode_text,
     COMPLEX: _read_complex,
     DATETIME: _read_datetime,
     DATE: _read_date,
@@ -255,18 +261,19 @@ READERS: Final[dict[int, Callable[[bytes], Any]]] = {
     DECIMAL: _read_decimal,
     PATH: _read_path,
 }
-"""What reads an ext type, by its code."""
+"""The functions that read ext types, by code."""
 
 _encoders: dict[type, Callable[[Any], ExtType]] = {}
 
 
-def encoder(cls: type) -> Callable[[Any], ExtType] | None:
-    """What writes instances of a class; None if it is no leaf. A class that only bears the name of one is none."""
+def find_encoder(cls: type) -> Callable[[Any], ExtType] | None:
+    """Return the function that writes instances of a class; None if the class is not one of these scalars."""
     known = _encoders.get(cls)
     if known is not None:
         return known
     for module, writers in _WRITERS.items():
         writer = writers.get(cls.__name__)
+        # Another class may have the same name.
         if writer is not None and getattr(sys.modules.get(module), cls.__name__, None) is cls:
             return _encoders.setdefault(cls, writer)
     return None

@@ -1,4 +1,4 @@
-"""The numbers that stored data hold; `Codec` says what each stands for. They are fixed for ever."""
+"""The numbers in stored data; `Codec` documents them. They never change."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ from msgpack import ExtType
 MARK, INT, STR, COMPLEX, DATETIME, DATE, TIME, TIMEDELTA, ZONE, UUID, DECIMAL, PATH = range(12)
 MAP, TUPLE, SET, FROZENSET, ENUM, NAMEDTUPLE, DATACLASS, PYDANTIC = range(8)
 MARKS: Final = tuple(ExtType(MARK, bytes([mark])) for mark in range(8))
-"""The marks as they are written."""
+"""The marks as the writer packs them."""

@@ -1,4 +1,4 @@
-"""Why a value cannot be stored, and what to do about it."""
+"""Explains why a value cannot be stored, and what to do about it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,14 @@ _ADVICE: Final = {
 }
 
 
-class Refused(Exception):  # noqa: N818 - never leaves this package
-    """A value that cannot be stored; the steps that lead to it are gathered on the way out, innermost first."""
+class UnstorableError(Exception):
+    """A value cannot be stored. Internal to this package.
+
+    Attributes:
+        type_name: the type of the value.
+        reason: why, and what to do.
+        steps: the path to the value, innermost step first; the writer adds a step per container.
+    """
 
     def __init__(self, value: object, reason: str) -> None:
         super().__init__(reason)
@@ -29,8 +35,8 @@ class Refused(Exception):  # noqa: N818 - never leaves this package
         self.steps: list[str] = []
 
 
-def advice(cls: type) -> str:
-    """Why instances of a class that nobody can write are refused, and what to store instead."""
+def explain_refusal(cls: type) -> str:
+    """Return why the writer refuses instances of a class, and what to store instead."""
     if cls in _ADVICE:
         return _ADVICE[cls]
     if flavour_of(cls) is not None:
@@ -40,4 +46,4 @@ def advice(cls: type) -> str:
             return f"a subclass of {base.__name__} would lose its type; store {base.__name__}(x)"
     if cls.__name__ in {"generator", "deque", "range", "map", "filter", "zip", "dict_keys", "dict_values"}:
         return "it cannot be stored; store list(x)"
-    return "it cannot be stored; leave it out of the state, or store what it takes to make it again"
+    return "it cannot be stored; leave it out of the state, or store the data from which to make it again"

@@ -1,4 +1,4 @@
-"""From values to trees of what msgpack has, with the path to whatever cannot be stored."""
+"""Converts values to trees of msgpack types, and finds the path to a value that cannot be stored."""
 
 from __future__ import annotations
 
@@ -8,134 +8,157 @@ from typing import Any, Final, final
 
 from msgpack import packb
 
-from graphkit._values.codec.scalars import encoder, is_native, leaf
+from graphkit._values.codec.scalars import encode_native, find_encoder, is_native
 from graphkit._values.codec.type_codes import DATACLASS, ENUM, FROZENSET, MAP, MARKS, NAMEDTUPLE, PYDANTIC, SET, TUPLE
 from graphkit._values.codec.type_registry import TypeEntry
-from graphkit._values.codec.unstorable import Refused, advice
-from graphkit._values.frozen import LEAVES, PLAIN, FrozenDict, FrozenList, FrozenSet
+from graphkit._values.codec.unstorable import UnstorableError, explain_refusal
+from graphkit._values.frozen import NATIVE_SCALARS, PLAIN, FrozenDict, FrozenList, FrozenSet
 
 MAX_DEPTH: Final = 500
-"""How deeply containers may be nested; msgpack reads 1024 levels, the rest is for records, which are several."""
+"""How deeply containers may be nested. msgpack reads 1024 levels; a record occupies several of them."""
 
-KEYED: Final = frozenset({FrozenList, FrozenDict})
-"""Types that msgpack has too if their `kind` is PLAIN."""
+PLAIN_CONTAINERS: Final = frozenset({FrozenList, FrozenDict})
+"""Containers that msgpack has, too, if their `kind` is PLAIN."""
 
 _SETS: Final = frozenset({set, frozenset, FrozenSet})
 
 
 @final
 class Writer:
-    """Turns a value into a tree of what msgpack has and ext types; plain parts are handed through as they are."""
+    """Converts a value to a tree of msgpack types and ext types. Plain parts stay as they are."""
 
-    __slots__ = ("_by_type", "_careful", "_records")
+    __slots__ = ("_by_type", "_checks_scalars", "_open_records")
 
-    def __init__(self, by_type: dict[type, TypeEntry], *, careful: bool) -> None:
-        # Careful: looks at each int and str, for msgpack met one that it does not have.
-        self._by_type, self._careful = by_type, careful
-        # How many records are open. What is inside one is walked even if plain: the reader thaws it by recursion, so
-        # its depth must be bounded here.
-        self._records = 0
+    def __init__(self, by_type: dict[type, TypeEntry], *, checks_scalars: bool) -> None:
+        """Make a writer.
 
-    def tree(self, value: Any, room: int) -> Any:  # noqa: PLR0911 - a case per type
-        """The tree; `room` is how many levels there may still be."""
+        Args:
+            by_type: the registered types.
+            checks_scalars: whether to check each int and str, after msgpack refused one of them.
+        """
+        self._by_type = by_type
+        self._checks_scalars = checks_scalars
+        # The reader thaws the content of a record by recursion, so its depth must be limited here:
+        # inside a record the writer walks plain containers, too.
+        self._open_records = 0
+
+    def build_tree(self, value: Any, levels: int) -> Any:  # noqa: PLR0911 - a case per type
+        """Return the tree of a value.
+
+        Args:
+            value: the value.
+            levels: how deeply it may still be nested.
+
+        Raises:
+            UnstorableError: something in the value cannot be stored.
+        """
         cls = type(value)
-        if cls in LEAVES:
-            return leaf(value) if self._careful else value
-        if cls in KEYED and value.kind == PLAIN and not self._careful and not self._records:
+        if cls in NATIVE_SCALARS:
+            return encode_native(value) if self._checks_scalars else value
+        if cls in PLAIN_CONTAINERS and value.kind == PLAIN and not self._checks_scalars and not self._open_records:
             return value
-        if room <= 0:
-            raise Refused(value, f"it is nested more than {MAX_DEPTH} levels deep")
+        if levels <= 0:
+            raise UnstorableError(value, f"it is nested more than {MAX_DEPTH} levels deep")
         if cls is FrozenList or cls is list:
-            return self._items(value, room - 1)
+            return self._build_items(value, levels - 1)
         if cls is FrozenDict or cls is dict:
-            return self._mapping(value, room - 1)
+            return self._build_mapping(value, levels - 1)
         if cls is tuple:
-            return [MARKS[TUPLE], *self._items(value, room - 1)]
+            return [MARKS[TUPLE], *self._build_items(value, levels - 1)]
         entry = self._by_type.get(cls)
         if entry is not None:
-            return self._record(entry, value, room - 2)
+            return self._build_record(entry, value, levels - 2)
         if cls in _SETS:
-            return self._members(value, room - 1)
-        encode = encoder(cls)
+            return self._build_set(value, levels - 1)
+        encode = find_encoder(cls)
         if encode is None:
-            raise Refused(value, advice(cls))
+            raise UnstorableError(value, explain_refusal(cls))
         return encode(value)
 
-    def _items(self, values: Iterable[Any], room: int) -> list[Any]:
+    def _build_items(self, values: Iterable[Any], levels: int) -> list[Any]:
         items: list[Any] = []
         try:
             for value in values:
-                items.append(self.tree(value, room))  # noqa: PERF401 - its length is the index of the refused item
-        except Refused as refused:
+                items.append(self.build_tree(value, levels))  # noqa: PERF401 - its length is the index of the refused item
+        except UnstorableError as refused:
             refused.steps.append(f"[{len(items)}]")
             raise
         return items
 
-    def _mapping(self, mapping: dict[Any, Any], room: int) -> Any:
-        if not LEAVES.issuperset(map(type, mapping)) or (self._careful and not all(map(is_native, mapping))):
-            return self._pairs(mapping, room)
-        return self._values(mapping, room, _key_step)
+    def _build_mapping(self, mapping: dict[Any, Any], levels: int) -> Any:
+        has_native_keys = NATIVE_SCALARS.issuperset(map(type, mapping))
+        if has_native_keys and self._checks_scalars:
+            has_native_keys = all(map(is_native, mapping))
+        if not has_native_keys:
+            return self._build_pairs(mapping, levels)
+        return self._build_values(mapping, levels, _key_step)
 
-    def _values(self, mapping: Mapping[Any, Any], room: int, step: Callable[[Any], str]) -> dict[Any, Any]:
+    def _build_values(self, mapping: Mapping[Any, Any], levels: int, step: Callable[[Any], str]) -> dict[Any, Any]:
         values: dict[Any, Any] = {}
         key: Any = None
         try:
             for key, value in mapping.items():
-                values[key] = self.tree(value, room)
-        except Refused as refused:
+                values[key] = self.build_tree(value, levels)
+        except UnstorableError as refused:
             refused.steps.append(step(key))
             raise
         return values
 
-    def _pairs(self, mapping: dict[Any, Any], room: int) -> list[Any]:
+    def _build_pairs(self, mapping: dict[Any, Any], levels: int) -> list[Any]:
         pairs: list[Any] = [MARKS[MAP]]
         key: Any = None
         try:
             for key, value in mapping.items():
-                pairs += self.tree(key, room), self.tree(value, room)
-        except Refused as refused:
+                pairs += self.build_tree(key, levels), self.build_tree(value, levels)
+        except UnstorableError as refused:
             refused.steps.append(_key_step(key))
             raise
         return pairs
 
-    def _members(self, members: Iterable[Any], room: int) -> list[Any]:
-        trees = [self.tree(member, room) for member in members]
-        # Equal sets give equal bytes, whatever order they happen to iterate in.
+    def _build_set(self, members: Iterable[Any], levels: int) -> list[Any]:
+        trees = [self.build_tree(member, levels) for member in members]
+        # Sorted, because equal sets may iterate in different orders and must have equal bytes.
         if len(trees) > 1:
             trees.sort(key=packb)
-        return [MARKS[FROZENSET if type(members) is frozenset else SET], *trees]
+        mark = FROZENSET if type(members) is frozenset else SET
+        return [MARKS[mark], *trees]
 
-    def _record(self, entry: TypeEntry, value: Any, room: int) -> list[Any]:
+    def _build_record(self, entry: TypeEntry, value: Any, levels: int) -> list[Any]:
         if entry.flavour == "enum":
-            # A combination of flags has no member of its own.
-            return [MARKS[ENUM], entry.name, self.tree(value.value if isinstance(value, Flag) else value.name, room)]
+            # By value for a Flag: a combination of flags has no member, and hence no name.
+            member = value.value if isinstance(value, Flag) else value.name
+            return [MARKS[ENUM], entry.name, self.build_tree(member, levels)]
         if entry.flavour == "namedtuple":
             if getattr(value, "__dict__", None):
-                raise Refused(value, "it has attributes beside its fields, which would be lost")
+                raise UnstorableError(value, "it has attributes that are not fields, which would be lost")
             fields = dict(zip(entry.fields, tuple.__iter__(value), strict=True))
-            return [MARKS[NAMEDTUPLE], entry.name, self._values(fields, room, _field_step)]
-        self._records += 1
+            return [MARKS[NAMEDTUPLE], entry.name, self._build_values(fields, levels, _field_step)]
+        self._open_records += 1
+        fields = self._build_values(_fields_of(entry, value), levels, _field_step)
         if entry.flavour == "dataclass":
-            tree = [MARKS[DATACLASS], entry.name, self._values(_fields_of(entry, value), room, _field_step)]
+            tree = [MARKS[DATACLASS], entry.name, fields]
         else:
-            extra, private = value.__pydantic_extra__, value.__pydantic_private__
+            extra = value.__pydantic_extra__
+            private = value.__pydantic_private__
             tree = [
                 MARKS[PYDANTIC],
                 entry.name,
-                self._values(_fields_of(entry, value), room, _field_step),
+                fields,
                 sorted(value.__pydantic_fields_set__),
-                None if extra is None else self._values(extra, room, _field_step),
-                None if private is None else self._values(private, room, _field_step),
+                None if extra is None else self._build_values(extra, levels, _field_step),
+                None if private is None else self._build_values(private, levels, _field_step),
             ]
-        self._records -= 1
+        self._open_records -= 1
         return tree
 
 
 def _key_step(key: object) -> str:
     if type(key) is str and key.isidentifier():
         return f".{key}"
-    shown = repr(key)
-    return f"[{shown}]" if len(shown) <= 60 else f"[{shown[:57]}...]"  # noqa: PLR2004 - enough to find it
+    text = repr(key)
+    if len(text) > 60:  # noqa: PLR2004 - enough to find it
+        text = f"{text[:57]}..."
+    return f"[{text}]"
 
 
 def _field_step(name: str) -> str:
@@ -143,24 +166,24 @@ def _field_step(name: str) -> str:
 
 
 def _fields_of(entry: TypeEntry, value: Any) -> dict[str, Any]:
-    """The fields of a dataclass or model; refuses an object that holds more, or less, than its fields."""
+    """Return the fields of a dataclass or model; refuse an object that holds more or less than its fields."""
     fields: dict[str, Any] = {}
     for name in entry.fields:
         try:
             fields[name] = getattr(value, name)
         except AttributeError:
             if name not in entry.optional:
-                raise Refused(value, f"its field {name!r} has no value") from None
+                raise UnstorableError(value, f"its field {name!r} has no value") from None
     attributes = getattr(value, "__dict__", {})
-    beside = [name for name in attributes if name not in fields and not _is_cache(type(value), name)]
-    beside += [name for name in entry.slots if hasattr(value, name)]
-    if beside:
-        raise Refused(value, f"its attribute {beside[0]!r} is no field, and would be lost; make it a field")
+    others = [name for name in attributes if name not in fields and not _is_cache(type(value), name)]
+    others += [name for name in entry.slots if hasattr(value, name)]
+    if others:
+        raise UnstorableError(value, f"its attribute {others[0]!r} is not a field, and would be lost; make it a field")
     return fields
 
 
 def _is_cache(cls: type, name: str) -> bool:
-    """Whether an attribute is a remembered cached_property, which the restored object works out again."""
+    """Return whether an attribute is the value of a cached_property, which a restored object computes again."""
     from functools import cached_property
 
     return any(isinstance(base.__dict__.get(name), cached_property) for base in cls.__mro__)

@@ -100,8 +100,8 @@ class CompiledGraph(JavaNames):
 
         If the run stops, the last output is InterruptionMetadata. The run starts when the caller
         asks for the first output. Closing the iterator stops the run at a node boundary, with
-        everything stored. Before the run emits its last output, everything is stored and the thread
-        is released.
+        everything stored. Before the run emits its last output, everything is stored and the run
+        lock is released.
         """
         self._refuse_async()
         run = self._make_run(input, config)

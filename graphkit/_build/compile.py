@@ -46,6 +46,7 @@ def build_topology(
         interrupt_after=config.interrupt_after,
         checkpoint_when=_find_checkpoint_nodes(config),
     )
+
     nodes = {node.id: _prepare_node(node, config) for node in graph.nodes.values()}
     edges = _prepare_edges(graph.edges, forks)
     topology = Topology(nodes, forks, edges, schema, graph.aliases)
@@ -119,7 +120,10 @@ def _check(
 
 def _prepare_edges(edges: Mapping[str, Targets], forks: Mapping[str, Fork]) -> dict[str, Edge]:
     """Return the edges that a run follows, one out of each node and fork."""
-    prepared: dict[str, Edge] = {fork.id: fork.join for fork in forks.values()}
+    prepared: dict[str, Edge] = {}
+    for fork in forks.values():
+        prepared[fork.id] = fork.join
+
     for source, edge in edges.items():
         if isinstance(edge, Condition):
             call = compose_call(edge.call, source, edge.wrap_hooks)

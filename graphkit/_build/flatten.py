@@ -58,6 +58,7 @@ class FlattenedGraph:
 
         for source, edge in definition.edges.items():
             self.edges[source] = _rename_edge(edge, entries)
+
         for node_id, part in definition.nodes.items():
             if isinstance(part, Node):
                 destinations = _rename_targets(part.destinations, entries)
@@ -105,6 +106,8 @@ class FlattenedGraph:
         """Make the nodes and edges of a subgraph part of this graph."""
         outgoing = self.edges.pop(graph_id, [])
         exit_target = outgoing[0] if _is_plain(outgoing) else _end_bridge(graph_id)
+
+        # Every name that an edge or a Command within the subgraph may use -> its name here.
         names = {node_id: f"{graph_id}-{node_id}" for node_id in child.nodes}
         names[END] = exit_target
         names |= {alias: names[target] for alias, target in child.aliases.items()}
@@ -123,8 +126,10 @@ class FlattenedGraph:
             )
             self._add(renamed)
         for source, edge in child.edges.items():
-            if source != START:
-                self.edges[names.get(source, source)] = _rename_edge(edge, names)
+            if source == START:
+                continue
+            new_source = names.get(source, source)
+            self.edges[new_source] = _rename_edge(edge, names)
         if exit_target == _end_bridge(graph_id):
             self._add(Node(id=exit_target, action=_NO_ACTION))
             if outgoing:
@@ -145,6 +150,7 @@ class FlattenedGraph:
                 scope[name] = names[target]
         self._scopes.append(names)
         self._scopes += child._scopes
+
         for alias, target in child.aliases.items():
             self.aliases[f"{graph_id}-{alias}"] = names[target]
         for alias, target in child.exits.items():
@@ -167,15 +173,18 @@ class FlattenedGraph:
             self.nodes[node_id] = _with_hooks(node, node_id, hooks)
 
     def _apply_edge_hooks(self, hooks: list[Hook]) -> None:
-        conditions = {source: edge for source, edge in self.edges.items() if isinstance(edge, Condition)}
+        every = self.edges.items()
+        conditions = {source: edge for source, edge in every if isinstance(edge, Condition)}
+
         moved: list[Hook] = []
         for hook in hooks:
-            source = self._find_edge_source(hook.node_id)
-            moved.append(hook._replace(node_id=source))
-            if source is not None and source not in conditions:
+            hook_source = self._find_edge_source(hook.node_id)
+            moved.append(hook._replace(node_id=hook_source))
+            if hook_source is not None and hook_source not in conditions:
                 self.problems.append(
-                    f"a {hook.kind} hook is on the edge of {hook.node_id!r}, which has no conditional edge"
+                    f"a {hook.kind} hook is on the edge of {hook.node_id!r}, which has no conditional edge",
                 )
+
         for source, edge in conditions.items():
             self.edges[source] = _with_hooks(edge, source, moved)
 
@@ -187,14 +196,17 @@ class FlattenedGraph:
 
     def _find_hook_problem(self, hook: Hook) -> str | None:
         """Return why a node hook cannot be applied; None if it can."""
-        if hook.node_id is None:
+        node_id = hook.node_id
+        if node_id is None:
             return None
-        if hook.node_id in self.aliases and hook.node_id not in self.nodes:
-            return f"a {hook.kind} hook is on {hook.node_id!r}, an inlined subgraph: put it on '{hook.node_id}-<node>'"
-        if hook.node_id not in self.nodes:
-            return f"a {hook.kind} hook is on {hook.node_id!r}, which is not a node of the graph"
-        if hook.kind == "wrap" and self.nodes[hook.node_id].graph is not None:
-            return f"a wrap hook is on {hook.node_id!r}, a compiled graph: put it on the nodes of that graph"
+        subject = f"a {hook.kind} hook is on {node_id!r}"
+        node = self.nodes.get(node_id)
+        if node is None and node_id in self.aliases:
+            return f"{subject}, an inlined subgraph: put it on '{node_id}-<node>'"
+        if node is None:
+            return f"{subject}, which is not a node of the graph"
+        if hook.kind == "wrap" and node.graph is not None:
+            return f"{subject}, a compiled graph: put it on the nodes of that graph"
         return None
 
 
@@ -240,9 +252,18 @@ def _rename_edge(edge: Targets, names: Mapping[str, str]) -> Targets:
     """
     if isinstance(edge, list):
         is_fork = len(edge) > 1
-        return [target if is_fork and target == END else names.get(target, target) for target in edge]
+        targets: list[str] = []
+        for target in edge:
+            if target == END and is_fork:
+                targets.append(END)
+            else:
+                targets.append(names.get(target, target))
+        return targets
+
     if edge.mappings is not None:
-        mappings = {key: names.get(target, target) for key, target in edge.mappings.items()}
+        mappings: dict[Any, str] = {}
+        for key, target in edge.mappings.items():
+            mappings[key] = names.get(target, target)
         return dataclasses.replace(edge, mappings=mappings)
     if END in names:
         return dataclasses.replace(edge, mappings=dict(names))
@@ -254,6 +275,7 @@ def _with_hooks(part: Hooked, node_id: str, hooks: Iterable[Hook]) -> Hooked:
 
     The hook that was added first is outermost. Hooks on all nodes are outside those on one node.
     """
+    # Hooks on all nodes come first, because they are outside those on one node.
     on_all = [hook for hook in hooks if hook.node_id is None]
     on_this = [hook for hook in hooks if hook.node_id == node_id]
     applicable = on_all + on_this
@@ -265,6 +287,7 @@ def _with_hooks(part: Hooked, node_id: str, hooks: Iterable[Hook]) -> Hooked:
     wrap = tuple(hook.call for hook in applicable if hook.kind == "wrap")
     if getattr(part, "graph", None) is not None:
         wrap = ()  # a wrap hook on all nodes leaves out nested graphs
+
     return dataclasses.replace(
         part,
         before_hooks=before + part.before_hooks,

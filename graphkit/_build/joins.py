@@ -89,6 +89,7 @@ def _find_nesting_problems(outer: Fork, forks: Mapping[str, Fork]) -> list[str]:
             inner = forks.get(fork_id(node_id))
             if inner is None:
                 continue
+
             joins_in_time = inner.join in branch or inner.join == outer.join
             stays_inside = all(nodes <= branch for nodes in inner.branches.values())
             if not joins_in_time or not stays_inside:
@@ -189,7 +190,8 @@ class _JoinSearch:
             if furthest == index and node_id not in self.excluded:
                 return node_id
             following = self._next_before_join(node_id)
-            furthest = max(furthest, self._find_return(following, positions, seen))
+            position = self._find_return(following, positions, seen)
+            furthest = max(furthest, position)
         return None
 
     def _find_return(
@@ -224,12 +226,16 @@ class _JoinSearch:
         """
         counts: Counter[str] = Counter()
         for head in self.heads:
-            branch = _find_reachable(head, self._next)
-            counts.update(node_id for node_id in branch if not self._next(node_id))
+            for node_id in _find_reachable(head, self._next):
+                if not self._next(node_id):
+                    counts[node_id] += 1
 
         required = min(2, len(self.heads))
-        frequent = {node_id for node_id, count in counts.items() if count >= required}
-        return frequent.difference(self.heads)
+        common: set[str] = set()
+        for node_id, count in counts.items():
+            if count >= required and node_id not in self.heads:
+                common.add(node_id)
+        return common
 
     def _find_branches(self, join: str) -> dict[str, frozenset[str]]:
         """Return head -> the nodes of its branch.
@@ -241,6 +247,8 @@ class _JoinSearch:
         owners: dict[str, str] = {}  # node -> the head of the branch that contains it
         for head in self.heads:
             branch = _find_reachable(head, self._next, join)
+
+            # Branches run in parallel, so no node may be part of two of them.
             shared = [node_id for node_id in branch if node_id in owners]
             if shared:
                 raise _NoJoinError(self._explain_meeting(shared, owners, head, join))
@@ -248,6 +256,7 @@ class _JoinSearch:
                 raise _NoJoinError(
                     f"no path leads from the branch {head!r} to {join!r}, where the other branches meet",
                 )
+
             owners.update(dict.fromkeys(branch, head))
             branches[head] = frozenset(branch)
         return branches
@@ -331,7 +340,8 @@ def _find_reachable(
     waiting = [start]
     while waiting:
         node_id = waiting.pop()
-        if node_id not in found and node_id not in (join, _SINK):
-            found[node_id] = None
-            waiting.extend(following(node_id))
+        if node_id in found or node_id in (join, _SINK):
+            continue
+        found[node_id] = None
+        waiting.extend(following(node_id))
     return list(found)

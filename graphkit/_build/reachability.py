@@ -60,6 +60,7 @@ def _find_targets(
     """Return where a run may go from a node; None if that is unknown."""
     node = nodes.get(node_id)
     destinations = () if node is None else node.destinations
+
     edge = edges.get(node_id, [])
     if not isinstance(edge, Condition):
         return (*edge, *destinations)
@@ -78,10 +79,12 @@ def _find_dead_ends(
     for fork in forks:
         in_branches.update(*fork.branches.values())
 
+    # A branch may just end, because the join is known from the other branches.
     dead_ends: list[str] = []
     for node_id, node in nodes.items():
-        has_way_out = node_id in edges or node.destinations
-        if not has_way_out and node_id not in in_branches:
+        if node_id in edges or node.destinations:
+            continue
+        if node_id not in in_branches:
             dead_ends.append(node_id)
     return dead_ends
 

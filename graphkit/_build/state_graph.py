@@ -6,11 +6,17 @@ Ports langgraph4j's StateGraph and MessagesStateGraph.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
+from graphkit._build.arguments import (
+    make_node,
+    parse_call,
+    parse_destinations,
+    parse_items,
+    parse_mappings,
+    parse_max_concurrency,
+)
 from graphkit._build.compile import build_topology, check_subgraph
 from graphkit._build.hooks import Hooks
 from graphkit._build.schema_forms import parse_schema
@@ -19,7 +25,7 @@ from graphkit._diagram.render import GraphRepresentation, draw
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._plan.definition import GraphDefinition
 from graphkit._plan.retry import RetryPolicy
-from graphkit._plan.topology import Call, Condition, Node, parse_node_id
+from graphkit._plan.topology import Condition, Node, parse_node_id
 from graphkit._records.config import END, START
 from graphkit._saver.serializer import StateSerializer
 from graphkit._values.channels import Channel
@@ -77,7 +83,7 @@ class StateGraph(Hooks):
                 chunks of a generator as they come. A StateGraph is inlined as it is now: its nodes
                 become nodes of this graph, named `<id>-<node>`. A CompiledGraph runs as one node.
             retry: when to run a failed action again; None: the policy passed to `compile`.
-            executor: where the action runs; None: on the executor of the run.
+            executor: where the action runs; None: the run decides.
             timeout: seconds for one attempt; None: the timeout passed to `compile`.
             metadata: the caller's notes on the node; for a StateGraph, on each of its nodes.
             destinations: the nodes (or END) to which the Commands of the node go; they count as
@@ -90,7 +96,7 @@ class StateGraph(Hooks):
                 is not above zero; a StateGraph has problems of its own; or the action is a graph
                 and a retry, executor, timeout or destinations are given, which belong on its nodes.
         """
-        targets = _parse_destinations(destinations, id)
+        targets = parse_destinations(destinations, id)
         if isinstance(action, (StateGraph, CompiledGraph)):
             if targets or retry is not None or executor is not None or timeout is not None:
                 raise GraphStateError(
@@ -98,7 +104,7 @@ class StateGraph(Hooks):
                 )
             return self._add_graph(self._parse_new_id(id), action, metadata or {})
 
-        node = _make_node(
+        node = make_node(
             self._parse_new_id(id),
             action,
             retry=retry,
@@ -152,7 +158,7 @@ class StateGraph(Hooks):
             GraphStateError: as in `add_node`; `items` is neither a key nor callable; or
                 `max_concurrency` is not at least 1.
         """
-        node = _make_node(
+        node = make_node(
             self._parse_new_id(id),
             action,
             retry=retry,
@@ -160,8 +166,8 @@ class StateGraph(Hooks):
             timeout=timeout,
             metadata=metadata,
         )
-        limit = _parse_max_concurrency(max_concurrency, node.id)
-        return self._add(dataclasses.replace(node, items=_parse_items(items, node.id), max_concurrency=limit))
+        limit = parse_max_concurrency(max_concurrency, node.id)
+        return self._add(dataclasses.replace(node, items=parse_items(items, node.id), max_concurrency=limit))
 
     # Edges
 
@@ -180,6 +186,7 @@ class StateGraph(Hooks):
         target = parse_node_id(target, f"the target of {source!r}")
         if target == START:
             raise GraphStateError(f"the edge of {source!r} leads to START, which nothing leads to")
+
         edges = self._definition.edges.setdefault(source, [])
         if isinstance(edges, Condition):
             raise GraphStateError(f"{source!r} has a conditional edge already; it cannot have a plain one too")
@@ -207,8 +214,9 @@ class StateGraph(Hooks):
             raise GraphStateError(f"{source!r} has an edge already; it cannot have a conditional one too")
         if mappings is not None and not mappings:
             raise GraphStateError(f"the mappings of {source!r} are empty; leave them out to return node ids")
-        call = _parse_call(condition, f"the condition of {source!r}")
-        targets = None if mappings is None else _parse_mappings(mappings, source)
+
+        call = parse_call(condition, f"the condition of {source!r}")
+        targets = None if mappings is None else parse_mappings(mappings, source)
         self._definition.edges[source] = Condition(call=call, mappings=targets)
         return self
 
@@ -315,86 +323,3 @@ class MessagesStateGraph(StateGraph):
 
     def __init__(self, schema: Any = MessagesState, state_factory: Any = None) -> None:
         super().__init__(schema, state_factory)
-
-
-def _make_node(
-    node_id: str,
-    action: Any,
-    *,
-    retry: RetryPolicy | None,
-    executor: Executor | None,
-    timeout: float | None,
-    metadata: Mapping[str, Any] | None,
-) -> Node:
-    interrupt = getattr(action, "interrupt", None)
-    return Node(
-        id=node_id,
-        action=_parse_call(action, f"the action of node {node_id!r}"),
-        interrupt_call=Call(interrupt) if callable(interrupt) else None,
-        retry=_parse_retry(retry, node_id),
-        timeout=_parse_timeout(timeout, node_id),
-        executor=_parse_executor(executor, node_id),
-        metadata=dict(metadata or {}),
-    )
-
-
-def _parse_call(function: Any, role: str) -> Call:
-    try:
-        return Call(function)
-    except TypeError as error:
-        raise GraphStateError(f"{role} cannot be called: {function!r}") from error
-
-
-def _parse_retry(retry: Any, node_id: str) -> RetryPolicy | None:
-    if retry is not None and not isinstance(retry, RetryPolicy):
-        raise GraphStateError(f"the retry of node {node_id!r} must be a RetryPolicy, not {type(retry).__name__}")
-    return retry
-
-
-def _parse_executor(executor: Any, node_id: str) -> Executor | None:
-    if executor is not None and not callable(getattr(executor, "submit", None)):
-        raise GraphStateError(f"the executor of node {node_id!r} has no submit(): {executor!r}")
-    return executor  # type: ignore[no-any-return]
-
-
-def _parse_timeout(timeout: Any, node_id: str) -> float | None:
-    if timeout is None:
-        return None
-    if isinstance(timeout, (int, float)) and 0 < timeout < math.inf:
-        return timeout
-    raise GraphStateError(f"the timeout of node {node_id!r} must be a number of seconds above 0, not {timeout!r}")
-
-
-def _parse_destinations(destinations: Iterable[str], node_id: str) -> tuple[str, ...]:
-    if isinstance(destinations, str) or not isinstance(destinations, Iterable):
-        raise GraphStateError(
-            f"the destinations of node {node_id!r} must be a list of node ids, not {destinations!r}",
-        )
-    role = f"a destination of node {node_id!r}"
-    targets = [parse_node_id(target, role) for target in destinations]
-    if START in targets:
-        raise GraphStateError(f"{role} is START, which nothing leads to")
-    return tuple(dict.fromkeys(targets))
-
-
-def _parse_items(items: Function | str, node_id: str) -> Call:
-    if isinstance(items, str):
-        return Call(itemgetter(items), takes_config=False)
-    if not callable(items):
-        raise GraphStateError(f"the items of node {node_id!r} must be a key of the state or a callable, not {items!r}")
-    return _parse_call(items, f"the items of node {node_id!r}")
-
-
-def _parse_max_concurrency(limit: Any, node_id: str) -> int | None:
-    if limit is None:
-        return None
-    if type(limit) is int and limit >= 1:
-        return limit
-    raise GraphStateError(f"the max_concurrency of node {node_id!r} must be an int of at least 1, not {limit!r}")
-
-
-def _parse_mappings(mappings: Mapping[Any, str] | Sequence[str], source: str) -> dict[Any, str]:
-    role = f"a mapping of {source!r}"
-    if isinstance(mappings, Mapping):
-        return {key: parse_node_id(target, role) for key, target in mappings.items()}
-    return {target: parse_node_id(target, role) for target in mappings}

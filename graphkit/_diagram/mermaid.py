@@ -49,6 +49,7 @@ class MermaidWriter:
         for shape in model.shapes:
             is_hidden = shape.kind == "condition" and not conditions
             yield _indent(self._write_shape(shape), is_hidden=is_hidden)
+
         for subgraph in model.subgraphs:
             if subgraph.name == subgraph.label:
                 yield f"subgraph {subgraph.name}"
@@ -56,6 +57,7 @@ class MermaidWriter:
                 yield f'subgraph {subgraph.name}["{_escape(subgraph.label)}"]'
             yield from self._iter_body(subgraph, conditions=conditions)
             yield "end"
+
         for arrow in model.arrows:
             is_shown = arrow.is_shown(conditions=conditions)
             yield _indent(self._write_arrow(arrow), is_hidden=not is_shown)
@@ -82,15 +84,17 @@ class MermaidWriter:
 
     def _iter_passed(self, model: DiagramModel) -> Iterator[str]:
         """Yield the styles of the nodes and edges that the run passed."""
-        names = [shape.name for shape in model.shapes if shape.is_passed]
-        names += [subgraph.name for subgraph in model.subgraphs if subgraph.is_passed]
+        parts: list[Shape | DiagramModel] = [*model.shapes, *model.subgraphs]
+        names = [part.name for part in parts if part.is_passed]
         if names:
-            yield f"\tclassDef passed fill:{PASSED_FILL},stroke:{PASSED_LINE},stroke-width:2px;"
+            style = f"fill:{PASSED_FILL},stroke:{PASSED_LINE},stroke-width:2px"
+            yield f"\tclassDef passed {style};"
             yield f"\tclass {','.join(names)} passed;"
 
         numbers = [str(number) for number, arrow in enumerate(self._links) if arrow.steps]
         if numbers:
-            yield f"\tlinkStyle {','.join(numbers)} stroke:{PASSED_LINE},stroke-width:3px;"
+            style = f"stroke:{PASSED_LINE},stroke-width:3px"
+            yield f"\tlinkStyle {','.join(numbers)} {style};"
 
 
 def _indent(line: str, *, is_hidden: bool) -> str:

@@ -95,6 +95,7 @@ class DiagramModel:
         self._path = RunPath(parts.edges, parts.forks, path)
         self._names_of: dict[str, str] = {}
         """Node id -> name in the diagram."""
+
         self.name = names.allocate(prefix[:-1] + label)
         self.label = label
         self.is_passed = False
@@ -106,11 +107,14 @@ class DiagramModel:
         self._add_shape(END, "stop", "stop")
         for node_id, part in parts.nodes.items():
             self._add_node(node_id, part)
+
         for source, edge in parts.edges.items():
             if isinstance(edge, Condition):
                 self._add_condition(source, edge)
             else:
                 self._add_arrows(source, edge)
+
+        # Steps that follow no edge, of a Command or an update.
         for source, target in self._path.find_jumps(self._names_of):
             self.arrows.append(self._make_arrow(source, target, is_dotted=True))
 

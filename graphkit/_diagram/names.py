@@ -26,8 +26,10 @@ class NameAllocator:
         base = wanted
         if not _SAFE.fullmatch(wanted) or _RESERVED.match(wanted):
             base = f"n{len(self._taken)}"
+
         name = base
         while name in self._taken:
             name = f"{base}_{len(self._taken)}"
+
         self._taken.add(name)
         return name

@@ -44,11 +44,13 @@ class PlantUmlWriter:
             is_hidden = shape.kind == "condition" and not conditions
             line = self._write_shape(shape)
             yield _COMMENT + line if is_hidden else line
+
         for subgraph in model.subgraphs:
             colour = f"{PASSED_FILL} " if subgraph.is_passed else ""
             yield f'package "{_escape(subgraph.label)}" as {subgraph.name} {colour}{{'
             yield from self._iter_body(subgraph, conditions=conditions)
             yield "}"
+
         for arrow in model.arrows:
             line = self._write_arrow(arrow)
             yield line if arrow.is_shown(conditions=conditions) else _COMMENT + line

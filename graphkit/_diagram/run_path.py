@@ -44,6 +44,7 @@ class RunPath:
         for source, target in pairwise(path):
             if not self._is_step(source, target):
                 continue
+
             number += 1
             if target in forks:
                 self._enter_fork(forks[target], number)

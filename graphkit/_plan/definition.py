@@ -48,7 +48,10 @@ class GraphDefinition:
         copy.metadata = dict(metadata)
         copy.nodes = dict(self.nodes)
         for source, edge in self.edges.items():
-            copy.edges[source] = edge if isinstance(edge, Condition) else [*edge]
+            if isinstance(edge, Condition):
+                copy.edges[source] = edge
+            else:
+                copy.edges[source] = [*edge]
         copy.node_hooks = [*self.node_hooks]
         copy.edge_hooks = [*self.edge_hooks]
         return copy

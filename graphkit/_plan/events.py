@@ -233,10 +233,12 @@ class _Subscription:
         """
         if self.thread is current_thread():
             return
+
         handled_before = -1
         while self.thread.is_alive() and self.handled != handled_before:
             handled_before = self.handled
             self.thread.join(timeout)
+
         if self.thread.is_alive():
             self._is_abandoned = True
             missed = self._queue.qsize() - 1 + self.dropped  # the None that end() added is no event

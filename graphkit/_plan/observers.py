@@ -57,6 +57,7 @@ class LoggingObserver:
         """Log an event."""
         if event.level < self.level:
             return
+
         ids = {
             "thread": event.thread_id,
             "node": event.node_id,
@@ -64,9 +65,9 @@ class LoggingObserver:
         }
         fields = {name: value for name, value in ids.items() if value is not None}
         fields |= event.data
-        text = " ".join(f"{name}={value!r:.500}" for name, value in fields.items())
+        texts = [f"{name}={value!r:.500}" for name, value in fields.items()]
         level = _LOG_LEVELS[event.level]
-        self.logger.log(level, "%s %s", event.type, text, extra={"event": event})
+        self.logger.log(level, "%s %s", event.type, " ".join(texts), extra={"event": event})
 
 
 @final
@@ -214,7 +215,7 @@ class Metrics:
 
     @property
     def resume_success(self) -> float | None:
-        """The share of resumed runs that did not fail, 0 to 1; None before the first resume."""
+        """The share of resumed runs that reached the end or a stop, 0 to 1; None without resumes."""
         with self._lock:
             resumes = self._counts["checkpoint.resume"]
             return self._recovered / resumes if resumes else None

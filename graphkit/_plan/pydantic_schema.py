@@ -71,6 +71,7 @@ class PydanticSchema(StateSchema):
         values: dict[str, Any] = {}
         for name, value in self.to_mapping(update).items():
             values[name] = self._resolve_marker(name, value)
+
         if self._is_validated_whole:
             self._check_names(values)
             return self._merge_whole(data, values)
@@ -83,6 +84,7 @@ class PydanticSchema(StateSchema):
             elif name not in self.channels:
                 validated[name] = self._validate_assignment(data, name, value)
             else:
+                # An operand that does not fit may still become a value that does.
                 fits, validated[name] = self._validate_operand(name, value)
                 if not fits or name in self._checked_when_merged:
                     unchecked.append(name)
@@ -91,7 +93,8 @@ class PydanticSchema(StateSchema):
         merged, ops = merge(data, validated, self.channels)
         checked: dict[str, Any] = {}
         for name in unchecked:
-            checked[name] = self._validate_assignment(merged, name, merged.get(name))
+            value = merged.get(name)
+            checked[name] = self._validate_assignment(merged, name, value)
         result, later_ops = merge(merged, checked, {})
         return result, _combine_ops(ops, later_ops)
 
@@ -109,6 +112,7 @@ class PydanticSchema(StateSchema):
             if isinstance(value, Marker):
                 normalized[name] = value
             elif name in self.channels:
+                # The merged value is not what the node returned, so the operand is used.
                 _, normalized[name] = self._validate_operand(name, value)
             else:
                 normalized[name] = data.get(name, REMOVE)
@@ -134,8 +138,10 @@ class PydanticSchema(StateSchema):
         """Merge values, then validate the whole state."""
         merged, ops = merge(data, values, self.channels)
         instance = self.model.model_validate(dict(private_copy(merged)))
-        names = dict.fromkeys((*self.model.model_fields, *(instance.model_extra or ())))
+        extra = instance.model_extra or {}
+        names = dict.fromkeys((*self.model.model_fields, *extra))
 
+        # The validated values replace those that were merged, where they differ.
         corrections: dict[str, Any] = {}
         for name in names:
             value = getattr(instance, name)
@@ -144,6 +150,7 @@ class PydanticSchema(StateSchema):
         for name in merged:
             if name not in names:
                 corrections[name] = REMOVE  # a model that ignores extra keys drops it
+
         result, later_ops = merge(merged, corrections, {})
         return result, _combine_ops(ops, later_ops)
 
@@ -163,9 +170,11 @@ class PydanticSchema(StateSchema):
         if not isinstance(value, Marker) and not resets_channel:
             return value
 
+        # Only a reducer has a default that RESET and None restore; REMOVE removes the key.
         has_default = value is not REMOVE and channel is not None and channel.default is not None
         if field.is_required() and not has_default:
             raise ValueError(f"{name!r} is a required field of {self.model.__name__}; it needs a value")
+
         if value is RESET and channel is None:
             return field.get_default(call_default_factory=True)
         return RESET if value is None else value
@@ -206,6 +215,8 @@ def _read_field_channels(model: type[BaseModel]) -> dict[str, Channel]:
         channel = read_channel(name, field.annotation, field.metadata)
         if channel is None:
             continue
+
+        # A required field has no default; the reducer then starts from the type's empty value.
         if isinstance(channel, TypedChannel) and not field.is_required():
             channel.default = partial(field.get_default, call_default_factory=True)
         channels[name] = channel

@@ -51,6 +51,7 @@ class RetryPolicy(JavaNames):
             raise TypeError(f"max_attempts must be an int, not {attempts!r}")
         if attempts < 1:
             raise ValueError(f"max_attempts must be at least 1, the first attempt, not {attempts}")
+
         _check_number("initial_delay", self.initial_delay, minimum=0)
         _check_number("max_delay", self.max_delay, minimum=0)
         _check_number("backoff", self.backoff, minimum=1)
@@ -83,6 +84,7 @@ class RetryPolicy(JavaNames):
             delay = self.initial_delay * float(self.backoff) ** (attempt - 1)
         except OverflowError:  # after a thousand attempts
             delay = self.max_delay if self.initial_delay else 0.0
+
         if self.jitter:
             chance = chance or _import_random()
             delay += delay * chance()
@@ -180,7 +182,7 @@ class _RetriedCall:
         self.attempt = 1
 
     def run(self) -> Any:
-        """Call until an attempt returns; return its result."""
+        """Call until an attempt succeeds; return its result."""
         while True:
             try:
                 return self.call()
@@ -191,7 +193,7 @@ class _RetriedCall:
             sleep(delay)
 
     def iterate(self, chunks: Iterator[Any]) -> Generator[Any, Any, Any]:
-        """Yield the chunks of the first attempt, and of further ones until one ends."""
+        """Yield the chunks of each attempt, the first included, until one succeeds."""
         while True:
             try:
                 return (yield from chunks)
@@ -203,7 +205,7 @@ class _RetriedCall:
             chunks = self.call()
 
     async def wait(self, result: Any) -> Any:
-        """Await the result of the first attempt, and of further ones until one returns."""
+        """Await the result of each attempt, the first included, until one succeeds."""
         from asyncio import sleep  # 25 ms to import, and only asynchronous runs need it
 
         while True:
@@ -222,7 +224,7 @@ class _RetriedCall:
         return await result if inspect.isawaitable(result) else result
 
     async def iterate_async(self, chunks: AsyncIterable[Any]) -> AsyncIterator[Any]:
-        """Yield the chunks of the first attempt, and of further ones until one ends."""
+        """Yield the chunks of each attempt, the first included, until one succeeds."""
         from asyncio import sleep
 
         while True:

@@ -136,6 +136,7 @@ def read_channels(hints: Mapping[str, Any]) -> dict[str, Channel]:
         annotated = _strip_required(hint)
         if typing.get_origin(annotated) is not Annotated:
             continue
+
         annotation, *extras = typing.get_args(annotated)
         channel = read_channel(key, annotation, extras)
         if channel is not None:

@@ -84,7 +84,7 @@ class Node:
     timeout: float | None = None
     """Seconds for one attempt."""
     executor: Executor | None = None
-    """Where the action runs; None: on the executor of the run."""
+    """Where the action runs; None: the run decides."""
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     destinations: tuple[str, ...] = ()
     """Where its Commands may go, in addition to its edges; empty: not declared, so anywhere."""
@@ -191,6 +191,7 @@ class Topology:
             target = node.local_names[name]
         else:
             target = self.aliases.get(name, name)
+
         if not self.has_target(target):
             return None
         return str.__str__(target)  # a member of a StrEnum becomes its text
@@ -255,12 +256,14 @@ def find_problems(
             problems += _find_mapping_problems(source, edge, nodes)
         else:
             problems += _find_target_problems(source, edge, nodes)
+
     for node in nodes.values():
         problems += [
             f"a destination of {node.id!r} is {target!r}, which is not a node of the graph"
             for target in node.destinations
             if _is_unknown(target, nodes)
         ]
+
     for option, node_id in stops:
         if node_id not in nodes:
             problems.append(f"{option} names {node_id!r}, which is not a node of the graph")
@@ -281,6 +284,7 @@ def _find_target_problems(source: str, targets: list[str], nodes: Mapping[str, N
         for target in dict.fromkeys(targets)
         if _is_unknown(target, nodes)
     ]
+
     repeated = sorted({target for target in targets if targets.count(target) > 1})
     if repeated:
         names = ", ".join(map(repr, repeated))
@@ -320,7 +324,9 @@ def _find_asynchronous(topology: Topology) -> list[str]:
         if _has_async_call(node, node.action, node.interrupt_call, node.items):
             names.append(node.id)
         if node.graph is not None:
-            names += [f"{node.id}/{name}" for name in node.graph.topology.asynchronous]
+            inner = node.graph.topology.asynchronous
+            names += [f"{node.id}/{name}" for name in inner]
+
     for source, edge in topology.edges.items():
         if isinstance(edge, Condition) and _has_async_call(edge, edge.call):
             names.append(source)
@@ -343,20 +349,24 @@ def _fingerprint(topology: Topology) -> str:
     edges: dict[str, str | list[str]] = {}
     for source, edge in topology.edges.items():
         if isinstance(edge, Condition):
-            edges[source] = sorted(map(repr, (edge.mappings or {}).items()))
+            mappings = edge.mappings or {}
+            edges[source] = sorted(map(repr, mappings.items()))
         else:
             edges[source] = edge
+
     parts: list[Any] = [
         sorted(topology.nodes),
         sorted(edges.items(), key=itemgetter(0)),
         sorted(topology.schema.keys),
     ]
+
     # A graph without forks or nested graphs has no entry for them, so that its fingerprint
     # equals the one that older versions stored.
     if topology.forks:
         parts.append(sorted((fork.id, fork.heads) for fork in topology.forks.values()))
-    graphs = [(node.id, node.graph.topology.fingerprint) for node in topology.nodes.values() if node.graph]
+    graphs = [(node.id, node.graph.topology.fingerprint) for node in topology.nodes.values() if node.graph is not None]
     if graphs:
         parts.append(sorted(graphs))
+
     content = repr(tuple(parts)).encode("utf-8", "surrogatepass")
     return blake2b(content, digest_size=8).hexdigest()

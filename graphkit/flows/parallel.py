@@ -140,16 +140,20 @@ class _Parallel:
             futures: futures or tasks that are done or were cancelled, in the order of the items.
         """
         failures = _find_failures(futures)
-        if failures and self.fail_fast:
-            raise next(iter(failures.values()))
         if failures and self.errors is None:
-            message = f"{len(failures)} of {len(futures)} items failed"
-            raise BaseExceptionGroup(message, [*failures.values()])
+            errors = [*failures.values()]
+            if self.fail_fast:
+                raise errors[0]
+            raise BaseExceptionGroup(f"{len(errors)} of {len(futures)} items failed", errors)
 
-        results = [future.result() for index, future in enumerate(futures) if index not in failures]
+        results: list[Any] = []
+        for index, future in enumerate(futures):
+            if index not in failures:
+                results.append(future.result())
         update = {self.into: results} if isinstance(self.into, str) else self.into(results)
         if self.errors is None:
             return update
+
         texts: dict[str, str] = {}
         for index, error in failures.items():
             texts[str(index)] = f"{type(error).__name__}: {error}"

@@ -30,7 +30,12 @@ from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.thread_id import ThreadLike, resolve_thread_id
-from graphkit._saver.writes import ANSWER, INTERRUPT, next_update_key, well_formed_writes
+from graphkit._saver.writes import (
+    ANSWER,
+    INTERRUPT,
+    next_update_key,
+    well_formed_writes,
+)
 from graphkit._values.frozen import freeze
 from graphkit.errors import (
     CheckpointConflictError,
@@ -60,7 +65,11 @@ class ForkedThread:
 
 
 def answer(
-    saver: BaseCheckpointSaver, thread: ThreadLike, value: Any, *, interrupt: str | None = None
+    saver: BaseCheckpointSaver,
+    thread: ThreadLike,
+    value: Any,
+    *,
+    interrupt: str | None = None,
 ) -> WaitingInterrupt:
     """Answer a pending interrupt of a thread; return the interrupt that was answered.
 
@@ -179,7 +188,12 @@ def fork(
     return ForkedThread(config=latest, origin=origin, checkpoints=len(path))
 
 
-def rollback(saver: BaseCheckpointSaver, config: ConfigLike, *, created_at: datetime | None = None) -> RunnableConfig:
+def rollback(
+    saver: BaseCheckpointSaver,
+    config: ConfigLike,
+    *,
+    created_at: datetime | None = None,
+) -> RunnableConfig:
     """Append a copy of an older checkpoint, from which the thread continues.
 
     The copy has an id of its own and the older checkpoint as its parent. Nothing is removed. The
@@ -314,7 +328,13 @@ def _load(saver: BaseCheckpointSaver, config: RunnableConfig) -> Checkpoint:
     return checkpoint
 
 
-def _copy_as_fork(checkpoint: Checkpoint, created_at: datetime | None, *, id: str, parent_id: str | None) -> Checkpoint:
+def _copy_as_fork(
+    checkpoint: Checkpoint,
+    created_at: datetime | None,
+    *,
+    id: str,
+    parent_id: str | None,
+) -> Checkpoint:
     """Return a copy from which a run starts the next node afresh.
 
     That is what a resume from a past checkpoint does too.

@@ -50,7 +50,10 @@ A command is a function that takes a CliContext named `context` and then its arg
 It returns a view, an iterator of views, or None if it has written its output itself. Its docstring
 is its help and ends with an example."""
 
-_AS_JSON: Final = Annotated[bool, typer.Option("--json", help="Print JSON: all fields, whole ids, times in UTC.")]
+_AS_JSON: Final = Annotated[
+    bool,
+    typer.Option("--json", help="Print JSON: all fields, whole ids, times in UTC."),
+]
 _DEBUG: Final = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 _EXAMPLE: Final = "Example:"
 _UNEXPECTED_ERROR: Final = 70
@@ -160,7 +163,12 @@ def _print_version(is_wanted: bool) -> None:
 def _global_options(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version),
+        typer.Option(
+            "--version",
+            help="Print the version.",
+            is_eager=True,
+            callback=_print_version,
+        ),
     ] = False,
 ) -> None:
     """Declare the options that stand before a command."""

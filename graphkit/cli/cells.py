@@ -134,12 +134,16 @@ def short_ids(ids: Iterable[str]) -> dict[str, str]:
     distinct = list(dict.fromkeys(ids))
     longest = max(map(len, distinct), default=0)
     length = _MIN_ID_LENGTH
-    while length < longest and len({full[-length:] for full in distinct}) < len(distinct):
+    while length < longest:
+        ends = {full[-length:] for full in distinct}
+        if len(ends) == len(distinct):
+            break
         length += 2
-    short = {}
+    short: dict[str, str] = {}
     for full in distinct:
         is_long = len(full) > length + _ID_TOLERANCE
-        short[full] = escape(full[-length:] if is_long else full)
+        text = full[-length:] if is_long else full
+        short[full] = escape(text)
     return short
 
 
@@ -148,10 +152,15 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
     distinct = list(dict.fromkeys(names))
     longest = max(map(len, distinct), default=0)
     length = _MIN_NAME_LENGTH
-    while length < longest and len({name[:length] for name in distinct}) < len(distinct):
+    while length < longest:
+        beginnings = {name[:length] for name in distinct}
+        if len(beginnings) == len(distinct):
+            break
         length += 4
-    short = {}
+    short: dict[str, str] = {}
     for name in distinct:
-        is_long = len(name) > length
-        short[name] = escape(name[:length]) + "…" if is_long else escape(name)
+        if len(name) > length:
+            short[name] = escape(name[:length]) + "…"
+        else:
+            short[name] = escape(name)
     return short

@@ -79,11 +79,20 @@ CheckpointId = Annotated[
 ]
 Namespace = Annotated[
     str,
-    typer.Option("--ns", metavar="NS", help="The namespace of a nested graph.", show_default=False),
+    typer.Option(
+        "--ns",
+        metavar="NS",
+        help="The namespace of a nested graph.",
+        show_default=False,
+    ),
 ]
 App = Annotated[
     str,
-    typer.Option("--app", metavar="MODULE:OBJECT", help="The graph, or a function that returns it."),
+    typer.Option(
+        "--app",
+        metavar="MODULE:OBJECT",
+        help="The graph, or a function that returns it.",
+    ),
 ]
 MaybeApp = Annotated[
     str | None,

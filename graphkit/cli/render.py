@@ -124,12 +124,15 @@ def _show_card(context: CliContext, card: Card) -> None:
     for column in present:
         kind = _FULL_KINDS.get(column.kind, column.kind)
         text = format_cell(context, kind, card.row[column.key])
-        for line in _wrap(f"{column.title:{margin}}{text}", context.line_width, margin):
-            context.write_line(line)
-    if card.tree:
-        context.write_line("")
-        for line in format_tree(card.row[card.tree], context.line_width):
-            context.write_line(line)
+        line = column.title.ljust(margin) + text
+        for part in _wrap(line, context.line_width, margin):
+            context.write_line(part)
+    if not card.tree:
+        return
+    context.write_line("")
+    value = card.row[card.tree]
+    for line in format_tree(value, context.line_width):
+        context.write_line(line)
 
 
 def _wrap(line: str, width: int | None, indent: int, *, break_long_words: bool = True) -> Iterable[str]:

@@ -75,14 +75,18 @@ def open_store(name: str, *, create: bool = False) -> BaseCheckpointSaver:
 
 
 def _check_directory(path: Path) -> None:
+    name = escape(str(path))
     if not path.exists():
-        raise CheckpointerConfigurationError(f"there is no directory {escape(str(path))}{_suggest_directory(path)}")
+        hint = _suggest_directory(path)
+        raise CheckpointerConfigurationError(f"there is no directory {name}{hint}")
     if not path.is_dir():
-        raise CheckpointerConfigurationError(f"{escape(str(path))} is a file; name the directory of the checkpoints")
+        raise CheckpointerConfigurationError(f"{name} is a file; name the directory of the checkpoints")
     for entry in path.iterdir():
-        if entry.name in {_MARKER, _LOCKS} or _THREAD_DIRECTORY.match(entry.name):
+        if entry.name in {_MARKER, _LOCKS}:
             return
-    raise CheckpointFormatError(escape(str(path)), f"not a checkpoint directory: it has no {_MARKER}")
+        if _THREAD_DIRECTORY.match(entry.name):
+            return
+    raise CheckpointFormatError(name, f"not a checkpoint directory: it has no {_MARKER}")
 
 
 def _suggest_directory(path: Path) -> str:
@@ -129,17 +133,26 @@ def find_thread(saver: BaseCheckpointSaver, typed: str, *, released: bool = Fals
     if _exists(saver, typed, released=released):
         return typed
     known = saver.threads(released=released)
-    matches = [thread for thread in known if escape(thread) == typed]
-    prefix = typed.removesuffix(_ELLIPSIS)
-    if not matches and prefix:
-        matches = [thread for thread in known if thread.startswith(prefix) or escape(thread).startswith(prefix)]
+    matches = _match_threads(known, typed)
     if len(matches) == 1:
         return matches[0]
     if matches:
+        prefix = escape(typed.removesuffix(_ELLIPSIS))
         names = join_some(matches)
-        raise UsageError(f"{len(matches)} threads begin with {escape(prefix)}: {names}; type more characters")
+        raise UsageError(f"{len(matches)} threads begin with {prefix}: {names}; type more characters")
     hint = suggest(typed, known) or "; see graphkit threads"
     raise CheckpointNotFoundError(typed, hint=hint.removeprefix("; "))
+
+
+def _match_threads(known: Sequence[str], typed: str) -> list[str]:
+    matches = [thread for thread in known if escape(thread) == typed]
+    prefix = typed.removesuffix(_ELLIPSIS)
+    if matches or not prefix:
+        return matches
+    for thread in known:
+        if thread.startswith(prefix) or escape(thread).startswith(prefix):
+            matches.append(thread)
+    return matches
 
 
 def _exists(saver: BaseCheckpointSaver, thread_id: str, *, released: bool) -> bool:
@@ -255,13 +268,15 @@ def require_saver(graph: CompiledGraph) -> BaseCheckpointSaver:
 
 
 def _import_object(name: str) -> Any:
-    module_name, colon, path = name.partition(":")
-    if not colon or not path or not all(module_name.split(".")):
+    module_name, _, path = name.partition(":")
+    is_complete = path and all(module_name.split("."))
+    if not is_complete:
         raise UsageError(f"--app must be module:object, not {escape(name)}")
     found: Any = _import_module(module_name)
     for part in path.split("."):
         if not hasattr(found, part):
-            raise UsageError(f"--app: {module_name} has no {escape(path)}{_suggest_graph(part, found)}")
+            hint = _suggest_graph(part, found)
+            raise UsageError(f"--app: {module_name} has no {escape(path)}{hint}")
         found = getattr(found, part)
     return found
 

@@ -35,7 +35,10 @@ COMMANDS: Final = (
     ("export", "Write threads to a single file"),
     ("import", "Read threads from a file into a store"),
     ("import-langgraph-sqlite", "Copy LangGraph's threads from a SQLite file"),
-    ("import-langgraph-postgres", "Copy LangGraph's threads from a PostgreSQL database"),
+    (
+        "import-langgraph-postgres",
+        "Copy LangGraph's threads from a PostgreSQL database",
+    ),
 )
 """The commands with their short help, in the order of the help. A test compares them with those of
 the application."""

@@ -81,17 +81,26 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[Difference]:
     """Yield the parts in which two values differ, types included; O(both).
 
     They come in the order of the old value.
-
-    They come in the order of the old value.
     """
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        for key in dict.fromkeys((*old, *new)):
-            yield from _compare(old.get(key, _ABSENT), new.get(key, _ABSENT), _child_path(path, str(key)))
+        yield from _compare_mappings(old, new, path)
     elif isinstance(old, list) and isinstance(new, list):
-        for index, (first, second) in enumerate(zip_longest(old, new, fillvalue=_ABSENT)):
-            yield from _compare(first, second, f"{path}[{index}]")
+        yield from _compare_lists(old, new, path)
     elif not _is_same(old, new):
         yield Difference(path=path, change="changed", old=old, new=new)
+
+
+def _compare_mappings(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str) -> Iterator[Difference]:
+    for key in dict.fromkeys((*old, *new)):
+        first = old.get(key, _ABSENT)
+        second = new.get(key, _ABSENT)
+        yield from _compare(first, second, _child_path(path, str(key)))
+
+
+def _compare_lists(old: list[Any], new: list[Any], path: str) -> Iterator[Difference]:
+    pairs = zip_longest(old, new, fillvalue=_ABSENT)
+    for index, (first, second) in enumerate(pairs):
+        yield from _compare(first, second, f"{path}[{index}]")
 
 
 def _child_path(path: str, key: str) -> str:

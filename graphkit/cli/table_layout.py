@@ -19,7 +19,7 @@ _FIGURE_KINDS: Final[frozenset[Kind]] = frozenset({"bytes", "seconds", "number",
 """Kinds that may be dropped, but make no sense when cut."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _FittedColumn:
     """A column on its way to the terminal: its texts, and the width that it has so far."""
 
@@ -36,9 +36,17 @@ class _FittedColumn:
     def can_shrink(self) -> bool:
         return self.column.kind in _TEXT_KINDS and self.width > _MIN_TEXT_WIDTH
 
+    def cut_column(self) -> Column:
+        return replace(self.column, title=cut(self.column.title, self.width))
+
+    def cut_texts(self) -> list[str]:
+        return [cut(text, self.width) for text in self.texts]
+
 
 def fit_table(
-    columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int
+    columns: Sequence[Column],
+    cells: Sequence[Sequence[str]],
+    width: int,
 ) -> tuple[list[Column], list[list[str]]]:
     """Return the columns for which a terminal has room, and their cells, cut where necessary.
 
@@ -51,30 +59,27 @@ def fit_table(
         cells: the texts of each column.
         width: the columns of the terminal.
     """
-    fitted = [_FittedColumn(column, texts) for column, texts in zip(columns, cells, strict=True) if any(texts)]
+    fitted: list[_FittedColumn] = []
+    for column, texts in zip(columns, cells, strict=True):
+        if any(texts):
+            fitted.append(_FittedColumn(column, texts))
     while not _shrink_texts(fitted, width):
         dropped = _least_useful(fitted)
         if dropped is None:
             break
         fitted.remove(dropped)
-    kept_columns: list[Column] = []
-    kept_cells: list[list[str]] = []
-    for fit in fitted:
-        kept_columns.append(replace(fit.column, title=cut(fit.column.title, fit.width)))
-        kept_cells.append([cut(text, fit.width) for text in fit.texts])
-    return kept_columns, kept_cells
+    return [fit.cut_column() for fit in fitted], [fit.cut_texts() for fit in fitted]
 
 
 def _shrink_texts(fitted: Sequence[_FittedColumn], width: int) -> bool:
     """Cut the widest text again and again; return whether the columns fit.
 
     Starts from the natural widths.
-
-    Starts from the natural widths.
     """
     for fit in fitted:
         fit.width = fit.natural_width
-    excess = sum(fit.width for fit in fitted) + len(GAP) * (len(fitted) - 1) - width
+    gaps = len(GAP) * (len(fitted) - 1)
+    excess = gaps + sum(fit.width for fit in fitted) - width
     while excess > 0:
         shrinkable = [fit for fit in fitted if fit.can_shrink]
         if not shrinkable:

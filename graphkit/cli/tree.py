@@ -48,7 +48,8 @@ def _format_leaf_lines(start: str, item: Any, width: int | None) -> Iterator[str
         yield cut(start + _format_leaf(item), width)
         return
     yield start + "|"
-    indent = " " * (len(start) - len(start.lstrip()) + 2)
+    start_indent = len(start) - len(start.lstrip())
+    indent = " " * (start_indent + 2)
     for line in item.splitlines():
         text = escape(line) if line else ""
         yield cut(indent + text, width)

@@ -16,8 +16,14 @@ _REPLACEMENTS: Final = (
     (re.compile(r"must be greater than or equal to (\S+)"), r"must be at least \1"),
     (re.compile(r"must be a valid integer\b.*"), "must be a whole number"),
     (re.compile(r"must be a valid number\b.*"), "must be a number"),
-    (re.compile(r"'?(.*?)'? is not in the range x>=(\S+)"), r"must be at least \2, not \1"),
-    (re.compile(r"'(.*)' is not a valid integer.*"), r"must be a whole number, not '\1'"),
+    (
+        re.compile(r"'?(.*?)'? is not in the range x>=(\S+)"),
+        r"must be at least \2, not \1",
+    ),
+    (
+        re.compile(r"'(.*)' is not a valid integer.*"),
+        r"must be a whole number, not '\1'",
+    ),
     (re.compile(r"'(.*)' is not a valid float.*"), r"must be a number, not '\1'"),
     (re.compile(r"'(.*?)' is not one of (.*)"), r"must be one of \2, not '\1'"),
 )

@@ -172,7 +172,12 @@ def update(
     ] = None,
     goto: Annotated[
         str | None,
-        typer.Option("--goto", metavar="NODE", help="The next node. Requires --app.", show_default=False),
+        typer.Option(
+            "--goto",
+            metavar="NODE",
+            help="The next node. Requires --app.",
+            show_default=False,
+        ),
     ] = None,
     checkpoint: CheckpointId = None,
     ns: Namespace = "",

@@ -14,7 +14,13 @@ from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import CheckpointId, Directory, MaybeApp
-from graphkit.cli.resolve import find_checkpoint, find_thread, load_app, open_store, require_saver
+from graphkit.cli.resolve import (
+    find_checkpoint,
+    find_thread,
+    load_app,
+    open_store,
+    require_saver,
+)
 from graphkit.cli.values import UsageError, escape
 from graphkit.cli.views import Text
 from graphkit.operations import lineage
@@ -33,7 +39,8 @@ def graph(
     checkpoint: CheckpointId = None,
     app: MaybeApp = None,
     type: Annotated[
-        GraphRepresentation.Type, typer.Option("--format", help="The syntax of the diagram.")
+        GraphRepresentation.Type,
+        typer.Option("--format", help="The syntax of the diagram."),
     ] = GraphRepresentation.Type.MERMAID,
 ) -> Text:
     """Draw a graph, with the path that a thread took.
@@ -59,7 +66,15 @@ def graph(
         if fingerprint is not None and fingerprint != compiled.topology.fingerprint:
             context.warn("graphkit: the graph has changed since this thread was stored")
         drawing = compiled.get_graph(type, at.thread, path=path).content
-    return Text(drawing, {"thread": at.thread, "fingerprint": fingerprint, "path": path, "drawing": drawing})
+    return Text(
+        drawing,
+        {
+            "thread": at.thread,
+            "fingerprint": fingerprint,
+            "path": path,
+            "drawing": drawing,
+        },
+    )
 
 
 def _path(checkpoints: Sequence[CheckpointInfo]) -> list[str]:
@@ -75,29 +90,51 @@ def _draw_path(path: Sequence[str], title: str, type: GraphRepresentation.Type) 
 
     Each node is drawn once; an arrow has the numbers of its steps.
     """
+    labels = _node_labels(path)
     names: dict[str, str] = {}
-    labels: dict[str, str] = {}
-    visits = Counter(path)
-    for number, node in enumerate(visits):
+    for number, node in enumerate(labels):
         names[node] = node if node in {START, END} else f"n{number}"
-        labels[node] = escape(node).replace('"', "'")
-        if visits[node] > 1:
-            labels[node] += f" (x{visits[node]})"
-    steps: dict[tuple[str, str], list[int]] = {}
-    for number, pair in enumerate(pairwise(path), 1):
-        steps.setdefault(pair, []).append(number)
     if type is GraphRepresentation.Type.PLANTUML:
-        lines = ["@startuml", f"title {escape(title)}"]
-        lines += [f'usecase "{labels[node]}" as {name}' for node, name in names.items()]
-        for (source, target), numbers in steps.items():
-            lines.append(f"{names[source]} --> {names[target]} : {' '.join(map(str, numbers))}")
-        lines.append("@enduml")
+        node_line = 'usecase "{label}" as {name}'
+        arrow_line = "{source} --> {target} : {steps}"
+        header = ["@startuml", f"title {escape(title)}"]
+        footer = ["@enduml"]
     else:
-        lines = ["---", f"title: {escape(title)}", "---", "flowchart TD"]
-        lines += [f'\t{name}("{labels[node]}")' for node, name in names.items()]
-        for (source, target), numbers in steps.items():
-            lines.append(f"\t{names[source]} -->|{' '.join(map(str, numbers))}| {names[target]}")
+        node_line = '\t{name}("{label}")'
+        arrow_line = "\t{source} -->|{steps}| {target}"
+        header = ["---", f"title: {escape(title)}", "---", "flowchart TD"]
+        footer = []
+    lines = list(header)
+    for node, label in labels.items():
+        line = node_line.format(name=names[node], label=label)
+        lines.append(line)
+    for (source, target), steps in _steps_of_arrows(path).items():
+        line = arrow_line.format(
+            source=names[source],
+            target=names[target],
+            steps=" ".join(map(str, steps)),
+        )
+        lines.append(line)
+    lines += footer
     return "\n".join(lines) + "\n"
+
+
+def _node_labels(path: Sequence[str]) -> dict[str, str]:
+    """Return the label of each node, in the order of the path, with the number of its visits."""
+    labels: dict[str, str] = {}
+    for node, visits in Counter(path).items():
+        labels[node] = escape(node).replace('"', "'")
+        if visits > 1:
+            labels[node] += f" (x{visits})"
+    return labels
+
+
+def _steps_of_arrows(path: Sequence[str]) -> dict[tuple[str, str], list[int]]:
+    """Return the numbers of the steps from each node to another."""
+    steps: dict[tuple[str, str], list[int]] = {}
+    for number, arrow in enumerate(pairwise(path), 1):
+        steps.setdefault(arrow, []).append(number)
+    return steps
 
 
 COMMANDS: Final = (graph,)

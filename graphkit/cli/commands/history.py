@@ -44,11 +44,25 @@ _HISTORY_COLUMNS: Final = (
     Column("size", "SIZE", "bytes"),
     Column("tags", "TAGS", "list"),
 )
-_SEARCH_COLUMNS: Final = (Column("thread", "THREAD", "name"), _ID, _NODE, _NEXT, _STATUS, _CREATED)
+_SEARCH_COLUMNS: Final = (
+    Column("thread", "THREAD", "name"),
+    _ID,
+    _NODE,
+    _NEXT,
+    _STATUS,
+    _CREATED,
+)
 
 _Limit = Annotated[
     int | None,
-    typer.Option("--limit", "-n", min=1, metavar="N", help="Show at most N checkpoints.", show_default=False),
+    typer.Option(
+        "--limit",
+        "-n",
+        min=1,
+        metavar="N",
+        help="Show at most N checkpoints.",
+        show_default=False,
+    ),
 ]
 
 
@@ -66,7 +80,8 @@ def history(
         ),
     ] = None,
     clean: Annotated[
-        bool, typer.Option("--clean", help="Only checkpoints that were reached without a failure.")
+        bool,
+        typer.Option("--clean", help="Only checkpoints that were reached without a failure."),
     ] = False,
     node: Annotated[str | None, typer.Option("--node", help="Only checkpoints after this node.")] = None,
 ) -> Table:
@@ -115,7 +130,9 @@ def with_previous(
 
 
 def checkpoint_row(
-    saver: BaseCheckpointSaver, info: CheckpointInfo, previous: CheckpointInfo | None = None
+    saver: BaseCheckpointSaver,
+    info: CheckpointInfo,
+    previous: CheckpointInfo | None = None,
 ) -> dict[str, Any]:
     """Return a checkpoint as plain data.
 

@@ -14,14 +14,20 @@ from graphkit.cli.views import Message
 _MAX_PROBLEMS: Final = 5
 """Problems that the message lists; JSON has all of them."""
 
-Target = Annotated[str, typer.Argument(metavar="DIR", help="The checkpoint directory, created if it is missing.")]
+Target = Annotated[
+    str,
+    typer.Argument(metavar="DIR", help="The checkpoint directory, created if it is missing."),
+]
 
 
 def import_langgraph_sqlite(
     context: CliContext,
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE", help="The database of a SqliteSaver; the command only reads it."),
+        typer.Argument(
+            metavar="FILE",
+            help="The database of a SqliteSaver; the command only reads it.",
+        ),
     ],
     directory: Target,
 ) -> Message:
@@ -41,7 +47,10 @@ def import_langgraph_postgres(
     context: CliContext,
     dsn: Annotated[
         str,
-        typer.Argument(metavar="DSN", help="The database of a PostgresSaver; the command only reads it."),
+        typer.Argument(
+            metavar="DSN",
+            help="The database of a PostgresSaver; the command only reads it.",
+        ),
     ],
     directory: Target,
 ) -> Message:

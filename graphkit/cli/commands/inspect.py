@@ -61,7 +61,12 @@ def show(
     checkpoint: CheckpointId = None,
     key: Annotated[
         str | None,
-        typer.Option("--key", "-k", metavar="PATH", help="Only this part of the state: a.b[3]."),
+        typer.Option(
+            "--key",
+            "-k",
+            metavar="PATH",
+            help="Only this part of the state: a.b[3].",
+        ),
     ] = None,
     keys: Annotated[
         bool,
@@ -78,18 +83,23 @@ def show(
     Example: graphkit show runs order-17 --key 'messages[0].text'
     """
     saver = open_store_of(directory, app)
-    at = RunnableConfig(find_thread(saver, thread), checkpoint_ns=ns)
+    thread_id = find_thread(saver, thread)
+    at = RunnableConfig(thread_id, checkpoint_ns=ns)
     if checkpoint is not None:
-        at = at.with_check_point_id(find_checkpoint(saver, at, checkpoint).id)
+        found = find_checkpoint(saver, at, checkpoint)
+        at = at.with_check_point_id(found.id)
     loaded = _load(saver, at)
+    at = at.with_check_point_id(loaded.id)
     state: Mapping[str, Any] = strip_subgraph_updates(loaded.state)
     if key is not None:
         value = get_at_path(state, key)
-        return Text("\n".join(format_tree(value, context.line_width)), to_plain(value))
+        text = "\n".join(format_tree(value, context.line_width))
+        return Text(text, to_plain(value))
     if keys:
         state = {name: type(value).__name__ for name, value in state.items()}
-    properties = _properties(saver, at.with_check_point_id(loaded.id), loaded)
-    return Card(_COLUMNS, {**properties, "state": state}, tree="state")
+    row = _properties(saver, at, loaded)
+    row["state"] = state
+    return Card(_COLUMNS, row, tree="state")
 
 
 def _load(saver: BaseCheckpointSaver, config: RunnableConfig) -> Checkpoint:
@@ -202,7 +212,12 @@ def diff(
         "to": after.id,
         "nodes": nodes,
         "differences": [
-            {**difference._asdict(), "old": _cut(difference.old), "new": _cut(difference.new)} for difference in found
+            {
+                **difference._asdict(),
+                "old": _cut(difference.old),
+                "new": _cut(difference.new),
+            }
+            for difference in found
         ],
     }
     lines: list[str] = []
@@ -230,20 +245,28 @@ def _cut(value: Any) -> Any:
 
 
 def _format_difference(difference: Difference, width: int) -> list[str]:
-    path, change, old, new = difference
-    name = escape(path)
-    if change == "added":
-        return [f"+ {name}: {abbreviate(new, _MAX_LENGTH)}"]
-    if change == "removed":
-        return [f"- {name}: {abbreviate(old, _MAX_LENGTH)}"]
-    if isinstance(old, str) and isinstance(new, str) and ("\n" in old or "\n" in new):
-        return [f"~ {name}:", *_compare_lines(old, new)]
+    name = escape(difference.path)
+    old = difference.old
+    new = difference.new
     old_text = abbreviate(old, _MAX_LENGTH)
     new_text = abbreviate(new, _MAX_LENGTH)
+    if difference.change == "added":
+        return [f"+ {name}: {new_text}"]
+    if difference.change == "removed":
+        return [f"- {name}: {old_text}"]
+    if _has_lines(old, new):
+        return [f"~ {name}:", *_compare_lines(old, new)]
     line = f"~ {name}: {old_text} → {new_text}"
     if len(line) < width:
         return [line]
     return [f"~ {name}:", f"  - {old_text}", f"  + {new_text}"]
+
+
+def _has_lines(old: Any, new: Any) -> bool:
+    """Return whether both values are texts, and at least one has several lines."""
+    if not isinstance(old, str) or not isinstance(new, str):
+        return False
+    return "\n" in old or "\n" in new
 
 
 def _compare_lines(old: str, new: str) -> Iterator[str]:

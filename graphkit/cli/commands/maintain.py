@@ -22,7 +22,12 @@ from graphkit.cli.views import Message
 from graphkit.errors import CheckpointNotFoundError
 
 
-def compact(context: CliContext, directory: Directory, thread: MaybeThread = None, dry_run: DryRun = False) -> Message:
+def compact(
+    context: CliContext,
+    directory: Directory,
+    thread: MaybeThread = None,
+    dry_run: DryRun = False,
+) -> Message:
     """Free the bytes of replaced data, which can no longer be reached.
 
     Example: graphkit compact runs
@@ -97,10 +102,15 @@ def prune(
     ] = None,
     keep_tag: Annotated[
         list[str] | None,
-        typer.Option("--keep-tag", help="Keep checkpoints with this tag; repeatable.", show_default=False),
+        typer.Option(
+            "--keep-tag",
+            help="Keep checkpoints with this tag; repeatable.",
+            show_default=False,
+        ),
     ] = None,
     interrupted: Annotated[
-        bool, typer.Option("--interrupted", help="Also remove checkpoints with pending interrupts.")
+        bool,
+        typer.Option("--interrupted", help="Also remove checkpoints with pending interrupts."),
     ] = False,
     dry_run: DryRun = False,
 ) -> Message:
@@ -170,7 +180,7 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     dry_run: DryRun = False,
 ) -> Message:
-    """Remove a thread with all its versions and the files that repair set aside.
+    """Remove a thread with all its versions, and the files that repair set aside.
 
     The command asks for confirmation; in a script, pass --yes. Type the whole id. A delete cannot
     be undone.
@@ -233,12 +243,18 @@ def release(
     count = _count_checkpoints(saver, thread_id)
     data = {"thread": thread_id, "checkpoints": count, "dry_run": dry_run}
     if dry_run:
-        return Message(f"would release {pluralize(count, 'checkpoint')} of {escape(thread_id)}", data)
+        return Message(
+            f"would release {pluralize(count, 'checkpoint')} of {escape(thread_id)}",
+            data,
+        )
     tag = saver.release(RunnableConfig(thread_id))
     released = f"{pluralize(len(tag.checkpoints), 'checkpoint')} of {escape(thread_id)}"
     data["version"] = tag.version
     if tag.version is None:
-        return Message(f"released {released} without keeping them: this saver has no versions", data)
+        return Message(
+            f"released {released} without keeping them: this saver has no versions",
+            data,
+        )
     return Message(f"released {released} as version {tag.version}", data)
 
 

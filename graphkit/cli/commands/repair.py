@@ -15,11 +15,19 @@ from graphkit.cli.values import escape, pluralize
 from graphkit.cli.views import Message
 from graphkit.errors import CheckpointCorruptionError
 
+_ADVICE_AFTER_LOSS: Final = (
+    "restore the lost histories from a backup; `graphkit delete` removes a thread with its copies"
+)
 _MAX_DETAILS: Final = 10
 """The losses of a log that the report lists; JSON has all of them."""
 
 
-def repair(context: CliContext, directory: Directory, thread: MaybeThread = None, dry_run: DryRun = False) -> Message:
+def repair(
+    context: CliContext,
+    directory: Directory,
+    thread: MaybeThread = None,
+    dry_run: DryRun = False,
+) -> Message:
     """Make damaged threads readable again, with every checkpoint that can still be rebuilt.
 
     The command sets the old bytes aside. For each thread it reports what it kept, what is lost and
@@ -50,9 +58,38 @@ def _by_thread(files: Sequence[Any]) -> dict[str, list[Any]]:
     return threads
 
 
+def _loss_lines(file: Any) -> Iterator[str]:
+    for loss in file.lost[:_MAX_DETAILS]:
+        where = f"byte {loss.offset}"
+        if loss.checkpoint_id is not None:
+            where = f"checkpoint {escape(loss.checkpoint_id)}, {where}"
+        yield f"    lost: {where}: {loss.reason}"
+    hidden = len(file.lost) - _MAX_DETAILS
+    if hidden > 0:
+        yield f"    lost: {hidden} more; --json lists all"
+
+
+def _losses(files: Sequence[Any]) -> Iterator[Any]:
+    for file in files:
+        yield from file.lost
+
+
 def _lost_records(files: Sequence[Any]) -> int:
     """Return how many records are lost, at least; a loss of unknown size counts as one."""
-    return sum(1 if loss.records is None else loss.records for file in files for loss in file.lost)
+    count = 0
+    for loss in _losses(files):
+        count += 1 if loss.records is None else loss.records
+    return count
+
+
+def _describe_loss(files: Sequence[Any]) -> str:
+    losses = list(_losses(files))
+    if not losses:
+        return "nothing"
+    records = pluralize(_lost_records(files), "record")
+    if any(loss.records is None for loss in losses):
+        return f"at least {records}"
+    return records
 
 
 @final
@@ -79,64 +116,65 @@ class _ReportText:
         name = directory if thread_id is None else escape(thread_id)
         attempted = [file for file in files if not file.refused]
         if attempted:
-            yield f"{name}: {self._balance(attempted)}"
+            result = self._balance(attempted)
         else:
-            yield f"{name}: {self._verb('not be repaired', 'not repaired')}"
+            result = self._verb("not be repaired", "not repaired")
+        yield f"{name}: {result}"
         for file in files:
             yield from self._file_lines(file)
 
     def _balance(self, files: Sequence[Any]) -> str:
         """Return what is kept and what is lost, in numbers."""
+        keep = self._verb("keep", "kept")
+        lose = self._verb("lose", "lost")
         count = sum(file.kept for file in files)
         kept = pluralize(count, "checkpoint") if count else "nothing"
-        lost = "nothing"
-        losses = [loss for file in files for loss in file.lost]
-        if losses:
-            lost = pluralize(_lost_records(files), "record")
-            if any(loss.records is None for loss in losses):
-                lost = f"at least {lost}"
-        return f"{self._verb('keep', 'kept')} {kept}, {self._verb('lose', 'lost')} {lost}"
+        return f"{keep} {kept}, {lose} {_describe_loss(files)}"
 
     def _file_lines(self, file: Any) -> Iterator[str]:
         before = file.before
-        yield f"  {escape(before.path)}: {before.state} at byte {before.offset}: {before.reason}"
+        path = escape(before.path)
+        yield f"  {path}: {before.state} at byte {before.offset}: {before.reason}"
         if file.refused and file.refused != before.reason:
             yield f"    because {file.refused}"
         if file.corrected:
+            verb = self._verb("correct", "corrected")
             bits = pluralize(len(file.corrected), "flipped bit")
             offsets = ", ".join(map(str, file.corrected[:_MAX_DETAILS]))
-            yield f"    {self._verb('correct', 'corrected')} {bits}, at byte {offsets}"
-        for loss in file.lost[:_MAX_DETAILS]:
-            what = "" if loss.checkpoint_id is None else f"checkpoint {escape(loss.checkpoint_id)}, "
-            yield f"    lost: {what}byte {loss.offset}: {loss.reason}"
-        if len(file.lost) > _MAX_DETAILS:
-            yield f"    lost: {len(file.lost) - _MAX_DETAILS} more; --json lists all"
+            yield f"    {verb} {bits}, at byte {offsets}"
+        yield from _loss_lines(file)
         if file.set_aside:
+            verb = self._verb("copy the old bytes to", "the old bytes are in")
             copy = escape(str(self._root / file.set_aside))
-            yield f"    {self._verb('copy the old bytes to', 'the old bytes are in')} {copy}"
+            yield f"    {verb} {copy}"
 
     def _store_lines(self) -> Iterator[str]:
         """Yield what was done to the store besides its logs."""
         report = self._report
         if report.finished:
+            verb = self._verb("finish", "finished")
             names = ", ".join(map(escape, report.finished))
-            yield f"{self._verb('finish', 'finished')} the release or delete of {names}"
+            yield f"{verb} the release or delete of {names}"
         if report.marker is not None:
-            yield f"{self._verb('rewrite', 'rewrote')} the store's marker: {report.marker.reason}"
+            verb = self._verb("rewrite", "rewrote")
+            yield f"{verb} the store's marker: {report.marker.reason}"
         if report.removed:
+            verb = self._verb("remove", "removed")
             leftovers = pluralize(len(report.removed), "leftover")
-            yield f"{self._verb('remove', 'removed')} {leftovers} of crashed processes"
+            yield f"{verb} {leftovers} of crashed processes"
 
     def _summary_lines(self) -> Iterator[str]:
         """Yield how many threads are readable again, and what is left to do."""
         if not self._threads:
             if not self._report.changed:
-                yield "nothing is damaged" if self._report.dry_run else "nothing was damaged"
+                state = "is" if self._report.dry_run else "was"
+                yield f"nothing {state} damaged"
             return
         total = len(self._threads)
         repaired = 0
         for files in self._threads.values():
-            if not any(file.refused or file.is_total_loss for file in files):
+            has_failed = any(file.refused or file.is_total_loss for file in files)
+            if not has_failed:
                 repaired += 1
         verb = self._verb("repair", "repaired")
         if repaired == total:
@@ -146,7 +184,7 @@ class _ReportText:
         else:
             yield f"{verb} nothing"
         if self._report.total_losses:
-            yield "restore the lost histories from a backup; `graphkit delete` removes a thread with its copies"
+            yield _ADVICE_AFTER_LOSS
 
 
 def _report_data(report: Any) -> dict[str, Any]:

@@ -37,7 +37,12 @@ _NODE_WIDTH: Final = 24
 
 MaxIterations = Annotated[
     int | None,
-    typer.Option("--max-iterations", min=1, help="The maximum number of nodes to run.", show_default=False),
+    typer.Option(
+        "--max-iterations",
+        min=1,
+        help="The maximum number of nodes to run.",
+        show_default=False,
+    ),
 ]
 
 

@@ -94,19 +94,36 @@ def threads(
             show_default=False,
         ),
     ] = None,
-    tag: Annotated[str | None, typer.Option("--tag", help="Only threads with a checkpoint that has this tag.")] = None,
+    tag: Annotated[
+        str | None,
+        typer.Option("--tag", help="Only threads with a checkpoint that has this tag."),
+    ] = None,
     newer: Annotated[
         str | None,
-        typer.Option("--newer", metavar="AGE", help="Only threads changed within this time: 30min, 2d."),
+        typer.Option(
+            "--newer",
+            metavar="AGE",
+            help="Only threads changed within this time: 30min, 2d.",
+        ),
     ] = None,
     older: Annotated[
         str | None,
         typer.Option("--older", metavar="AGE", help="Only threads not changed within this time."),
     ] = None,
-    sort: Annotated[Sort, typer.Option("--sort", help="Sort key; the newest, largest or most come first.")] = Sort.ID,
+    sort: Annotated[
+        Sort,
+        typer.Option("--sort", help="Sort key; the newest, largest or most come first."),
+    ] = Sort.ID,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", "-n", min=1, metavar="N", help="Show at most N threads.", show_default=False),
+        typer.Option(
+            "--limit",
+            "-n",
+            min=1,
+            metavar="N",
+            help="Show at most N threads.",
+            show_default=False,
+        ),
     ] = None,
     offset: Annotated[int, typer.Option("--offset", min=0, help="Skip this many threads first.")] = 0,
     everything: Annotated[
@@ -138,7 +155,12 @@ def threads(
     note = ""
     if limit == _PAGE_SIZE and next(rows, None) is not None:
         note = f"only the first {len(page)} threads; --all or --limit shows more"
-    return Table(_COLUMNS, page, empty="no threads" if wanted.is_empty else "no matching threads", note=note)
+    return Table(
+        _COLUMNS,
+        page,
+        empty="no threads" if wanted.is_empty else "no matching threads",
+        note=note,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,8 @@ def export(
         ),
     ] = _STANDARD_STREAM,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Write the log files unchanged instead of readable lines.")
+        bool,
+        typer.Option("--raw", help="Write the log files unchanged instead of readable lines."),
     ] = False,
     versions: Annotated[bool, typer.Option(help="Whether to include released histories.")] = True,
     dry_run: DryRun = False,
@@ -132,7 +133,10 @@ def import_(
     directory: Directory,
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE", help="A file that `export` wrote, in either form; - is standard input."),
+        typer.Argument(
+            metavar="FILE",
+            help="A file that `export` wrote, in either form; - is standard input.",
+        ),
     ],
     rename: Annotated[
         str | None,
@@ -153,7 +157,10 @@ def import_(
 
     Example: graphkit import elsewhere order-17.jsonl --as order-18
     """
-    with _open_input(context, file) as file_lines, context.progress("importing") as progress:
+    with (
+        _open_input(context, file) as file_lines,
+        context.progress("importing") as progress,
+    ):
         header = next(file_lines, "")
         is_raw = _read_form(header) == "logs"
         if rename is not None and is_raw:
@@ -196,7 +203,11 @@ def _import_threads(
     sentence = f"imported {checkpoints} of {pluralize(len(done.threads), 'thread')}, verified"
     if done.skipped:
         sentence += f"; skipped {done.skipped} that were already there"
-    data = {"threads": list(done.threads), "checkpoints": done.checkpoints, "skipped": done.skipped}
+    data = {
+        "threads": list(done.threads),
+        "checkpoints": done.checkpoints,
+        "skipped": done.skipped,
+    }
     return Message(sentence, data)
 
 

@@ -66,7 +66,14 @@ def watch(
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", "-n", min=1, metavar="N", help="Stop after N changes.", show_default=False),
+        typer.Option(
+            "--limit",
+            "-n",
+            min=1,
+            metavar="N",
+            help="Stop after N changes.",
+            show_default=False,
+        ),
     ] = None,
     interval: Interval = 1.0,
 ) -> Iterator[View]:

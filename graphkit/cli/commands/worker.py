@@ -20,7 +20,10 @@ def worker(
     context: CliContext,
     directory: Directory,
     app: App,
-    failed: Annotated[bool, typer.Option("--failed", help="Also resume failed runs, with growing pauses.")] = False,
+    failed: Annotated[
+        bool,
+        typer.Option("--failed", help="Also resume failed runs, with growing pauses."),
+    ] = False,
     once: Annotated[bool, typer.Option("--once", help="Exit when there is currently nothing to do.")] = False,
     interval: Interval = 1.0,
 ) -> Message:
@@ -63,7 +66,13 @@ def _output_view(context: CliContext, thread: str, output: NodeOutput) -> Text:
         "node": output.node,
         "subgraph": output.is_subgraph,
         "interrupts": [
-            {"id": one.id, "node": one.node_id, "when": one.when, "reason": one.reason()} for one in interrupts
+            {
+                "id": one.id,
+                "node": one.node_id,
+                "when": one.when,
+                "reason": one.reason(),
+            }
+            for one in interrupts
         ],
     }
     return Text(f"{context.to_local_time(when):%H:%M:%S}  {escape(thread):24} {text}", data)

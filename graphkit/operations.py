@@ -174,17 +174,21 @@ def fork(
     new = RunnableConfig(resolve_thread_id(target))
     path = _path_to(saver, source)
     origin = path[-1]
+    source = source.with_check_point_id(origin.id)
     with saver.run_lock(new):
         if saver.namespaces(new):
             raise CheckpointConflictError(new.thread, "not empty; choose another id for the new thread")
         for info in path[:-1]:
-            copied = saver.put(new, _load(saver, source.with_check_point_id(info.id)))
-            if info.tags:
-                saver.add_tags(copied, *info.tags)
-        checkpoint = _load(saver, source.with_check_point_id(origin.id))
-        head = _copy_as_fork(checkpoint, created_at, id=checkpoint.id, parent_id=checkpoint.parent_id)
+            _copy_checkpoint(saver, info, new)
+        original = _load(saver, source)
+        head = _copy_as_fork(
+            original,
+            created_at,
+            id=original.id,
+            parent_id=original.parent_id,
+        )
         latest = saver.put(new, head)
-        _copy_interrupts(saver, source.with_check_point_id(origin.id), latest)
+        _copy_interrupts(saver, source, latest)
     return ForkedThread(config=latest, origin=origin, checkpoints=len(path))
 
 
@@ -230,15 +234,20 @@ def rollback(
 def lineage(history: Sequence[CheckpointInfo], checkpoint_id: str) -> list[CheckpointInfo]:
     """Return the checkpoints that led to one, oldest first and itself last.
 
-    Follows the parents, and begins where a parent is no longer kept. The list is empty if the history
-    does not have the checkpoint.
+    Follows the parents, and begins where a parent is no longer kept. The list is empty if the
+    history does not have the checkpoint.
     """
-    by_id = {info.id: info for info in reversed(history)}  # of several with one id, the newest
+    # Of several checkpoints with one id, the newest counts.
+    by_id = {info.id: info for info in reversed(history)}
     path: list[CheckpointInfo] = []
-    info = by_id.get(checkpoint_id)
-    while info is not None and len(path) <= len(by_id):  # a damaged or foreign history may have a cycle
-        path.append(info)
-        info = None if info.parent_id is None else by_id.get(info.parent_id)
+    current = by_id.get(checkpoint_id)
+    while current is not None:
+        path.append(current)
+        if current.parent_id is None:
+            break
+        if len(path) > len(by_id):  # a damaged or foreign history may have a cycle
+            break
+        current = by_id.get(current.parent_id)
     path.reverse()
     return path
 
@@ -326,6 +335,14 @@ def _load(saver: BaseCheckpointSaver, config: RunnableConfig) -> Checkpoint:
     if checkpoint is None:
         raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id!r}")
     return checkpoint
+
+
+def _copy_checkpoint(saver: BaseCheckpointSaver, info: CheckpointInfo, target: RunnableConfig) -> None:
+    """Append a checkpoint with its id, its time and its tags to another thread."""
+    checkpoint = _load(saver, RunnableConfig(info.thread_id, info.id))
+    copied = saver.put(target, checkpoint)
+    if info.tags:
+        saver.add_tags(copied, *info.tags)
 
 
 def _copy_as_fork(

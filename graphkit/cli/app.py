@@ -201,17 +201,33 @@ def _default_directory(context: CliContext | None, args: list[str]) -> str | Non
     return "" if has_app else None
 
 
-def _to_typer_function(function: Callable[..., Any]) -> Callable[..., None]:
-    """Wrap a command for Typer: add the options of all commands, show the result, print errors."""
+def _typer_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a command for Typer: its own, and the options of all commands."""
     hints = get_type_hints(function, include_extras=True)
-    parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+    annotations: dict[str, Any] = {"ctx": typer.Context}
+    defaults: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if name != "context":
-            annotated = parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
-            parameters.append(annotated)
+            annotations[name] = hints[name]
+            defaults[name] = parameter.default
     for name, annotation in (("as_json", _AS_JSON), ("debug", _DEBUG)):
-        option = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
-        parameters.append(option)
+        annotations[name] = annotation
+        defaults[name] = False
+    parameters = []
+    for name, annotation in annotations.items():
+        parameter = inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=defaults.get(name, inspect.Parameter.empty),
+            annotation=annotation,
+        )
+        parameters.append(parameter)
+    return parameters
+
+
+def _to_typer_function(function: Callable[..., Any]) -> Callable[..., None]:
+    """Wrap a command for Typer: add the options of all commands, show the result, print errors."""
+    parameters = _typer_parameters(function)
 
     def command(ctx: typer.Context, **arguments: Any) -> None:
         as_json = arguments.pop("as_json")

@@ -145,14 +145,11 @@ def find_thread(saver: BaseCheckpointSaver, typed: str, *, released: bool = Fals
 
 
 def _match_threads(known: Sequence[str], typed: str) -> list[str]:
-    matches = [thread for thread in known if escape(thread) == typed]
+    displayed = [thread for thread in known if escape(thread) == typed]
     prefix = typed.removesuffix(_ELLIPSIS)
-    if matches or not prefix:
-        return matches
-    for thread in known:
-        if thread.startswith(prefix) or escape(thread).startswith(prefix):
-            matches.append(thread)
-    return matches
+    if displayed or not prefix:
+        return displayed
+    return [thread for thread in known if thread.startswith(prefix) or escape(thread).startswith(prefix)]
 
 
 def _exists(saver: BaseCheckpointSaver, thread_id: str, *, released: bool) -> bool:
@@ -205,7 +202,7 @@ def _match_checkpoints(history: Sequence[CheckpointInfo], typed: str) -> list[Ch
     part = typed.strip(_ELLIPSIS)
     if len(part) < _MIN_ID_LENGTH:
         return []
-    # By id: a history may have several checkpoints of one id.
+    # A dict, because a history may have several checkpoints of one id.
     matches = {info.id: info for info in history if info.id.endswith(part) or info.id.startswith(part)}
     return list(matches.values())
 

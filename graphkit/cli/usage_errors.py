@@ -49,20 +49,27 @@ def describe_usage_error(error: Any) -> str:
 
 def _describe_problem(error: Any) -> str:
     kind = type(error).__name__
-    if kind == "MissingParameter" and error.param is not None:
-        return f"the {_parameter_name(error.param)} is missing"
+    param = getattr(error, "param", None)
+    if kind == "MissingParameter" and param is not None:
+        return f"the {_parameter_name(param)} is missing"
+    if kind == "BadParameter" and param is not None:
+        return _describe_bad_value(param, error.message)
     if kind == "NoSuchOption":
-        return f"there is no option {escape(error.option_name)}{_suggest_option(error)}"
+        hint = _suggest_option(error)
+        return f"there is no option {escape(error.option_name)}{hint}"
     if kind == "BadOptionUsage":
-        problem = "takes no value" if "not take" in error.message else "requires a value"
+        is_flag = "not take" in error.message
+        problem = "takes no value" if is_flag else "requires a value"
         return f"the option {error.option_name} {problem}"
-    if kind == "BadParameter" and error.param is not None:
-        return _describe_bad_value(error.param, error.message)
-    message: str = error.format_message()
+    return _describe_other_problem(error.format_message())
+
+
+def _describe_other_problem(message: str) -> str:
     extra = _EXTRA_ARGUMENT.match(message)
     if extra is not None:
         return f"unexpected argument: {escape(extra[1])}"
-    return (message[:1].lower() + message[1:]).rstrip(".")
+    sentence = message[:1].lower() + message[1:]
+    return sentence.rstrip(".")
 
 
 def _parameter_name(param: Any) -> str:

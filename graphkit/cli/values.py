@@ -58,14 +58,16 @@ def _fields_of(value: Any) -> Any:
 def _container_to_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {_key_to_plain(key): to_plain(item) for key, item in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return sorted(map(to_plain, value), key=repr)
     if isinstance(value, (list, tuple)):
         return [to_plain(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        items = [to_plain(item) for item in value]
+        return sorted(items, key=repr)
     if isinstance(value, (date, time)):
         return value.isoformat()
     if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
+        encoded = base64.b64encode(value)
+        return encoded.decode()
     return str(value)
 
 
@@ -181,16 +183,13 @@ def describe_payload(payload: Any, limit: int = 60) -> str:
     """Return the payload of an interrupt as one line.
 
     An object is written without braces and quotes, an object of a single text as that text.
-
-    An object is written without braces and quotes, an object of a single text as that text.
     """
     value = to_plain(payload)
     if not isinstance(value, dict) or not value:
         return abbreviate(payload, limit)
-    if len(value) == 1:
-        (only,) = value.values()
-        if isinstance(only, str):
-            return abbreviate(only, limit)
+    items = list(value.values())
+    if len(items) == 1 and isinstance(items[0], str):
+        return abbreviate(items[0], limit)
     parts = []
     for key, item in value.items():
         text = item if isinstance(item, str) else to_json(item)

@@ -115,32 +115,43 @@ def answer(
     """
     saver = open_store(directory)
     thread_id = find_thread(saver, thread)
-    parsed = parse_json(context.read_value(value), "--value")
+    text = context.read_value(value)
+    parsed = parse_json(text, "--value")
     # Held from here on, so that the interrupt is still pending when it is answered.
     with saver.run_lock(RunnableConfig(thread_id)):
-        chosen = _choose_interrupt(thread_id, saver.interrupts(thread_id), interrupt)
+        pending = saver.interrupts(thread_id)
+        chosen = _choose_interrupt(thread_id, pending, interrupt)
         _check_answer(chosen, parsed)
         operations.answer(saver, thread_id, parsed, interrupt=chosen.id)
     question = describe_payload(chosen.payload or chosen.node_id)
-    sentence = f"answered {question} of {escape(thread_id)} with {abbreviate(parsed)}; a resume continues with it"
-    return Message(sentence, {**interrupt_row(chosen), "answer": parsed})
+    row = interrupt_row(chosen)
+    row["answer"] = parsed
+    return Message(
+        f"answered {question} of {escape(thread_id)} with {abbreviate(parsed)}; a resume continues with it",
+        row,
+    )
 
 
-def _choose_interrupt(thread_id: str, pending: Sequence[WaitingInterrupt], typed: str | None) -> WaitingInterrupt:
+def _choose_interrupt(
+    thread_id: str,
+    pending: Sequence[WaitingInterrupt],
+    typed: str | None,
+) -> WaitingInterrupt:
     """Return the interrupt that the user typed: an id, or a unique beginning or end of it.
 
     None stands for the only one.
     """
     if not pending:
         raise CheckpointConflictError(thread_id, "no interrupt is pending, so there is nothing to answer")
-    matches = list(pending)
+    matches = pending
     if typed is not None:
         matches = [one for one in pending if one.id.endswith(typed) or one.id.startswith(typed)]
     if len(matches) == 1:
         return matches[0]
     ids = ", ".join(map(_describe_interrupt, pending))
     if not matches:
-        raise CheckpointNotFoundError(thread_id, f"pending interrupt {escape(typed or '')}", f"pending: {ids}")
+        what = f"pending interrupt {escape(typed or '')}"
+        raise CheckpointNotFoundError(thread_id, what, f"pending: {ids}")
     raise UsageError(f"{len(matches)} interrupts are pending, choose one with --interrupt: {ids}")
 
 

@@ -38,10 +38,12 @@ def compact(
         raise missing_capability(saver, "compact")
     if dry_run:
         size = saver.size(only)
-        return Message(f"would compact {format_bytes(size)}", {"size": size})
+        text = f"would compact {format_bytes(size)}"
+        return Message(text, {"size": size})
     with context.progress("compacting") as progress:
         freed = saver.compact(only, progress=progress)
-    return Message(f"freed {format_bytes(freed)}", {"freed": freed})
+    text = f"freed {format_bytes(freed)}"
+    return Message(text, {"freed": freed})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,14 +165,20 @@ def copy(
     saver = open_store(directory)
     source = find_thread(saver, thread)
     count = _count_checkpoints(saver, source)
-    what = f"{pluralize(count, 'checkpoint')} of {escape(source)} to {escape(target)}"
-    data = {"thread": target, "from": source, "checkpoints": count, "dry_run": dry_run}
-    if dry_run:
-        if saver.namespaces(target):
-            return Message(f"would refuse to copy {what}, which is not empty", data)
-        return Message(f"would copy {what}", data)
-    saver.copy(source, target)
-    return Message(f"copied {what}", data)
+    checkpoints = pluralize(count, "checkpoint")
+    what = f"{checkpoints} of {escape(source)} to {escape(target)}"
+    data = {
+        "thread": target,
+        "from": source,
+        "checkpoints": count,
+        "dry_run": dry_run,
+    }
+    if not dry_run:
+        saver.copy(source, target)
+        return Message(f"copied {what}", data)
+    if saver.namespaces(target):
+        return Message(f"would refuse to copy {what}, which is not empty", data)
+    return Message(f"would copy {what}", data)
 
 
 def delete(
@@ -194,10 +202,12 @@ def delete(
     data: dict[str, Any] = {"thread": thread_id, "size": size, "dry_run": dry_run}
     if dry_run:
         return Message(f"would delete {what}", data)
-    if not yes and not _confirm(context, f"delete {what}, for good?"):
-        return Message("nothing was deleted", {**data, "deleted": False}, exit_code=1)
+    is_confirmed = yes or _confirm(context, f"delete {what}, for good?")
+    data["deleted"] = is_confirmed
+    if not is_confirmed:
+        return Message("nothing was deleted", data, exit_code=1)
     saver.delete(thread_id)
-    return Message(f"deleted {what}", {**data, "deleted": True})
+    return Message(f"deleted {what}", data)
 
 
 def _require_whole_id(saver: BaseCheckpointSaver, typed: str) -> str:

@@ -114,11 +114,10 @@ class _ReportText:
     def _thread_lines(self, directory: str, files: Sequence[Any]) -> Iterator[str]:
         thread_id = files[0].thread_id
         name = directory if thread_id is None else escape(thread_id)
+        result = self._verb("not be repaired", "not repaired")
         attempted = [file for file in files if not file.refused]
         if attempted:
             result = self._balance(attempted)
-        else:
-            result = self._verb("not be repaired", "not repaired")
         yield f"{name}: {result}"
         for file in files:
             yield from self._file_lines(file)

@@ -139,15 +139,19 @@ def resume(
     """
     graph = load_app(app, directory)
     saver = require_saver(graph)
-    at = RunnableConfig(find_thread(saver, thread), max_iterations=max_iterations)
+    thread_id = find_thread(saver, thread)
+    at = RunnableConfig(thread_id, max_iterations=max_iterations)
     update = parse_assignments(assign or ()) or None
     if recover:
         if checkpoint is not None or value is not None:
             raise UsageError("--recover chooses the checkpoint and answers nothing: omit --checkpoint and --value")
         return iter([_recover(graph, at, update)])
     if checkpoint is not None:
-        at = at.with_check_point_id(find_checkpoint(saver, at, checkpoint).id)
-    answer = ABSENT if value is None else parse_json(context.read_value(value), "--value")
+        found = find_checkpoint(saver, at, checkpoint)
+        at = at.with_check_point_id(found.id)
+    answer: Any = ABSENT
+    if value is not None:
+        answer = parse_json(context.read_value(value), "--value")
     return _follow(context, graph, GraphResume(answer, update=update), at)
 
 
@@ -165,20 +169,26 @@ def _recover(graph: CompiledGraph, config: RunnableConfig, update: Mapping[str, 
     return Message(f"{escape(config.thread)} was resumed and is {status}", data)
 
 
-def _follow(context: CliContext, graph: CompiledGraph, given: Input, config: RunnableConfig) -> Iterator[View]:
+def _follow(
+    context: CliContext,
+    graph: CompiledGraph,
+    given: Input,
+    config: RunnableConfig,
+) -> Iterator[View]:
     """Run a graph; yield a view for each output, and one for how the run ended."""
     last: NodeOutput | None = None
     steps = 0
     start = monotonic()
+    config = config.with_stream_mode(StreamMode.UPDATES)
     with context.stop_on_signal(lambda: graph.pause(config.thread)):
-        for last in outputs(graph, given, config.with_stream_mode(StreamMode.UPDATES)):
+        for last in outputs(graph, given, config):
             if isinstance(last, InterruptionMetadata):
                 break
-            is_step = not (last.is_start or last.is_end or isinstance(last, StreamingOutput))
-            if is_step:
+            if last.is_end:
+                continue
+            if not last.is_start and not isinstance(last, StreamingOutput):
                 steps += 1
-            if not last.is_end:
-                yield _step_view(last, steps, monotonic() - start)
+            yield _step_view(last, steps, monotonic() - start)
     yield _end_view(config.thread, last, steps)
 
 
@@ -199,14 +209,18 @@ def outputs(graph: CompiledGraph, given: Input, config: RunnableConfig) -> Itera
 
 
 def _step_view(output: NodeOutput, number: int, seconds: float) -> Text:
-    node = f"{escape(output.node):{_NODE_WIDTH}}"
+    node = escape(output.node).ljust(_NODE_WIDTH)
     if isinstance(output, StreamingOutput):
         chunk = abbreviate(output.chunk, 100)
-        return Text(f"     {node} | {chunk}", {"node": output.node, "chunk": output.chunk})
+        data = {"node": output.node, "chunk": output.chunk}
+        return Text(f"     {node} | {chunk}", data)
     changed: dict[str, Any] = {}
     for update in (output.update or {}).values():
         changed.update(update or {})
-    values = "  ".join(f"{escape(key)}={abbreviate(value, 40)}" for key, value in changed.items())
+    parts = []
+    for key, value in changed.items():
+        parts.append(f"{escape(key)}={abbreviate(value, 40)}")
+    line = f"{number:4} {node} {'  '.join(parts)}"
     data = {
         "step": number,
         "node": output.node,
@@ -214,21 +228,21 @@ def _step_view(output: NodeOutput, number: int, seconds: float) -> Text:
         "seconds": round(seconds, 3),
         "subgraph": output.is_subgraph,
     }
-    return Text(f"{number:4} {node} {values}".rstrip(), data)
+    return Text(line.rstrip(), data)
 
 
 def _end_view(thread_id: str, last: NodeOutput | None, steps: int) -> Message:
     name = escape(thread_id)
     count = pluralize(steps, "step")
+    data: dict[str, Any] = {"thread": thread_id}
     if isinstance(last, InterruptionMetadata):
-        rows = [_interrupt_row(interrupt) for interrupt in last.interrupts]
-        data = {"thread": thread_id, "status": "interrupted", "interrupts": rows}
-        return Message(f"{name} stopped after {count} and waits {describe_stops(last)}", data)
-    state = None if last is None else dict(last.state)
-    return Message(
-        f"{name} finished after {count}",
-        {"thread": thread_id, "status": "finished", "state": state},
-    )
+        data["status"] = "interrupted"
+        data["interrupts"] = [_interrupt_row(interrupt) for interrupt in last.interrupts]
+        stops = describe_stops(last)
+        return Message(f"{name} stopped after {count} and waits {stops}", data)
+    data["status"] = "finished"
+    data["state"] = None if last is None else dict(last.state)
+    return Message(f"{name} finished after {count}", data)
 
 
 def describe_stops(output: InterruptionMetadata) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphkit._records.config import RunnableConfig
-from graphkit._records.output import HistorySummary
+from graphkit._records.output import HistorySummary, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import time_or_none
 from graphkit._wording import simplify_text
@@ -142,25 +142,29 @@ def threads(
         statuses=frozenset(map(str, status or ())),
         metadata=parse_assignments(meta or (), "--meta"),
         tag=tag,
-        changed_since=None if newer is None else context.now() - parse_age(newer),
-        changed_before=None if older is None else context.now() - parse_age(older),
+        changed_since=_time_ago(context, newer),
+        changed_before=_time_ago(context, older),
     )
     saver = open_store(directory)
     if limit is None and context.is_pretty and not everything:
         limit = _PAGE_SIZE
-    rows: Iterator[Row] = filter(wanted.matches, (_thread_row(saver, thread) for thread in saver.threads()))
+    all_rows = (_thread_row(saver, thread_id) for thread_id in saver.threads())
+    rows: Iterator[Row] = filter(wanted.matches, all_rows)
     if sort is not Sort.ID:
         rows = iter(sorted(rows, key=_SORT_KEYS[sort]))
-    page = list(islice(rows, offset, None if limit is None else offset + limit))
+    stop = None if limit is None else offset + limit
+    page = list(islice(rows, offset, stop))
     note = ""
     if limit == _PAGE_SIZE and next(rows, None) is not None:
         note = f"only the first {len(page)} threads; --all or --limit shows more"
-    return Table(
-        _COLUMNS,
-        page,
-        empty="no threads" if wanted.is_empty else "no matching threads",
-        note=note,
-    )
+    empty = "no threads" if wanted.is_empty else "no matching threads"
+    return Table(_COLUMNS, page, empty=empty, note=note)
+
+
+def _time_ago(context: CliContext, age: str | None) -> datetime | None:
+    if age is None:
+        return None
+    return context.now() - parse_age(age)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,15 +256,15 @@ def size_of(saver: BaseCheckpointSaver, thread_id: str | None) -> int | None:
 
 def _last_change(summary: HistorySummary) -> datetime:
     """Return the time of the latest checkpoint, or of an interrupt or a failure since."""
-    times = [summary.latest.created_at]
+    latest = summary.latest.created_at
     recorded: list[Any] = [interrupt.created_at for interrupt in summary.waiting]
     if summary.failure is not None:
         recorded.append(summary.failure.get("at"))
-    for value in recorded:  # may be of any type, in a record that was written by hand
-        time = time_or_none(value)
+    for value in recorded:
+        time = time_or_none(value)  # a record that was written by hand may have anything there
         if time is not None:
-            times.append(time)
-    return max(times)
+            latest = max(latest, time)
+    return latest
 
 
 def _describe_waiting(saver: BaseCheckpointSaver, summary: HistorySummary) -> Any:
@@ -272,13 +276,23 @@ def _describe_waiting(saver: BaseCheckpointSaver, summary: HistorySummary) -> An
     if latest.status not in {"interrupted", "failed"}:
         return None
     if summary.failure is not None and not summary.waiting:
-        message = simplify_text(str(summary.failure.get("message", "")))
-        return f"{summary.failure.get('type')}: {message}"
-    payloads: list[Any] = []
-    for interrupt in summary.waiting:
-        is_declared = interrupt.payload is None
-        payloads.append(f"{interrupt.when} {interrupt.node_id}" if is_declared else interrupt.payload)
-    return payloads[0] if len(payloads) == 1 else payloads
+        return _describe_failure(summary.failure)
+    payloads = [_payload_of(interrupt) for interrupt in summary.waiting]
+    if len(payloads) == 1:
+        return payloads[0]
+    return payloads
+
+
+def _describe_failure(failure: Mapping[str, Any]) -> str:
+    message = simplify_text(str(failure.get("message", "")))
+    return f"{failure.get('type')}: {message}"
+
+
+def _payload_of(interrupt: WaitingInterrupt) -> Any:
+    """Return the payload; for a declared stop, which has none, the place of the stop."""
+    if interrupt.payload is None:
+        return f"{interrupt.when} {interrupt.node_id}"
+    return interrupt.payload
 
 
 COMMANDS: Final = (threads,)

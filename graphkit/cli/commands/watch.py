@@ -107,9 +107,11 @@ def _open_watch(
         if checkpoint is not None:
             raise UsageError("--checkpoint requires a thread: name the thread too")
         return saver.watch(latest=latest, interval=interval)
-    at = RunnableConfig(find_thread(saver, thread, released=True))
+    thread_id = find_thread(saver, thread, released=True)
+    at = RunnableConfig(thread_id)
     if checkpoint is not None:
-        at = at.with_check_point_id(find_checkpoint(saver, at, checkpoint).id)
+        found = find_checkpoint(saver, at, checkpoint)
+        at = at.with_check_point_id(found.id)
     return saver.watch(at, latest=latest, interval=interval)
 
 
@@ -147,14 +149,16 @@ class _ChangeRows:
         A run that ended well becomes idle too.
         """
         thread_id = change.thread_id
-        if change.kind == "idle" and self._statuses.get(thread_id) != "running":
+        status = self._statuses.get(thread_id)
+        if change.kind == "idle" and status != "running":
             return None
         if change.kind in {"release", "delete"}:
             self._statuses.pop(thread_id, None)
         elif change.checkpoint is not None and not change.checkpoint_ns:
             self._statuses[thread_id] = change.checkpoint.status
         if change.kind == "progress":
-            return self.make_plain(change, self._describe_progress(change))
+            text = self._describe_progress(change)
+            return self.make_plain(change, text)
         return self.make_plain(change, _describe_change(change))
 
     def make_plain(self, change: Change, text: str) -> Row:
@@ -282,12 +286,21 @@ class _Screen:
     def _render(self) -> Any:
         from rich.text import Text as RichText
 
-        rows = list(reversed(self._rows.values()))
-        hidden = len(rows) - _MAX_ROWS
-        note = f"and {hidden} more" if hidden > 0 else ""
-        table = Table(_COLUMNS, rows[:_MAX_ROWS], empty="nothing has happened yet", note=note)
+        newest_first = list(reversed(self._rows.values()))
+        hidden = len(newest_first) - _MAX_ROWS
+        table = Table(
+            _COLUMNS,
+            newest_first[:_MAX_ROWS],
+            empty="nothing has happened yet",
+            note=f"and {hidden} more" if hidden > 0 else "",
+        )
         page = io.StringIO()
-        context = dataclasses.replace(self._context, out=page, err=page, writers_above=[])
+        context = dataclasses.replace(
+            self._context,
+            out=page,
+            err=page,
+            writers_above=[],
+        )
         show(context, table)
         return RichText.from_ansi(page.getvalue())
 

@@ -326,7 +326,11 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
         Returns:
             Whether there was anything to remove.
         """
-        return bool(self.release(RunnableConfig(resolve_thread_id(thread))).checkpoints)
+        thread_id = resolve_thread_id(thread)
+        # `release` returns the root only, and a thread may have no checkpoints there.
+        has_namespaces = self.lists_namespaces and bool(self.namespaces(thread_id))
+        released = self.release(RunnableConfig(thread_id))
+        return has_namespaces or bool(released.checkpoints)
 
     def copy(self, source: ThreadLike, target: ThreadLike) -> None:
         """Copy the active history of a thread, with its ids, into an empty thread.

@@ -60,8 +60,33 @@ class FourMethods(BaseCheckpointSaver):
 
 
 class TestFourMethods(SaverContract):
+    """Strikes out nothing: the contract skips what the saver does not declare."""
+
     def make_saver(self):
         return FourMethods()
+
+
+class Lists(FourMethods):
+    """Overrides what a saver must know to list its threads and namespaces; everything else is by default."""
+
+    def threads(self, *, released=False):
+        with self.lock:
+            return list({thread for thread, _ in self.histories})
+
+    def namespaces(self, thread=None):
+        thread_id = thread if isinstance(thread, str) else RunnableConfig.of(thread).thread
+        with self.lock:
+            return [namespace for thread, namespace in self.histories if thread == thread_id]
+
+
+class TestFourMethodsAndLists(SaverContract):
+    def make_saver(self):
+        return Lists()
+
+
+def test_qualities_follow_from_what_is_overridden():
+    assert (FourMethods().lists_threads, FourMethods().lists_namespaces, FourMethods().measures_size) == (False,) * 3
+    assert (Lists().lists_threads, Lists().lists_namespaces, Lists().measures_size) == (True, True, False)
 
 
 def test_what_the_four_cannot_tell_is_an_error_that_says_so():
@@ -247,11 +272,6 @@ def test_prune_goes_through_every_namespace_that_is_found():
 
 
 def test_prune_loses_no_namespace_of_a_saver_that_lists_them():
-    class Lists(FourMethods):
-        def namespaces(self, thread=None):
-            thread_id = RunnableConfig.of(thread).thread if not isinstance(thread, str) else thread
-            return [namespace for thread, namespace in self.histories if thread == thread_id]
-
     saver = Lists()
     for n in range(3):
         saver.put(RunnableConfig("t"), made({"n": n}))

@@ -33,11 +33,13 @@ class VersionedMemorySaver(MemorySaver, HasVersions):
         config = RunnableConfig.of(config)
         with self._lock:
             versions = self._versions.get(config.thread, ())
-            number = len(versions) if version is None else version
-            if not 1 <= number <= len(versions):
-                wanted = "version" if version is None else f"version {version}"
-                raise CheckpointNotFoundError(config.thread, wanted)
-            history = versions[number - 1].get(config.checkpoint_ns, _History())
+            count = len(versions)
+            number = count if version is None else version
+            if not 1 <= number <= count:
+                missing = "version" if version is None else f"version {version}"
+                raise CheckpointNotFoundError(config.thread, missing)
+            histories = versions[number - 1]
+            history = histories.get(config.checkpoint_ns, _History())
             return Tag(config.thread, history.newest_first(), number)
 
     def threads(self, *, released: bool = False) -> Sequence[str]:

@@ -181,7 +181,9 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
         if not infos:
             return None
         latest = infos[0]
-        tags = dict.fromkeys(tag for info in infos for tag in info.tags)
+        tags: dict[str, None] = {}  # a set that keeps its order
+        for info in infos:
+            tags.update(dict.fromkeys(info.tags))
         writes = self.get_writes(config.with_check_point_id(latest.id))
         return self._make_summary(latest, len(infos), tuple(tags), writes)
 
@@ -248,7 +250,7 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
         Raises:
             CheckpointerConfigurationError: the saver cannot measure sizes; see `measures_size`.
         """
-        raise CheckpointerConfigurationError(f"{type(self).__name__} cannot tell sizes")
+        raise CheckpointerConfigurationError(f"{type(self).__name__} cannot measure sizes")
 
     def _select_threads(self, thread: ThreadLike) -> Sequence[str]:
         """Return the id of one thread, or those of all threads (None)."""
@@ -442,7 +444,8 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
         if isinstance(thread, str):
             return RunnableConfig(thread)
         config = RunnableConfig.of(thread)
-        if config.checkpoint_id is not None and self.get(config) is None:
+        names_checkpoint = config.checkpoint_id is not None
+        if names_checkpoint and self.get(config) is None:
             raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id}")
         return config
 

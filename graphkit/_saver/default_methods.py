@@ -88,8 +88,9 @@ def find_interrupts(saver: SaverMethods, thread_id: str) -> list[WaitingInterrup
         config = RunnableConfig(thread_id, checkpoint_ns=namespace)
         checkpoint = saver.get(config)
         if checkpoint is not None:
-            config = config.replace(checkpoint_id=checkpoint.id)
-            latest[namespace] = LatestCheckpoint(config, checkpoint.metadata, saver.get_writes(config))
+            named = config.replace(checkpoint_id=checkpoint.id)
+            writes = saver.get_writes(named)
+            latest[namespace] = LatestCheckpoint(named, checkpoint.metadata, writes)
     return find_waiting_interrupts(latest)
 
 
@@ -166,7 +167,8 @@ def prune_history(saver: SaverMethods, config: RunnableConfig, retention: Retent
         ThreadBusyError: a run holds the thread. The thread was not changed.
     """
     with saver.run_lock(config), lock_for_rewrite(saver.run_lock_key(config)):
-        removable = {info.id for info in retention.select_removable(saver.history(config))}
+        infos = saver.history(config)
+        removable = {info.id for info in retention.select_removable(infos)}
         if not removable:
             return 0
         histories = _read_thread(saver, config.thread)
@@ -175,9 +177,11 @@ def prune_history(saver: SaverMethods, config: RunnableConfig, retention: Retent
             goal = config.replace(checkpoint_ns=namespace)
             if saver.get(goal) is not None:
                 continue  # the `release` of this saver ends one namespace only
+            is_pruned = namespace == config.checkpoint_ns
             for stored in history:
-                if namespace != config.checkpoint_ns or stored.checkpoint.id not in removable:
-                    stored.put(saver, goal)
+                if is_pruned and stored.checkpoint.id in removable:
+                    continue
+                stored.put(saver, goal)
         return len(removable)
 
 

@@ -63,30 +63,40 @@ class PollingWatch(Watch):
         return True
 
     def _list_histories(self) -> list[_HistoryKey]:
+        found: list[_HistoryKey] = []
         if self._config is None:
-            threads = self._saver.threads()
-            return [(thread, namespace) for thread in threads for namespace in self._saver.namespaces(thread)]
+            for thread in self._saver.threads():
+                found += [(thread, namespace) for namespace in self._saver.namespaces(thread)]
+            return found
         thread = self._config.thread
         root = self._config.checkpoint_ns
-        inside = [one for one in self._saver.namespaces(thread) if is_namespace_inside(one, root) and one != root]
-        # Asked for by `get`: a saver that cannot list its namespaces does not name one that the
+        # Read with `get`: a saver that cannot list its namespaces does not name one that the
         # application chose.
-        has_root = self._saver.get(self._config.with_check_point_id(None)) is not None
-        namespaces = [root, *inside] if has_root else inside
-        return [(thread, namespace) for namespace in namespaces]
+        if self._saver.get(self._config.with_check_point_id(None)) is not None:
+            found.append((thread, root))
+        for namespace in self._saver.namespaces(thread):
+            if namespace != root and is_namespace_inside(namespace, root):
+                found.append((thread, namespace))
+        return found
 
     def _set_first_bookmark(self, key: _HistoryKey, *, latest: bool) -> None:
-        config = self._config
         thread, namespace = key
-        if config is not None and config.checkpoint_id is not None and namespace == config.checkpoint_ns:
+        start = self._find_start(namespace)
+        if start is not None:
             versions = self._read_versions(thread)
-            self._bookmarks[key] = _Bookmark(config.checkpoint_id, writes=frozenset(), versions=versions)
+            self._bookmarks[key] = _Bookmark(start, writes=frozenset(), versions=versions)
             return
         history = self._saver.history(_make_config(key))
         if latest:
             history = history[1:]
         if history:
             self._set_bookmark(key, history[0].id)
+
+    def _find_start(self, namespace: str) -> str | None:
+        """Return the checkpoint after which a history is reported; None if the caller named none."""
+        if self._config is None or self._config.checkpoint_ns != namespace:
+            return None
+        return self._config.checkpoint_id
 
     def _set_bookmark(self, key: _HistoryKey, checkpoint_id: str) -> Mapping[str, Any]:
         """Remember a checkpoint as reported; return its pending writes, which count as reported too."""
@@ -123,15 +133,17 @@ class PollingWatch(Watch):
         if bookmark is not None and bookmark.versions != self._read_versions(thread):
             yield self._end_history(key)
             bookmark = None
-        last_id = "" if bookmark is None else bookmark.checkpoint_id
-        reported = frozenset() if bookmark is None else bookmark.writes
-        for info in self._read_from(key, last_id):
-            if info.id != last_id:
+        if bookmark is None:
+            bookmark = _Bookmark(checkpoint_id="", writes=frozenset(), versions=None)
+        reported = bookmark.writes
+        for info in self._read_from(key, bookmark.checkpoint_id):
+            if info.id != bookmark.checkpoint_id:
                 reported = frozenset()
                 yield Change("checkpoint", thread, namespace, checkpoint=info, at=info.created_at)
             writes = self._set_bookmark(key, info.id)
             new = {name for name, _ in _make_write_keys(writes) - reported}
-            yield from iter_changes(key, info, {name: value for name, value in writes.items() if name in new})
+            new_writes = {name: value for name, value in writes.items() if name in new}
+            yield from iter_changes(key, info, new_writes)
 
     def _read_from(self, key: _HistoryKey, checkpoint_id: str) -> Sequence[CheckpointInfo]:
         """Return a checkpoint and those after it, oldest first; all of them if it is gone."""

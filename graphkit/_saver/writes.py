@@ -7,7 +7,7 @@ update, the result of a branch, a failure. Results of `once` have keys of their 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from logging import getLogger
@@ -55,10 +55,13 @@ def check_writes(writes: Mapping[str, Any]) -> None:
     """
     given: Any = writes  # callers may pass anything
     if not isinstance(given, Mapping):
-        raise CheckpointSerializationError("writes", type(given).__name__, "they are a mapping")
-    for key, value in writes.items():
+        type_name = type(given).__name__
+        raise CheckpointSerializationError("writes", type_name, "they are a mapping")
+    for key, value in given.items():
         if not isinstance(key, str):
-            raise CheckpointSerializationError(f"writes[{key!r}]", type(key).__name__, "the keys are strings")
+            path = f"writes[{key!r}]"
+            type_name = type(key).__name__
+            raise CheckpointSerializationError(path, type_name, "the keys are strings")
         problem = _find_problem(key, value)
         if problem is not None:
             raise CheckpointSerializationError(key, type(value).__name__, problem)
@@ -177,7 +180,12 @@ def subgraph_namespace(namespace: str, node_id: str) -> str:
 
 def interrupts_in(writes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the interrupts among pending writes, by id, in the order in which they were recorded."""
-    return {key.removeprefix(INTERRUPT): value for key, value in writes.items() if key.startswith(INTERRUPT)}
+    return _strip_prefix(INTERRUPT, writes)
+
+
+def _strip_prefix(prefix: str, writes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the pending writes whose key has a prefix, by the rest of the key."""
+    return {key.removeprefix(prefix): value for key, value in writes.items() if key.startswith(prefix)}
 
 
 def unanswered_interrupts(writes: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,11 +195,8 @@ def unanswered_interrupts(writes: Mapping[str, Any]) -> dict[str, Any]:
 
 def subgraph_interrupts(writes: Mapping[str, Any]) -> dict[str, str]:
     """Return the pending interrupts in nested graphs: id -> namespace."""
-    return {
-        key.removeprefix(SUBGRAPH_INTERRUPT): namespace
-        for key, namespace in writes.items()
-        if key.startswith(SUBGRAPH_INTERRUPT) and namespace is not None
-    }
+    recorded = _strip_prefix(SUBGRAPH_INTERRUPT, writes)
+    return {key: namespace for key, namespace in recorded.items() if namespace is not None}
 
 
 def next_update_key(writes: Mapping[str, Any]) -> str:
@@ -250,8 +255,9 @@ def find_waiting_interrupts(latest: Mapping[str, LatestCheckpoint]) -> list[Wait
     found: list[WaitingInterrupt] = []
     for namespace, checkpoint in latest.items():
         waiting = waiting_interrupts(checkpoint.config, checkpoint.writes)
-        outer = latest.get(namespace.rpartition("/")[0])
-        is_nested = bool(namespace) and OUTER_EXECUTION in checkpoint.metadata
+        outer_namespace, _, _ = namespace.rpartition("/")
+        outer = latest.get(outer_namespace)
+        is_nested = namespace != "" and OUTER_EXECUTION in checkpoint.metadata
         if is_nested and outer is not None:
             pending = subgraph_interrupts(outer.writes)
             waiting = [interrupt for interrupt in waiting if interrupt.id in pending]
@@ -305,22 +311,27 @@ def iter_changes(
         written_at: when they were stored, for those that have no time of their own.
     """
     thread_id, namespace = history
-    make = partial(Change, thread_id=thread_id, checkpoint_ns=namespace, checkpoint=info)
+    make_change = partial(Change, thread_id=thread_id, checkpoint_ns=namespace, checkpoint=info)
+    last_task = None
     for key, value in writes.items():
+        _, _, id = key.partition(":")  # noqa: A001 - the name of the field
         if key.startswith(INTERRUPT):
             at = _get_time(value, "created_at")
-            yield make("interrupt", id=key.removeprefix(INTERRUPT), value=value, at=at)
+            yield make_change("interrupt", id=id, value=value, at=at)
         elif key.startswith(ANSWER):
-            yield make("answer", id=key.removeprefix(ANSWER), value=value, at=written_at)
+            yield make_change("answer", id=id, value=value, at=written_at)
         elif key.startswith(SUBGRAPH_INTERRUPT) and value is None:
-            yield make("answer", id=key.removeprefix(SUBGRAPH_INTERRUPT), at=written_at)
+            yield make_change("answer", id=id, at=written_at)
         elif key == FAILURE and value is not None:
-            yield make("failure", value=value, at=_get_time(value, "at"))
-    tasks = [value for key, value in writes.items() if key.startswith(TASK)]
-    if tasks:  # one change for all tasks that were recorded together: a map may have thousands
-        last = tasks[-1]
-        node_id = last.get("node") if isinstance(last, Mapping) else None
-        yield make("progress", value={"node_id": node_id}, at=written_at)
+            at = _get_time(value, "at")
+            yield make_change("failure", value=value, at=at)
+        elif key.startswith(TASK):
+            last_task = key
+    if last_task is not None:
+        # One change for all tasks that were recorded together: a map may have thousands.
+        task = writes[last_task]
+        node_id = task.get("node") if isinstance(task, Mapping) else None
+        yield make_change("progress", value={"node_id": node_id}, at=written_at)
 
 
 def _get_time(record: Any, key: str) -> datetime | None:
@@ -357,21 +368,24 @@ def progress_of(writes: Mapping[str, Any]) -> list[ForkProgress]:
         writes: the pending writes of the checkpoint.
     """
     usable = {key: value for key, value in writes.items() if _find_problem(key, value) is None}
-    tasks = {key.removeprefix(TASK): task for key, task in usable.items() if key.startswith(TASK)}
+    tasks = _strip_prefix(TASK, usable)
     found: dict[str, ForkProgress] = {}
-    for key, items in usable.items():
-        if key.startswith(ITEMS):
-            execution = key.removeprefix(ITEMS)
-            finished = [task for name, task in tasks.items() if _is_item_of(name, execution)]
-            node_id = finished[0].get("node") if finished else None
-            found[execution] = ForkProgress(node_id, done=len(finished), total=len(items))
-    for execution, progress in _find_fork_progress(tasks).items():
+    for execution, items in _strip_prefix(ITEMS, usable).items():
+        found[execution] = _measure_map(execution, items, tasks)
+    for execution, progress in _measure_forks(tasks).items():
         found.setdefault(execution, progress)
     # The key of a nested execution has more parts than the keys around it.
-    return [found[execution] for execution in sorted(found, key=lambda key: key.count("."))]
+    executions = sorted(found, key=lambda execution: execution.count("."))
+    return [found[execution] for execution in executions]
 
 
-def _find_fork_progress(tasks: Mapping[str, Any]) -> dict[str, ForkProgress]:
+def _measure_map(execution: str, items: Sequence[Any], tasks: Mapping[str, Any]) -> ForkProgress:
+    finished = [task for name, task in tasks.items() if _is_item_of(name, execution)]
+    node_id = finished[0].get("node") if finished else None
+    return ForkProgress(node_id, done=len(finished), total=len(items))
+
+
+def _measure_forks(tasks: Mapping[str, Any]) -> dict[str, ForkProgress]:
     """Return how far the forks are, by the key of their execution."""
     found: dict[str, ForkProgress] = {}
     for name, task in tasks.items():
@@ -381,7 +395,9 @@ def _find_fork_progress(tasks: Mapping[str, Any]) -> dict[str, ForkProgress]:
         execution = branch.rpartition(".")[0]
         earlier = found.get(execution)
         done = 0 if earlier is None else earlier.done
-        found[execution] = ForkProgress(None, done=done + bool(task.get("ends")), total=task["branches"])
+        if task.get("ends"):
+            done += 1
+        found[execution] = ForkProgress(None, done=done, total=task["branches"])
     return found
 
 

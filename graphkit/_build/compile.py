@@ -110,9 +110,11 @@ def _check(
         graph.find_outermost_subgraphs(),
     )
     problems += graph.find_stop_problems(interrupt_after)
+
     for name in forks:
         if name in graph.nodes:
             problems.append(f"{name!r} is not a valid node id: the fork has it")
+
     if problems:
         raise GraphStateError(*problems)
     return forks

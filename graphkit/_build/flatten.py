@@ -56,6 +56,7 @@ class FlattenedGraph:
                 children[node_id] = child
                 entries[node_id] = _find_entry(node_id, child)
 
+        # An edge to a subgraph leads to its entry.
         for source, edge in definition.edges.items():
             self.edges[source] = _rename_edge(edge, entries)
 
@@ -116,6 +117,7 @@ class FlattenedGraph:
         if entry == _start_bridge(graph_id):
             self._add(Node(id=entry, action=_NO_ACTION))
             self.edges[entry] = _rename_edge(child.edges[START], names)
+
         for node in child.nodes.values():
             renamed = dataclasses.replace(
                 node,
@@ -125,11 +127,13 @@ class FlattenedGraph:
                 destinations=_rename_targets(node.destinations, names),
             )
             self._add(renamed)
+
         for source, edge in child.edges.items():
             if source == START:
                 continue
             new_source = names.get(source, source)
             self.edges[new_source] = _rename_edge(edge, names)
+
         if exit_target == _end_bridge(graph_id):
             self._add(Node(id=exit_target, action=_NO_ACTION))
             if outgoing:
@@ -173,8 +177,7 @@ class FlattenedGraph:
             self.nodes[node_id] = _with_hooks(node, node_id, hooks)
 
     def _apply_edge_hooks(self, hooks: list[Hook]) -> None:
-        every = self.edges.items()
-        conditions = {source: edge for source, edge in every if isinstance(edge, Condition)}
+        conditions = {source: edge for source, edge in self.edges.items() if isinstance(edge, Condition)}
 
         moved: list[Hook] = []
         for hook in hooks:
@@ -282,6 +285,7 @@ def _with_hooks(part: Hooked, node_id: str, hooks: Iterable[Hook]) -> Hooked:
     if not applicable:
         return part
 
+    # After hooks run in the opposite order, so that the outermost one runs last.
     before = tuple(hook.call for hook in applicable if hook.kind == "before")
     after = tuple(hook.call for hook in applicable if hook.kind == "after")
     wrap = tuple(hook.call for hook in applicable if hook.kind == "wrap")

@@ -90,6 +90,7 @@ def _find_nesting_problems(outer: Fork, forks: Mapping[str, Fork]) -> list[str]:
             if inner is None:
                 continue
 
+            # The branches of both forks may meet in the same node.
             joins_in_time = inner.join in branch or inner.join == outer.join
             stays_inside = all(nodes <= branch for nodes in inner.branches.values())
             if not joins_in_time or not stays_inside:
@@ -252,6 +253,7 @@ class _JoinSearch:
             shared = [node_id for node_id in branch if node_id in owners]
             if shared:
                 raise _NoJoinError(self._explain_meeting(shared, owners, head, join))
+
             if not self._may_end(branch, join):
                 raise _NoJoinError(
                     f"no path leads from the branch {head!r} to {join!r}, where the other branches meet",

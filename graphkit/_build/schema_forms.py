@@ -89,9 +89,9 @@ def _parse_typed_dict(schema: type) -> StateSchema:
 
 
 def _parse_state_factory(state_factory: Any) -> Callable[[Any], AgentState]:
-    """Return a state factory that receives copies of mutable values.
+    """Return a state factory that receives copies of mutable application objects.
 
-    An AgentState class needs none: it is immutable itself.
+    An AgentState class makes such copies itself.
     """
     if isinstance(state_factory, type) and issubclass(state_factory, AgentState):
         return state_factory

@@ -190,6 +190,7 @@ class StateGraph(Hooks):
         edges = self._definition.edges.setdefault(source, [])
         if isinstance(edges, Condition):
             raise GraphStateError(f"{source!r} has a conditional edge already; it cannot have a plain one too")
+
         edges.append(target)
         return self
 

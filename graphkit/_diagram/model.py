@@ -230,6 +230,7 @@ def _read_parts(graph: Topology | GraphDefinition) -> _Parts:
             edges[source] = list(forks[edge].heads)
         else:
             edges[source] = [edge]
+
     return _Parts(nodes=graph.nodes, edges=edges, forks=forks)
 
 

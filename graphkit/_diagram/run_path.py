@@ -81,6 +81,7 @@ class RunPath:
         """Record the plain edges from the source of a fork through its branches."""
         for head in fork.heads:
             self._record(number, fork.source, head)
+
         passed = {fork.join, *fork.heads}
         waiting = list(fork.heads)
         while waiting:
@@ -93,6 +94,7 @@ class RunPath:
                     self._record(number, node_id, target)
                     passed.add(target)
                     waiting.append(target)
+
         self.nodes |= passed - {fork.join}
 
     def _leave_fork(self, fork: Fork, target: str, number: int) -> None:

@@ -159,6 +159,7 @@ class Metrics:
         else:
             ended = running[-1:]  # the innermost run
             remaining = running[:-1]
+
         if remaining:
             self._running[event.thread_id] = remaining
 

@@ -38,6 +38,7 @@ class PydanticSchema(StateSchema):
 
         self.model = model
         decorators = model.__pydantic_decorators__
+        # An instance of a frozen model refuses the assignment that validates a single field.
         is_frozen = model.model_config.get("frozen")
         self._is_validated_whole = bool(decorators.model_validators or is_frozen)
         self._adapters: dict[str, TypeAdapter[Any]] = {}
@@ -45,6 +46,7 @@ class PydanticSchema(StateSchema):
         validated: set[str] = set()
         for validator in decorators.field_validators.values():
             validated.update(validator.info.fields)
+
         self._checked_when_merged: set[str] = set()
         """The fields with a reducer and with constraints or validators."""
         for name in channels:
@@ -95,6 +97,7 @@ class PydanticSchema(StateSchema):
         for name in unchecked:
             value = merged.get(name)
             checked[name] = self._validate_assignment(merged, name, value)
+
         result, later_ops = merge(merged, checked, {})
         return result, _combine_ops(ops, later_ops)
 
@@ -137,6 +140,7 @@ class PydanticSchema(StateSchema):
     ) -> tuple[FrozenDict, dict[str, int]]:
         """Merge values, then validate the whole state."""
         merged, ops = merge(data, values, self.channels)
+        # Validators may change mutable application objects, so they receive copies of them.
         instance = self.model.model_validate(dict(private_copy(merged)))
         extra = instance.model_extra or {}
         names = dict.fromkeys((*self.model.model_fields, *extra))
@@ -167,6 +171,7 @@ class PydanticSchema(StateSchema):
             return value
         channel = self.channels.get(name)
         resets_channel = value is None and channel is not None
+
         if not isinstance(value, Marker) and not resets_channel:
             return value
 

@@ -55,6 +55,7 @@ class StateSchema:
         for key, channel in self.channels.items():
             if channel.default is None or key in self.transient:
                 continue
+
             value = channel.initial()
             if value is not None:
                 defaults[key] = value
@@ -101,6 +102,7 @@ class StateSchema:
         for key in self.transient:
             if key in private:
                 continue
+
             value = self.channels[key].initial()
             if value is not None:
                 defaults[key] = value
@@ -141,6 +143,7 @@ def read_channels(hints: Mapping[str, Any]) -> dict[str, Channel]:
         channel = read_channel(key, annotation, extras)
         if channel is not None:
             channels[key] = channel
+
     return channels
 
 
@@ -230,6 +233,7 @@ def _find_empty(annotation: Any) -> Callable[[], Any] | None:
             if member is not type(None):
                 return _find_empty(member)
         return None
+
     if not isinstance(origin, abstract.Hashable):
         return None
     return _EMPTY_FACTORIES.get(origin)

@@ -91,6 +91,7 @@ class _Parallel:
 
         with self._notify_all(items, workers):
             with ThreadPoolExecutor(workers, "graphkit-parallel") as pool:
+                # Each item sees the context of the node, and so its observers and `once`.
                 futures = [pool.submit(copy_context().run, run_item, index, item) for index, item in enumerate(items)]
                 try:
                     wait(futures, return_when=FIRST_EXCEPTION if self.fail_fast else ALL_COMPLETED)

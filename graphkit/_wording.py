@@ -34,11 +34,13 @@ def simplify_text(text: str) -> str:
     head = _HEAD.search(text)
     if head is None:
         return text
-    body = _DETAILS.sub("", _LINK.sub("", text[head.end() :]))
-    problems = _problems_of(body)
+    before = text[: head.start()]
+    body = _LINK.sub("", text[head.end() :])
+    problems = _problems_of(_DETAILS.sub("", body))
     if not problems:
         return text
-    return f"{text[: head.start()]}{head[1]}: {'; '.join(problems)}"
+    sentence = "; ".join(problems)
+    return f"{before}{head[1]}: {sentence}"
 
 
 def _problems_of(body: str) -> list[str]:

@@ -63,10 +63,11 @@ def export_logs(
     chosen = saver.threads(released=True) if threads is None else threads
     yield _format_line(graphkit="logs", format=FORMAT)
     for done, thread_id in enumerate(chosen, 1):
-        directory = _find_directory(saver, thread_id)
-        yield _format_line(thread=thread_id, directory=directory)
-        for name in _list_files(root / directory):
-            yield from _file_lines(root / directory / name, name)
+        name = _find_directory(saver, thread_id)
+        directory = root / name
+        yield _format_line(thread=thread_id, directory=name)
+        for file in _list_files(directory):
+            yield from _file_lines(directory / file, file)
         yield _format_line(end=thread_id)
         progress(done, len(chosen), thread_id)
 
@@ -125,7 +126,7 @@ def _file_lines(path: Path, name: str) -> Iterator[str]:
     digest = blake2b(digest_size=16)
     remaining = path.stat().st_size  # a writer may append while the export reads
     yield _format_line(file=name)
-    with open(_open(path, os.O_RDONLY), "rb") as file:
+    with os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
         while remaining:
             chunk = file.read(min(_CHUNK, remaining))
             if not chunk:
@@ -163,17 +164,19 @@ def import_logs(
     done: list[str] = []
     while (data := source.read()) is not None:
         thread_id = data.get("thread")
-        directory = data.get("directory")
-        if not isinstance(thread_id, str) or not isinstance(directory, str) or not _DIRECTORY.match(directory):
+        name = data.get("directory")
+        if not isinstance(thread_id, str) or not isinstance(name, str) or not _DIRECTORY.match(name):
             raise source.error("expected a thread")
-        if directory != _directory_name(thread_id):
-            raise source.error(f"{directory!r} is not the directory of thread {thread_id!r}")
-        with saver.run_lock(RunnableConfig(thread_id)):  # creates the directory
+        if name != _directory_name(thread_id):
+            raise source.error(f"{name!r} is not the directory of thread {thread_id!r}")
+        directory = root / name
+        config = RunnableConfig(thread_id)
+        with saver.run_lock(config):  # creates the directory
             try:
-                _import_files(source, root / directory, thread_id)
+                _import_files(source, directory, thread_id)
                 _sync(root)
             except OSError as error:
-                path = os.fsdecode(error.filename or root / directory)
+                path = os.fsdecode(error.filename or directory)
                 raise CheckpointStorageError(path, "import into", error) from error
         _verify(saver, thread_id, root)
         done.append(thread_id)
@@ -210,7 +213,8 @@ def _write_file(source: _LineReader, path: Path) -> None:
     """Write the next file of the source; leave no file if its bytes do not match their digest."""
     path.unlink(missing_ok=True)  # left by an import that died, or a link, which must not be written through
     digest = blake2b(digest_size=16)
-    with open(_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+    descriptor = _open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    with os.fdopen(descriptor, "wb") as file:
         while "data" in (data := source.read_required()):
             chunk = source.decode_bytes(data["data"])
             digest.update(chunk)

@@ -110,8 +110,10 @@ def get_checkpoint_store(name: str, **options: Any) -> BaseCheckpointSaver:
 
 
 def _make_saver(name: str, kind: Factory | EntryPoint, options: Mapping[str, Any]) -> BaseCheckpointSaver:
-    arguments = [options["path"]] if "path" in options else []
-    keywords = {key: value for key, value in options.items() if key != "path"}
+    keywords = dict(options)
+    arguments: list[Any] = []
+    if "path" in keywords:
+        arguments.append(keywords.pop("path"))
     # Not by isinstance: where the backport importlib_metadata is installed, entry points are of its class.
     factory: Factory = kind if callable(kind) else kind.load()
     _check_options(name, factory, arguments, keywords)

@@ -97,9 +97,7 @@ class _ThreadExporter:
             CheckpointNotFoundError: the thread has neither checkpoints nor, if wanted, versions.
         """
         namespaces = list(self._saver.namespaces(self._thread_id))
-        numbers: list[int] = []
-        if versions and isinstance(self._saver, HasVersions):
-            numbers = list(self._saver.versions_by_thread_id(self._thread_id))
+        numbers = self._list_versions() if versions else []
         if not namespaces and not numbers:
             raise CheckpointNotFoundError(self._thread_id, hint="see threads()")
         digest = blake2b(digest_size=16)
@@ -110,6 +108,11 @@ class _ThreadExporter:
             count += 1
             yield line
         yield format_line({"end": digest.hexdigest(), "lines": count})
+
+    def _list_versions(self) -> list[int]:
+        if not isinstance(self._saver, HasVersions):
+            return []
+        return list(self._saver.versions_by_thread_id(self._thread_id))
 
     def _records(self, namespaces: Sequence[str], versions: Sequence[int]) -> Iterator[dict[str, Any]]:
         for version in versions:
@@ -128,15 +131,20 @@ class _ThreadExporter:
 
     def _namespace_records(self, namespace: str) -> Iterator[dict[str, Any]]:
         config = RunnableConfig(self._thread_id, checkpoint_ns=namespace)
-        for record in self._checkpoint_records(namespace, self._saver.list(config)):
-            checkpoint = config.with_check_point_id(record["id"])
-            writes = well_formed_writes(self._saver.get_writes(checkpoint), self._thread_id)
+        checkpoints = self._saver.list(config)
+        for record in self._checkpoint_records(namespace, checkpoints):
+            address = config.with_check_point_id(record["id"])
+            writes = self._encode_writes(address)
             if writes:
-                record["writes"] = {key: self._values.encode(value, key) for key, value in writes.items()}
-            tags = self._saver.tags_of(checkpoint)
+                record["writes"] = writes
+            tags = self._saver.tags_of(address)
             if tags:
                 record["tags"] = list(tags)
             yield record
+
+    def _encode_writes(self, config: RunnableConfig) -> dict[str, Any]:
+        writes = well_formed_writes(self._saver.get_writes(config), self._thread_id)
+        return {key: self._values.encode(value, key) for key, value in writes.items()}
 
     def _checkpoint_records(self, namespace: str, newest_first: Sequence[Checkpoint]) -> Iterator[dict[str, Any]]:
         before: dict[str, PackedValue] = {}
@@ -316,16 +324,22 @@ class _ThreadImporter:
         if data.get("version") in self._stored_versions:
             self.skipped += 1  # `finish` compares it
             return
-        self._put(record.checkpoint, RunnableConfig(self.thread_id, checkpoint_ns=record.namespace))
-        config = RunnableConfig(self.thread_id, record.checkpoint.id, record.namespace)
+        self._store(record)
+
+    def _store(self, record: _ImportedCheckpoint) -> None:
+        config = RunnableConfig(self.thread_id, checkpoint_ns=record.namespace)
+        self._put(record.checkpoint, config)
+        address = config.with_check_point_id(record.checkpoint.id)
         if record.writes:
-            self._saver.put_writes(config, record.writes)
+            self._saver.put_writes(address, record.writes)
         if record.tags:
-            self._saver.add_tags(config, *record.tags)
+            self._saver.add_tags(address, *record.tags)
 
     def _parse(self, data: dict[str, Any]) -> _ImportedCheckpoint:
+        decode = self._values.decode
         namespace = _require_text(data["ns"])
-        state = apply_change(self._values, self._states.get(namespace, {}), data["state"])
+        before = self._states.get(namespace, {})
+        state = apply_change(self._values, before, data["state"])
         self._states[namespace] = state
         checkpoint = Checkpoint(
             id=_require_text(data["id"]),
@@ -333,14 +347,16 @@ class _ThreadImporter:
             next_node_id=_require_text_or_none(data["next"]),
             parent_id=_require_text_or_none(data["parent"]),
             created_at=datetime.fromisoformat(data["created"]),
-            metadata=self._values.decode(data["metadata"]),
+            metadata=decode(data["metadata"]),
             state=state,
         )
+        writes = data.get("writes", {})
+        tags = data.get("tags", ())
         return _ImportedCheckpoint(
             namespace=namespace,
             checkpoint=checkpoint,
-            writes={key: self._values.decode(value) for key, value in data.get("writes", {}).items()},
-            tags=[_require_text(tag) for tag in data.get("tags", ())],
+            writes={key: decode(value) for key, value in writes.items()},
+            tags=[_require_text(tag) for tag in tags],
         )
 
     def _put(self, checkpoint: Checkpoint, config: RunnableConfig) -> None:

@@ -233,7 +233,8 @@ class Worker:
         if latest.id == candidate.failed_at and monotonic() < candidate.retry_at:
             self._postpone(config.thread, candidate, candidate.retry_at)
             return False
-        writes = self.saver.get_writes(config.with_check_point_id(latest.id))
+        address = config.with_check_point_id(latest.id)
+        writes = self.saver.get_writes(address)
         status = derive_status(latest.next_node_id, writes)
         if status == "finished":
             return self._needs_finalizing(writes)
@@ -287,7 +288,8 @@ class Worker:
     def _resume(self, config: RunnableConfig) -> None:
         _LOG.info("resuming thread %r", config.thread)
         # The run enters the lock that this worker holds, as a run inside a node of its holder does.
-        context = NodeContext("", (), get_held_run_locks() | {self.saver.run_lock_key(config)})
+        own_lock = self.saver.run_lock_key(config)
+        context = NodeContext("", (), get_held_run_locks() | {own_lock})
         token = CURRENT_NODE_CONTEXT.set(context)
         try:
             run = self._run_async if self.app.topology.asynchronous else self._run

@@ -80,9 +80,11 @@ class RunnableConfig(JavaNames):
         if self.max_iterations is not None and self.max_iterations <= 0:
             raise ValueError(f"max_iterations must be at least 1, not {self.max_iterations}")
         if self.stream_mode.__class__ is not StreamMode:
-            object.__setattr__(self, "stream_mode", StreamMode(self.stream_mode))
+            mode = StreamMode(self.stream_mode)
+            object.__setattr__(self, "stream_mode", mode)
         if self.metadata.__class__ is not MappingProxyType:
-            object.__setattr__(self, "metadata", MappingProxyType(dict(self.metadata)))
+            metadata = MappingProxyType(dict(self.metadata))
+            object.__setattr__(self, "metadata", metadata)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle a copy of the metadata: a mapping proxy does not pickle."""

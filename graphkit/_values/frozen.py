@@ -364,13 +364,14 @@ def _find_cycle(root: object) -> str | None:
     stack: list[tuple[Any, bool]] = [(root, False)]
     while stack:
         value, is_leaving = stack.pop()
+        identity = id(value)
         if is_leaving:
-            ancestors.discard(id(value))
-            done.add(id(value))
-        elif id(value) in ancestors:
+            ancestors.discard(identity)
+            done.add(identity)
+        elif identity in ancestors:
             return type(value).__name__
-        elif isinstance(value, (list, dict, tuple)) and id(value) not in done:
-            ancestors.add(id(value))
+        elif isinstance(value, (list, dict, tuple)) and identity not in done:
+            ancestors.add(identity)
             stack.append((value, True))
             items = value.values() if isinstance(value, dict) else value
             stack.extend((item, False) for item in items)

@@ -41,11 +41,18 @@ class JsonValueCodec:
         """
         if _is_exact_in_json(value):
             return value
-        if isinstance(value, list) and levels:
-            return [self.encode(item, f"{path}[{index}]", levels - 1) for index, item in enumerate(value)]
-        if isinstance(value, dict) and levels and _is_json_object(value):
-            return {key: self.encode(item, f"{path}.{key}", levels - 1) for key, item in value.items()}
-        packed = {_PACKED: base64.b64encode(self._codec.pack(value, path)).decode()}
+        if levels and isinstance(value, list):
+            items: list[Any] = []
+            for index, item in enumerate(value):
+                items.append(self.encode(item, f"{path}[{index}]", levels - 1))
+            return items
+        if levels and isinstance(value, dict) and _is_json_object(value):
+            fields: dict[str, Any] = {}
+            for key, item in value.items():
+                fields[key] = self.encode(item, f"{path}.{key}", levels - 1)
+            return fields
+        data = self._codec.pack(value, path)
+        packed = {_PACKED: base64.b64encode(data).decode()}
         if isinstance(value, _WITH_TEXT):
             packed["text"] = str(value)
         return packed
@@ -56,7 +63,8 @@ class JsonValueCodec:
             return [self.decode(item) for item in value]
         if isinstance(value, dict):
             if _PACKED in value:
-                return self._codec.unpack(base64.b64decode(value[_PACKED], validate=True))
+                data = base64.b64decode(value[_PACKED], validate=True)
+                return self._codec.unpack(data)
             return {key: self.decode(item) for key, item in value.items()}
         return value
 
@@ -124,20 +132,24 @@ def diff_states(
     new_values: dict[str, Any] = {}
     new_items: dict[str, Any] = {}
     for key, value in state.items():
-        if before.get(key) == after[key]:
+        old = before.get(key)
+        new = after[key]
+        if new == old:
             continue
-        prefix = after[key].length_of_prefix(before.get(key))
+        prefix = new.length_of_prefix(old)
         if prefix is None:
             new_values[key] = values.encode(value, key)
         else:
-            new_items[key] = [values.encode(item, key) for item in value[prefix:]]
+            appended = value[prefix:]
+            new_items[key] = [values.encode(item, key) for item in appended]
 
     change: dict[str, Any] = {}
     if new_values:
         change["set"] = new_values
     if new_items:
         change["extend"] = new_items
-    if dropped := [key for key in before if key not in after]:
+    dropped = [key for key in before if key not in after]
+    if dropped:
         change["drop"] = dropped
     kept = [key for key in before if key in after]
     added = [key for key in after if key not in before]
@@ -152,11 +164,14 @@ def apply_change(values: JsonValueCodec, before: Mapping[str, Any], change: Mapp
     Cost: what changed, and a copy of each list that grew.
     """
     dropped = change.get("drop", ())
+    new_values = change.get("set", {})
+    new_items = change.get("extend", {})
     after = {key: value for key, value in before.items() if key not in dropped}
-    for key, value in change.get("set", {}).items():
+    for key, value in new_values.items():
         after[key] = freeze(values.decode(value))
-    for key, items in change.get("extend", {}).items():
-        grown = extend_frozen(after[key], map(values.decode, items))
+    for key, items in new_items.items():
+        appended = map(values.decode, items)
+        grown = extend_frozen(after[key], appended)
         grown.base = None  # it enters a state, and must not keep the list before it alive
         after[key] = grown
     if "order" not in change:

@@ -74,15 +74,17 @@ def compare(first: Checkpoint, second: Checkpoint) -> Comparison:
     """Return what changed from one checkpoint to another. O(the two states)."""
     old = first.state
     new = second.state
+    added: dict[str, str] = {}
+    removed: dict[str, str] = {}
     changed: dict[str, tuple[str, str]] = {}
-    for key in sorted(old.keys() & new.keys()):
-        if old[key] != new[key]:
+    for key in sorted(old.keys() | new.keys()):
+        if key not in old:
+            added[key] = _shorten(new[key])
+        elif key not in new:
+            removed[key] = _shorten(old[key])
+        elif old[key] != new[key]:
             changed[key] = (_shorten(old[key]), _shorten(new[key]))
-    return Comparison(
-        added={key: _shorten(new[key]) for key in sorted(new.keys() - old.keys())},
-        removed={key: _shorten(old[key]) for key in sorted(old.keys() - new.keys())},
-        changed=changed,
-    )
+    return Comparison(added, removed, changed)
 
 
 def _shorten(value: Any) -> str:
@@ -272,13 +274,14 @@ class CheckpointManager:
             clean: only those that are clean, or only those that are not.
             node_id: only those after this node.
         """
-        infos: list[CheckpointInfo] = []
-        for info in reversed(self.saver.history(RunnableConfig(run_id))):
-            is_kind = kind is None or _kind_of(info) == kind
-            has_cleanness = clean is None or _is_clean(info) == clean
-            is_node = node_id is None or info.node_id == node_id
-            if is_kind and has_cleanness and is_node:
-                infos.append(info)
+        history = self.saver.history(RunnableConfig(run_id))
+        infos = [*reversed(history)]
+        if kind is not None:
+            infos = [info for info in infos if _kind_of(info) == kind]
+        if clean is not None:
+            infos = [info for info in infos if _is_clean(info) == clean]
+        if node_id is not None:
+            infos = [info for info in infos if info.node_id == node_id]
         return infos
 
     @_warn_on_error(list)

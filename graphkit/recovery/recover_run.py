@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from graphkit._compiled import CompiledGraph
@@ -79,14 +78,16 @@ def _restore_last_good(saver: BaseCheckpointSaver, thread: ThreadLike) -> None:
 
 def _append_copy(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint) -> None:
     """Append a copy of a checkpoint, with its pending writes, after the damage. Removes nothing."""
-    writes = well_formed_writes(saver.get_writes(config.with_check_point_id(checkpoint.id)), config.thread)
-    copy = (
-        Checkpoint.builder(Checkpoint.copy_of(checkpoint))
-        .metadata(public_metadata(checkpoint.metadata))
-        .parentId(checkpoint.id)
-        .createdAt(datetime.now(UTC))
+    address = config.with_check_point_id(checkpoint.id)
+    writes = well_formed_writes(saver.get_writes(address), config.thread)
+    copy = Checkpoint(
+        node_id=checkpoint.node_id,
+        next_node_id=checkpoint.next_node_id,
+        state=checkpoint.state,
+        parent_id=checkpoint.id,
+        metadata=public_metadata(checkpoint.metadata),
     )
     with saver.run_lock(config):
-        stored = saver.put(config, copy.build())
+        stored = saver.put(config, copy)
         if writes:
             saver.put_writes(stored, writes)

@@ -129,6 +129,24 @@ def test_the_path_through_graphkit_wins():
     assert graphkit.abc.Watch.__module__ == "graphkit.abc"
 
 
+@pytest.mark.parametrize(
+    "thing",
+    [
+        graphkit.AgentState({"items": [1]}),
+        graphkit.Checkpoint(node_id="a", next_node_id="b", state={"items": [1]}, metadata={"step": 1}),
+        graphkit.RunnableConfig("t", metadata={"key": 1}),
+        graphkit.Tag("t", [], 1),
+        graphkit.errors.CheckpointNotFoundError("t"),
+        importlib.import_module("graphkit.store").State({"items": [1]}),
+    ],
+    ids=lambda thing: type(thing).__name__,
+)
+def test_pickles_name_no_private_module(thing):
+    data = pickle.dumps(thing)
+    assert b"graphkit._" not in data
+    assert pickle.loads(data).__class__ is thing.__class__
+
+
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_the_annotations_of_public_classes_resolve(module):
     for name in module.__all__:

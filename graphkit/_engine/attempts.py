@@ -1,15 +1,16 @@
-"""One call of the user's, with what surrounds it: wrap hooks, retries, a timeout.
+"""One call of user code with its wrap hooks, retries and timeout.
 
-A function is of one of four kinds: plain or asynchronous, and a generator or not. So is what a hook makes of it:
+A function is of one of four kinds: sync or async, and a generator or not. So is a hook's result:
 
-- asynchronous, if the hook or anything inside it is. An asynchronous hook may await `call()` whatever is inside; what
-  is not asynchronous runs on a thread then. A plain hook around something asynchronous gets an awaitable, which it may
-  return; it runs on the event loop, and must not block it.
-- a generator, if the hook or anything inside it is. `call()` then gives an iterator, which a hook may return, or go
-  through as a generator itself. What a plain generator returns is its update, so `return (yield from call())` keeps
-  it; an asynchronous one cannot return, and its update comes last, as a Command.
+- It is async if the hook or anything inside it is. An async hook may always await `call()`; if what
+  is inside is sync, it runs on a thread. A sync hook around something async gets an awaitable, which
+  it may return. Such a hook runs on the event loop and must not block it.
+- It is a generator if the hook or anything inside it is. `call()` then returns an iterator, which the
+  hook may return, or iterate over as a generator itself. The return value of a sync generator is its
+  update, so `return (yield from call())` keeps it. An async generator cannot return a value; its
+  update comes last, as a Command.
 
-Hooks that only sometimes call what is inside are welcome: whatever one returns is made what was foreseen.
+A hook need not call what is inside. Its result is converted to the kind that the caller expects.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
-from graphkit._engine.call_kinds import RUN, Chunks, on_thread, on_threads
-from graphkit._engine.timeouts import RUN_IN_TIME, Time
+from graphkit._engine.call_kinds import RUN, AwaitableChunks, call_on_thread, iterate_on_thread
+from graphkit._engine.timeouts import RUN_IN_TIME, TimeBudget
 from graphkit._plan.topology import Call
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import ABSENT
@@ -30,41 +31,51 @@ if TYPE_CHECKING:
 
 
 def compose_call(
-    call: Call, node_id: str, wraps: Sequence[Call], retry: RetryPolicy | None = None, timeout: float | None = None
+    call: Call,
+    node_id: str,
+    wraps: Sequence[Call],
+    retry: RetryPolicy | None = None,
+    timeout: float | None = None,
 ) -> Call:
-    """A call with everything around it: the wrap hooks, inside them the retries, inside those the timeout.
+    """Compose a call with its wrap hooks, inside them the retries, inside those the timeout.
 
-    A plain function that is late is abandoned, for a thread cannot be stopped: it may go on, but what it returns,
-    records and dispatches from then on is dropped. An asynchronous one is cancelled. The time of a generator is what
-    it takes itself for all its chunks, not what is done with them in between.
+    A sync function that exceeds its timeout is abandoned, because a thread cannot be stopped: it may
+    go on, but what it returns, records and dispatches from then on is dropped. An async function is
+    cancelled. The timeout of a generator covers the time that it takes itself for all its chunks, not
+    what the caller does between them.
 
     Args:
         call: the action of a node, or the condition of an edge.
         node_id: the node, or the edge's source.
         wraps: called as hook(node_id, state, config, call); the first is outermost.
-        retry: when to run it again. A generator starts over, so chunks handed out already may come again.
-        timeout: seconds for one attempt. What is late fails with a TimeoutError, which is retried as any error is.
+        retry: when to call again. A generator starts over, so chunks may be emitted again.
+        timeout: seconds for one attempt. An attempt that exceeds it fails with a TimeoutError, which
+            is retried like any other error.
 
     Returns:
-        The call itself if there is nothing to add; else one that takes the config, and pickles if its parts do.
+        The call itself if there is nothing to add; otherwise a call that takes the config, and that
+        pickles if its parts do.
 
     Raises:
-        ValueError: the timeout is no positive number of seconds.
+        ValueError: the timeout is not a positive number of seconds.
     """
     if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):
         raise ValueError(f"the timeout of {node_id!r} must be a number of seconds above 0, not {timeout!r}")
-    hooks = [*wraps] if retry is None else [*wraps, Call(retry.as_hook(), takes_config=True)]
+    hooks = [*wraps]
+    if retry is not None:
+        hooks.append(Call(retry.as_hook(), takes_config=True))
     if not hooks and timeout is None:
         return call
-    whole = Call(_Composed(call, node_id, tuple(hooks), timeout), takes_config=True)
-    whole.is_async = any(part.is_async for part in (call, *hooks))
-    whole.is_generator = any(part.is_generator for part in (call, *hooks))
-    return whole
+    composed = Call(_ComposedCall(call, node_id, tuple(hooks), timeout), takes_config=True)
+    parts = (call, *hooks)
+    composed.is_async = any(part.is_async for part in parts)
+    composed.is_generator = any(part.is_generator for part in parts)
+    return composed
 
 
 @final
-class _Composed:
-    """What a composed call calls; travels to other processes."""
+class _ComposedCall:
+    """The function of a composed call; is sent to other processes."""
 
     __slots__ = ("call", "hooks", "node_id", "timeout")
 
@@ -75,86 +86,104 @@ class _Composed:
         self.timeout = timeout
 
     def __call__(self, state: Any, config: Any) -> Any:
-        part: _Part = _Function(self.call, self.node_id, self.timeout)
+        layer: _Layer = _Attempt(self.call, self.node_id, self.timeout)
         for hook in reversed(self.hooks):
-            part = _Hooked(hook, self.node_id, part)
-        return part.run(state, config)
+            layer = _HookLayer(hook, self.node_id, layer)
+        return layer.run(state, config)
 
 
-class _Part(Protocol):
-    """Something that can be run, and of which kind it is."""
+class _Layer(Protocol):
+    """The function, or a hook with everything inside it."""
 
     is_async: bool
     is_generator: bool
 
     def run(self, state: Any, config: Any) -> Any:
-        """Run it: a value, an awaitable of one, a generator or an asynchronous generator, as its kind says."""
+        """Run it.
+
+        Returns:
+            A value, an awaitable of one, a generator or an async generator, depending on the kind.
+        """
         ...
 
 
 @final
-class _Hooked:
-    """A hook around a part: a part again."""
+class _HookLayer:
+    """A hook around an inner layer."""
 
-    __slots__ = ("hook", "inside", "is_async", "is_generator", "needs_thread", "node_id")
+    __slots__ = ("hook", "inner", "is_async", "is_generator", "needs_thread", "node_id")
 
-    def __init__(self, hook: Call, node_id: str, inside: _Part) -> None:
+    def __init__(self, hook: Call, node_id: str, inner: _Layer) -> None:
         self.hook = hook
         self.node_id = node_id
-        self.inside = inside
-        self.is_async = hook.is_async or inside.is_async
-        self.is_generator = hook.is_generator or inside.is_generator
-        self.needs_thread = hook.is_async and not inside.is_async
+        self.inner = inner
+        self.is_async = hook.is_async or inner.is_async
+        self.is_generator = hook.is_generator or inner.is_generator
+        self.needs_thread = hook.is_async and not inner.is_async
 
     def run(self, state: Any, config: Any) -> Any:
-        call = _Inside(self.inside, state, config, needs_thread=self.needs_thread)
-        start = partial(self.hook.function, self.node_id, state, config, call)
-        return RUN[self.is_async, self.is_generator](start)
+        call = _InnerCall(self.inner, state, config, needs_thread=self.needs_thread)
+        thunk = partial(self.hook.function, self.node_id, state, config, call)
+        return RUN[self.is_async, self.is_generator](thunk)
+
+
+class _FirstCall(NamedTuple):
+    """The node context as it was when a hook called what is inside for the first time."""
+
+    interrupt_calls: int
+    outputs: tuple[Any, ...]
 
 
 @final
-class _Inside:
-    """What a hook gets as `call`: call(), call(state) and call(state, config) run what is inside the hook.
+class _InnerCall:
+    """The `call` that a hook receives: call(), call(state) or call(state, config) runs what is inside.
 
-    What is left out is as the hook was given it. Called again, it takes back what the visit was asked and handed out
-    inside it.
+    An omitted argument is as the hook received it. A second call starts another attempt: it resets
+    the interrupts and outputs of the node context to what they were before the first call.
     """
 
-    __slots__ = ("before", "config", "needs_thread", "part", "state")
+    __slots__ = ("config", "first_call", "layer", "needs_thread", "state")
 
-    def __init__(self, part: _Part, state: Any, config: Any, *, needs_thread: bool) -> None:
-        self.part = part
+    def __init__(self, layer: _Layer, state: Any, config: Any, *, needs_thread: bool) -> None:
+        self.layer = layer
         self.state = state
         self.config = config
         self.needs_thread = needs_thread
-        self.before: tuple[int, Sequence[Any]] | None = None
-        """How often the visit had asked, and what it had handed out, when this was called first."""
+        self.first_call: _FirstCall | None = None
 
     def __call__(self, state: Any = ABSENT, config: Any = ABSENT) -> Any:
-        visit = CURRENT_NODE_CONTEXT.get()
-        if visit is not None:
-            self._begin(visit)
-        part = self.part
-        state = self.state if state is ABSENT else state
-        config = self.config if config is ABSENT else config
-        start = partial(part.run, state, config)
+        context = CURRENT_NODE_CONTEXT.get()
+        if context is not None:
+            self._start_attempt(context)
+        if state is ABSENT:
+            state = self.state
+        if config is ABSENT:
+            config = self.config
+        layer = self.layer
+        thunk = partial(layer.run, state, config)
         if self.needs_thread:
-            return Chunks(on_threads(start())) if part.is_generator else on_thread(start)
-        return Chunks(start()) if part.is_async and part.is_generator else start()
+            if layer.is_generator:
+                return AwaitableChunks(iterate_on_thread(thunk()))
+            return call_on_thread(thunk)
+        if layer.is_async and layer.is_generator:
+            return AwaitableChunks(thunk())
+        return thunk()
 
-    def _begin(self, visit: NodeContext) -> None:
-        if self.before is None:
-            self.before = visit.interrupt_calls, tuple(visit.outputs)
+    def _start_attempt(self, context: NodeContext) -> None:
+        first = self.first_call
+        if first is None:
+            self.first_call = _FirstCall(context.interrupt_calls, tuple(context.outputs))
             return
-        asked, outputs = self.before
-        kept = [one for one in visit.outputs if any(one is other for other in outputs)]
-        visit.start_attempt(visit.attempt + 1)
-        visit.interrupt_calls = asked
-        visit.outputs.extend(kept)
+        # By identity: outputs may compare equal, or not at all.
+        known = {id(output) for output in first.outputs}
+        kept = [output for output in context.outputs if id(output) in known]
+        context.start_attempt(context.attempt + 1)
+        context.interrupt_calls = first.interrupt_calls
+        context.outputs.extend(kept)
 
 
 @final
-class _Function:
+class _Attempt:
     """The function itself: each run is an attempt."""
 
     __slots__ = ("call", "is_async", "is_generator", "node_id", "timeout")
@@ -167,7 +196,8 @@ class _Function:
         self.timeout = timeout
 
     def run(self, state: Any, config: Any) -> Any:
-        start = partial(self.call.run, state, config)
+        thunk = partial(self.call.run, state, config)
+        kind = (self.is_async, self.is_generator)
         if self.timeout is None:
-            return RUN[self.is_async, self.is_generator](start)
-        return RUN_IN_TIME[self.is_async, self.is_generator](start, Time(self.node_id, self.timeout))
+            return RUN[kind](thunk)
+        return RUN_IN_TIME[kind](thunk, TimeBudget(self.node_id, self.timeout))

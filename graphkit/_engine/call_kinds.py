@@ -1,6 +1,7 @@
-"""The four kinds of a function, and of what a hook makes of it: plain or asynchronous, and a generator or not.
+"""The four kinds of a function, and of what a hook returns: sync or async, and a generator or not.
 
-What is started is made what its kind promises, and what is not asynchronous can be awaited.
+The adapters in `RUN` turn what a call returns into the kind that the caller expects. `call_on_thread`
+and `iterate_on_thread` make sync calls awaitable.
 """
 
 from __future__ import annotations
@@ -13,54 +14,54 @@ from typing import Any, Final, final
 
 from graphkit._records.output import Command
 
-END: Final = object()
-"""Comes after the last chunk."""
-Start = Callable[[], Any]
-"""Starts a function or a hook, its arguments given; what comes of it may be of another kind than was foreseen."""
+EXHAUSTED: Final = object()
+"""Stands for the end of a generator."""
+Thunk = Callable[[], Any]
+"""A function or a hook with its arguments; the result may be of another kind than expected."""
 Outcome = tuple[Any, BaseException | None]
-"""What a call returned, or raised."""
+"""The result of a call, or the error that it raised."""
 
 
-def value(start: Start) -> Any:
-    return start()
+def run_function(thunk: Thunk) -> Any:
+    return thunk()
 
 
-async def awaited(start: Start) -> Any:
-    result = start()
+async def run_async_function(thunk: Thunk) -> Any:
+    result = thunk()
     return await result if inspect.isawaitable(result) else result
 
 
-def chunks_of(start: Start) -> Generator[Any, Any, Any]:
-    result = start()
+def run_generator(thunk: Thunk) -> Generator[Any, Any, Any]:
+    result = thunk()
     return (yield from result) if isinstance(result, Iterator) else result
 
 
-async def later_chunks(start: Start) -> AsyncGenerator[Any]:
-    result = start()
+async def run_async_generator(thunk: Thunk) -> AsyncGenerator[Any]:
+    result = thunk()
     if inspect.isawaitable(result):
         result = await result
     if isinstance(result, Iterator):
-        result = on_threads(result)
+        result = iterate_on_thread(result)
     if isinstance(result, AsyncIterable):
         async with _closing(aiter(result)) as chunks:
             async for chunk in chunks:
                 yield chunk
     elif result is not None:
-        yield _command(result)
+        yield _to_command(result)
 
 
-RUN: Final[dict[tuple[bool, bool], Callable[[Start], Any]]] = {
-    (False, False): value,
-    (True, False): awaited,
-    (False, True): chunks_of,
-    (True, True): later_chunks,
+RUN: Final[dict[tuple[bool, bool], Callable[[Thunk], Any]]] = {
+    (False, False): run_function,
+    (True, False): run_async_function,
+    (False, True): run_generator,
+    (True, True): run_async_generator,
 }
-"""By kind: asynchronous, and a generator."""
+"""The adapters by kind: (is_async, is_generator)."""
 
 
 @final
-class Chunks:
-    """An asynchronous generator that a hook may await too, as it awaits any other `call()`."""
+class AwaitableChunks:
+    """An async generator that a hook may also await, as it awaits any other `call()`."""
 
     __slots__ = ("generator",)
 
@@ -79,61 +80,66 @@ def _closing(chunks: Any) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
     return aclosing(chunks) if hasattr(chunks, "aclose") else nullcontext(chunks)
 
 
-def _command(update: Any) -> Command:
+def _to_command(update: Any) -> Command:
     return update if isinstance(update, Command) else Command(update=update)
 
 
-# What is not asynchronous, for those who await it
+# Sync calls, made awaitable
 
 
-async def on_thread(call: Start) -> Any:
-    """Call on a thread. A cancellation waits for the call, which must not go on when the run stands still."""
-    import asyncio  # 25 ms to import, and only asynchronous runs need it
+async def call_on_thread(thunk: Thunk) -> Any:
+    """Call on a thread.
+
+    A cancellation waits for the call, which must not go on after the run has stopped.
+    """
+    import asyncio  # 25 ms to import, and only async runs need it
 
     cancelled = None
-    doing = asyncio.ensure_future(asyncio.to_thread(outcome_of, call))
-    while not doing.done():
+    task = asyncio.ensure_future(asyncio.to_thread(capture_outcome, thunk))
+    while not task.done():
         try:
-            await asyncio.wait((doing,))
+            await asyncio.wait((task,))
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
         raise cancelled
-    return settled(doing.result())
+    return unwrap_outcome(task.result())
 
 
-async def on_threads(chunks: Iterator[Any]) -> AsyncGenerator[Any]:
-    """A generator, each chunk of it on a thread; what it returns comes last, as a Command."""
+async def iterate_on_thread(chunks: Iterator[Any]) -> AsyncGenerator[Any]:
+    """Iterate with each step on a thread; what a generator returns comes last, as a Command."""
     try:
         while True:
-            chunk, returned = await on_thread(partial(next_of, chunks))
-            if chunk is END:
+            chunk, returned = await call_on_thread(partial(next_chunk, chunks))
+            if chunk is EXHAUSTED:
                 break
             yield chunk
         if returned is not None:
-            yield _command(returned)
+            yield _to_command(returned)
     finally:
         if inspect.isgenerator(chunks):
             chunks.close()
 
 
-def next_of(chunks: Iterator[Any]) -> tuple[Any, Any]:
-    """The next chunk; or END, and what the generator returned."""
+def next_chunk(chunks: Iterator[Any]) -> tuple[Any, Any]:
+    """Return the next chunk and None; at the end, EXHAUSTED and what the generator returned."""
     try:
         return next(chunks), None
     except StopIteration as end:
-        return END, end.value
+        return EXHAUSTED, end.value
 
 
-def outcome_of(call: Start) -> Outcome:
-    # Futures take any exception but StopIteration, over which they would wait for ever.
+def capture_outcome(thunk: Thunk) -> Outcome:
+    """Call, and return the result or the error."""
+    # A future can hold any exception but StopIteration: it would never be done.
     try:
-        return call(), None
-    except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+        return thunk(), None
+    except BaseException as error:  # noqa: BLE001 - `unwrap_outcome` raises it again
         return None, error
 
 
-def settled(outcome: Outcome) -> Any:
+def unwrap_outcome(outcome: Outcome) -> Any:
+    """Return the result, or raise the error."""
     result, error = outcome
     if error is not None:
         raise error

@@ -1,8 +1,9 @@
-"""How what a run saves gets into its savers: at once, or in the background; and what a failure does to the run.
+"""Writes checkpoints and pending writes, synchronously or in the background, and handles failures.
 
-In the background, puts wait in a bounded queue and are done by one thread, in order. The first that fails is the last
-that is done: its error comes back at the next save, or when the run stands still, so the history is a prefix of what
-happened. Everything is flushed before a run hands out its last item, and before anything is read.
+In the background, puts wait in a bounded queue; one thread does them in order. The queue stops at the
+first failure. That error is raised at the next save, or when the run stops, so what is stored is
+always a prefix of what has happened. A run flushes the queue before it emits its last output and
+before it reads.
 """
 
 from __future__ import annotations
@@ -11,141 +12,166 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from queue import Queue
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 from graphkit._engine.requests import Record, Save
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._records.checkpoint import Checkpoint
 from graphkit.errors import CheckpointerError
 
-_BOUND: Final = 64
-"""How many puts may wait in the background. A run that is faster than its disk then waits for it."""
+_QUEUE_SIZE: Final = 64
+"""How many puts may wait in the background. A run that is faster than its disk waits for it."""
 _LOG: Final = logging.getLogger("graphkit.engine")
 
-Tell = Callable[[str, Mapping[str, Any]], None]
+PostEvent = Callable[[str, Mapping[str, Any]], None]
 
 
 @final
 class CheckpointWriter:
-    """Stores for one run."""
+    """Stores the checkpoints and pending writes of one run.
 
-    def __init__(self, options: CompileConfig, tell: Tell, *, is_update: bool) -> None:
-        """Prepare it; what an update of a state stores is stored at once, or it fails."""
-        self.tell = tell
+    Attributes:
+        queue: the puts that wait in the background; None if they are made at once.
+    """
+
+    def __init__(self, options: CompileConfig, post_event: PostEvent, *, is_update: bool) -> None:
+        """Prepare a writer.
+
+        Args:
+            options: say whether to store in the background, and whether a failure ends the run.
+            post_event: posts an event, given its type and data.
+            is_update: whether this is an update of a state, which always stores at once, or fails.
+        """
+        self.post_event = post_event
         self.raises = is_update or options.on_save_error == "raise"
-        self.line = None if is_update or options.durability != "async" else _Line(self.failed)
+        self.queue: _WriteQueue | None = None
+        if options.durability == "async" and not is_update:
+            self.queue = _WriteQueue(self.handle_failure)
 
     def save(self, save: Save) -> Checkpoint | None:
-        """Append a checkpoint; None if it failed and the run is to go on."""
+        """Append a checkpoint; return None if that failed and the run goes on."""
         checkpoint = checkpoint_of(save)
-        if self.line is not None:
-            self.line.add(lambda: save.saver.put(save.config, checkpoint), what(save))
+        if self.queue is not None:
+            self.queue.add(lambda: save.saver.put(save.config, checkpoint), describe_write(save))
             return checkpoint
         try:
             save.saver.put(save.config, checkpoint)
         except (CheckpointerError, OSError) as error:
-            self.failed(error, what(save))
+            self.handle_failure(error, describe_write(save))
             return None
         return checkpoint
 
     def record(self, record: Record) -> None:
-        """Record values beside a checkpoint."""
-        if self.line is not None:
-            self.line.add(lambda: record.saver.put_writes(record.config, record.writes), what(record))
+        """Record pending writes."""
+        if self.queue is not None:
+            self.queue.add(
+                lambda: record.saver.put_writes(record.config, record.writes),
+                describe_write(record),
+            )
             return
         try:
             record.saver.put_writes(record.config, record.writes)
         except (CheckpointerError, OSError) as error:
-            self.failed(error, what(record))
+            self.handle_failure(error, describe_write(record))
 
     def flush(self) -> None:
         """Wait until everything is stored.
 
         Raises:
-            CheckpointerError: something was not.
+            CheckpointerError: something could not be stored.
         """
-        if self.line is not None:
-            self.line.flush()
+        if self.queue is not None:
+            self.queue.flush()
 
     def close(self) -> None:
-        """End the background thread, everything stored that can be. Errors were told before, or are told now."""
-        if self.line is not None:
-            self.line.close()
+        """End the background thread after what waits; log a failure that has not been raised."""
+        if self.queue is not None:
+            self.queue.close()
 
-    def failed(self, error: Exception, lost: str) -> None:
-        """Make of a failure what the options say.
+    def handle_failure(self, error: Exception, what: str) -> None:
+        """Raise or log a failure to store, as the options say.
 
         Raises:
-            Exception: the error itself, if a failure to save ends a run.
+            Exception: the error itself, if a failure to store ends a run.
         """
-        self.tell("checkpoint.fail", {"error": f"{type(error).__name__}: {error}", "what": lost})
+        self.post_event("checkpoint.fail", {"error": f"{type(error).__name__}: {error}", "what": what})
         if self.raises:
             raise error
-        _LOG.warning("%s was not stored, and the run goes on: %s", lost, error)
+        _LOG.warning("%s was not stored, and the run goes on: %s", what, error)
+
+
+class _QueuedWrite(NamedTuple):
+    """A put that waits, and what it stores, for a message."""
+
+    put: Callable[[], object]
+    what: str
 
 
 @final
-class _Line:
-    """One thread that does what is added, in order."""
+class _WriteQueue:
+    """A thread that makes the queued puts in order."""
 
-    def __init__(self, failed: Callable[[Exception, str], None]) -> None:
-        self.failed = failed
-        self.queue: Queue[tuple[Callable[[], object], str] | None] = Queue(_BOUND)
+    def __init__(self, handle_failure: Callable[[Exception, str], None]) -> None:
+        self.handle_failure = handle_failure
+        self.queue: Queue[_QueuedWrite | None] = Queue(_QUEUE_SIZE)
         self.error: BaseException | None = None
-        """The first failure. Nothing is done after it, so it is raised by whatever comes, and not only once: a node may
-        have taken it for its own."""
+        """The first failure; the queue stops at it. Every later call raises it again, because a node
+        may have swallowed it."""
         self.was_raised = False
         self.thread: threading.Thread | None = None
 
-    def add(self, put: Callable[[], object], lost: str) -> None:
-        self._surface()
+    def add(self, put: Callable[[], object], what: str) -> None:
+        self._raise_failure()
         if self.thread is None:
             self.thread = threading.Thread(target=self._work, name="graphkit-saves", daemon=True)
             self.thread.start()
-        self.queue.put((put, lost))
+        self.queue.put(_QueuedWrite(put, what))
 
     def flush(self) -> None:
         self.queue.join()
-        self._surface()
+        self._raise_failure()
 
     def close(self) -> None:
-        thread, self.thread = self.thread, None
+        thread = self.thread
+        self.thread = None
         if thread is not None:
             self.queue.put(None)
             thread.join()
         if self.error is not None and not self.was_raised:
             _LOG.error("not everything of the last run was stored: %s", self.error)
 
-    def _surface(self) -> None:
+    def _raise_failure(self) -> None:
         if self.error is not None:
             self.was_raised = True
             raise self.error
 
     def _work(self) -> None:
-        while (item := self.queue.get()) is not None:
+        while (write := self.queue.get()) is not None:
             try:
                 if self.error is None:
-                    self._do(*item)
-            except BaseException as error:  # noqa: BLE001 - raised again where the run will hear of it
+                    self._make(write)
+            except BaseException as error:  # noqa: BLE001 - `_raise_failure` raises it in the run
                 self.error = error
             finally:
                 self.queue.task_done()
         self.queue.task_done()
 
-    def _do(self, put: Callable[[], object], lost: str) -> None:
+    def _make(self, write: _QueuedWrite) -> None:
         try:
-            put()
+            write.put()
         except (CheckpointerError, OSError) as error:
-            self.failed(error, lost)
+            self.handle_failure(error, write.what)
 
 
-def what(request: Save | Record) -> str:
-    """What it is that was to be stored."""
-    return f"the checkpoint of {request.node_id!r}" if isinstance(request, Save) else "what belongs to a checkpoint"
+def describe_write(request: Save | Record) -> str:
+    """Name what a request stores, for a message."""
+    if isinstance(request, Save):
+        return f"the checkpoint of {request.node_id!r}"
+    return "the pending writes of a checkpoint"
 
 
 def checkpoint_of(save: Save) -> Checkpoint:
-    """The checkpoint that is asked for."""
+    """Make the checkpoint that a request asks to store."""
     return Checkpoint._create(  # noqa: SLF001 - the engine's own way to make a checkpoint
         node_id=save.node_id,
         next_node_id=save.next_node_id,

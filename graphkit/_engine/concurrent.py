@@ -1,19 +1,20 @@
-"""Several strands of a run side by side: branches of a fork, items of a map. A generator like the loop it serves.
+"""Runs several generators of requests concurrently: branches of a fork, items of a map.
 
-Each strand is a generator of requests. Its tasks are started instead of run, and while they run the others go on; all
-else it asks for is passed on and answered at once, so that only the user's own calls are concurrent and the engine is
-not. A strand that has strands of its own waits for tickets, as this does; the waits add up.
+`run_concurrently` is a generator like the loop that it serves. The tasks that a part requests are
+started instead of run, and while they run the other parts go on. Every other request is passed on and
+answered at once. So only calls of user code are concurrent, and the engine is not. A part may itself
+run parts concurrently; then it waits for tickets as this generator does, and the waits add up.
 
-Between two waits a strand is never left in the middle of storing something: it goes on with the answer before any
-other is looked at, so two that find nothing stored yet do not both store it.
+A part is never left in the middle of storing something: it receives the answer and goes on before any
+other part does. So two parts that find nothing stored yet do not both store it.
 
-Records of one round are put together in one: a hundred branches that finish at once cost one append.
+The records of one round are combined: a hundred branches that finish at once cost one append.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from typing import Any, NamedTuple, final
 
 from graphkit._engine.requests import Emit, Record, Request, Start, Stop, Task, Wait, Withdraw
@@ -23,135 +24,195 @@ Steps = Generator[Request, Any, Any]
 
 
 class _Answer(NamedTuple):
-    """What came of a request: an answer or an error."""
+    """The answer to a request: a value or an error."""
 
     value: Any = None
     error: BaseException | None = None
 
 
-def run_concurrently(strands: Sequence[Steps], limit: int | None = None) -> Steps:
-    """Run strands to their ends, at most `limit` at the same time.
+class _Waiter(NamedTuple):
+    """The part that waits for a ticket."""
 
-    Once one has failed, or the run is to end, no other starts a task; what runs already is waited for, and keeps its
-    result.
+    part_index: int
+    for_own_parts: bool
+    """Whether the part requested the wait itself, for one of its own parts."""
+
+
+class _PendingRecord(NamedTuple):
+    """A record that a part has requested in this round."""
+
+    part_index: int
+    request: Record
+
+
+def run_concurrently(parts: Sequence[Steps], limit: int | None = None) -> Steps:
+    """Run parts to their ends, at most `limit` at the same time.
+
+    Once a part has failed, or the run has to end, no part starts another task. Tasks that run already
+    are waited for and keep their results.
 
     Raises:
-        BaseException: what was thrown in to end the run; else the failure of the first strand, in their order, that
-            failed.
+        BaseException: what was thrown in to end the run; otherwise the failure of the first failed
+            part, in their order.
     """
-    return (yield from _Round(strands, limit).steps())
+    return (yield from _Scheduler(parts, limit).steps())
 
 
 @final
-class _Round:
-    def __init__(self, strands: Sequence[Steps], limit: int | None) -> None:
-        self.strands = strands
-        first = len(strands) if limit is None else min(limit, len(strands))
-        self.ready: deque[tuple[int, _Answer]] = deque((n, _Answer()) for n in range(first))
-        self.next = first
-        """The first strand that has not begun; it begins when another has ended."""
-        self.parked: dict[int, tuple[int, bool]] = {}
-        """Who waits for a ticket: a strand, and whether it is for one of its own strands."""
-        self.keeping: list[tuple[int, Record]] = []
+class _Scheduler:
+    """The parts of one fork or map, and what each of them waits for."""
+
+    def __init__(self, parts: Sequence[Steps], limit: int | None) -> None:
+        self.parts = parts
+        first = len(parts)
+        if limit is not None:
+            first = min(limit, first)
+        self.ready: deque[tuple[int, _Answer]] = deque((index, _Answer()) for index in range(first))
+        self.next_index = first
+        """The first part that has not started; it starts when another one has ended."""
+        self.waiters: dict[int, _Waiter] = {}
+        """The part that waits for each ticket."""
+        self.pending_records: list[_PendingRecord] = []
         self.failures: dict[int, BaseException] = {}
+        """The failure of each part that has failed."""
         self.stopped: BaseException | None = None
         """What was thrown in to end the run."""
 
     def steps(self) -> Steps:
         while True:
             while self.ready:
-                yield from self._advance(*self.ready.popleft())
-            if self.keeping:
-                yield from self._keep()
-            elif self.parked:
+                index, answer = self.ready.popleft()
+                yield from self._advance(index, answer)
+            if self.pending_records:
+                yield from self._record()
+            elif self.waiters:
                 yield from self._wait()
             else:
                 break
         if self.stopped is not None:
             raise self.stopped
         if self.failures:
-            # A Stop among them is only what another's failure did.
-            real = [n for n, failure in self.failures.items() if not isinstance(failure, Stop)]
-            first, *others = [self.failures[n] for n in sorted(real or self.failures)]
-            for other in others:
-                first.add_note(f"Beside it: {type(other).__name__}: {other}")
-            raise first
+            raise _combine_failures(self.failures)
 
-    def _advance(self, n: int, answer: _Answer) -> Steps:
-        """Let a strand go on until it has to wait."""
-        strand = self.strands[n]
+    @property
+    def _is_ending(self) -> bool:
+        return bool(self.failures) or self.stopped is not None
+
+    def _advance(self, index: int, answer: _Answer) -> Steps:
+        """Let a part go on until it has to wait."""
+        part = self.parts[index]
         while True:
             try:
-                request = strand.send(answer.value) if answer.error is None else strand.throw(answer.error)
+                request = part.send(answer.value) if answer.error is None else part.throw(answer.error)
             except StopIteration:
-                self._begin_next()
+                self._start_next()
                 return
-            except BaseException as raised:  # noqa: BLE001 - raised again when all have ended
-                self.failures[n] = raised
-                self._begin_next()
+            except BaseException as raised:  # noqa: BLE001 - raised again when all parts have ended
+                self.failures[index] = raised
+                self._start_next()
                 return
             if isinstance(request, Record):
-                self.keeping.append((n, request))
+                self.pending_records.append(_PendingRecord(index, request))
                 return
             if isinstance(request, Wait):
-                self.parked.update(dict.fromkeys(request.tickets, (n, True)))
+                waiter = _Waiter(index, for_own_parts=True)
+                self.waiters.update(dict.fromkeys(request.tickets, waiter))
                 return
-            if not isinstance(request, Task):
-                answer = yield from self._ask(request)
-                continue
-            answer = yield from self._ask(Start(request))
-            if answer.error is None:
-                self.parked[answer.value] = n, False
-                return
+            if isinstance(request, Task):
+                answer = yield from self._start(Start(request))
+                if answer.error is None:
+                    self.waiters[answer.value] = _Waiter(index, for_own_parts=False)
+                    return
+            elif isinstance(request, Start):  # the part runs parts of its own
+                answer = yield from self._start(request)
+            else:
+                answer = yield from self._pass_on(request)
 
-    def _begin_next(self) -> None:
-        if self.next < len(self.strands):
-            self.ready.append((self.next, _Answer()))
-            self.next += 1
+    def _start_next(self) -> None:
+        if self.next_index < len(self.parts):
+            self.ready.append((self.next_index, _Answer()))
+            self.next_index += 1
 
-    def _ask(self, request: Request) -> Generator[Request, Any, _Answer]:
-        """Pass a request on, if it still makes sense."""
-        is_start = isinstance(request, Start)
-        if is_start and (self.failures or self.stopped is not None):
+    def _start(self, request: Start) -> Generator[Request, Any, _Answer]:
+        """Start a task, unless the run is ending; the answer is its ticket."""
+        if self._is_ending:
             return _Answer(error=Stop())
-        if self.stopped is not None and isinstance(request, Emit):
-            return _Answer()  # nobody listens any more
         try:
             return _Answer((yield request))
-        except BaseException as raised:  # noqa: BLE001 - the strand decides what becomes of it
-            was_refused = is_start and isinstance(raised, Stop)  # by the round around this one
-            if not was_refused and not isinstance(raised, (Exception, GraphInterrupt)):
-                self.stopped = self.stopped or raised
+        except BaseException as raised:  # noqa: BLE001 - the part handles it
+            if not isinstance(raised, Stop):  # a Stop is the refusal of the outer scheduler
+                self._note_stop(raised)
             return _Answer(error=raised)
 
-    def _keep(self) -> Steps:
-        keeping, self.keeping = self.keeping, []
-        first = keeping[0][1]
-        # All of one run, except where strands are graphs of their own.
-        same = [(n, one) for n, one in keeping if (one.saver, one.config) == (first.saver, first.config)]
-        self.keeping = [(n, one) for n, one in keeping if (n, one) not in same]
-        together = {key: value for _, one in same for key, value in one.writes.items()}
-        answer = yield from self._ask(Record(first.saver, first.config, together))
-        self.ready.extend((n, answer) for n, _ in same)
+    def _pass_on(self, request: Request) -> Generator[Request, Any, _Answer]:
+        """Pass a request on to the driver."""
+        if self.stopped is not None and isinstance(request, Emit):
+            return _Answer()  # the caller no longer reads the stream
+        try:
+            return _Answer((yield request))
+        except BaseException as raised:  # noqa: BLE001 - the part handles it
+            self._note_stop(raised)
+            return _Answer(error=raised)
+
+    def _note_stop(self, raised: BaseException) -> None:
+        """End all parts if what was thrown in is not the failure of one request."""
+        if not isinstance(raised, (Exception, GraphInterrupt)):
+            self.stopped = self.stopped or raised
+
+    def _record(self) -> Steps:
+        """Combine the records for the first pending one's checkpoint into one request."""
+        pending = self.pending_records
+        first = pending[0].request
+        combined: dict[str, Any] = {}
+        indexes: list[int] = []
+        others: list[_PendingRecord] = []
+        for record in pending:
+            request = record.request
+            # Parts that are nested graphs may record elsewhere.
+            if (request.saver, request.config) == (first.saver, first.config):
+                combined.update(request.writes)
+                indexes.append(record.part_index)
+            else:
+                others.append(record)
+        self.pending_records = others
+        answer = yield from self._pass_on(Record(first.saver, first.config, combined))
+        self.ready.extend((index, answer) for index in indexes)
 
     def _wait(self) -> Steps:
-        tickets = tuple(self.parked)
-        if self.failures or self.stopped is not None:
-            yield from self._ask(Withdraw(tickets))
+        """Wait until a task has ended, and make its part ready."""
+        tickets = tuple(self.waiters)
+        if self._is_ending:
+            yield from self._pass_on(Withdraw(tickets))
         try:
             done = yield Wait(tickets)
         except BaseException as raised:
             if self.stopped is not None:
-                raise  # asked twice
+                raise  # asked to end for the second time
             self.stopped = raised
             return
-        for_strands: dict[int, list[Any]] = {}
+        self._distribute(done)
+
+    def _distribute(self, done: Collection[tuple[int, Any, BaseException | None]]) -> None:
+        """Make the parts ready whose tasks, or whose own parts' tasks, have ended."""
+        outcomes_of_own_parts: dict[int, list[tuple[int, Any, BaseException | None]]] = {}
         for ticket, result, error in done:
-            n, is_for_its_own = self.parked.pop(ticket)
-            if is_for_its_own:
-                for_strands.setdefault(n, []).append((ticket, result, error))
+            waiter = self.waiters.pop(ticket)
+            if waiter.for_own_parts:
+                outcomes = outcomes_of_own_parts.setdefault(waiter.part_index, [])
+                outcomes.append((ticket, result, error))
             else:
-                self.ready.append((n, _Answer(result, error)))
-        for n, outcomes in for_strands.items():
-            self.parked = {ticket: owner for ticket, owner in self.parked.items() if owner[0] != n}
-            self.ready.append((n, _Answer(outcomes)))
+                self.ready.append((waiter.part_index, _Answer(result, error)))
+        for index, outcomes in outcomes_of_own_parts.items():
+            # The part waits again for those of its tickets that are not done.
+            self.waiters = {ticket: waiter for ticket, waiter in self.waiters.items() if waiter.part_index != index}
+            self.ready.append((index, _Answer(outcomes)))
+
+
+def _combine_failures(failures: dict[int, BaseException]) -> BaseException:
+    """Return the failure of the first failed part, with a note for each other one."""
+    # A Stop among them is only the consequence of another part's failure.
+    failed = [index for index, failure in failures.items() if not isinstance(failure, Stop)]
+    first, *others = [failures[index] for index in sorted(failed or failures)]
+    for other in others:
+        first.add_note(f"Another branch also failed: {type(other).__name__}: {other}")
+    return first

@@ -1,7 +1,7 @@
-"""A node's action in another process: what is sent there, what is done there, what comes back.
+"""A node's action in another process: what is sent there, what runs there, and what comes back.
 
-Everything here is found by name in the worker, so it works with any `concurrent.futures.Executor`: a process pool,
-Dask's `client.get_executor(pure=False)`, or one of the application's own.
+The worker process finds everything here by name, so any `concurrent.futures.Executor` will do: a
+process pool, Dask's `client.get_executor(pure=False)`, or one of the application.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, Node
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import GraphRunnerError
 
+OpenSaver = Callable[[], BaseCheckpointSaver]
+"""Opens the run's saver in another process; see `BaseCheckpointSaver.opener`."""
+
 
 class RemoteCall(NamedTuple):
-    """A call, and the visit it belongs to."""
+    """A call, and the node context that it runs in."""
 
     call: Call
     argument: Any
@@ -32,87 +35,122 @@ class RemoteCall(NamedTuple):
     journal: RemoteJournal
 
 
-class Outcome(NamedTuple):
-    """What became of it."""
+class RemoteEvent(NamedTuple):
+    """An event of a node in another process."""
+
+    type: str
+    level: str
+    data: dict[str, Any]
+
+
+class RemoteOutcome(NamedTuple):
+    """The result or error of a remote call, and what its node context holds."""
 
     result: Any
     error: BaseException | None
     outputs: list[Any]
-    notes: list[tuple[str, str, dict[str, Any]]]
+    events: list[RemoteEvent]
     attempt: int
-    asked: int
+    interrupt_calls: int
 
 
 @final
 class RemoteJournal:
-    """The journal of a visit in another process: it writes to the thread's log itself."""
+    """The journal of a node execution in another process: it writes to the thread's log itself."""
 
     def __init__(
         self,
-        place: str,
+        key: str,
         results: Mapping[str, Any],
-        opener: Callable[[], BaseCheckpointSaver] | None,
-        here: RunnableConfig | None,
+        *,
+        opener: OpenSaver | None,
+        config: RunnableConfig | None,
         prefix: str,
     ) -> None:
-        self._place = place
+        """Prepare a journal to be sent.
+
+        Args:
+            key: the idempotency key of the node execution.
+            results: the recorded results of `once` that the run knows, by key.
+            opener: opens the run's saver; None if that cannot be done in another process.
+            config: names the checkpoint at which results are recorded; None if there is no saver.
+            prefix: precedes the keys of `once` in the pending writes.
+        """
+        self._key = key
         self._results = dict(results)
         self._opener = opener
-        self._here = here
+        self._config = config
         self._prefix = prefix
-        self.notes: list[tuple[str, str, dict[str, Any]]] = []
+        self.events: list[RemoteEvent] = []
 
-    def idempotency_key(self, _visit: NodeContext) -> str:
-        """As the run said."""
-        return self._place
+    def idempotency_key(self, _context: NodeContext) -> str:
+        """Return the name that the run has given to the node execution."""
+        return self._key
 
-    def find_result(self, _visit: NodeContext, key: str) -> tuple[bool, Any]:
-        """What the run knew, or what is in the thread's log by now.
+    def find_result(self, _context: NodeContext, key: str) -> tuple[bool, Any]:
+        """Return whether a result is recorded under a key, and the result.
 
-        A cluster whose worker died gives its errand to another one, as it was sent the first time.
+        The thread's log may have results that the run did not know: a cluster whose worker has died
+        sends the same call to another worker.
         """
-        if key not in self._results and self._here is not None:
-            if self._opener is None:  # said before the effect, not after it
+        if key not in self._results and self._config is not None:
+            if self._opener is None:  # raised before the side effect, not after it
                 raise GraphRunnerError(
                     f"once({key!r}) runs in another process, which cannot open the run's saver: "
                     f"use a FileSystemSaver, or run the node on threads"
                 )
-            writes = self._opener().get_writes(self._here)
-            mine = {name: value for name, value in writes.items() if name.startswith(self._prefix)}
-            self._results |= {name.removeprefix(self._prefix): value for name, value in mine.items()}
+            self._read_results(self._opener(), self._config)
         return key in self._results, self._results.get(key)
 
-    def record_result(self, _visit: NodeContext, key: str, value: Any) -> Any:
-        """Put it into the thread's log from here."""
-        if self._here is not None and self._opener is not None:
-            self._opener().put_writes(self._here, {self._prefix + key: value})
+    def _read_results(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
+        for name, value in saver.get_writes(config).items():
+            if name.startswith(self._prefix):
+                self._results[name.removeprefix(self._prefix)] = value
+
+    def record_result(self, _context: NodeContext, key: str, value: Any) -> Any:
+        """Record a result in the thread's log from this process."""
+        if self._config is not None and self._opener is not None:
+            self._opener().put_writes(self._config, {self._prefix + key: value})
         self._results[key] = value
         return value
 
-    def post_event(self, _visit: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
-        """Kept, and told when the node is done."""
-        self.notes.append((type, level, data))
+    def post_event(self, _context: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
+        """Keep an event; the run posts it when the node has finished."""
+        self.events.append(RemoteEvent(type, level, data))
 
 
-def perform(errand: RemoteCall) -> Outcome:
-    """Do it, in the worker; never raises."""
-    visit = NodeContext(errand.node_id, errand.answers, frozenset(), key=errand.key, journal=errand.journal)
-    token = CURRENT_NODE_CONTEXT.set(visit)
+def perform(remote_call: RemoteCall) -> RemoteOutcome:
+    """Make the call in the worker process; never raises."""
+    context = NodeContext(
+        remote_call.node_id,
+        remote_call.answers,
+        frozenset(),
+        key=remote_call.key,
+        journal=remote_call.journal,
+    )
+    token = CURRENT_NODE_CONTEXT.set(context)
     result: Any = None
     error: BaseException | None = None
     try:
-        result = errand.call.run(errand.argument, errand.config)
+        result = remote_call.call.run(remote_call.argument, remote_call.config)
         if result.__class__ is GeneratorType:
-            result = _collected(result)
+            result = _collect(result)
     except (Exception, GraphInterrupt) as raised:  # noqa: BLE001 - raised again in the run
         raised.add_note(f"In process {os.getpid()}:\n{''.join(traceback.format_exception(raised))}")
-        error = _portable(raised)
+        error = _make_picklable(raised)
     finally:
         CURRENT_NODE_CONTEXT.reset(token)
-    return Outcome(result, error, visit.outputs, errand.journal.notes, visit.attempt, visit.interrupt_calls)
+    return RemoteOutcome(
+        result=result,
+        error=error,
+        outputs=context.outputs,
+        events=remote_call.journal.events,
+        attempt=context.attempt,
+        interrupt_calls=context.interrupt_calls,
+    )
 
 
-def _collected(generator: Any) -> Collected:
+def _collect(generator: Any) -> Collected:
     chunks = []
     while True:
         try:
@@ -121,14 +159,14 @@ def _collected(generator: Any) -> Collected:
             return Collected(chunks, end.value)
 
 
-def _portable(error: BaseException) -> BaseException:
-    """The error, or its text if it cannot travel."""
+def _make_picklable(error: BaseException) -> BaseException:
+    """Return the error, or one with the same text if it cannot be pickled."""
     import pickle  # 2 ms, and only a worker needs it
 
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - its own bytes
-    except Exception:  # noqa: BLE001 - whatever it is that does not pickle
-        told = RuntimeError(f"{type(error).__name__}: {error}")
-        told.__notes__ = error.__notes__
-        return told
+    except Exception:  # noqa: BLE001 - pickling may raise anything
+        replacement = RuntimeError(f"{type(error).__name__}: {error}")
+        replacement.__notes__ = error.__notes__
+        return replacement
     return error

@@ -1,10 +1,10 @@
-"""Tasks beside each other: on threads, in other processes, in an event loop. The drivers' other half."""
+"""Runs tasks concurrently for the drivers: on threads, in other processes, in the event loop."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Coroutine
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -12,9 +12,9 @@ from itertools import count
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, final
 
-from graphkit._engine.call_kinds import outcome_of
+from graphkit._engine.call_kinds import Outcome, capture_outcome, unwrap_outcome
 from graphkit._engine.journal import ONCE
-from graphkit._engine.remote import Outcome, RemoteCall, RemoteJournal, perform
+from graphkit._engine.remote import RemoteCall, RemoteJournal, RemoteOutcome, perform
 from graphkit._engine.requests import Ended, Next, RunNode, Stop, Task
 from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit.errors import GraphRunnerError
@@ -24,27 +24,31 @@ if TYPE_CHECKING:
 
     from graphkit._engine.loop import Run
 
-_THREADS: Final = 64
-"""At most so many branches run on graphkit's own threads at once; more wait for their turn."""
-_SETTLED: Final = frozenset({dict, type(None)})
-"""What most nodes return; spares the question whether it is to be awaited."""
+_MAX_THREADS: Final = 64
+"""How many branches run on graphkit's own threads at once; more wait for a free thread."""
+_NEVER_AWAITABLE: Final = frozenset({dict, type(None)})
+"""The types that most nodes return; spares the check whether the result is awaitable."""
 
-Done = tuple[int, Any, BaseException | None]
-"""A ticket, and what became of its task: a result or an error."""
+DoneTask = tuple[int, Any, BaseException | None]
+"""A ticket, and the result or error of its task."""
+RunAsync = Callable[[Task], Coroutine[Any, Any, Any]]
+"""Runs an async task in the current event loop."""
 
 
 def run_node(task: RunNode) -> Any:
     """Run a node's action on the calling thread.
 
     Raises:
-        GraphRunnerError: it gave something to be awaited.
+        GraphRunnerError: the action returned an awaitable.
     """
-    result = begin(task)
-    return result if result.__class__ in _SETTLED else refuse_awaitable(result, task.context.node_id)
+    result = call_action(task)
+    if result.__class__ in _NEVER_AWAITABLE:
+        return result
+    return refuse_awaitable(result, task.context.node_id)
 
 
-def begin(task: RunNode) -> Any:
-    """Run a node's action on the calling thread; what it gives may have to be awaited."""
+def call_action(task: RunNode) -> Any:
+    """Call a node's action on the calling thread; the result may be an awaitable."""
     token = CURRENT_NODE_CONTEXT.set(task.context)
     try:
         return task.call.run(task.argument, task.config)
@@ -52,8 +56,8 @@ def begin(task: RunNode) -> Any:
         CURRENT_NODE_CONTEXT.reset(token)
 
 
-def advance(task: Next) -> Any:
-    """The next chunk of a generator, on the calling thread."""
+def advance_generator(task: Next) -> Any:
+    """Return the next chunk of a generator, or Ended; on the calling thread."""
     token = CURRENT_NODE_CONTEXT.set(task.context)
     try:
         return next(task.generator)
@@ -64,10 +68,14 @@ def advance(task: Next) -> Any:
 
 
 def refuse_awaitable(result: Any, node_id: str | None) -> Any:
-    """What a synchronous run got, unless it is to be awaited.
+    """Return the result of a call in a sync run.
+
+    Args:
+        result: what user code returned.
+        node_id: the node; None for an edge.
 
     Raises:
-        GraphRunnerError: it is.
+        GraphRunnerError: the result is awaitable, or an async generator.
     """
     if not inspect.isawaitable(result) and not inspect.isasyncgen(result):
         return result
@@ -78,65 +86,78 @@ def refuse_awaitable(result: Any, node_id: str | None) -> Any:
 
 
 class TaskPool:
-    """Where the tasks of one run go that run beside others: its own threads, or executors that were given."""
+    """The concurrent tasks of one run: on the run's own threads, or on the executors that it was given."""
 
-    def __init__(self, flush: Callable[[], None], run_node: Callable[[RunNode], Any]) -> None:
+    def __init__(self, flush: Callable[[], None], call: Callable[[RunNode], Any]) -> None:
+        """Prepare a pool; it starts threads when it needs them.
+
+        Args:
+            flush: stores what waits to be stored; another process can record only at a stored
+                checkpoint.
+            call: runs a node's action on a thread.
+        """
         self.flush = flush
-        """What is recorded from another process must find its checkpoint stored."""
-        self.run_node = run_node
+        self.call = call
         self.tickets = count()
-        self.pool: ThreadPoolExecutor | None = None
+        self.threads: ThreadPoolExecutor | None = None
         self.futures: dict[int, Future[Any]] = {}
-        """By ticket, until they are done."""
+        """The future of each task that is not done, by ticket."""
         self.withdrawn: set[int] = set()
 
     def submit(self, ticket: int, task: Task) -> Future[Any]:
-        """Hand a task to its executor; see `taken` for what the future gives."""
+        """Submit a task to its executor; `collect_outcome` interprets what the future returns."""
         executor = task.executor
+        node_id = task.context.node_id
         if executor is not None and is_async(task):
             raise GraphRunnerError(
-                f"node {task.context.node_id!r} is asynchronous: it cannot run on a {type(executor).__name__}",
-                node_id=task.context.node_id,
+                f"node {node_id!r} is asynchronous: it cannot run on a {type(executor).__name__}",
+                node_id=node_id,
             )
-        if executor is None or isinstance(executor, ThreadPoolExecutor):
-            future: Future[Any] = (executor or self._threads()).submit(copy_context().run, self._outcome_here, task)
+        if executor is None:
+            executor = self._own_threads()
+        if isinstance(executor, ThreadPoolExecutor):
+            future: Future[Any] = executor.submit(copy_context().run, self._run_on_thread, task)
         else:
-            assert isinstance(task, RunNode), "a generator is run to its end where it cannot be followed"
-            self.flush()
-            run: Run = task.context.journal.run  # type: ignore[union-attr]
-            future = executor.submit(perform, errand_of(run, task))
+            future = self._submit_to_process(executor, task)
         self.futures[ticket] = future
         return future
 
-    def _threads(self) -> ThreadPoolExecutor:
-        if self.pool is None:
-            self.pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="graphkit")
-        return self.pool
+    def _own_threads(self) -> ThreadPoolExecutor:
+        if self.threads is None:
+            self.threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="graphkit")
+        return self.threads
 
-    def _outcome_here(self, task: Task) -> tuple[Any, BaseException | None]:
-        # As a value: an executor may treat a BaseException in its own way.
-        run: Callable[[Any], Any] = self.run_node if isinstance(task, RunNode) else advance
-        return outcome_of(partial(run, task))
+    def _run_on_thread(self, task: Task) -> Outcome:
+        # The outcome is a value, because an executor may handle a BaseException in its own way.
+        run: Callable[[Any], Any] = self.call if isinstance(task, RunNode) else advance_generator
+        return capture_outcome(partial(run, task))
 
-    def taken(self, ticket: int, task: Task) -> tuple[Any, BaseException | None]:
-        """What became of a task whose future is done."""
+    def _submit_to_process(self, executor: Executor, task: Task) -> Future[Any]:
+        assert isinstance(task, RunNode), "another process runs a generator to its end in one task"
+        self.flush()
+        run: Run = task.context.journal.run  # type: ignore[union-attr]
+        return executor.submit(perform, make_remote_call(run, task))
+
+    def collect_outcome(self, ticket: int, task: Task) -> Outcome:
+        """Return the result or error of a task whose future is done."""
         try:
-            result = self.futures.pop(ticket).result()
+            outcome = self.futures.pop(ticket).result()
         except CancelledError as error:
             return None, Stop() if ticket in self.withdrawn else error
-        except BaseException as error:  # noqa: BLE001 - the executor's own: a broken pool, a worker that is gone
+        except BaseException as error:  # noqa: BLE001 - of the executor: a broken pool, a dead worker
             return None, error
-        if not isinstance(result, Outcome):
-            return result  # type: ignore[no-any-return]
-        task.context.attempt = result.attempt
-        task.context.interrupt_calls = result.asked
-        task.context.outputs.extend(result.outputs)
-        for type_, level, data in result.notes:
-            task.context.post_event(type_, level, data)
-        return result.result, result.error
+        if not isinstance(outcome, RemoteOutcome):
+            return outcome  # type: ignore[no-any-return]
+        context = task.context
+        context.attempt = outcome.attempt
+        context.interrupt_calls = outcome.interrupt_calls
+        context.outputs.extend(outcome.outputs)
+        for event in outcome.events:
+            context.post_event(event.type, event.level, event.data)
+        return outcome.result, outcome.error
 
     def withdraw(self, tickets: Collection[int]) -> None:
-        """Take back those of some tasks that have not begun; they end with a Stop."""
+        """Cancel those of several tasks that have not started; they end with a Stop."""
         for ticket in tickets:
             future = self.futures.get(ticket)
             if future is not None and not future.running() and ticket not in self.withdrawn:
@@ -144,178 +165,197 @@ class TaskPool:
                 future.cancel()
 
     def close(self) -> None:
-        """End the threads; each has done its task."""
-        if self.pool is not None:
-            self.pool.shutdown()
+        """End the threads, once each has finished its task."""
+        if self.threads is not None:
+            self.threads.shutdown()
 
 
-def errand_of(run: Run, task: RunNode) -> RemoteCall:
-    """What is sent to another process."""
-    visit = task.context
-    prefix = f"{ONCE}{visit.key}:"
+def make_remote_call(run: Run, task: RunNode) -> RemoteCall:
+    """Make what is sent to another process to run a task."""
+    context = task.context
+    prefix = f"{ONCE}{context.key}:"
     results = {key.removeprefix(prefix): value for key, value in run.writes.items() if key.startswith(prefix)}
-    saver, base = run.saver, run.base
-    here = None if saver is None or base is None else run.config.replace(checkpoint_id=base.id, executor=None)
-    opener = None if saver is None else saver.opener()
-    journal = RemoteJournal(run.idempotency_key(visit.key, visit.node_id), results, opener, here, prefix)
-    config = task.config.replace(executor=None)
-    return RemoteCall(task.call, task.argument, config, visit.node_id, visit.key, visit.answers, journal)
+    saver = run.saver
+    checkpoint_config = None
+    if saver is not None and run.base is not None:
+        checkpoint_config = run.config.replace(checkpoint_id=run.base.id, executor=None)
+    journal = RemoteJournal(
+        run.idempotency_key(context.key, context.node_id),
+        results,
+        opener=None if saver is None else saver.opener(),
+        config=checkpoint_config,
+        prefix=prefix,
+    )
+    return RemoteCall(
+        call=task.call,
+        argument=task.argument,
+        config=task.config.replace(executor=None),
+        node_id=context.node_id,
+        key=context.key,
+        answers=context.answers,
+        journal=journal,
+    )
 
 
 @final
 class ThreadPool(TaskPool):
-    """The tasks of a synchronous run."""
+    """The concurrent tasks of a sync run."""
 
     def __init__(self, flush: Callable[[], None]) -> None:
         super().__init__(flush, run_node)
-        self.done: dict[int, Done] = {}
-        """What is done; kept until it is asked for no more, so that a Ctrl-C on the way to the asker loses nothing."""
+        self.done: dict[int, DoneTask] = {}
+        """Done tasks, kept until a later `wait` leaves them out: a Ctrl-C that interrupts the return
+        from `wait` loses nothing."""
         self.news: SimpleQueue[None] = SimpleQueue()
 
     def start(self, task: Task) -> int:
-        """Begin a task; its ticket."""
+        """Start a task; return its ticket."""
         ticket = next(self.tickets)
-        self.submit(ticket, task).add_done_callback(lambda _: self._tell(ticket, task))
+        self.submit(ticket, task).add_done_callback(lambda _: self._mark_done(ticket, task))
         return ticket
 
-    def _tell(self, ticket: int, task: Task) -> None:
-        self.done[ticket] = ticket, *self.taken(ticket, task)
+    def _mark_done(self, ticket: int, task: Task) -> None:
+        result, error = self.collect_outcome(ticket, task)
+        self.done[ticket] = (ticket, result, error)
         self.news.put(None)
 
-    def wait(self, tickets: Collection[int]) -> list[Done]:
-        """Those of some tickets that are done, at least one. What is done and not asked for is forgotten."""
+    def wait(self, tickets: Collection[int]) -> list[DoneTask]:
+        """Wait until at least one of several tasks is done; forget done tasks that are not among them.
+
+        Returns:
+            All of them that are done.
+        """
         for ticket in self.done.keys() - tickets:
             del self.done[ticket]
-        while not (found := self.done.keys() & tickets):
+        while not (done := self.done.keys() & tickets):
             self.news.get()
-        return [self.done[ticket] for ticket in sorted(found)]
+        return [self.done[ticket] for ticket in sorted(done)]
 
     def run(self, task: Task) -> Any:
         """Run one task on its executor, and wait for it."""
         ((_, result, error),) = self.wait({self.start(task)})
-        if error is not None:
-            raise error
-        return result
+        return unwrap_outcome((result, error))
 
 
 @final
 class AsyncPool(TaskPool):
-    """The tasks of an asynchronous run."""
+    """The concurrent tasks of an async run."""
 
     def __init__(self, flush: Callable[[], None]) -> None:
-        super().__init__(flush, begin)
-        self.running: dict[int, AsyncTask[tuple[Any, BaseException | None]]] = {}
+        super().__init__(flush, call_action)
+        self.running: dict[int, AsyncTask[Outcome]] = {}
         self.done: set[int] = set()
-        """Tickets whose task has ended, and that nobody has asked for yet."""
+        """The tickets of done tasks that `wait` has not returned yet."""
         self.news: Event | None = None
 
-    def start(self, task: Task, arun: Callable[[Task], Coroutine[Any, Any, Any]]) -> int:
-        """Begin a task; `arun` runs it in this event loop, if it is asynchronous."""
+    def start(self, task: Task, run_async: RunAsync) -> int:
+        """Start a task; return its ticket. An async task runs in this event loop, by `run_async`."""
         import asyncio
 
         if self.news is None:
             self.news = asyncio.Event()
         ticket = next(self.tickets)
         if task.executor is None and is_async(task):
-            coroutine = _outcome_of(arun(task))
+            coroutine = _capture_outcome(run_async(task))
         else:
-            coroutine = self._settled(ticket, task, self.submit(ticket, task))
-        self.running[ticket] = running = asyncio.ensure_future(coroutine)
-        running.add_done_callback(lambda _: self._tell(ticket))
+            coroutine = self._await_future(ticket, task, self.submit(ticket, task))
+        running = asyncio.ensure_future(coroutine)
+        self.running[ticket] = running
+        running.add_done_callback(lambda _: self._mark_done(ticket))
         return ticket
 
-    def _tell(self, ticket: int) -> None:
+    def _mark_done(self, ticket: int) -> None:
         assert self.news is not None
         self.done.add(ticket)
         self.news.set()
 
-    async def wait(self, tickets: Collection[int]) -> list[Done]:
-        """Those of some tickets that are done, at least one.
+    async def wait(self, tickets: Collection[int]) -> list[DoneTask]:
+        """Wait until at least one of several tasks is done; return all of them that are.
 
         Raises:
-            CancelledError: the run was cancelled; what is asynchronous was too, the rest has come to its end.
+            CancelledError: the run was cancelled. Its async tasks were cancelled too; the others have
+                ended.
         """
         import asyncio
 
         assert self.news is not None
-        while not (found := self.done.intersection(tickets)):
+        while not (done := self.done.intersection(tickets)):
             self.news.clear()
             try:
                 await self.news.wait()
             except asyncio.CancelledError:
                 await self.cancel()
                 raise
-        self.done -= found
-        return [(ticket, *_result_of(self.running.pop(ticket))) for ticket in sorted(found)]
+        self.done -= done
+        return [(ticket, *_outcome_of(self.running.pop(ticket))) for ticket in sorted(done)]
 
     async def cancel(self) -> None:
-        """Cancel what is asynchronous, take back what has not begun, and wait for the rest."""
+        """Cancel async tasks and tasks that have not started, and wait for the others."""
         import asyncio
 
         self.withdraw(self.running)
         for ticket in self.running.keys() - self.futures.keys():
             self.running[ticket].cancel()
-        pending = [one for one in self.running.values() if not one.done()]
+        pending = [running for running in self.running.values() if not running.done()]
         while pending:
             try:
                 await asyncio.wait(pending)
-            except asyncio.CancelledError:  # again: the answer is the same
+            except asyncio.CancelledError:  # cancelled again, which changes nothing
                 continue
-            pending = [one for one in pending if not one.done()]
+            pending = [running for running in pending if not running.done()]
 
-    async def run(self, task: Task, arun: Callable[[Task], Coroutine[Any, Any, Any]]) -> Any:
+    async def run(self, task: Task, run_async: RunAsync) -> Any:
         """Run one task on its executor, and wait for it."""
-        ((_, result, error),) = await self.wait({self.start(task, arun)})
-        if error is not None:
-            raise error
-        return result
+        ((_, result, error),) = await self.wait({self.start(task, run_async)})
+        return unwrap_outcome((result, error))
 
-    async def _settled(self, ticket: int, task: Task, future: Future[Any]) -> tuple[Any, BaseException | None]:
+    async def _await_future(self, ticket: int, task: Task, future: Future[Any]) -> Outcome:
         import asyncio
 
-        # Not the future's result: what failed would be told a second time, by a future that nobody asks.
+        # Not asyncio.wrap_future: it would log an error a second time, as never retrieved.
         done = asyncio.Event()
         loop = asyncio.get_running_loop()
         future.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
         while not done.is_set():
-            with suppress(asyncio.CancelledError):  # of an event loop that ends: what runs must come to its end first
+            # A closing event loop cancels this task, but the call must end first.
+            with suppress(asyncio.CancelledError):
                 await done.wait()
-        result, error = self.taken(ticket, task)
-        if error is None and inspect.isawaitable(result):  # a plain function that gives an awaitable
-            return await _outcome_of(_awaited(task, result))
+        result, error = self.collect_outcome(ticket, task)
+        if error is None and inspect.isawaitable(result):  # a sync function may return an awaitable
+            return await _capture_outcome(_await_in_context(task, result))
         return result, error
 
 
 def is_async(task: Task) -> bool:
-    """Whether a task runs in the event loop rather than on a thread."""
+    """Return whether a task runs in the event loop rather than on a thread."""
     if isinstance(task, RunNode):
         return task.call.is_async
     return isinstance(task, Next) and inspect.isasyncgen(task.generator)
 
 
-async def _outcome_of(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+async def _capture_outcome(coroutine: Coroutine[Any, Any, Any]) -> Outcome:
     import asyncio
 
     try:
         return await coroutine, None
     except asyncio.CancelledError:
         raise
-    except BaseException as error:  # noqa: BLE001
+    except BaseException as error:  # noqa: BLE001 - an outcome is a value
         return None, error
 
 
-async def _awaited(task: Task, result: Any) -> Any:
+async def _await_in_context(task: Task, awaitable: Awaitable[Any]) -> Any:
     token = CURRENT_NODE_CONTEXT.set(task.context)
     try:
-        return await result
+        return await awaitable
     finally:
         CURRENT_NODE_CONTEXT.reset(token)
 
 
-def _result_of(task: AsyncTask[tuple[Any, BaseException | None]]) -> tuple[Any, BaseException | None]:
+def _outcome_of(running: AsyncTask[Outcome]) -> Outcome:
     import asyncio
 
     try:
-        return task.result()
+        return running.result()
     except asyncio.CancelledError as cancelled:
         return None, cancelled

@@ -1,7 +1,7 @@
-"""Timeouts: an attempt that is late fails, and what it does from then on is dropped.
+"""Timeouts: an attempt that exceeds its timeout fails, and what it does from then on is dropped.
 
-An asynchronous attempt is cancelled. A plain one runs on a thread of its own and is left alone, for a thread cannot be
-stopped.
+An async attempt is cancelled. A sync one runs on a thread of its own and is abandoned, because a
+thread cannot be stopped.
 """
 
 from __future__ import annotations
@@ -18,183 +18,192 @@ from time import monotonic
 from typing import Any, Final, Self, final
 
 from graphkit._engine.call_kinds import (
-    END,
+    EXHAUSTED,
     Outcome,
-    Start,
-    awaited,
-    chunks_of,
-    later_chunks,
-    next_of,
-    outcome_of,
-    settled,
+    Thunk,
+    capture_outcome,
+    next_chunk,
+    run_async_function,
+    run_async_generator,
+    run_generator,
+    unwrap_outcome,
 )
 from graphkit._records.context import CURRENT_NODE_CONTEXT, Journal, NodeContext
 from graphkit.errors import GraphRunnerError
 
 
 @final
-class Time:
+class TimeBudget:
     """The time that an attempt has left, in seconds."""
 
-    __slots__ = ("left", "node_id", "seconds")
+    __slots__ = ("left", "node_id", "timeout")
 
-    def __init__(self, node_id: str, seconds: float) -> None:
+    def __init__(self, node_id: str, timeout: float) -> None:
         self.node_id = node_id
-        self.seconds = self.left = seconds
+        self.timeout = timeout
+        self.left = timeout
 
-    def late(self) -> TimeoutError:
-        return TimeoutError(f"node {self.node_id!r} took longer than its timeout of {self.seconds:g} s")
+    def make_error(self) -> TimeoutError:
+        return TimeoutError(f"node {self.node_id!r} took longer than its timeout of {self.timeout:g} s")
 
-    async def of(self, result: Awaitable[Any]) -> Any:
-        """Await something; it is cancelled when it is late."""
+    async def run(self, awaitable: Awaitable[Any]) -> Any:
+        """Await something, and cancel it when the time is over."""
         import asyncio
 
         started = monotonic()
         try:
             async with asyncio.timeout(self.left) as limit:
-                return await result
+                return await awaitable
         except TimeoutError:
             if limit.expired():
-                raise self.late() from None
+                raise self.make_error() from None
             raise
         finally:
             self.left -= monotonic() - started
 
 
-def _value_in_time(start: Start, time: Time) -> Any:
-    with _Bench(time) as bench:
-        result = bench.do(start)
-    # Of a function that is not known to be asynchronous.
-    return time.of(result) if inspect.isawaitable(result) else result
+def _run_function(thunk: Thunk, budget: TimeBudget) -> Any:
+    with _Worker(budget) as worker:
+        result = worker.run(thunk)
+    # A function may return an awaitable although it is not known to be async.
+    return budget.run(result) if inspect.isawaitable(result) else result
 
 
-async def _awaited_in_time(start: Start, time: Time) -> Any:
-    return await time.of(awaited(start))
+async def _run_async_function(thunk: Thunk, budget: TimeBudget) -> Any:
+    return await budget.run(run_async_function(thunk))
 
 
-def _chunks_in_time(start: Start, time: Time) -> Generator[Any, Any, Any]:
-    with _Bench(time) as bench:
-        chunks = chunks_of(start)
+def _run_generator(thunk: Thunk, budget: TimeBudget) -> Generator[Any, Any, Any]:
+    with _Worker(budget) as worker:
+        chunks = run_generator(thunk)
         try:
             while True:
-                chunk, returned = bench.do(partial(next_of, chunks))
-                if chunk is END:
+                chunk, returned = worker.run(partial(next_chunk, chunks))
+                if chunk is EXHAUSTED:
                     return returned
                 yield chunk
         except GeneratorExit:
-            bench.do(chunks.close)
+            worker.run(chunks.close)
             raise
         finally:
-            bench.jobs.put(chunks.close)  # if it is late, as soon as it can be
+            worker.jobs.put(chunks.close)  # an abandoned attempt closes it as soon as it can
 
 
-async def _later_chunks_in_time(start: Start, time: Time) -> AsyncGenerator[Any]:
-    async with aclosing(later_chunks(start)) as chunks:
-        while (chunk := await time.of(anext(chunks, END))) is not END:
+async def _run_async_generator(thunk: Thunk, budget: TimeBudget) -> AsyncGenerator[Any]:
+    async with aclosing(run_async_generator(thunk)) as chunks:
+        while (chunk := await budget.run(anext(chunks, EXHAUSTED))) is not EXHAUSTED:
             yield chunk
 
 
-RUN_IN_TIME: Final[dict[tuple[bool, bool], Callable[[Start, Time], Any]]] = {
-    (False, False): _value_in_time,
-    (True, False): _awaited_in_time,
-    (False, True): _chunks_in_time,
-    (True, True): _later_chunks_in_time,
+RUN_IN_TIME: Final[dict[tuple[bool, bool], Callable[[Thunk, TimeBudget], Any]]] = {
+    (False, False): _run_function,
+    (True, False): _run_async_function,
+    (False, True): _run_generator,
+    (True, True): _run_async_generator,
 }
+"""As `call_kinds.RUN`, with a timeout."""
 
 
 @final
-class _Bench:
-    """A thread for one attempt, which is left alone when it is late. A daemon: nobody waits for it at exit either.
+class _Worker:
+    """A thread for one attempt, abandoned on a timeout. A daemon, so that no exit waits for it.
 
-    What it does there belongs to a visit of its own. The real one hears of it as long as it is in time.
+    The attempt has a copy of the node context. The real node context takes over what the attempt did
+    as long as it is in time.
     """
 
-    def __init__(self, time: Time) -> None:
-        self.time = time
-        self.jobs: SimpleQueue[Start | None] = SimpleQueue()
+    def __init__(self, budget: TimeBudget) -> None:
+        self.budget = budget
+        self.jobs: SimpleQueue[Thunk | None] = SimpleQueue()
         self.outcomes: SimpleQueue[Outcome] = SimpleQueue()
-        self.visit = CURRENT_NODE_CONTEXT.get()
-        self.own = None if self.visit is None else copy(self.visit)
-        self.gate: _Gate | None = None
-        context = copy_context()
-        if self.own is not None:
-            self.own.outputs = []
-            if self.own.journal is not None:
-                self.own.journal = self.gate = _Gate(self.own.journal, time)
-            context.run(CURRENT_NODE_CONTEXT.set, self.own)
-        Thread(target=context.run, args=(self._work,), name=f"graphkit-{time.node_id}", daemon=True).start()
+        self.context = CURRENT_NODE_CONTEXT.get()
+        self.own_context: NodeContext | None = None
+        self.journal: _GuardedJournal | None = None
+        variables = copy_context()
+        if self.context is not None:
+            self.own_context = copy(self.context)
+            self.own_context.outputs = []
+            if self.context.journal is not None:
+                self.journal = _GuardedJournal(self.context.journal, budget)
+                self.own_context.journal = self.journal
+            variables.run(CURRENT_NODE_CONTEXT.set, self.own_context)
+        name = f"graphkit-{budget.node_id}"
+        thread = Thread(target=variables.run, args=(self._work,), name=name, daemon=True)
+        thread.start()
 
     def _work(self) -> None:
         while (job := self.jobs.get()) is not None:
-            self.outcomes.put(outcome_of(job))
+            self.outcomes.put(capture_outcome(job))
 
-    def do(self, job: Start) -> Any:
-        """Do one thing there.
+    def run(self, job: Thunk) -> Any:
+        """Run a job on the thread.
 
         Raises:
-            TimeoutError: it did not end in time. The thread may be still at it.
+            TimeoutError: the job did not end in time. The thread may still be running it.
         """
         started = monotonic()
         self.jobs.put(job)
         try:
-            outcome = self.outcomes.get(timeout=max(self.time.left, 0))
+            outcome = self.outcomes.get(timeout=max(self.budget.left, 0))
         except Empty:
-            raise self.time.late() from None
-        self.time.left -= monotonic() - started
-        self._tell()
-        return settled(outcome)
+            raise self.budget.make_error() from None
+        self.budget.left -= monotonic() - started
+        self._update_context()
+        return unwrap_outcome(outcome)
 
-    def _tell(self) -> None:
-        if self.visit is not None and self.own is not None:
-            self.visit.interrupt_calls = self.own.interrupt_calls
-            self.visit.outputs.extend(self.own.outputs)
-            self.own.outputs.clear()
+    def _update_context(self) -> None:
+        """Copy what the attempt did into the real node context."""
+        if self.context is not None and self.own_context is not None:
+            self.context.interrupt_calls = self.own_context.interrupt_calls
+            self.context.outputs.extend(self.own_context.outputs)
+            self.own_context.outputs.clear()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.jobs.put(None)
-        if self.gate is not None:
-            self.gate.close()
+        if self.journal is not None:
+            self.journal.close()
 
 
 @final
-class _Gate:
-    """A journal until it is closed."""
+class _GuardedJournal:
+    """A journal that refuses to record once the attempt is over."""
 
-    __slots__ = ("is_open", "journal", "lock", "time")
+    __slots__ = ("budget", "is_open", "journal", "lock")
 
-    def __init__(self, journal: Journal, time: Time) -> None:
+    def __init__(self, journal: Journal, budget: TimeBudget) -> None:
         self.journal = journal
-        self.time = time
+        self.budget = budget
         self.lock = Lock()
         self.is_open = True
 
-    def idempotency_key(self, visit: NodeContext) -> str:
-        return self.journal.idempotency_key(visit)
+    def idempotency_key(self, context: NodeContext) -> str:
+        return self.journal.idempotency_key(context)
 
-    def find_result(self, visit: NodeContext, key: str) -> tuple[bool, Any]:
+    def find_result(self, context: NodeContext, key: str) -> tuple[bool, Any]:
         with self.lock:
-            self._refuse()
-            return self.journal.find_result(visit, key)
+            self._require_open()
+            return self.journal.find_result(context, key)
 
-    def record_result(self, visit: NodeContext, key: str, value: Any) -> Any:
+    def record_result(self, context: NodeContext, key: str, value: Any) -> Any:
         with self.lock:
-            self._refuse()
-            return self.journal.record_result(visit, key, value)
+            self._require_open()
+            return self.journal.record_result(context, key, value)
 
-    def post_event(self, visit: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
+    def post_event(self, context: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
         with self.lock:
             if self.is_open:
-                self.journal.post_event(visit, type, level, data)
+                self.journal.post_event(context, type, level, data)
 
     def close(self) -> None:
-        """Returns when what is being recorded is."""
+        """Refuse further records; wait for one that is being made."""
         with self.lock:
             self.is_open = False
 
-    def _refuse(self) -> None:
+    def _require_open(self) -> None:
         if not self.is_open:
-            reason = f"this attempt of node {self.time.node_id!r} is over: nothing more is recorded for it"
-            raise GraphRunnerError(reason, node_id=self.time.node_id)
+            node_id = self.budget.node_id
+            reason = f"this attempt of node {node_id!r} is over: nothing more is recorded for it"
+            raise GraphRunnerError(reason, node_id=node_id)

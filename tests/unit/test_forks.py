@@ -571,7 +571,7 @@ def test_what_failed_beside_it_is_told_too(go):
         go(diamond(b=fails, c=fails).compile(), {})
     assert error.value.node_id == "b"
     (note,) = error.value.__notes__
-    assert note.startswith("Beside it: NodeExecutionError: node 'c' failed: Boom: here")
+    assert note.startswith("Another branch also failed: NodeExecutionError: node 'c' failed: Boom: here")
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["refused", "not acknowledged"])

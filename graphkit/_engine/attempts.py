@@ -3,12 +3,12 @@
 A function is of one of four kinds: sync or async, and a generator or not. So is a hook's result:
 
 - It is async if the hook or anything inside it is. An async hook may always await `call()`; if what
-  is inside is sync, it runs on a thread. A sync hook around something async gets an awaitable, which
-  it may return. Such a hook runs on the event loop and must not block it.
-- It is a generator if the hook or anything inside it is. `call()` then returns an iterator, which the
-  hook may return, or iterate over as a generator itself. The return value of a sync generator is its
-  update, so `return (yield from call())` keeps it. An async generator cannot return a value; its
-  update comes last, as a Command.
+  is inside is sync, it runs on a thread. A sync hook around something async gets an awaitable,
+  which it may return. Such a hook runs on the event loop and must not block it.
+- It is a generator if the hook or anything inside it is. `call()` then returns an iterator, which
+  the hook may return, or iterate over as a generator itself. The return value of a sync generator
+  is its update, so `return (yield from call())` keeps it. An async generator cannot return a value;
+  its update comes last, as a Command.
 
 A hook need not call what is inside. Its result is converted to the kind that the caller expects.
 """
@@ -39,18 +39,18 @@ def compose_call(
 ) -> Call:
     """Compose a call with its wrap hooks, inside them the retries, inside those the timeout.
 
-    A sync function that exceeds its timeout is abandoned, because a thread cannot be stopped: it may
-    go on, but what it returns, records and dispatches from then on is dropped. An async function is
-    cancelled. The timeout of a generator covers the time that it takes itself for all its chunks, not
-    what the caller does between them.
+    A sync function that exceeds its timeout is abandoned, because a thread cannot be stopped: it
+    may go on, but what it returns, records and dispatches from then on is dropped. An async
+    function is cancelled. The timeout of a generator covers the time that it takes itself for all
+    its chunks, not what the caller does between them.
 
     Args:
         call: the action of a node, or the condition of an edge.
         node_id: the node, or the edge's source.
         wraps: called as hook(node_id, state, config, call); the first is outermost.
         retry: when to call again. A generator starts over, so chunks may be emitted again.
-        timeout: seconds for one attempt. An attempt that exceeds it fails with a TimeoutError, which
-            is retried like any other error.
+        timeout: seconds for one attempt. An attempt that exceeds it fails with a TimeoutError,
+            which is retried like any other error.
 
     Returns:
         The call itself if there is nothing to add; otherwise a call that takes the config, and that
@@ -136,9 +136,9 @@ class _FirstCall(NamedTuple):
 
 @final
 class _InnerCall:
-    """The `call` that a hook receives: call(), call(state) or call(state, config) runs what is inside.
+    """The `call` that a hook receives: call(), call(state) or call(state, config).
 
-    An omitted argument is as the hook received it. A second call starts another attempt: it resets
+    It runs what is inside the hook. An omitted argument is as the hook received it. A second call starts another attempt: it resets
     the interrupts and outputs of the node context to what they were before the first call.
     """
 

@@ -1,7 +1,7 @@
 """The four kinds of a function, and of what a hook returns: sync or async, and a generator or not.
 
-The adapters in `RUN` turn what a call returns into the kind that the caller expects. `call_on_thread`
-and `iterate_on_thread` make sync calls awaitable.
+The adapters in `RUN` turn what a call returns into the kind that the caller expects.
+`call_on_thread` and `iterate_on_thread` make sync calls awaitable.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Writes checkpoints and pending writes, synchronously or in the background, and handles failures.
+"""Writes checkpoints and pending writes, at once or in the background, and handles failures.
 
-In the background, puts wait in a bounded queue; one thread does them in order. The queue stops at the
-first failure. That error is raised at the next save, or when the run stops, so what is stored is
-always a prefix of what has happened. A run flushes the queue before it emits its last output and
-before it reads.
+In the background, puts wait in a bounded queue; one thread does them in order. The queue stops at
+the first failure. That error is raised at the next save, or when the run stops, so what is stored
+is always a prefix of what has happened. A run flushes the queue before it emits its last output
+and before it reads.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class _WriteQueue:
         self.handle_failure = handle_failure
         self.queue: Queue[_QueuedWrite | None] = Queue(_QUEUE_SIZE)
         self.error: BaseException | None = None
-        """The first failure; the queue stops at it. Every later call raises it again, because a node
-        may have swallowed it."""
+        """The first failure; the queue stops at it. Every later call raises it again, because a
+        node may have swallowed it."""
         self.was_raised = False
         self.thread: threading.Thread | None = None
 

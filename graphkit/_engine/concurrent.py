@@ -1,12 +1,13 @@
 """Runs several generators of requests concurrently: branches of a fork, items of a map.
 
 `run_concurrently` is a generator like the loop that it serves. The tasks that a part requests are
-started instead of run, and while they run the other parts go on. Every other request is passed on and
-answered at once. So only calls of user code are concurrent, and the engine is not. A part may itself
-run parts concurrently; then it waits for tickets as this generator does, and the waits add up.
+started instead of run, and while they run the other parts go on. Every other request is passed on
+and answered at once. So only calls of user code are concurrent, and the engine is not. A part may
+itself run parts concurrently; then it waits for tickets as this generator does, and the waits add
+up.
 
-A part is never left in the middle of storing something: it receives the answer and goes on before any
-other part does. So two parts that find nothing stored yet do not both store it.
+A part is never left in the middle of storing something: it receives the answer and goes on before
+any other part does. So two parts that find nothing stored yet do not both store it.
 
 The records of one round are combined: a hundred branches that finish at once cost one append.
 """
@@ -48,8 +49,8 @@ class _PendingRecord(NamedTuple):
 def run_concurrently(parts: Sequence[Steps], limit: int | None = None) -> Steps:
     """Run parts to their ends, at most `limit` at the same time.
 
-    Once a part has failed, or the run has to end, no part starts another task. Tasks that run already
-    are waited for and keep their results.
+    Once a part has failed, or the run has to end, no part starts another task. Tasks that run
+    already are waited for and keep their results.
 
     Raises:
         BaseException: what was thrown in to end the run; otherwise the failure of the first failed

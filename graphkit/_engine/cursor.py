@@ -226,7 +226,7 @@ class GraphCursor:
         return self.make_error(GraphRunnerError, reason, source)
 
     def _allowed_targets(self, node: Node) -> Collection[str]:
-        """Return where the Commands of a node with destinations may go: there, or along its edges."""
+        """Return the targets of a node that declares destinations: these, and its edges'."""
         edge = self.topology.edges.get(node.id)
         if isinstance(edge, Condition):
             mapped = {} if edge.mappings is None else edge.mappings
@@ -337,7 +337,7 @@ class GraphCursor:
         return dict(well_formed_writes(writes, self.config.thread))
 
     def inherited_metadata(self, base: Checkpoint) -> dict[str, Any]:
-        """Return the metadata that later checkpoints share with this one: run_id and caller's keys."""
+        """Return the metadata that later checkpoints inherit: run_id and the caller's keys."""
         metadata = public_metadata(base.metadata)
         return {key: value for key, value in metadata.items() if key not in PER_CHECKPOINT_KEYS}
 

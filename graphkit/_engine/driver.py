@@ -41,7 +41,7 @@ _BOUNDARIES: Final = frozenset({Emit, RunNode})
 
 @final
 class Driver(SyncDriver):
-    """Answers the requests of one run with calls, or with awaits; what may block runs in a thread."""
+    """Answers requests with calls, or with awaits; then what may block runs in a thread."""
 
     def __init__(
         self,

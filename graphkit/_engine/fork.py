@@ -101,7 +101,7 @@ class Branch(NodeRunner):
         return combined
 
     def changed_private(self) -> dict[str, Any]:
-        """Return the transient keys whose value is another object than at the start of the branch."""
+        """Return the transient keys that have another value than at the branch's start."""
         initial = self.initial_private
         absent = object()
         return {key: value for key, value in self.private.items() if value is not initial.get(key, absent)}

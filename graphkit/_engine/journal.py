@@ -1,4 +1,4 @@
-"""RunJournal: the pending writes of a run as its nodes see them, and the keys that only the engine reads.
+"""RunJournal: the pending writes of a run as its nodes see them, and the engine's own keys.
 
 The keys of interrupts, answers, updates and finished tasks are in `graphkit._saver.writes`, because
 savers list them. Here are the results of `config.once` and the record of a failure.

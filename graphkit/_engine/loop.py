@@ -3,8 +3,9 @@
 Theory of operation
 -------------------
 A run goes from node to node. `Run.steps()` yields requests (`requests.py`): run this node, evaluate
-this edge, load, save, record, emit. A driver (`driver.py`) answers each request by sending the result
-or throwing the error. Whether it does so with calls or with awaits makes no difference to the loop.
+this edge, load, save, record, emit. A driver (`driver.py`) answers each request by sending the
+result or throwing the error. Whether it does so with calls or with awaits makes no difference to
+the loop.
 
 One step: node -> merge its update -> evaluate the outgoing edge -> merge the edge's update -> save
 (node, next node) -> emit. Nothing of a step is stored before all of it is known. A node that fails

@@ -7,10 +7,11 @@ runners or runs of their own: see `fork.py`, `map.py` and `subgraph.py`.
 A node execution that has to wait for a human records the interrupt and raises Halt. Its node runner
 ends there; the node runners of other branches go on.
 
-Every node execution has a key: its position in the run, relative to the checkpoint that it began at.
-The main line's key is "", that of the second node of branch `a` is `a.1`, and that of the third item
-of a map is `2`; nested positions are joined, as in `a.1.b.0`. The key is the same when the execution
-is repeated. What was recorded under it is found again: finished tasks, answers, results of `once`.
+Every node execution has a key: its position in the run, relative to the checkpoint that it began
+at. The main line's key is "", that of the second node of branch `a` is `a.1`, and that of the third
+item of a map is `2`; nested positions are joined, as in `a.1.b.0`. The key is the same when the
+execution is repeated. What was recorded under it is found again: finished tasks, answers, results
+of `once`.
 """
 
 from __future__ import annotations
@@ -222,7 +223,7 @@ class NodeRunner(GraphCursor):
         return (yield from self.call_user(node_id, failure_message, hook, *arguments))
 
     def _ask_action(self, node: Node, interrupt: Call, key: str) -> Steps:
-        """Call the `interrupt` method of an InterruptableAction, and stop if it returns metadata."""
+        """Call `interrupt` of an InterruptableAction; stop the run if it returns metadata."""
         failure_message = f"interrupt() of node {node.id!r} failed"
         arguments = (node.id, self.state(), self.config)
         metadata = yield from self.call_user(node.id, failure_message, interrupt, *arguments)
@@ -307,7 +308,7 @@ class NodeRunner(GraphCursor):
     # Outputs of a node while it runs
 
     def _emit_chunks(self, node: Node, source: Any, context: NodeContext) -> Generator[Request, Any, Any]:
-        """Emit what a generator yields; return what it returned, or the Command that it yielded last."""
+        """Emit the chunks of a generator; return its update."""
         command: Command | None = None
         is_over = False
         try:
@@ -396,7 +397,7 @@ class NodeRunner(GraphCursor):
 
 
 def _update_of_generator(command: Command | None, returned: Any) -> Any:
-    """Return the update of a generator node: the Command that it yielded last, or its return value."""
+    """Return the update of a generator: its last yielded Command, or its return value."""
     if command is None:
         return returned
     if returned is not None:

@@ -1,4 +1,4 @@
-"""Program: a topology with its options; a run, an update and a nested graph are started from one."""
+"""Program: a topology with its options, from which runs and updates are started."""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ class Discard(Request):
 
 @final
 class Finish(Request):
-    """Flush what is not stored yet and release the run locks, as the run has stopped. Answer: None."""
+    """Flush, and release the run locks: the run has stopped. Answer: None."""
 
     __slots__ = ()
 

@@ -315,7 +315,7 @@ class RunState(NodeRunner, ABC):
         return is_copy
 
     def record(self, writes: Mapping[str, Any]) -> Steps:
-        """Record pending writes at the run's position; without a saver they live as long as the run."""
+        """Record pending writes at the run's position; without a saver, keep them in memory."""
         if self.saver is not None:
             is_copy = yield from self._store_position()
             if is_copy:

@@ -2,8 +2,8 @@
 
 It is driven by the same loop. Its requests go to the driver of the outer run, with two exceptions:
 it does not release the run lock, and its outputs are flagged. Its checkpoints are stored in the
-namespace `<node id>`, below that of the outer graph, with the node execution that they belong to. So
-a resume finds out whether this execution had begun, and continues inside.
+namespace `<node id>`, below that of the outer graph, with the node execution that they belong to.
+So a resume finds out whether this execution had begun, and continues inside.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _find_input(runner: NodeRunner, nested: NestedRun) -> Generator[Request, Any
 
 
 def _relay_requests(run: RunContext, nested: NestedRun) -> Generator[Request, Any, list[InterruptionMetadata]]:
-    """Pass the requests of a nested run on to the driver; return the interrupts that it stopped at."""
+    """Pass the requests of a nested run to the driver; return the interrupts of its stop."""
     steps = nested.steps()
     waiting = _recorded_interrupts(run, nested)
     interrupts: list[InterruptionMetadata] = []
@@ -296,7 +296,7 @@ def iter_savers(topology: Topology, saver: BaseCheckpointSaver) -> Iterator[Base
 
 
 def find_programs(program: Program, namespace: str) -> list[Program] | None:
-    """Find the programs from the outermost graph to the one at a namespace; None if there is none."""
+    """Find the programs on the path to a namespace, the outermost first; or None."""
     programs = [program]
     for name in namespace.split("/") if namespace else ():
         nested = _find_nested(programs[-1].topology, name)

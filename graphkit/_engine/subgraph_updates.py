@@ -1,9 +1,10 @@
-"""The updates that a nested graph passes to its outer graph, in order, so that reducers count each once.
+"""The updates that a nested graph passes to its outer graph, in order.
 
-They must survive a crash inside the nested graph. Therefore they are part of its stored state, under
-a key that is never shown: a list that only grows, so that a store writes just the growth. An update
-is kept as it was only for keys that a channel of the outer graph has to merge. For any other key the
-name is enough, because the final value is in the nested graph's state.
+The outer graph merges each of them, so that a reducer counts each once. They must survive a crash
+inside the nested graph. Therefore they are part of its stored state, under a key that is never
+shown: a list that only grows, so that a store writes just the growth. An update is kept as it was
+only for keys that a channel of the outer graph has to merge. For any other key the name is enough,
+because the final value is in the nested graph's state.
 """
 
 from __future__ import annotations

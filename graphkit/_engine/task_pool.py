@@ -86,7 +86,7 @@ def refuse_awaitable(result: Any, node_id: str | None) -> Any:
 
 
 class TaskPool:
-    """The concurrent tasks of one run: on the run's own threads, or on the executors that it was given."""
+    """The concurrent tasks of one run: on its own threads, or on the user's executors."""
 
     def __init__(self, flush: Callable[[], None], call: Callable[[RunNode], Any]) -> None:
         """Prepare a pool; it starts threads when it needs them.
@@ -204,8 +204,8 @@ class ThreadPool(TaskPool):
     def __init__(self, flush: Callable[[], None]) -> None:
         super().__init__(flush, run_node)
         self.done: dict[int, DoneTask] = {}
-        """Done tasks, kept until a later `wait` leaves them out: a Ctrl-C that interrupts the return
-        from `wait` loses nothing."""
+        """Done tasks, kept until a later `wait` leaves them out: a Ctrl-C that interrupts the
+        return from `wait` loses nothing."""
         self.news: SimpleQueue[None] = SimpleQueue()
 
     def start(self, task: Task) -> int:
@@ -220,10 +220,9 @@ class ThreadPool(TaskPool):
         self.news.put(None)
 
     def wait(self, tickets: Collection[int]) -> list[DoneTask]:
-        """Wait until at least one of several tasks is done; forget done tasks that are not among them.
+        """Wait until at least one of several tasks is done; return all of them that are.
 
-        Returns:
-            All of them that are done.
+        Done tasks that are not among them are forgotten.
         """
         for ticket in self.done.keys() - tickets:
             del self.done[ticket]
@@ -249,7 +248,7 @@ class AsyncPool(TaskPool):
         self.news: Event | None = None
 
     def start(self, task: Task, run_async: RunAsync) -> int:
-        """Start a task; return its ticket. An async task runs in this event loop, by `run_async`."""
+        """Start a task; return its ticket. `run_async` runs an async task in this event loop."""
         import asyncio
 
         if self.news is None:
@@ -273,8 +272,8 @@ class AsyncPool(TaskPool):
         """Wait until at least one of several tasks is done; return all of them that are.
 
         Raises:
-            CancelledError: the run was cancelled. Its async tasks were cancelled too; the others have
-                ended.
+            CancelledError: the run was cancelled. Its async tasks were cancelled too; the others
+                have ended.
         """
         import asyncio
 

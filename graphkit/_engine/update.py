@@ -1,4 +1,4 @@
-"""Update: `update_state` as a loop of its own, with the same requests and drivers; it runs no node."""
+"""Update: `update_state` as a loop of its own, with the same requests; it runs no node."""
 
 from __future__ import annotations
 

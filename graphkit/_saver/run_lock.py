@@ -33,7 +33,7 @@ class HeldRunLock:
 
     @property
     def is_open(self) -> bool:
-        """Whether the lock is held: False in a forked child and in a task that outlives the block."""
+        """Whether the lock is held: not in a forked child, nor in a task that outlives the block."""
         return self._is_open and self._pid == os.getpid()
 
     def register(self) -> None:
@@ -85,7 +85,11 @@ def locks_held_by_runs() -> frozenset[object]:
 
 
 def find_held_lock(key: object) -> HeldRunLock | None:
-    """Find the run lock that the calling code took itself, outside any run of that thread."""
+    """Find the run lock that the calling code took itself, outside any run of that thread.
+
+    Returns:
+        The lock; None if the calling code holds none, or holds it through a run.
+    """
     lock = _LOCKS_BY_KEY.get().get(key)
     if lock is None or not lock.is_open or key in locks_held_by_runs():
         return None

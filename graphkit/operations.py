@@ -137,6 +137,7 @@ def update(saver: BaseCheckpointSaver, config: ThreadLike, values: Mapping[str, 
             )
         config = config.with_check_point_id(latest.id)
         saver.put_writes(config, {next_update_key(saver.get_writes(config)): recorded})
+
     return config
 
 
@@ -189,6 +190,7 @@ def fork(
         )
         latest = saver.put(new, head)
         _copy_interrupts(saver, source, latest)
+
     return ForkedThread(config=latest, origin=origin, checkpoints=len(path))
 
 

@@ -78,18 +78,21 @@ def application() -> typer.Typer:
         module = importlib.import_module(f"graphkit.cli.commands.{name}")
         for function in module.COMMANDS:
             _add_command(app, function)
+
     return app
 
 
 def _add_command(app: typer.Typer, function: Callable[..., Any]) -> None:
     docstring = inspect.getdoc(function) or ""
     text, _, example = docstring.partition(_EXAMPLE)
+    name = function.__name__.rstrip("_").replace("_", "-")
+    example = " ".join(example.split())
     command = app.command(
-        function.__name__.rstrip("_").replace("_", "-"),
+        name,
         cls=_Command,
         help=text.strip(),
         short_help=re.split("[.:,]", text)[0],
-        epilog=f"{_EXAMPLE} {' '.join(example.split())}",
+        epilog=f"{_EXAMPLE} {example}",
     )
     command(_to_typer_function(function))
 
@@ -121,6 +124,7 @@ class _Group(TyperGroup):
                 raise
             context.warn(message)
             code = UsageError.exit_code
+
         sys.exit(code if isinstance(code, int) else 0)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -210,9 +214,11 @@ def _typer_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
         if name != "context":
             annotations[name] = hints[name]
             defaults[name] = parameter.default
+
     for name, annotation in (("as_json", _AS_JSON), ("debug", _DEBUG)):
         annotations[name] = annotation
         defaults[name] = False
+
     parameters = []
     for name, annotation in annotations.items():
         parameter = inspect.Parameter(
@@ -222,6 +228,7 @@ def _typer_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
             annotation=annotation,
         )
         parameters.append(parameter)
+
     return parameters
 
 

@@ -102,7 +102,8 @@ def format_age(age: timedelta) -> str:
 def format_duration(seconds: float) -> str:
     """Return a duration in the units that suit it."""
     if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
+        milliseconds = seconds * 1000
+        return f"{milliseconds:.0f} ms"
     if seconds < _MINUTE:
         return f"{seconds:.2f} s"
     minutes, rest = divmod(int(seconds), _MINUTE)
@@ -139,11 +140,13 @@ def short_ids(ids: Iterable[str]) -> dict[str, str]:
         if len(ends) == len(distinct):
             break
         length += 2
+
     short: dict[str, str] = {}
     for full in distinct:
         is_long = len(full) > length + _ID_TOLERANCE
         text = full[-length:] if is_long else full
         short[full] = escape(text)
+
     return short
 
 
@@ -157,10 +160,12 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
         if len(beginnings) == len(distinct):
             break
         length += 4
+
     short: dict[str, str] = {}
     for name in distinct:
         if len(name) > length:
             short[name] = escape(name[:length]) + "…"
         else:
             short[name] = escape(name)
+
     return short

@@ -68,6 +68,7 @@ class _Placeholders:
             if kind != "dataclass":
                 return False
             self._kinds[type_name] = "namedtuple"
+
         names.update(dict.fromkeys(fields))
         return self._can_be_made(type_name)
 

@@ -106,6 +106,7 @@ def _show_rich(context: CliContext, columns: Sequence[Column], cells: Sequence[S
     for column in columns:
         justify: Any = "right" if column.kind in _RIGHT_ALIGNED else "left"
         grid.add_column(column.title, justify=justify, no_wrap=True, overflow="ellipsis")
+
     for row in zip(*cells, strict=True):
         grid.add_row(*(RichText(text, style=_STYLES.get(text, "")) for text in row))
     console = Console(
@@ -127,10 +128,12 @@ def _show_card(context: CliContext, card: Card) -> None:
         line = column.title.ljust(margin) + text
         for part in _wrap(line, context.line_width, margin):
             context.write_line(part)
-    if not card.tree:
-        return
-    context.write_line("")
-    value = card.row[card.tree]
+    if card.tree:
+        context.write_line("")
+        _show_tree(context, card.row[card.tree])
+
+
+def _show_tree(context: CliContext, value: Any) -> None:
     for line in format_tree(value, context.line_width):
         context.write_line(line)
 

@@ -174,21 +174,28 @@ def find_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig, typed: s
         UsageError: several checkpoints match.
     """
     if typed is None:
-        latest = saver.recent(config, limit=1)
-        if not latest:
-            raise _no_checkpoints(config)
-        return latest[0]
+        return _find_latest(saver, config)
     history = saver.history(config)
     if not history:
         raise _no_checkpoints(config)
     matches = _match_checkpoints(history, typed)
     if len(matches) == 1:
         return matches[0]
-    if matches:
-        ids = join_some([info.id for info in matches])
-        raise UsageError(f"{len(matches)} checkpoints match {typed}: {ids}; type more characters")
-    hint = suggest(typed, [info.id for info in history]) or "; see graphkit history"
-    raise CheckpointNotFoundError(config.thread, f"checkpoint {escape(typed)}", hint.removeprefix("; "))
+    known = [info.id for info in history]
+    if not matches:
+        hint = suggest(typed, known) or "; see graphkit history"
+        what = f"checkpoint {escape(typed)}"
+        raise CheckpointNotFoundError(config.thread, what, hint.removeprefix("; "))
+
+    ids = join_some([info.id for info in matches])
+    raise UsageError(f"{len(matches)} checkpoints match {typed}: {ids}; type more characters")
+
+
+def _find_latest(saver: BaseCheckpointSaver, config: RunnableConfig) -> CheckpointInfo:
+    latest = saver.recent(config, limit=1)
+    if not latest:
+        raise _no_checkpoints(config)
+    return latest[0]
 
 
 def _no_checkpoints(config: RunnableConfig) -> CheckpointNotFoundError:
@@ -203,7 +210,10 @@ def _match_checkpoints(history: Sequence[CheckpointInfo], typed: str) -> list[Ch
     if len(part) < _MIN_ID_LENGTH:
         return []
     # A dict, because a history may have several checkpoints of one id.
-    matches = {info.id: info for info in history if info.id.endswith(part) or info.id.startswith(part)}
+    matches: dict[str, CheckpointInfo] = {}
+    for info in history:
+        if info.id.endswith(part) or info.id.startswith(part):
+            matches[info.id] = info
     return list(matches.values())
 
 
@@ -344,6 +354,7 @@ def _compile(name: str, found: Any) -> CompiledGraph:
         except Exception as error:
             message = f"--app: calling {escape(name)} without arguments failed: {_describe_cause(error)}"
             raise UsageError(message) from error
+
     if isinstance(found, StateGraph):
         found = found.compile()
     if not isinstance(found, CompiledGraph):

@@ -19,7 +19,7 @@ COMMANDS: Final = (
     ("interrupts", "List the pending interrupts"),
     ("answer", "Answer a pending interrupt"),
     ("update", "Correct the state of a thread"),
-    ("fork", "Branch a new thread off a checkpoint of another thread"),
+    ("fork", "Branch a new thread off a checkpoint"),
     ("rollback", "Go back to an older checkpoint"),
     ("run", "Start a run"),
     ("resume", "Resume a thread"),
@@ -37,7 +37,7 @@ COMMANDS: Final = (
     ("import-langgraph-sqlite", "Copy LangGraph's threads from a SQLite file"),
     (
         "import-langgraph-postgres",
-        "Copy LangGraph's threads from a PostgreSQL database",
+        "Copy LangGraph's threads from PostgreSQL",
     ),
 )
 """The commands with their short help, in the order of the help. A test compares them with those of

@@ -38,15 +38,19 @@ def _parse_path(path: str) -> Iterator[tuple[str, str | int]]:
     while position < len(path):
         match = _STEP.match(path, position)
         if match is None:
-            raise UsageError(f"cannot parse the key {path!r} from {path[position:]!r} on; write a.b[3]")
-        name, index = match.groups()
-        if name:
-            yield match[0], name
-        elif index[0] in "'\"":
-            yield match[0], index[1:-1]
-        else:
-            yield match[0], int(index)
+            rest = path[position:]
+            raise UsageError(f"cannot parse the key {path!r} from {rest!r} on; write a.b[3]")
+        yield match[0], _parse_step(match)
         position = match.end()
+
+
+def _parse_step(step: re.Match[str]) -> str | int:
+    name, index = step.groups()
+    if name:
+        return str(name)
+    if index[0] in "'\"":
+        return str(index[1:-1])
+    return int(index)
 
 
 def _get_child(value: Any, key: str | int) -> Any:

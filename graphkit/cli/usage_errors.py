@@ -61,6 +61,7 @@ def _describe_problem(error: Any) -> str:
         is_flag = "not take" in error.message
         problem = "takes no value" if is_flag else "requires a value"
         return f"the option {error.option_name} {problem}"
+
     return _describe_other_problem(error.format_message())
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from datetime import date, time, timedelta
 from typing import Any, Final
@@ -36,11 +37,13 @@ def to_plain(value: Any) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        return hex(value) if value.bit_length() > _MAX_INT_BITS else value
+        is_long = value.bit_length() > _MAX_INT_BITS
+        return hex(value) if is_long else value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
+        encoded = value.encode("utf-8", "backslashreplace")  # a lone surrogate is not UTF-8
+        return encoded.decode()
     return _container_to_plain(_fields_of(value))
 
 
@@ -133,6 +136,7 @@ def parse_assignments(pairs: Sequence[str], name: str = "--set") -> dict[str, An
 
 
 _AGE_UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}
+_AGE: Final = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(s|min|h|d|w)\s*")
 _MAX_AGE: Final = 1000 * 365.25 * 86400
 """Seconds; datetime has no earlier times."""
 
@@ -143,12 +147,11 @@ def parse_age(text: str) -> timedelta:
     Raises:
         UsageError: it is not an age, or not between 0 and a thousand years.
     """
-    number = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
-    unit = text.removeprefix(number).strip()
-    try:
-        seconds = float(number) * _AGE_UNITS[unit]
-    except (ValueError, KeyError) as error:
-        raise UsageError(f"an age is a number and s, min, h, d or w, such as 30min, not {text!r}") from error
+    match = _AGE.fullmatch(text)
+    if match is None:
+        raise UsageError(f"an age is a number and s, min, h, d or w, such as 30min, not {text!r}")
+    number, unit = match.groups()
+    seconds = float(number) * _AGE_UNITS[unit]
     if not 0 <= seconds <= _MAX_AGE:
         raise UsageError(f"an age is at least 0 and at most a thousand years, not {text!r}")
     return timedelta(seconds=seconds)
@@ -185,13 +188,18 @@ def describe_payload(payload: Any, limit: int = 60) -> str:
     An object is written without braces and quotes, an object of a single text as that text.
     """
     value = to_plain(payload)
-    if not isinstance(value, dict) or not value:
-        return abbreviate(payload, limit)
-    items = list(value.values())
-    if len(items) == 1 and isinstance(items[0], str):
-        return abbreviate(items[0], limit)
+    if isinstance(value, dict) and value:
+        return abbreviate(_describe_object(value), limit)
+    return abbreviate(payload, limit)
+
+
+def _describe_object(value: Mapping[str, Any]) -> str:
+    if len(value) == 1:
+        (only,) = value.values()
+        if isinstance(only, str):
+            return only
     parts = []
     for key, item in value.items():
         text = item if isinstance(item, str) else to_json(item)
         parts.append(f"{key}: {text}")
-    return abbreviate(", ".join(parts), limit)
+    return ", ".join(parts)

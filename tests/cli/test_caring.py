@@ -29,7 +29,7 @@ def test_verify_finds_damage(store):
     damage(store, "order-18")
     done = graphkit("verify", store)
     assert done.code == 12
-    assert done.lines[0].split() == ["FILE", "STATE", "AT", "BYTE", "GOOD", "CHECKPOINTS", "REASON"]
+    assert done.lines[0].split() == ["FILE", "STATE", "AT", "BYTE", "READABLE", "REASON"]
     assert "damaged" in done.lines[1]
     assert done.lines[2] == "3 threads, 5 checkpoints, 1.6 kB: 1 problem; see `graphkit repair`"
     (problem,) = graphkit("verify", store, "--json").json["problems"]

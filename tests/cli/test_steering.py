@@ -49,7 +49,7 @@ def test_interrupts_among_damage(store):
 
 def test_an_answer_is_stored_and_a_resume_goes_on_with_it(waiting):
     done = graphkit("answer", waiting, "order-17", "--value", '"yes"')
-    assert done.out == "answered Ship lamp? of order-17 with yes; a resume continues with it\n"
+    assert done.out == 'order-17: answered "Ship lamp?" with yes; the next resume continues with it\n'
     assert graphkit("interrupts", waiting, "--json").json == []
     assert list(state_of(waiting).state["log"]) == ["reserved lamp"]  # nothing has run
     resumed(waiting)

@@ -76,6 +76,7 @@ def interrupts(context: CliContext, directory: Directory, thread: MaybeThread = 
             raise
         except CheckpointerError as error:
             failures.append(error)
+
     for failure in failures:
         context.warn(f"graphkit: {failure}")
     rows.sort(key=lambda row: row["since"] or _UNKNOWN_TIME)
@@ -123,13 +124,14 @@ def answer(
         chosen = _choose_interrupt(thread_id, pending, interrupt)
         _check_answer(chosen, parsed)
         operations.answer(saver, thread_id, parsed, interrupt=chosen.id)
+
     question = describe_payload(chosen.payload or chosen.node_id)
     row = interrupt_row(chosen)
     row["answer"] = parsed
-    return Message(
-        f"answered {question} of {escape(thread_id)} with {abbreviate(parsed)}; a resume continues with it",
-        row,
+    sentence = (
+        f'{escape(thread_id)}: answered "{question}" with {abbreviate(parsed)}; the next resume continues with it'
     )
+    return Message(sentence, row)
 
 
 def _choose_interrupt(
@@ -209,6 +211,7 @@ def update(
         if as_node is not None or goto is not None or checkpoint is not None:
             raise UsageError("--as-node, --goto and --checkpoint require the graph: give --app module:object")
         return _store_update(directory, thread, ns, values)
+
     graph = load_app(app, directory)
     saver = require_saver(graph)
     at = RunnableConfig(find_thread(saver, thread), checkpoint_ns=ns)
@@ -230,12 +233,16 @@ def _store_update(directory: str, thread: str, ns: str, values: Mapping[str, Any
     """Store values for the next resume."""
     saver = open_store(directory)
     thread_id = find_thread(saver, thread)
-    operations.update(saver, RunnableConfig(thread_id, checkpoint_ns=ns), values)
+    at = RunnableConfig(thread_id, checkpoint_ns=ns)
+    operations.update(saver, at, values)
     keys = ", ".join(map(escape, values))
-    return Message(
-        f"stored for {escape(thread_id)}: the next resume merges {keys}",
-        {"thread": thread_id, "ns": ns, "recorded": values},
-    )
+    sentence = f"stored for {escape(thread_id)}: the next resume merges {keys}"
+    data = {
+        "thread": thread_id,
+        "ns": ns,
+        "recorded": values,
+    }
+    return Message(sentence, data)
 
 
 def fork(
@@ -246,12 +253,10 @@ def fork(
     checkpoint: CheckpointId = None,
     app: MaybeApp = None,
 ) -> Message:
-    """Branch a new thread off a checkpoint of another thread.
+    """Branch a new thread off a checkpoint.
 
-    The new thread begins with the path to that checkpoint.
-
-    The other thread stays unchanged. Interrupts that were pending at the checkpoint are pending
-    again, without their answers.
+    The new thread begins with the path to that checkpoint; the other thread stays unchanged.
+    Interrupts that were pending at the checkpoint are pending again, without their answers.
 
     Example: graphkit fork runs order-17 order-17-again --checkpoint 3fa92c1b
     """
@@ -282,10 +287,9 @@ def rollback(
 ) -> Message:
     """Go back to an older checkpoint.
 
-    The command appends a copy of it as the latest checkpoint, and removes nothing.
-
-    Interrupts that were pending at the checkpoint are pending again, without their answers. A
-    resume continues from there.
+    The command appends a copy of it as the latest checkpoint, and removes nothing. Interrupts that
+    were pending at the checkpoint are pending again, without their answers. A resume continues from
+    there.
 
     Example: graphkit rollback runs order-17 3fa92c1b
     """

@@ -54,6 +54,7 @@ def graph(
             raise UsageError("name a thread, or the graph with --app")
         drawing = load_app(app).get_graph(type).content
         return Text(drawing, {"drawing": drawing, "path": []})
+
     compiled = None if app is None else load_app(app, directory)
     saver = open_store(directory) if compiled is None else require_saver(compiled)
     at = RunnableConfig(find_thread(saver, thread))
@@ -66,6 +67,7 @@ def graph(
         if fingerprint is not None and fingerprint != compiled.topology.fingerprint:
             context.warn("graphkit: the graph has changed since this thread was stored")
         drawing = compiled.get_graph(type, at.thread, path=path).content
+
     return Text(
         drawing,
         {
@@ -104,10 +106,12 @@ def _draw_path(path: Sequence[str], title: str, type: GraphRepresentation.Type) 
         arrow_line = "\t{source} -->|{steps}| {target}"
         header = ["---", f"title: {escape(title)}", "---", "flowchart TD"]
         footer = []
+
     lines = list(header)
     for node, label in labels.items():
         line = node_line.format(name=names[node], label=label)
         lines.append(line)
+
     for (source, target), steps in _steps_of_arrows(path).items():
         line = arrow_line.format(
             source=names[source],
@@ -115,6 +119,7 @@ def _draw_path(path: Sequence[str], title: str, type: GraphRepresentation.Type) 
             steps=" ".join(map(str, steps)),
         )
         lines.append(line)
+
     lines += footer
     return "\n".join(lines) + "\n"
 

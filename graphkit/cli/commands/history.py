@@ -157,16 +157,23 @@ def checkpoint_row(
     }
 
 
-def _step_seconds(saver: BaseCheckpointSaver, info: CheckpointInfo, previous: CheckpointInfo | None) -> float | None:
+def _step_seconds(
+    saver: BaseCheckpointSaver,
+    info: CheckpointInfo,
+    previous: CheckpointInfo | None,
+) -> float | None:
     """Return how long a node ran; None if no node ran, or its start is unknown."""
-    if info.node_id == START or info.metadata.get("source") in _SOURCES_WITHOUT_NODE:
+    source = info.metadata.get("source")
+    if info.node_id == START or source in _SOURCES_WITHOUT_NODE:
         return None
     resumed_at = _parse_time(info.metadata.get(RESUMED_AT))
     if resumed_at is not None:
-        return max(0.0, (info.created_at - resumed_at).total_seconds())
+        elapsed = info.created_at - resumed_at
+        return max(0.0, elapsed.total_seconds())
     if previous is None or previous.id != info.parent_id:
         return None
-    seconds = (info.created_at - previous.created_at).total_seconds()
+    elapsed = info.created_at - previous.created_at
+    seconds = elapsed.total_seconds()
     if seconds < 0:
         return None  # the clock was set back in between
     if seconds >= _MIN_SECONDS_OF_WAIT and _had_stopped(saver, previous):
@@ -227,10 +234,12 @@ def search(
             matches += saver.search(wanted, thread_id=thread_id, limit=left)
         except CheckpointerError as error:
             context.warn(f"graphkit: {error}")
+
     rows = []
     for info in matches:
         place = {"thread": info.thread_id, "ns": info.checkpoint_ns}
         rows.append({**place, **checkpoint_row(saver, info)})
+
     return Table(_SEARCH_COLUMNS, rows, empty="no checkpoint has this metadata")
 
 

@@ -54,7 +54,7 @@ def import_langgraph_postgres(
     ],
     directory: Target,
 ) -> Message:
-    """Copy LangGraph's threads from a PostgreSQL database, as they are at this moment.
+    """Copy LangGraph's threads from PostgreSQL, as they are at this moment.
 
     Otherwise the command works like import-langgraph-sqlite.
 
@@ -80,6 +80,7 @@ def _report_view(report: Any, directory: str) -> Message:
     else:
         problems = "\n".join(report.problems[:_MAX_PROBLEMS])
         sentence += f". {pluralize(len(report.problems), 'problem')}:\n{problems}"
+
     data = {
         "threads": report.threads,
         "checkpoints": report.checkpoints,

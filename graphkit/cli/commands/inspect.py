@@ -95,6 +95,7 @@ def show(
         value = get_at_path(state, key)
         text = "\n".join(format_tree(value, context.line_width))
         return Text(text, to_plain(value))
+
     if keys:
         state = {name: type(value).__name__ for name, value in state.items()}
     row = _properties(saver, at, loaded)
@@ -229,6 +230,7 @@ def diff(
         lines.append(f"nodes in between: {' → '.join(map(escape, nodes))}")
     else:
         lines.append("no nodes in between")
+
     return Text("\n".join(lines), data)
 
 
@@ -272,13 +274,18 @@ def _has_lines(old: Any, new: Any) -> bool:
 def _compare_lines(old: str, new: str) -> Iterator[str]:
     from difflib import unified_diff
 
-    lines = list(unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=1))
+    old_lines = old.splitlines()
+    new_lines = new.splitlines()
+    lines = list(unified_diff(old_lines, new_lines, lineterm="", n=1))
     for line in lines[3:]:  # after the two file names and the first position
+        mark = line[0]
+        content = line[1:]
         if line.startswith("@@"):
             yield "  ..."
+        elif content:
+            yield f"  {mark} {escape(content)}"
         else:
-            text = escape(line[1:]) if line[1:] else ""
-            yield f"  {line[0]} {text}".rstrip()
+            yield f"  {mark}".rstrip()
 
 
 COMMANDS: Final = (show, diff)

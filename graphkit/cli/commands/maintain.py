@@ -139,6 +139,7 @@ def prune(
         for done, thread_id in enumerate(threads, 1):
             count += prune_thread(saver, thread_id)
             progress(done, len(threads), thread_id)
+
     verb = "would remove" if dry_run else "removed"
     return Message(
         f"{verb} {pluralize(count, 'checkpoint')} of {pluralize(len(threads), 'thread')}",
@@ -257,6 +258,7 @@ def release(
             f"would release {pluralize(count, 'checkpoint')} of {escape(thread_id)}",
             data,
         )
+
     tag = saver.release(RunnableConfig(thread_id))
     released = f"{pluralize(len(tag.checkpoints), 'checkpoint')} of {escape(thread_id)}"
     data["version"] = tag.version
@@ -265,6 +267,7 @@ def release(
             f"released {released} without keeping them: this saver has no versions",
             data,
         )
+
     return Message(f"released {released} as version {tag.version}", data)
 
 

@@ -40,13 +40,15 @@ def repair(
     only = find_thread_or_files(saver, thread)
     if not isinstance(saver, SupportsRepair):
         raise missing_capability(saver, "repair")
-    with context.progress("checking" if dry_run else "repairing") as progress:
+    title = "checking" if dry_run else "repairing"
+    with context.progress(title) as progress:
         report: Any = saver.repair(only, dry_run=dry_run, progress=progress)
     root = Path(saver.base_directory) if isinstance(saver, HasBaseDirectory) else Path()
-    text = _ReportText(report, root)
-    is_success = report.ok and not report.total_losses
-    code = 0 if is_success else CheckpointCorruptionError.exit_code
-    return Message("\n".join(text.lines()), _report_data(report), code)
+    lines = _ReportText(report, root).lines()
+    code = 0
+    if not report.ok or report.total_losses:
+        code = CheckpointCorruptionError.exit_code
+    return Message("\n".join(lines), _report_data(report), code)
 
 
 def _by_thread(files: Sequence[Any]) -> dict[str, list[Any]]:
@@ -141,6 +143,7 @@ class _ReportText:
             bits = pluralize(len(file.corrected), "flipped bit")
             offsets = ", ".join(map(str, file.corrected[:_MAX_DETAILS]))
             yield f"    {verb} {bits}, at byte {offsets}"
+
         yield from _loss_lines(file)
         if file.set_aside:
             verb = self._verb("copy the old bytes to", "the old bytes are in")
@@ -169,12 +172,14 @@ class _ReportText:
                 state = "is" if self._report.dry_run else "was"
                 yield f"nothing {state} damaged"
             return
+
         total = len(self._threads)
         repaired = 0
         for files in self._threads.values():
             has_failed = any(file.refused or file.is_total_loss for file in files)
             if not has_failed:
                 repaired += 1
+
         verb = self._verb("repair", "repaired")
         if repaired == total:
             yield f"{verb} {pluralize(repaired, 'thread')}"
@@ -182,6 +187,7 @@ class _ReportText:
             yield f"{verb} {repaired} of {total} threads"
         else:
             yield f"{verb} nothing"
+
         if self._report.total_losses:
             yield _ADVICE_AFTER_LOSS
 
@@ -198,6 +204,7 @@ def _report_data(report: Any) -> dict[str, Any]:
                 "files": [_file_data(file) for file in files],
             }
         )
+
     return {
         "dry_run": report.dry_run,
         "threads": threads,

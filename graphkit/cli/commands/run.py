@@ -146,6 +146,7 @@ def resume(
         if checkpoint is not None or value is not None:
             raise UsageError("--recover chooses the checkpoint and answers nothing: omit --checkpoint and --value")
         return iter([_recover(graph, at, update)])
+
     if checkpoint is not None:
         found = find_checkpoint(saver, at, checkpoint)
         at = at.with_check_point_id(found.id)
@@ -189,6 +190,7 @@ def _follow(
             if not last.is_start and not isinstance(last, StreamingOutput):
                 steps += 1
             yield _step_view(last, steps, monotonic() - start)
+
     yield _end_view(config.thread, last, steps)
 
 
@@ -214,6 +216,7 @@ def _step_view(output: NodeOutput, number: int, seconds: float) -> Text:
         chunk = abbreviate(output.chunk, 100)
         data = {"node": output.node, "chunk": output.chunk}
         return Text(f"     {node} | {chunk}", data)
+
     changed: dict[str, Any] = {}
     for update in (output.update or {}).values():
         changed.update(update or {})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
@@ -67,6 +67,7 @@ def stats(context: CliContext, directory: Directory, thread: MaybeThread = None)
                 if history:
                     histories.append(history)
             progress(done, len(threads), thread_id)
+
     row = {
         "threads": len(threads),
         "statuses": dict(statuses),
@@ -98,21 +99,30 @@ def _sum_up(saver: BaseCheckpointSaver, histories: Sequence[_History]) -> dict[s
 
 
 def _sum_up_durations(saver: BaseCheckpointSaver, histories: Sequence[_History]) -> dict[str, Any]:
-    steps: list[tuple[float, str]] = []
+    steps = sorted(_steps(saver, histories))
+    if not steps:
+        return {"median_seconds": None, "slowest_node": None}
+    median = steps[len(steps) // 2]
+    slowest = steps[-1]
+    duration = format_duration(slowest.seconds)
+    return {
+        "median_seconds": median.seconds,
+        "slowest_node": f"{slowest.node} ({duration})",
+    }
+
+
+class _Step(NamedTuple):
+    seconds: float
+    node: str
+
+
+def _steps(saver: BaseCheckpointSaver, histories: Sequence[_History]) -> Iterator[_Step]:
+    """Yield the steps whose duration is known."""
     for history in histories:
         for info, previous in with_previous(history):
             row = checkpoint_row(saver, info, previous)
             if row["seconds"] is not None:
-                steps.append((row["seconds"], row["node"]))
-    if not steps:
-        return {"median_seconds": None, "slowest_node": None}
-    steps.sort()
-    median_seconds, _ = steps[len(steps) // 2]
-    slowest_seconds, node = steps[-1]
-    return {
-        "median_seconds": median_seconds,
-        "slowest_node": f"{node} ({format_duration(slowest_seconds)})",
-    }
+                yield _Step(seconds=row["seconds"], node=row["node"])
 
 
 def _sum_up_resumes(histories: Sequence[_History]) -> dict[str, Any]:

@@ -221,6 +221,7 @@ def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
     except CheckpointerError as error:
         row["status"] = "damaged"
         row["waiting"] = str(error)
+
     return row
 
 

@@ -77,6 +77,7 @@ def export(
             _write_to_stream(context, lines)
             return None
         count = _write_to_file(Path(output), lines)
+
     return Message(
         f"exported {pluralize(count, 'thread')} to {escape(output)}",
         {"threads": count, "file": output},
@@ -125,6 +126,7 @@ def _write_to_file(path: Path, lines: Iterable[str]) -> int:
         raise CheckpointStorageError(str(path), "write", error) from error
     finally:
         partial.unlink(missing_ok=True)
+
     return count
 
 

@@ -22,7 +22,7 @@ _COLUMNS: Final = (
     Column("path", "FILE"),
     Column("state", "STATE"),
     Column("offset", "AT BYTE", "number"),
-    Column("checkpoints", "GOOD CHECKPOINTS", "number"),
+    Column("checkpoints", "READABLE", "number"),
     Column("reason", "REASON"),
 )
 
@@ -114,12 +114,14 @@ def _problem_rows(report: Any) -> list[dict[str, Any]]:
                 "reason": report.marker.reason,
             }
         )
+
     for thread in report.threads:
         rows += [_file_row(thread.thread_id, file) for file in thread.files if file.state != "ok"]
     for thread in report.threads:
         if thread.unfinished:
             state = f"unfinished {thread.unfinished}"
             rows.append({"thread": thread.thread_id, "path": thread.directory, "state": state})
+
     return rows
 
 

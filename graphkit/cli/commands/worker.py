@@ -59,6 +59,7 @@ def _output_view(context: CliContext, thread: str, output: NodeOutput) -> Text:
         text = "finished"
     else:
         text = escape(output.node)
+
     when = context.now()
     data = {
         "time": when,

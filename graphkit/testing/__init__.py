@@ -1,4 +1,4 @@
-"""For people who write savers, and for tests of graphs: the saver contract, its state machine, and a fake.
+"""Tests for savers (the contract and a state machine), and a fake saver for tests of graphs.
 
 `graphkit.testing.stateful` needs Hypothesis and is imported by name only.
 """

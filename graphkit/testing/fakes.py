@@ -1,4 +1,4 @@
-"""ScriptedSaver: around any saver, it notes the calls and fails or waits where a test wants it to."""
+"""ScriptedSaver: wraps any saver, records the calls, and fails or waits where a test wants it to."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from graphkit._saver.versions import HasVersions
 
 
 class Call(NamedTuple):
-    """A call that a ScriptedSaver was given."""
+    """A call of a ScriptedSaver."""
 
     method: str
-    """The method; an async twin goes by the name of its method."""
+    """The method. An async method goes by the name of its sync method."""
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
 
 class _Act:
-    """What to do at some of a method's calls."""
+    """An action at some calls of a method."""
 
     def __init__(self, act: Callable[[], object], skip: int, times: int | None, *, late: bool) -> None:
         self.act, self.skip, self.times, self.late = act, skip, times, late
 
     def is_due(self) -> bool:
-        """Count a call, and say whether it is one of those."""
+        """Count a call, and return whether the action is due at it."""
         if self.skip > 0:
             self.skip -= 1
             return False
@@ -42,12 +42,12 @@ class _Act:
 
 
 def _forwarding(cls: type[Any]) -> type[Any]:
-    """Give a class each public method of the contracts it derives from, noted and scripted; and the qualities."""
+    """Give a class every public method and quality of the contracts that it derives from, forwarded."""
     for quality in QUALITIES:
         setattr(cls, quality, property(attrgetter(f"delegate.{quality}")))
     for name, method in inspect.getmembers(cls, inspect.isfunction):
         if not name.startswith("_") and name not in vars(cls) and name not in _OWN:
-            # A Java name is an alias: the function knows its own.
+            # A Java name is an alias of the function, whose name is the Python name.
             make = _async_method if inspect.iscoroutinefunction(method) else _method
             setattr(cls, name, make(method.__name__))
     return abc.update_abstractmethods(cls)
@@ -82,10 +82,11 @@ _OWN = frozenset({"on", "fail", "slow", "count"})
 
 @_forwarding
 class ScriptedSaver(BaseCheckpointSaver):
-    """Forwards everything to a saver; notes each call, and fails or waits where it was told to.
+    """Forwards everything to a saver, records each call, and fails or waits where the test says so.
 
-    Around a saver with versions it is a `HasVersions`. What is scripted for a method holds for its async twin and its
-    Java name too. Several things scripted for one call happen in the order in which they were scripted.
+    Around a saver with versions it is a `HasVersions`. An action for a method applies to its async
+    method and its Java name too. Several actions at one call run in the order in which they were
+    added.
 
     Attributes:
         delegate: the saver that does the work.
@@ -93,7 +94,7 @@ class ScriptedSaver(BaseCheckpointSaver):
     """
 
     def __new__(cls, delegate: BaseCheckpointSaver, **_options: Any) -> Self:
-        """Make one that has the versions and the capabilities of the delegate."""
+        """Make a ScriptedSaver that has the versions and the capabilities of the delegate."""
         extras = tuple(extra for extra in _EXTRAS if isinstance(delegate, extra) and not issubclass(cls, extra))
         return super().__new__(_with_methods_of(cls, extras) if extras else cls)
 
@@ -113,14 +114,15 @@ class ScriptedSaver(BaseCheckpointSaver):
     def on(
         self, method: str, act: Callable[[], object], *, skip: int = 0, times: int | None = 1, late: bool = False
     ) -> Self:
-        """Do something at calls of a method: raise an error, wait for an event, look at something.
+        """Run an action at calls of a method: raise an error, wait for an event, check something.
 
         Args:
-            method: the name, as `put`.
-            act: what to do. What it raises, the call raises.
-            skip: how many calls to let pass first.
-            times: at how many calls; None: at all.
-            late: after the delegate has done its part, instead of before: done, but not acknowledged.
+            method: the name of the method, such as `put`.
+            act: the action. If it raises an error, the call raises it.
+            skip: the number of calls that pass first.
+            times: the number of calls at which the action runs; None is all calls.
+            late: run the action after the delegate has done its part, instead of before: the call
+                is done, but not acknowledged.
 
         Raises:
             ValueError: there is no such method.
@@ -142,12 +144,12 @@ class ScriptedSaver(BaseCheckpointSaver):
         return self.on(method, lambda: self._sleep(seconds), skip=skip, times=times)
 
     def count(self, method: str) -> int:
-        """How often a method was called."""
+        """Return how often a method was called."""
         with self._lock:
             return sum(call.method == method for call in self.calls)
 
     def _note(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Callable[[], object]]:
-        """Note a call, do what is to be done before it, and return what is to be done after it."""
+        """Record a call, run the actions due before it, and return those due after it."""
         with self._lock:
             self.calls.append(Call(name, args, kwargs))
             due = [act for act in self._acts.get(name, ()) if act.is_due()]
@@ -158,7 +160,7 @@ class ScriptedSaver(BaseCheckpointSaver):
 
 
 _EXTRAS: Final[tuple[type[Any], ...]] = (HasVersions, SupportsVerify, SupportsRepair, SupportsCompact)
-"""What some delegates have beyond the contract of every saver."""
+"""The contracts that only some delegates have."""
 
 
 @cache

@@ -30,11 +30,11 @@ class FileSaverContract(SaverContract):
         return self.opened[-1]
 
     def plant(self, saver, config, checkpoint):
-        self.again(saver).put(config, checkpoint)
+        self.open_again(saver).put(config, checkpoint)
         return True
 
     def peek(self, saver, config):
-        return [checkpoint.state for checkpoint in self.again(saver).list(config)]
+        return [checkpoint.state for checkpoint in self.open_again(saver).list(config)]
 
 
 class TestFast(FileSaverContract):

@@ -1,1 +1,1 @@
-"""The promises of savers, a module for each subject; `graphkit.testing.contract` puts them together."""
+"""The tests of the saver contract, one module for each subject. `graphkit.testing.contract` combines them."""

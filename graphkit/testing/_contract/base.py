@@ -1,4 +1,4 @@
-"""The hooks of the contract, which a subclass fills in, and the tools of its tests."""
+"""The hooks of the contract suite, which subclasses override, and the tools of its tests."""
 
 from __future__ import annotations
 
@@ -20,65 +20,65 @@ E = TypeVar("E", bound=BaseException)
 R = TypeVar("R")
 
 PATIENCE: Final = 30.0
-"""Seconds to wait for what must come; only a saver that fails is waited for as long."""
+"""Seconds to wait for an event that must happen. Only a failing saver takes as long."""
 
 
 class Caught(Generic[E]):
-    """What `SaverContract.raises` caught; `error` is there once the block has ended."""
+    """What `SaverContract.raises` has caught. `error` is set when the block ends."""
 
     error: E
 
 
-class Recorded(NamedTuple):
-    """Everything that a thread's namespace shows; two of them are compared to prove that nothing was changed."""
+class Everything(NamedTuple):
+    """Everything that can be read of a history. Two of them are compared to prove that nothing was changed."""
 
     checkpoints: Sequence[Checkpoint]
     history: Sequence[CheckpointInfo]
     writes: list[Mapping[str, Any]]
 
 
-def recorded(saver: BaseCheckpointSaver, config: RunnableConfig) -> Recorded:
-    """Read everything that there is of a namespace."""
+def read_everything(saver: BaseCheckpointSaver, config: RunnableConfig) -> Everything:
+    """Return everything that can be read of a history."""
     listed = [*saver.list(config)]
     ids = [checkpoint.id for checkpoint in listed]
     writes = [saver.get_writes(config.replace(checkpoint_id=one)) for one in ids]
-    # Sizes may tell where a checkpoint lies, which is not what it is.
-    return Recorded(listed, [info._replace(size=0) for info in saver.history(config)], writes)
+    # Without sizes: they may depend on where a checkpoint is stored.
+    return Everything(listed, [info._replace(size=0) for info in saver.history(config)], writes)
 
 
 class SaverTests:
-    """What the tests of a subject stand on."""
+    """The base class of the tests of one subject."""
 
     # Hooks
 
     def make_saver(self) -> BaseCheckpointSaver:
-        """A saver on a new, empty store."""
+        """Return a saver on a new, empty store."""
         raise NotImplementedError
 
     def reopen(self, saver: BaseCheckpointSaver) -> BaseCheckpointSaver:
-        """Another saver object on the same store, as another process would have; the first one stays in use.
+        """Return another saver object on the same store, as another process would have it.
 
-        A saver whose store is the object itself returns it.
+        The first object stays in use. If the store is the object itself, return that object.
         """
         return saver
 
     def plant(self, saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint) -> bool:  # noqa: ARG002
-        """Write a checkpoint as the newest, behind the saver's back; False if there is no way."""
+        """Write a checkpoint as the newest, without the saver. Return False if that is not possible."""
         return False
 
     def peek(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> Sequence[Mapping[str, Any]] | None:  # noqa: ARG002
-        """The states of a history, newest first, read behind the saver's back; None if there is no way."""
+        """Return the states of a history, newest first, read without the saver; None if that is not possible."""
         return None
 
     # Tools
 
     def skip(self, reason: str) -> NoReturn:
-        """Leave a test out, under pytest and unittest."""
+        """Skip the test, under pytest and unittest."""
         raise SkipTest(reason)
 
     @contextmanager
     def raises(self, kind: type[E]) -> Iterator[Caught[E]]:
-        """Assert that the block raises an error of a kind."""
+        """Assert that the block raises an error of this class."""
         caught = Caught[E]()
         try:
             yield caught
@@ -96,13 +96,13 @@ class SaverTests:
         saver.register_types(*application_types())
         return saver
 
-    def again(self, saver: BaseCheckpointSaver) -> BaseCheckpointSaver:
-        """Another object on the store, that knows them too."""
+    def open_again(self, saver: BaseCheckpointSaver) -> BaseCheckpointSaver:
+        """Return another saver object on the same store, which knows the contract's types too."""
         other = self.reopen(saver)
         other.register_types(*application_types())
         return other
 
-    def versioned(self, *needed: Quality) -> Any:
+    def open_versioned(self, *needed: Quality) -> Any:
         """Return a new saver that keeps versions; skip the test if it keeps none."""
         saver = self.open(*needed)
         if not isinstance(saver, HasVersions):
@@ -112,8 +112,8 @@ class SaverTests:
     def assert_history(
         self, saver: BaseCheckpointSaver, config: RunnableConfig, oldest_first: Sequence[Checkpoint]
     ) -> None:
-        """Assert that a history holds exactly these checkpoints, read in every way and by another object too."""
-        for reader in (saver, self.again(saver)):
+        """Assert that a history has exactly these checkpoints, read in every way and by another object too."""
+        for reader in (saver, self.open_again(saver)):
             listed = reader.list(config)
             assert [found.id for found in listed] == [expected.id for expected in reversed(oldest_first)]
             for found, expected in zip(listed, reversed(oldest_first), strict=True):
@@ -126,15 +126,15 @@ class SaverTests:
             assert (latest and latest.id) == (oldest_first[-1].id if oldest_first else None)
 
     @contextmanager
-    def unchanged(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> Iterator[None]:
-        """Assert that the block changes nothing of a history."""
-        before = recorded(saver, config)
+    def assert_unchanged(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> Iterator[None]:
+        """Assert that the block does not change a history."""
+        before = read_everything(saver, config)
         yield
-        assert recorded(saver, config) == before
-        assert recorded(self.again(saver), config) == before
+        assert read_everything(saver, config) == before
+        assert read_everything(self.open_again(saver), config) == before
 
 
-def elsewhere(call: Callable[..., R], *args: Any) -> R:
-    """Call in another thread, as code of nobody's run."""
+def call_in_thread(call: Callable[..., R], *args: Any) -> R:
+    """Call a function in another thread, outside any run."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(call, *args).result(PATIENCE)

@@ -1,4 +1,4 @@
-"""Many callers: threads, other objects on the store, coroutines."""
+"""Concurrent callers: threads, several objects on one store, coroutines."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ R = TypeVar("R")
 
 
 class ConcurrencyTests(SaverTests):
-    """Nothing is lost or mixed up, and everybody sees it at once."""
+    """No write is lost or mixed up, and every reader sees it at once."""
 
-    # Many at once
+    # Concurrent writers
 
     def test_nothing_is_lost_when_many_write_one_thread(self) -> None:
         saver = self.open()
-        savers = [saver if n % 2 else self.again(saver) for n in range(6)]
+        savers = [saver if n % 2 else self.open_again(saver) for n in range(6)]
 
         def write(number: int) -> list[str]:
             ids = []
@@ -37,7 +37,7 @@ class ConcurrencyTests(SaverTests):
             return ids
 
         written = _all_at_once(write, len(savers))
-        for reader in (saver, self.again(saver)):
+        for reader in (saver, self.open_again(saver)):
             order = [one.id for one in reversed(reader.list(at()))]
             assert len(order) == len(set(order)) == 60  # noqa: PLR2004
             for number, ids in enumerate(written):
@@ -67,14 +67,14 @@ class ConcurrencyTests(SaverTests):
 
         _all_at_once(write, 6)
         expected = sorted(f"{number} {n}" for number in range(6) for n in range(5))
-        assert sorted(self.again(saver).get_writes(at())) == expected
-        assert sorted(self.again(saver).tags_of(at())) == expected
+        assert sorted(self.open_again(saver).get_writes(at())) == expected
+        assert sorted(self.open_again(saver).tags_of(at())) == expected
 
     # Another object, another process
 
     def test_two_objects_on_one_store_see_each_other_at_once(self) -> None:
         saver = self.open()
-        other = self.again(saver)
+        other = self.open_again(saver)
         checkpoints: list[Checkpoint] = []
         for number in range(6):
             writer, reader = (saver, other) if number % 2 else (other, saver)

@@ -1,4 +1,4 @@
-"""One history: what is put is read back, whole and in order."""
+"""One history: checkpoints are read back complete and in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graphkit.testing._values import GROWING, at, derived, grow_list, made, same
 
 
 class HistoryTests(SaverTests):
-    """Putting, reading, replacing."""
+    """Put, read and replace checkpoints."""
 
     # Put, get, list
 
@@ -58,7 +58,7 @@ class HistoryTests(SaverTests):
         saver.put(at("other"), second)
         same_checkpoint(saver.get(at("t", first.id)), first)
         assert saver.get(at("t", second.id)) is None
-        assert saver.get(at("t", first.id, "elsewhere")) is None
+        assert saver.get(at("t", first.id, "call_in_thread")) is None
         assert saver.get(at("t", "")) is None
 
     def test_every_field_survives(self) -> None:
@@ -147,7 +147,7 @@ class HistoryTests(SaverTests):
     def test_replacing_what_is_not_there_changes_nothing(self) -> None:
         saver = self.open()
         saver.put(at(), made({"n": 1}))
-        with self.unchanged(saver, at()), self.raises(CheckpointNotFoundError) as caught:
+        with self.assert_unchanged(saver, at()), self.raises(CheckpointNotFoundError) as caught:
             saver.put(at("t", "unknown"), made({"n": 2}))
         assert isinstance(caught.error, LookupError)
         assert caught.error.thread_id == "t"
@@ -166,7 +166,7 @@ class HistoryTests(SaverTests):
         ]
         for checkpoint in checkpoints:
             saver.put(at("t", None, "n"), checkpoint)
-        for reader in (saver, self.again(saver)):
+        for reader in (saver, self.open_again(saver)):
             infos = reader.history(at("t", None, "n"))
             for info, checkpoint in zip(infos, reversed(checkpoints), strict=True):
                 assert (info.thread_id, info.checkpoint_ns, info.tags) == ("t", "n", ())

@@ -1,4 +1,4 @@
-"""Whoever changes what they gave or got changes nothing of what is stored."""
+"""Isolation: a caller that changes its own objects does not change what is stored."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._saver.versions import HasVersions
-from graphkit.testing._contract.base import SaverTests, elsewhere
+from graphkit.testing._contract.base import SaverTests, call_in_thread
 from graphkit.testing._values import Note, at, derived, grow_list, made, same, same_checkpoint
 
 
-class SharingTests(SaverTests):
-    """Nothing is shared between a saver and its callers."""
+class IsolationTests(SaverTests):
+    """A saver and its callers share no mutable object."""
 
     def test_changing_what_was_put_changes_nothing(self) -> None:
         saver = self.open("isolates_values")
@@ -71,11 +71,11 @@ class SharingTests(SaverTests):
         for read in (saver.list, saver.history):
             iterator: Iterator[Any] = iter(read(at()))
             assert next(iterator).id == checkpoints[-1].id
-            other = self.again(saver)
+            other = self.open_again(saver)
             checkpoints.append(made({"list": []}))
-            elsewhere(other.put, at(), checkpoints[-1])
+            call_in_thread(other.put, at(), checkpoints[-1])
             assert len([*iterator]) == len(checkpoints) - 2
-        elsewhere(self.again(saver).release, at())
+        call_in_thread(self.open_again(saver).release, at())
 
 
 def _mutables(checkpoint: Checkpoint) -> list[Any]:
@@ -83,14 +83,14 @@ def _mutables(checkpoint: Checkpoint) -> list[Any]:
 
 
 def _inside(value: Any) -> list[Any]:
-    """Every list, dict and Note below a value, itself included."""
+    """Return every list, dict and Note in a value, itself included."""
     found = [value] if isinstance(value, (list, dict, Note)) else []
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
     return found + [one for part in parts for one in _inside(part)]
 
 
 def _deface(*values: Any) -> None:
-    """Change what can be changed; what is read-only says so."""
+    """Change what can be changed, and assert that the rest is read-only."""
     for value in values:
         try:
             if isinstance(value, Note):

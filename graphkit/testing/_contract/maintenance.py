@@ -1,4 +1,4 @@
-"""What people do with old histories: copy them, search them, prune them."""
+"""Maintenance of old histories."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from graphkit.testing._contract.base import SaverTests
 from graphkit.testing._values import GROWING, Note, at, derived, grow_list, made, same, stop
 
 
-class UpkeepTests(SaverTests):
-    """Copying, searching, pruning."""
+class MaintenanceTests(SaverTests):
+    """Copy, search and prune histories."""
 
     # Copy
 
@@ -27,7 +27,7 @@ class UpkeepTests(SaverTests):
             saver.put(at("t", None, "n"), inner)
         saver.put_writes(at("t", checkpoints[1].id), {"w": (1,)})
         saver.add_tags(at("t", checkpoints[2].id), "tag")
-        with self.unchanged(saver, at("t")):
+        with self.assert_unchanged(saver, at("t")):
             saver.copy("t", at("u"))
         self.assert_history(saver, at("u"), checkpoints)
         if saver.lists_namespaces:
@@ -46,7 +46,7 @@ class UpkeepTests(SaverTests):
         saver = self.open()
         saver.put(at("t"), made({"n": 1}))
         saver.put(at("u"), made({"n": 2}))
-        with self.unchanged(saver, at("t")), self.unchanged(saver, at("u")):
+        with self.assert_unchanged(saver, at("t")), self.assert_unchanged(saver, at("u")):
             with self.raises(CheckpointNotFoundError):
                 saver.copy("unknown", "new")
             with self.raises(CheckpointConflictError):
@@ -65,7 +65,7 @@ class UpkeepTests(SaverTests):
         if saver.lists_namespaces:
             saver.put(at("t", None, "n"), made({"n": 5}, metadata={"user": "u", "n": 5}))
         saver.put(at("u"), made({"n": 6}, metadata={"user": "v", "n": 6}))
-        for reader in (saver, self.again(saver)):
+        for reader in (saver, self.open_again(saver)):
             found = reader.search({"user": "u"}, thread_id="t")
             expected = [0, 1, 2, 3, 5] if saver.lists_namespaces else [0, 1, 2, 3]
             assert sorted(info.metadata["n"] for info in found) == expected
@@ -119,7 +119,7 @@ class UpkeepTests(SaverTests):
         assert saver.prune("t", older_than=before, keep_last=3) == 1
         self.assert_history(saver, at(), checkpoints[1:])
         assert saver.prune("t", older_than=before) == 1
-        # The latest never goes, and what is as old as the limit is not older.
+        # The latest checkpoint stays, and so does one that is exactly as old as the limit.
         self.assert_history(saver, at(), [checkpoints[1], checkpoints[2], checkpoints[4]])
 
     def test_prune_keeps_what_is_tagged_or_waits(self) -> None:
@@ -137,8 +137,8 @@ class UpkeepTests(SaverTests):
         self.assert_history_ids(saver, [checkpoints[5]])
 
     def assert_history_ids(self, saver: BaseCheckpointSaver, oldest_first: Sequence[Checkpoint]) -> None:
-        """As `assert_history`, for checkpoints beside which something is recorded."""
-        for reader in (saver, self.again(saver)):
+        """As `assert_history`, for checkpoints with pending writes."""
+        for reader in (saver, self.open_again(saver)):
             listed = reader.list(at())
             assert [one.id for one in listed] == [one.id for one in reversed(oldest_first)]
             for found, expected in zip(listed, reversed(oldest_first), strict=True):

@@ -1,4 +1,4 @@
-"""Threads and namespaces: apart from each other, whatever they are called, until they are released or deleted."""
+"""Threads and namespaces: separate from each other, under any name, until they are released or deleted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from graphkit.testing._values import HOSTILE_IDS, at, grow_list, made, same, sam
 
 
 class ThreadTests(SaverTests):
-    """Releasing, listing, deleting, measuring."""
+    """Release, list, delete and measure threads."""
 
     # Release
 
@@ -70,7 +70,7 @@ class ThreadTests(SaverTests):
         saver = self.open("lists_namespaces")
         for namespace in ("n/m", "", "n"):
             saver.put(at("t", None, namespace), made({"n": namespace}))
-        for reader in (saver, self.again(saver)):
+        for reader in (saver, self.open_again(saver)):
             assert sorted(reader.namespaces("t")) == ["", "n", "n/m"]
             assert sorted(reader.namespaces(at("t", None, "n"))) == ["", "n", "n/m"]
             assert [*reader.namespaces("u")] == []
@@ -79,7 +79,7 @@ class ThreadTests(SaverTests):
         saver = self.open()
         for thread in HOSTILE_IDS:
             saver.put(at(thread), made({"id": thread}))
-        for reader in (saver, self.again(saver)):
+        for reader in (saver, self.open_again(saver)):
             for thread in HOSTILE_IDS:
                 (found,) = reader.list(at(thread))
                 same(found.state, {"id": thread})
@@ -93,7 +93,7 @@ class ThreadTests(SaverTests):
         saver = self.open()
         for namespace in HOSTILE_IDS:
             saver.put(at("t", None, namespace), made({"id": namespace}))
-        for reader in (saver, self.again(saver)):
+        for reader in (saver, self.open_again(saver)):
             for namespace in HOSTILE_IDS:
                 (found,) = reader.list(at("t", None, namespace))
                 same(found.state, {"id": namespace})
@@ -106,7 +106,7 @@ class ThreadTests(SaverTests):
         saver.put(at("only inside", None, "n"), made({"n": 1}))
         saver.release(at("a"))
         saver.delete("A")
-        for reader in (saver, self.again(saver)):
+        for reader in (saver, self.open_again(saver)):
             assert sorted(reader.threads()) == sorted({*HOSTILE_IDS, "only inside"} - {"a", "A"})
 
     def test_delete_removes_every_namespace(self) -> None:
@@ -120,7 +120,7 @@ class ThreadTests(SaverTests):
         for thread in named:
             assert saver.delete(thread) is True
             assert saver.delete(thread) is False
-        assert [*self.again(saver).threads()] == ["u"]
+        assert [*self.open_again(saver).threads()] == ["u"]
         assert len(saver.list(at("u"))) == 3  # noqa: PLR2004
         for namespace in ("", "n"):
             self.assert_history(saver, at("t", None, namespace), [])

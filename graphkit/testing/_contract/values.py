@@ -1,4 +1,4 @@
-"""What may be in a state comes back exactly; the rest is refused, and nothing is changed by that."""
+"""Values are restored exactly, or refused without a change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphkit.testing._values import GROWING, Note, Stranger, Unregistered, at, 
 
 
 class ValueTests(SaverTests):
-    """States of every kind, however they came about, and what cannot be stored."""
+    """States of every kind, and values that cannot be stored."""
 
     # States
 
@@ -82,7 +82,7 @@ class ValueTests(SaverTests):
             state = {name: value, "nested": [{"in": (value,)}]}
             saver.put(at(), made(state, metadata={"m": value}))
             saver.put_writes(at(), {"w": value})
-            for reader in (saver, self.again(saver)):
+            for reader in (saver, self.open_again(saver)):
                 found = reader.get(at())
                 assert found is not None
                 same(found.state, state)
@@ -96,18 +96,18 @@ class ValueTests(SaverTests):
         saver.put(at(), first)
         second = derived(first, {"list": [*zoo().values()], "none": 0}, GROWING)
         saver.put(at(), second)
-        for reader in (saver, self.again(saver)):
+        for reader in (saver, self.open_again(saver)):
             newest, oldest = reader.list(at())
             same(oldest.state, {"list": [*zoo().values()], **zoo()})
             same(newest.state, {"list": [*zoo().values(), *zoo().values()], **zoo(), "none": 0})
 
-    # What cannot be stored
+    # Values that cannot be stored
 
     def refuses(
         self, saver: BaseCheckpointSaver, checkpoint: Checkpoint, path: str, type_name: str = "Stranger"
     ) -> None:
-        """Assert that a checkpoint is refused, and that this changed nothing."""
-        with self.unchanged(saver, at()), self.raises(CheckpointSerializationError) as caught:
+        """Assert that a checkpoint is refused, and that nothing was changed."""
+        with self.assert_unchanged(saver, at()), self.raises(CheckpointSerializationError) as caught:
             saver.put(at(), checkpoint)
         assert isinstance(caught.error, TypeError)
         assert caught.error.path == path
@@ -140,14 +140,14 @@ class ValueTests(SaverTests):
         first, second = made({"n": 1}), made({"n": 2})
         saver.put(at(), first)
         saver.put(at(), second)
-        with self.unchanged(saver, at()), self.raises(CheckpointSerializationError):
+        with self.assert_unchanged(saver, at()), self.raises(CheckpointSerializationError):
             saver.put(at("t", first.id), made({"n": Stranger()}))
 
     def test_metadata_and_writes_that_cannot_be_stored_are_refused(self) -> None:
         saver = self.open("refuses_unstorable_values")
         saver.put(at(), made({"n": 1}))
         saver.put_writes(at(), {"w": 1})
-        with self.unchanged(saver, at()):
+        with self.assert_unchanged(saver, at()):
             with self.raises(CheckpointSerializationError) as caught:
                 saver.put(at(), made({"n": 2}, metadata={"who": Stranger()}))
             assert "who" in caught.error.path

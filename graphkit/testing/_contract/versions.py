@@ -1,4 +1,4 @@
-"""Released histories are kept: for savers that have versions, skipped for the others."""
+"""Released histories are kept as versions. Skipped for savers without versions."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from graphkit.testing._values import HOSTILE_IDS, at, grow_list, made, same, sam
 
 
 class VersionTests(SaverTests):
-    """The promises of `HasVersions`."""
+    """Keep, list and read versions."""
 
     def test_a_release_keeps_a_version(self) -> None:
-        saver = self.versioned()
+        saver = self.open_versioned()
         first = grow_list(saver, at(), 3)
         assert saver.release(at()).version == 1
         second = made({"n": "second"})
         saver.put(at(), second)
         saver.put(at("t", None, "n"), made({"n": "inner"}))
         assert saver.release(at()).version == 2  # noqa: PLR2004
-        for reader in (saver, self.again(saver)):
+        for reader in (saver, self.open_again(saver)):
             assert isinstance(reader, HasVersions)
             assert [*reader.versions_by_thread_id("t")] == [1, 2]
             assert [*reader.versions_by_thread_id(at("t"))] == [1, 2]
@@ -35,15 +35,15 @@ class VersionTests(SaverTests):
                 same_checkpoint(tag.checkpoints[0], second)
 
     def test_an_empty_release_makes_no_version(self) -> None:
-        saver = self.versioned()
+        saver = self.open_versioned()
         assert saver.release(at()).version is None
         saver.put(at(), made({"n": 1}))
         saver.release(at())
         assert saver.release(at()).version is None
-        assert [*self.again(saver).versions_by_thread_id("t")] == [1]  # type: ignore[attr-defined]
+        assert [*self.open_again(saver).versions_by_thread_id("t")] == [1]  # type: ignore[attr-defined]
 
     def test_an_unknown_version_is_an_error(self) -> None:
-        saver = self.versioned()
+        saver = self.open_versioned()
         assert [*saver.versions_by_thread_id("t")] == []
         assert saver.last_version_by_thread_id("t") is None
         assert saver.get_version(at()) is None
@@ -58,7 +58,7 @@ class VersionTests(SaverTests):
             saver.tag(at("t-v1"), 1)
 
     def test_versions_of_threads_are_apart(self) -> None:
-        saver = self.versioned()
+        saver = self.open_versioned()
         for thread in HOSTILE_IDS:
             saver.put(at(thread), made({"id": thread}))
             saver.release(at(thread))
@@ -68,14 +68,14 @@ class VersionTests(SaverTests):
             assert saver.get(at(thread)) is None
 
     def test_released_threads_are_listed_on_demand_until_deleted(self) -> None:
-        saver = self.versioned("lists_threads", "measures_size")
+        saver = self.open_versioned("lists_threads", "measures_size")
         for thread in ("released", "both", "live"):
             saver.put(at(thread), made({"n": 1}))
         saver.release(at("released"))
         saver.release(at("both"))
         saver.put(at("both"), made({"n": 2}))
         assert sorted(saver.threads()) == ["both", "live"]
-        assert sorted(self.again(saver).threads(released=True)) == ["both", "live", "released"]
+        assert sorted(self.open_again(saver).threads(released=True)) == ["both", "live", "released"]
         assert saver.size("released") > 0
         assert saver.delete("released") is True
         assert saver.delete("released") is False
@@ -87,7 +87,7 @@ class VersionTests(SaverTests):
         assert saver.release(at("released")).version == 1
 
     def test_copy_takes_no_versions_along_and_leaves_those_of_the_target(self) -> None:
-        saver = self.versioned()
+        saver = self.open_versioned()
         for thread in ("t", "u"):
             saver.put(at(thread), made({"n": thread}))
             saver.release(at(thread))
@@ -100,7 +100,7 @@ class VersionTests(SaverTests):
         assert saver.release(at("u")).version == 2  # noqa: PLR2004
 
     def test_the_old_names_of_versions(self) -> None:
-        saver = self.versioned()
+        saver = self.open_versioned()
         saver.put(at(), made({"n": 1}))
         saver.release(at())
         assert [*saver.versionsByThreadId("t")] == [1]

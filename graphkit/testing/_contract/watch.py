@@ -1,4 +1,4 @@
-"""Following a store: watches, and waiting for an answer."""
+"""Watches, and waiting for an answer."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from graphkit.testing._values import at, made, same, stop
 _OFTEN = 0.01
 
 
-class FollowingTests(SaverTests):
-    """What a watch tells, and for how long `wait_for_resume` waits."""
+class WatchTests(SaverTests):
+    """What a watch reports, and how long `wait_for_resume` blocks."""
 
     def test_a_watch_tells_what_is_put_from_now_on_in_order(self) -> None:
         saver = self.open()
         saver.put(at(), made({"n": 0}))
         with saver.watch("t", interval=_OFTEN) as watch:
-            other = self.again(saver)
+            other = self.open_again(saver)
             put = [other.put(at(), made({"n": n})).checkpoint_id for n in range(1, 20)]
             found = _until(watch, put[-1])
         assert [change.checkpoint.id for change in found if change.checkpoint] == put
@@ -33,7 +33,7 @@ class FollowingTests(SaverTests):
         saver = self.open()
         saver.put(at(), made({"n": 0}))
         with saver.watch(at(), interval=_OFTEN) as watch:
-            other = self.again(saver)
+            other = self.open_again(saver)
             other.put_writes(at(), {"interrupt:i": stop("x", {"why": 1}), "once:1": 2})
             assert _next(watch, "interrupt")[4] == "i"
             other.put_writes(at(), {"answer:i": {"yes": True}})
@@ -143,7 +143,7 @@ class FollowingTests(SaverTests):
         assert saver.wait_for_resume("t", 0, interval=_OFTEN) is False
         with ThreadPoolExecutor(1) as pool:
             waiter = pool.submit(saver.wait_for_resume, at(), PATIENCE, interval=_OFTEN)
-            other = self.again(saver)
+            other = self.open_again(saver)
             other.put_writes(at(), {"answer:i": None})
             assert saver.wait_for_resume("t", 0.05, interval=_OFTEN) is False
             assert not waiter.done()
@@ -162,7 +162,7 @@ class FollowingTests(SaverTests):
             saver.put_writes(at(), {"interrupt:i": stop("x")})
             with ThreadPoolExecutor(1) as pool:
                 waiter = pool.submit(saver.wait_for_resume, "t", PATIENCE, interval=_OFTEN)
-                call(self.again(saver))
+                call(self.open_again(saver))
                 assert waiter.result(PATIENCE) is True
 
     def test_waiting_for_an_answer_in_an_embedded_graph(self) -> None:
@@ -173,7 +173,7 @@ class FollowingTests(SaverTests):
         saver.put_writes(at(), {"inner:i": "sub", "inner:k": "in a saver of its own"})
         with ThreadPoolExecutor(1) as pool:
             waiter = pool.submit(saver.wait_for_resume, "t", PATIENCE, interval=_OFTEN)
-            other = self.again(saver)
+            other = self.open_again(saver)
             other.put_writes(at("t", None, "sub"), {"answer:i": None})
             assert saver.wait_for_resume("t", 0.05, interval=_OFTEN) is False
             other.put_writes(at(), {"inner:k": None})
@@ -199,7 +199,7 @@ async def _follow(saver: BaseCheckpointSaver) -> None:
 
 
 def _next(watch: Watch, kind: str) -> Change:
-    """The next change; that a run lock is free is nothing that every saver tells."""
+    """Return the next change, but not `idle`, which only some savers report."""
     while (change := watch.get(PATIENCE)) is not None and change.kind == "idle":
         pass
     assert change is not None
@@ -208,7 +208,7 @@ def _next(watch: Watch, kind: str) -> Change:
 
 
 def _until(watch: Watch, *ids: str | None) -> list[Change]:
-    """What is told until these checkpoints are."""
+    """Return the changes up to those of these checkpoints."""
     missing, found = {*_known(ids)}, []
     while missing:
         found.append(watch.get(PATIENCE))

@@ -1,4 +1,4 @@
-"""What is recorded beside a checkpoint: writes, interrupts, tags."""
+"""What is recorded with a checkpoint: pending writes, interrupts, tags."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from graphkit.testing._contract.base import SaverTests
 from graphkit.testing._values import at, made, same, stop
 
 
-class BesideTests(SaverTests):
-    """Writes, what waits, and tags."""
+class WriteTests(SaverTests):
+    """Record and read pending writes, interrupts and tags."""
 
     # Writes
 
@@ -26,7 +26,7 @@ class BesideTests(SaverTests):
         saver.put_writes(at(), {"b": 1, "a": [2]})
         saver.put_writes(at(), {})
         saver.put_writes(at(), {"c": (3,), "b": None})
-        for reader in (saver, self.again(saver)):
+        for reader in (saver, self.open_again(saver)):
             same(reader.get_writes(at()), {"b": None, "a": [2], "c": (3,)})
 
     def test_writes_belong_to_one_checkpoint(self) -> None:
@@ -38,7 +38,7 @@ class BesideTests(SaverTests):
         assert dict(saver.get_writes(at())) == {}
         saver.put_writes(at(), {"w": "of the second"})
         saver.put_writes(at("t", first.id), {"x": 1})
-        for reader in (saver, self.again(saver)):
+        for reader in (saver, self.open_again(saver)):
             same(reader.get_writes(at("t", first.id)), {"w": "of the first", "x": 1})
             same(reader.get_writes(at("t", second.id)), {"w": "of the second"})
             same(reader.get_writes(at()), {"w": "of the second"})
@@ -57,7 +57,7 @@ class BesideTests(SaverTests):
         stored = saver.get(at())
         assert stored is not None
         saver.put(at("t", stored.id), stored.update_state({"n": 3}, {}))
-        for reader in (saver, self.again(saver)):
+        for reader in (saver, self.open_again(saver)):
             same(reader.get_writes(at()), {"w": 1})
             assert reader.tags_of(at()) == ("kept",)
             newest = reader.get(at())
@@ -69,7 +69,7 @@ class BesideTests(SaverTests):
         with self.raises(CheckpointNotFoundError):
             saver.put_writes(at(), {"w": 1})
         saver.put(at(), made({"n": 1}))
-        with self.unchanged(saver, at()), self.raises(CheckpointNotFoundError):
+        with self.assert_unchanged(saver, at()), self.raises(CheckpointNotFoundError):
             saver.put_writes(at("t", "unknown"), {"w": 1})
 
     def test_writes_are_gone_with_their_thread(self) -> None:
@@ -80,7 +80,7 @@ class BesideTests(SaverTests):
         saver.release(at())
         saver.put(at(), made({"n": 1}, id=checkpoint.id))
         assert dict(saver.get_writes(at())) == {}
-        assert dict(self.again(saver).get_writes(at("t", checkpoint.id))) == {}
+        assert dict(self.open_again(saver).get_writes(at("t", checkpoint.id))) == {}
 
     def test_malformed_writes_are_refused(self) -> None:
         saver = self.open()
@@ -88,10 +88,10 @@ class BesideTests(SaverTests):
         saver.put(at(), checkpoint)
         saver.put_writes(at(), {INTERRUPT + "i": stop("x", "why?"), "w": 1})
         for key, value in malformed_writes():
-            with self.unchanged(saver, at()), self.raises(CheckpointSerializationError) as caught:
+            with self.assert_unchanged(saver, at()), self.raises(CheckpointSerializationError) as caught:
                 saver.put_writes(at(), {"fine": 1, key: value})
             assert str(key) in caught.error.path, f"the error does not name {key!r}"
-        for reader in (saver, self.again(saver)):
+        for reader in (saver, self.open_again(saver)):
             assert [one.id for one in reader.interrupts("t")] == ["i"]
             summary = reader.summary(at())
             assert summary is not None
@@ -102,7 +102,7 @@ class BesideTests(SaverTests):
         saver.put(at(), made({"n": 1}))
         plain = {ANSWER + "i": "yes", "once:x": 1, "interrupt": 5, "failures:": [1], "task": None, "": 0, ":": {}}
         saver.put_writes(at(), plain)
-        for reader in (saver, self.again(saver)):
+        for reader in (saver, self.open_again(saver)):
             same(reader.get_writes(at()), plain)
             assert [*reader.interrupts("t")] == []
             assert [info.status for info in reader.history(at())] == ["running"]
@@ -118,7 +118,7 @@ class BesideTests(SaverTests):
         if namespace:
             saver.put(at("t"), made({"n": 2}))
         saver.put_writes(inner, {INTERRUPT + "i1": stop("x", {"q": (1,)}), INTERRUPT + "i2": stop("y")})
-        for reader in (saver, self.again(saver)):
+        for reader in (saver, self.open_again(saver)):
             first, second = reader.interrupts("t")
             assert isinstance(first, WaitingInterrupt)
             assert (first.thread_id, first.checkpoint_ns, first.checkpoint_id) == ("t", namespace, checkpoint.id)
@@ -129,9 +129,9 @@ class BesideTests(SaverTests):
             assert [info.status for info in reader.history(inner)] == ["interrupted"]
             assert len(reader.interrupts(at("t"))) == 2  # noqa: PLR2004
         saver.put_writes(at("t", checkpoint.id, namespace), {ANSWER + "i1": None})
-        assert [one.id for one in self.again(saver).interrupts("t")] == ["i2"]
+        assert [one.id for one in self.open_again(saver).interrupts("t")] == ["i2"]
         saver.put_writes(at("t", checkpoint.id, namespace), {ANSWER + "i2": "yes"})
-        assert [*self.again(saver).interrupts("t")] == []
+        assert [*self.open_again(saver).interrupts("t")] == []
         assert [info.status for info in saver.history(inner)] == ["running"]
 
     def test_only_the_latest_checkpoint_waits(self) -> None:
@@ -149,7 +149,7 @@ class BesideTests(SaverTests):
             saver.put(at(thread), made({"n": 1}))
         for thread in ("t", "v"):
             saver.put_writes(at(thread), {INTERRUPT + thread: stop()})
-        assert sorted(one.thread_id for one in self.again(saver).interrupts()) == ["t", "v"]
+        assert sorted(one.thread_id for one in self.open_again(saver).interrupts()) == ["t", "v"]
         saver.release(at("t"))
         assert [one.id for one in saver.interrupts()] == ["v"]
 
@@ -163,7 +163,7 @@ class BesideTests(SaverTests):
         saver.add_tags(at("t", first.id), "good", "best")
         saver.add_tags(at("t", first.id), "good", "last")
         saver.add_tags(at(), "newest")
-        for reader in (saver, self.again(saver)):
+        for reader in (saver, self.open_again(saver)):
             assert reader.tags_of(at("t", first.id)) == ("good", "best", "last")
             assert reader.tags_of(at()) == ("newest",)
             newest, oldest = reader.history(at())
@@ -171,7 +171,7 @@ class BesideTests(SaverTests):
             same(oldest.metadata, {"k": 1})
         saver.remove_tags(at("t", first.id), "best", "never there")
         saver.remove_tags(at(), "newest")
-        for reader in (saver, self.again(saver)):
+        for reader in (saver, self.open_again(saver)):
             assert reader.tags_of(at("t", first.id)) == ("good", "last")
             assert reader.tags_of(at()) == ()
             assert reader.tags_of(at("t", "unknown")) == ()
@@ -192,14 +192,14 @@ class BesideTests(SaverTests):
         saver.add_tags(at(), "kept")
         tags: list[Any] = [5, None, b"tag", ("tag",)]
         for tag in tags:
-            with self.unchanged(saver, at()), self.raises(CheckpointSerializationError) as caught:
+            with self.assert_unchanged(saver, at()), self.raises(CheckpointSerializationError) as caught:
                 saver.add_tags(at(), "fine", tag)
             assert "tags" in caught.error.path
-            with self.unchanged(saver, at()), self.raises(CheckpointSerializationError):
+            with self.assert_unchanged(saver, at()), self.raises(CheckpointSerializationError):
                 saver.remove_tags(at(), "kept", tag)
-        assert self.again(saver).tags_of(at()) == ("kept",)
+        assert self.open_again(saver).tags_of(at()) == ("kept",)
 
-    # In sum
+    # Summaries
 
     def test_a_summary_says_what_history_and_interrupts_say(self) -> None:
         saver = self.open()
@@ -248,8 +248,8 @@ class BesideTests(SaverTests):
         assert self.assert_summary(saver, at()).tags == ("good", "best")
 
     def assert_summary(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> HistorySummary:
-        """A summary, of which the history says the same."""
-        for reader in (self.again(saver), saver):
+        """Return a summary, and assert that the history agrees with it."""
+        for reader in (self.open_again(saver), saver):
             found, infos = reader.summary(config), reader.history(config)
             assert found is not None
             same(found.latest, infos[0])
@@ -263,7 +263,7 @@ class BesideTests(SaverTests):
 
 
 def malformed_writes() -> Iterator[tuple[Any, Any]]:
-    """Keys and values that no reader could use."""
+    """Yield keys and values that no reader could use."""
     yield from ((5, 1), (None, 1), (b"key", 1))
     good = stop("x", "why?")
     for field in ("node_id", "when", "payload", "created_at"):

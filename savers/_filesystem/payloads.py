@@ -276,20 +276,25 @@ def _decode_parts(parts: Any, frame: Frame, base: StoredCheckpoint | None, unpac
         parent, metadata, target = rest
     if data.__class__ is not bytes or ops.__class__ is not list:
         raise ValueError("it has a wrong number of parts")
-    # Keywords cost 0.6 us here, of the 8 us that reading a record takes.
+    if base is not None:
+        node, next_node = _resolve_nodes(base, node, next_node)
+        created += base.created
+    elif not is_keyframe:
+        raise ValueError("it has no base")
+    # Keywords cost 0.4 us here, of the 8 us that reading a record takes.
     checkpoint = StoredCheckpoint(
         offset=frame.offset,
         size=frame.end - frame.offset,
         keyframe_offset=frame.offset - frame.key,
         id=id_text(own_id),
-        node=_resolve_node(base, node),
-        next=_resolve_next(base, next_node),
-        created=created if is_keyframe else base.created + created,  # type: ignore[union-attr]
+        node=node,
+        next=None if next_node is _NONE else next_node,
+        created=created,
         parent=_resolve_parent(base, parent),
         metadata=_merge_metadata(base, metadata, unpack),
         is_replacement=target is not None,
     )
-    if not FIRST_TIME <= checkpoint.created <= LAST_TIME or checkpoint.node.__class__ is not str:
+    if not FIRST_TIME <= created <= LAST_TIME or node.__class__ is not str:
         raise ValueError("its node or its time is invalid")
     return DecodedRecord(
         checkpoint=checkpoint,
@@ -301,32 +306,21 @@ def _decode_parts(parts: Any, frame: Frame, base: StoredCheckpoint | None, unpac
     )
 
 
-def _resolve_node(base: StoredCheckpoint | None, node: Any) -> Any:
-    """Return a checkpoint's node from its place in a record."""
-    if base is None:
-        return node
+def _resolve_nodes(base: StoredCheckpoint, node: Any, next_node: Any) -> tuple[Any, Any]:
+    """Return the node and the next node of a change from their elements."""
     if node is None:
-        return base.next
-    if node is _SAME_BASE_NODE:
-        return base.node
-    return node
-
-
-def _resolve_next(base: StoredCheckpoint | None, next: Any) -> Any:
-    """Return a checkpoint's next node from its place in a record."""
-    if next is _NONE:
-        return None
-    if base is None:
-        return next
-    if next is None:
-        return base.next
-    if next is _SAME_BASE_NODE:
-        return base.node
-    return next
+        node = base.next
+    elif node is _SAME_BASE_NODE:
+        node = base.node
+    if next_node is None:
+        next_node = base.next
+    elif next_node is _SAME_BASE_NODE:
+        next_node = base.node
+    return node, next_node
 
 
 def _resolve_parent(base: StoredCheckpoint | None, parent: Any) -> str | None:
-    """Return the id of a checkpoint's parent from its place in a record."""
+    """Return the id of the parent from its element."""
     if parent is None and base is not None:
         return base.id
     if not parent:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 _NIL: Final = b"\xc0"
 """None, packed."""
+_NO_KEYS: Final[frozenset[str]] = frozenset()
 
 
 class StoredCheckpoint:
@@ -53,7 +54,7 @@ class StoredCheckpoint:
         self.writes: dict[str, int] = {}
         """The key of each pending write, with the offset of the WRITE record that holds its
         value."""
-        self.cleared: set[str] = set()
+        self.cleared: frozenset[str] = _NO_KEYS
         """The keys of pending writes whose value is None: what was recorded under them no longer
         holds."""
         self.tags: tuple[str, ...] = ()
@@ -61,8 +62,9 @@ class StoredCheckpoint:
     def add_writes(self, values: Mapping[str, bytes], offset: int) -> None:
         """Note the packed values that the WRITE record at an offset adds to the pending writes."""
         self.writes.update(dict.fromkeys(values, offset))
-        self.cleared.difference_update(values)
-        self.cleared.update(key for key, packed in values.items() if packed == _NIL)
+        cleared = {key for key, packed in values.items() if packed == _NIL}
+        if cleared or self.cleared:
+            self.cleared = self.cleared.difference(values).union(cleared)
 
     def take_over_writes(self, replaced: StoredCheckpoint) -> None:
         """Take over the pending writes and tags of the checkpoint that this one replaces."""

@@ -49,12 +49,15 @@ class Compression:
         level: Any = self.level
         threshold: Any = self.threshold
         if method not in _LEVELS:
-            raise CheckpointerConfigurationError(f'compression must be None, "zlib" or "zstd", not {method!r}')
+            reason = f'compression must be None, "zlib" or "zstd", not {method!r}'
+            raise CheckpointerConfigurationError(reason)
         is_level = level is None or (isinstance(level, int) and 1 <= level <= _LEVELS[method])
         if not is_level:
-            raise CheckpointerConfigurationError(f"level of {method} must be 1 to {_LEVELS[method]}, not {level!r}")
+            reason = f"level of {method} must be 1 to {_LEVELS[method]}, not {level!r}"
+            raise CheckpointerConfigurationError(reason)
         if not isinstance(threshold, int) or threshold < 1:
-            raise CheckpointerConfigurationError(f"threshold must be a number of bytes, not {threshold!r}")
+            reason = f"threshold must be a number of bytes, not {threshold!r}"
+            raise CheckpointerConfigurationError(reason)
         if method == "zstd":
             _import_zstandard()
 
@@ -69,8 +72,7 @@ class Compression:
         if len(data) > _SAMPLE * (_SAMPLES + 1):
             # Images and other compressed files cannot be compressed again. Three samples show that
             # in a hundredth of the time.
-            middle = len(data) // 2
-            sample = data[:_SAMPLE] + data[middle : middle + _SAMPLE] + data[-_SAMPLE:]
+            sample = _take_samples(data)
             if len(compress(sample)) > _WORTH * len(sample):
                 return None
         packed = compress(data)
@@ -82,6 +84,11 @@ class Compression:
             return lambda data: zlib.compress(data, level)
         compress: Callable[[bytes], bytes] = _import_zstandard().ZstdCompressor(level=self.level or 3).compress
         return compress
+
+
+def _take_samples(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:_SAMPLE] + data[middle : middle + _SAMPLE] + data[-_SAMPLE:]
 
 
 def parse_compression(option: Any) -> Compression | None:

@@ -24,7 +24,8 @@ from savers._filesystem.io import FileIO, describe_file_type
 T = TypeVar("T")
 
 _ON_DESCRIPTORS: Final = (
-    "close", "read_at", "append", "write_at", "fstat", "truncate", "fsync", "fdatasync", "lock", "unlock", "real_path",
+    "close", "read_at", "append", "write_at", "fstat", "truncate", "fsync", "fdatasync",
+    "lock", "unlock", "real_path",
 )  # fmt: skip
 """Methods that the guard takes from the file system as they are."""
 _TOO_MANY_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
@@ -79,7 +80,8 @@ class DirectoryGuard(FileIO):
 
     def open(self, path: str, *, write: bool = False, create: bool = False, append: bool = False) -> int:
         self._check_parents(path)
-        return self._with_room(lambda: self._io.open(path, write=write, create=create, append=append))
+        io = self._io
+        return self._with_room(lambda: io.open(path, write=write, create=create, append=append))
 
     def stat(self, path: str) -> os.stat_result | None:
         self._check_parents(path)

@@ -182,10 +182,11 @@ class CorrectedIO:
     def read_at(self, fd: int, offset: int, length: int) -> bytes:
         """Return up to `length` bytes from `offset`, corrected."""
         data = self._io.read_at(fd, offset, length)
-        corrected: bytearray | None = None
-        for position, byte in self._corrections.items():
-            if offset <= position < offset + len(data):
-                if corrected is None:
-                    corrected = bytearray(data)
-                corrected[position - offset] = byte
-        return data if corrected is None else bytes(corrected)
+        positions = range(offset, offset + len(data))
+        inside = [position for position in self._corrections if position in positions]
+        if not inside:
+            return data
+        corrected = bytearray(data)
+        for position in inside:
+            corrected[position - offset] = self._corrections[position]
+        return bytes(corrected)

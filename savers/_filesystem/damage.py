@@ -136,12 +136,15 @@ def _is_torn_v1(file: LogFile, head: bytes, offset: int, end: int) -> bool:
     if room < FRAME_SIZE_V1:
         return True
     extent = parse_extent(head, offset)
-    length = extent.length if extent is not None and extent.fid == file.fid else None
-    if length is not None and room < length:
-        return True
-    if length is None and room >= OVERHEAD_V1:
-        claimed = int.from_bytes(file.read_at(end - TRAILER_SIZE_V1, TRAILER_SIZE_V1), "little")
-        length = room if claimed == room else None
+    length = None
+    if extent is not None and extent.fid == file.fid:
+        length = extent.length
+        if room < length:
+            return True
+    elif room >= OVERHEAD_V1:
+        trailer = file.read_at(end - TRAILER_SIZE_V1, TRAILER_SIZE_V1)
+        if int.from_bytes(trailer, "little") == room:
+            length = room
     return _has_zero_sector_v1(file, offset, end, length)
 
 

@@ -58,12 +58,16 @@ class FileEvents:
         self._condition = condition
         self._root = root
         self._only = only
-        kinds = ("Modified", "Created", "Moved", "Deleted")
         self._event_filter = [
             events.FileClosedEvent,
-            *(getattr(events, f"File{kind}Event") for kind in kinds),
+            events.FileModifiedEvent,
+            events.FileCreatedEvent,
+            events.FileMovedEvent,
+            events.FileDeletedEvent,
+            events.DirCreatedEvent,
+            events.DirMovedEvent,
+            events.DirDeletedEvent,
         ]
-        self._event_filter += [getattr(events, f"Dir{kind}Event") for kind in kinds if kind != "Modified"]
         self._observer: Any = Observer()
         self._thread_watch: Any = None
         """watchdog's watch of the only thread's directory."""
@@ -75,7 +79,12 @@ class FileEvents:
     def _listen(self, path: str, *, recursive: bool) -> Any:
         # All watches have the same filter: watchdog asks the system only once for a directory that
         # two of them cover.
-        return self._observer.schedule(self, path, recursive=recursive, event_filter=self._event_filter)
+        return self._observer.schedule(
+            self,
+            path,
+            recursive=recursive,
+            event_filter=self._event_filter,
+        )
 
     def cover(self, directory: str) -> None:
         """Listen to the directory of the only thread, which may have been created again.

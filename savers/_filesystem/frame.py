@@ -237,7 +237,8 @@ def pack_frame(
         zeros = count_zero_sectors(payload + trailer, offset + FRAME_SIZE)
         zeros = min(zeros, _U16_MAX)
     unsynced_sectors = min(-(-unsynced // SECTOR), _U16_MAX)  # rounded up
-    head = _HEAD.pack(SYNC, length, crc32(payload), flags, back, key, seq, fid, unsynced_sectors, boot, zeros)
+    crc = crc32(payload)
+    head = _HEAD.pack(SYNC, length, crc, flags, back, key, seq, fid, unsynced_sectors, boot, zeros)
     check = _header_crc(head, type, offset)
     return b"".join((head, _CHECK.pack(check, type), payload, trailer))
 
@@ -371,7 +372,8 @@ def parse_frame(data: bytes, start: int, offset: int, fid: int) -> Frame | str: 
         if data.startswith(SYNC_V1, start):
             return _parse_frame_v1(data, start, offset, fid)
         return ""
-    sync, length, crc, flags, back, key, seq, frame_fid, unsynced, boot, _, check, type_ = _unpack_frame(data, start)
+    fields = _unpack_frame(data, start)
+    sync, length, crc, flags, back, key, seq, frame_fid, unsynced, boot, _, check, type_ = fields
     if sync != SYNC:
         if sync == SYNC_V1:
             return _parse_frame_v1(data, start, offset, fid)
@@ -385,22 +387,24 @@ def parse_frame(data: bytes, start: int, offset: int, fid: int) -> Frame | str: 
     whole = length + OVERHEAD
     if room < whole:
         return ""
-    end = start + FRAME_SIZE + length
-    payload = data[start + FRAME_SIZE : end]
+    trailer = start + FRAME_SIZE + length
+    payload = data[start + FRAME_SIZE : trailer]
     if crc32(payload) != crc:
         return "the record's checksum is wrong"
-    if _unpack_trailer(data, end) != (whole, END):
+    if _unpack_trailer(data, trailer) != (whole, END):
         return "the record's trailer is wrong"
     vouched = offset - unsynced * SECTOR if unsynced < _U16_MAX else 0
     # By position: keywords would take 0.4 us more, of 1.1 us, for each record that is read.
-    return Frame(offset, offset + whole, type_, flags, back, key, seq, payload, vouched, boot, MAJOR)
+    end = offset + whole
+    return Frame(offset, end, type_, flags, back, key, seq, payload, vouched, boot, MAJOR)
 
 
 def _parse_frame_v1(data: bytes, start: int, offset: int, fid: int) -> Frame | str:  # noqa: PLR0911 - one check a line
     room = len(data) - start
     if room < FRAME_SIZE_V1:
         return ""
-    _, length, crc, type_, flags, _, back, key, seq, frame_fid, check = _FRAME_V1.unpack_from(data, start)
+    fields = _FRAME_V1.unpack_from(data, start)
+    _, length, crc, type_, flags, _, back, key, seq, frame_fid, check = fields
     if frame_fid != fid or check != _header_crc_v1(data[start : start + _CHECKED_V1], offset):
         return "the record header's checksum is wrong"
     if length > MAX_PAYLOAD:

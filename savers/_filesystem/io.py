@@ -18,7 +18,10 @@ DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 
 _CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0)
-_FLAGS: Final = _CLOEXEC | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_BINARY: Final = getattr(os, "O_BINARY", 0)
+_NOFOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
+_NONBLOCK: Final = getattr(os, "O_NONBLOCK", 0)
+_FLAGS: Final = _CLOEXEC | _BINARY | _NOFOLLOW | _NONBLOCK
 """O_NONBLOCK: opening a FIFO in place of a file must not wait for the other end. Regular files
 ignore it."""
 _DIRECTORY: Final = getattr(os, "O_DIRECTORY", 0)
@@ -89,7 +92,8 @@ class FileIO:
                 return fd
             os.close(fd)
             number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-        raise OSError(number, f"it is {describe_file_type(mode)} where a file should be; move it away", path)
+        reason = f"it is {describe_file_type(mode)} where a file should be; move it away"
+        raise OSError(number, reason, path)
 
     @staticmethod
     def _set_mode(fd: int, path: str, mode: int) -> None:

@@ -189,7 +189,10 @@ class RunLock:
         self.holder_name = f'process {os.getpid()} on host "{platform.node()}" since {now}'
         held = _HELD
         with held.changed:
-            is_free = held.changed.wait_for(lambda: self._key not in held.owners, timeout=self._timeout)
+            is_free = held.changed.wait_for(
+                lambda: self._key not in held.owners,
+                timeout=self._timeout,
+            )
             if not is_free:
                 waited = round(monotonic() - started, 1)
                 raise ThreadBusyError(self._thread_id, held.owners[self._key].holder_name, waited)
@@ -259,7 +262,10 @@ class RunLock:
             self._io.write_at(self._fd, 0, self.holder_name.encode())
 
     def close_after_fork(self) -> None:
-        """In the child of a fork: close the descriptor, which shares the parent's lock, without unlocking it."""
+        """Close the descriptor in the child of a fork, without unlocking it.
+
+        It shares the lock of the parent.
+        """
         if self._fd >= 0:
             self._io.close(self._fd)
             self._fd = -1

@@ -142,7 +142,8 @@ class LogFollower(LogReader):
 
     def _iter_writes(self, about: CheckpointInfo | None, packed: Mapping[str, bytes]) -> Iterator[Change]:
         writes = {key: self._unpack_write(key, value) for key, value in packed.items()}
-        yield from iter_changes((self.thread_id, self.namespace), about, writes, self._read_write_time())
+        owner = (self.thread_id, self.namespace)
+        yield from iter_changes(owner, about, writes, self._read_write_time())
 
     def _end_change(self, frame: log.Frame) -> Change:
         kind: ChangeKind = "release" if frame.type == log.RELEASE else "delete"

@@ -53,7 +53,8 @@ def read_marker(path: str, data: bytes) -> Marker:
     major = 0 if format_match is None else int(format_match[1])
     is_flipped = checksum is None and _FIRST_VERSION.match(line) is not None
     if major > MAJOR and not is_flipped:
-        raise CheckpointFormatError(path, f"written in format {major}; this graphkit reads up to {MAJOR}: update it")
+        reason = f"written in format {major}; this graphkit reads up to {MAJOR}: update it"
+        raise CheckpointFormatError(path, reason)
     line_match = _LINE.match(line)
     if line_match is None:
         return Marker(0, "", "it is not a store's")

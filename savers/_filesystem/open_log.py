@@ -293,7 +293,8 @@ class OpenLog(TableReader):
             try:
                 self._load_last_checkpoint(last)
             except CheckpointCorruptionError:
-                # Reading from the beginning tells damage from records that a power loss took.
+                # Only reading from the beginning distinguishes damage from records that a power
+                # loss took.
                 return False
         for frame in reversed(frames):
             self._take_other(frame)
@@ -346,7 +347,8 @@ class OpenLog(TableReader):
             self._advance(decoded, depth, end)
         assert self.last_checkpoint is not None
         if self.last_checkpoint.offset != last.offset:
-            raise CheckpointCorruptionError(self.path, last.offset, "its keyframe does not lead to it")
+            reason = "its keyframe does not lead to it"
+            raise CheckpointCorruptionError(self.path, last.offset, reason)
 
     # Taking in records
 

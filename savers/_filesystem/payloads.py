@@ -226,9 +226,11 @@ def _pack_metadata(changed: dict[str, Any], pack: Pack) -> bytes:
     # What a run records at each step is a number, which does not need the codec to find out the
     # kinds of the values. The codec writes a key with a lone surrogate in its own way, and reads
     # only that.
-    if all(value.__class__ is int and -_INT64 <= value < _INT64 and key.isascii() for key, value in changed.items()):
-        return packb(changed)
-    return pack(FrozenDict(changed), "metadata")
+    for key, value in changed.items():
+        is_plain = value.__class__ is int and -_INT64 <= value < _INT64 and key.isascii()
+        if not is_plain:
+            return pack(FrozenDict(changed), "metadata")
+    return packb(changed)
 
 
 def _is_equal(old: Any, new: Any, pack: Pack) -> bool:

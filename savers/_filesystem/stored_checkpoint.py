@@ -18,8 +18,8 @@ class StoredCheckpoint:
     """A checkpoint of a log without its state: what its record says, and what later records add."""
 
     __slots__ = (
-        "cleared", "created", "id", "is_replacement", "keyframe_offset", "metadata", "next", "node", "offset", "parent",
-        "size", "tags", "writes",
+        "cleared", "created", "id", "is_replacement", "keyframe_offset", "metadata", "next", "node",
+        "offset", "parent", "size", "tags", "writes",
     )  # fmt: skip
 
     def __init__(

@@ -43,7 +43,13 @@ class TableReader:
     @property
     def file(self) -> log.LogFile:
         """The open file, for the functions that find and check records."""
-        return log.LogFile(io=self.io, fd=self.fd, path=self.path, fid=self.fid, version=self.version)
+        return log.LogFile(
+            io=self.io,
+            fd=self.fd,
+            path=self.path,
+            fid=self.fid,
+            version=self.version,
+        )
 
     def scan(self, start: int, end: int, seq: int, data: bytes = b"") -> Iterator[log.Frame]:
         """Yield the records of this log between two offsets; see `log.scan`."""

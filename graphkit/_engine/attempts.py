@@ -138,8 +138,9 @@ class _FirstCall(NamedTuple):
 class _InnerCall:
     """The `call` that a hook receives: call(), call(state) or call(state, config).
 
-    It runs what is inside the hook. An omitted argument is as the hook received it. A second call starts another attempt: it resets
-    the interrupts and outputs of the node context to what they were before the first call.
+    It runs what is inside the hook. An omitted argument is as the hook received it. A second call
+    starts another attempt: it resets the interrupts and outputs of the node context to what they
+    were before the first call.
     """
 
     __slots__ = ("config", "first_call", "layer", "needs_thread", "state")

@@ -33,7 +33,7 @@ class HeldRunLock:
 
     @property
     def is_open(self) -> bool:
-        """Whether the lock is held: not in a forked child, nor in a task that outlives the block."""
+        """Whether the lock is held: not in a forked child or in a task that outlives the block."""
         return self._is_open and self._pid == os.getpid()
 
     def register(self) -> None:

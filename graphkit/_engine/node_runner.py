@@ -26,6 +26,7 @@ from graphkit._engine.cursor import EMPTY, GraphCursor, PostEvent, Steps, descri
 from graphkit._engine.journal import RunJournal
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Close, Collected, Emit, Ended, Next, Request, RunNode
+from graphkit._engine.run_events import RunEvents
 from graphkit._plan.topology import Call, Fork, Node
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
@@ -40,7 +41,6 @@ from graphkit._records.output import (
 )
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._values.channels import Channel
-from graphkit._values.frozen import FrozenDict
 from graphkit.errors import CheckpointerError, GraphRunnerError, NodeExecutionError
 
 _GENERATORS: Final = frozenset({GeneratorType, AsyncGeneratorType, Collected})
@@ -60,6 +60,7 @@ class RunContext(Protocol):
     config: RunnableConfig
     saver: BaseCheckpointSaver | None
     post: PostEvent | None
+    events: RunEvents
     journal: RunJournal
     base: Checkpoint | None
     is_saved: bool
@@ -138,18 +139,6 @@ class RunContext(Protocol):
         """Post an event to the observers, if there are any."""
         ...
 
-    def post_node_start(self, node_id: str, data: FrozenDict) -> None:
-        """Post that a node starts, with the state that it receives."""
-        ...
-
-    def post_node_complete(self, node_id: str, data: FrozenDict) -> None:
-        """Post that a node has finished, with the state after it."""
-        ...
-
-    def post_node_failed(self, node_id: str, error: BaseException) -> None:
-        """Post that a node has failed."""
-        ...
-
 
 class NodeRunner(GraphCursor):
     """Executes nodes; `run` is the run that they belong to."""
@@ -174,7 +163,7 @@ class NodeRunner(GraphCursor):
             yield from self._prepare(node, key)
         run.count_execution(node.id)
         if self.post is not None:
-            run.post_node_start(node.id, self.data)
+            run.events.post_node_start(node.id, self.data)
         update: Any = None
         if node.graph is not None:
             yield from run.execute_subgraph(self, node, key)
@@ -194,7 +183,7 @@ class NodeRunner(GraphCursor):
         if update is not None:
             self.merge(node.id, update)
         if self.post is not None:
-            run.post_node_complete(node.id, self.data)
+            run.events.post_node_complete(node.id, self.data)
         return goto
 
     def _prepare(self, node: Node, key: str) -> Steps:
@@ -275,7 +264,7 @@ class NodeRunner(GraphCursor):
             raise  # raised by `once`, or by a graph that the node ran: it names the remedy itself
         except Exception as error:
             if self.post is not None:
-                run.post_node_failed(node.id, error)
+                run.events.post_node_failed(node.id, error)
             raise self._action_error(node, item, context, error) from error
         if context.interrupt_calls or context.attempt > 1 or context.outputs:
             self._finish_action(node, item, context)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self
 
 from graphkit._engine import journal, subgraph
 from graphkit._engine.cursor import CONTINUED_EXECUTION, EMPTY, RESUMED_AT, Steps
@@ -15,8 +13,11 @@ from graphkit._engine.fork import execute_fork
 from graphkit._engine.journal import RunJournal
 from graphkit._engine.map import MapExecution
 from graphkit._engine.node_runner import NodeRunner
+from graphkit._engine.position import Position
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Load, Record, Request, Save
+from graphkit._engine.run_control import RunControl
+from graphkit._engine.run_events import RunEvents
 from graphkit._engine.subgraph_updates import SubgraphUpdates
 from graphkit._plan.topology import Fork, Node
 from graphkit._records.checkpoint import Checkpoint, generate_id
@@ -28,43 +29,13 @@ from graphkit._saver.writes import (
     subgraph_namespace,
     unanswered_interrupts,
 )
-from graphkit._values.frozen import FrozenDict, FrozenList, freeze
+from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._values.state import Changes
 from graphkit.errors import MaxIterationsError, NodeExecutionError
 
 _PATH_LENGTH: Final = 100
 _RAISED_BY_NODES: Final = frozenset({"inside", "action"})
 """Values of `when` of the interrupts that a node raises; the others are declared stops."""
-
-
-@final
-@dataclasses.dataclass(slots=True)
-class Position:
-    """Where a run stands between two steps.
-
-    The attributes of the run itself may be ahead of it, within a step. `mark_position` changes the
-    position in place: a new NamedTuple at each step would cost 2,900 instructions (4 % of a step), a
-    new dataclass 1,900.
-    """
-
-    node_id: str = START
-    next_node_id: str | None = None
-    data: FrozenDict = dataclasses.field(default_factory=FrozenDict)
-    changes: Changes | None = None
-    step: int = 0
-    subgraph_entries: FrozenList | None = None
-    """Of a nested graph: its updates for the outer graph."""
-
-
-class RunControl:
-    """What other threads may ask of a run; shared with its nested runs."""
-
-    __slots__ = ("pause_requested",)
-
-    def __init__(self) -> None:
-        self.pause_requested = False
-        """Stop at the next node boundary. Only ever set to True, from any thread or signal
-        handler."""
 
 
 class RunState(NodeRunner, ABC):
@@ -141,7 +112,7 @@ class RunState(NodeRunner, ABC):
 
         # Outputs, events and control
         self.finished_nodes: list[str] = []
-        self.execution_counts: Counter[str] = Counter()
+        self.events = RunEvents(self)
         self.step_updates: list[tuple[str, FrozenDict]] | None = None
         """The updates since the last output; None unless the caller wants to see them."""
         self.journal: RunJournal = RunJournal(self)
@@ -259,16 +230,7 @@ class RunState(NodeRunner, ABC):
         self.is_saved = True
         self.is_latest = True
         if self.post is not None:
-            self.post_event(
-                "checkpoint.save",
-                "info",
-                position.node_id,
-                id=saved.id,
-                run_id=self.metadata.get("run_id"),
-                node=position.node_id,
-                next=position.next_node_id,
-                source=source,
-            )
+            self.events.post_save(saved, source)
 
     def mark_unclean(self) -> None:
         """Mark later checkpoints as not clean: an earlier attempt failed and was retried."""
@@ -479,35 +441,6 @@ class RunState(NodeRunner, ABC):
                 checkpoint_id=checkpoint_id,
                 data=data,
             )
-
-    def post_load(self, base: Checkpoint) -> None:
-        """Post that a checkpoint was loaded."""
-        self.post_event(
-            "checkpoint.load",
-            "info",
-            base.node_id,
-            run_id=base.metadata.get("run_id"),
-            node=base.node_id,
-            id=base.id,
-        )
-
-    def post_node_start(self, node_id: str, data: FrozenDict) -> None:
-        """Post that a node starts, with the state that it receives."""
-        self.execution_counts[node_id] += 1
-        count = self.execution_counts[node_id]
-        if count > 1:
-            self.post_event("cycle.detected", "info", node_id, visit_count=count)
-        self.post_event("node.start", "info", node_id, step=self.step)
-        self.post_event("node.state", "verbose", node_id, input=data)
-
-    def post_node_complete(self, node_id: str, data: FrozenDict) -> None:
-        """Post that a node has finished, with the state after it."""
-        self.post_event("node.state", "verbose", node_id, output=data)
-        self.post_event("node.complete", "info", node_id, step=self.step, error=False)
-
-    def post_node_failed(self, node_id: str, error: BaseException) -> None:
-        """Post that a node has failed."""
-        self.post_event("node.complete", "warning", node_id, step=self.step, error=True, reason=str(error))
 
 
 def _find_interrupt(interrupts: Mapping[str, Mapping[str, Any]], node_id: str, when: When, key: str) -> str | None:

@@ -86,7 +86,7 @@ class RunStart(RunState):
             self.post_event("state.create", "verbose", START, keys=list(run_input))
         else:
             self._move_to_own_checkpoint(self.base)
-            self.post_load(self.base)
+            self.events.post_load(self.base)
         try:
             data, ops = self.schema.merge_input(self.data, self.absorb_private(run_input))
         except Exception as error:
@@ -115,25 +115,11 @@ class RunStart(RunState):
         brings_something = resume.has_value or resume.update is not None
         if writes and (self.is_latest or brings_something):
             yield from self.record(writes)
-        self._post_resume(base, added)
+        self.events.post_resume(base, self.next_node_id, added)
         if self.next_node_id is None:  # `interrupt_before_edge` left the edge open
             stops_here = self.may_stop and self._find_declared_stop() is not None
             if not stops_here:
                 self.next_node_id = yield from self.follow_edge(self.node_id)
-
-    def _post_resume(self, base: Checkpoint, added: Mapping[str, Any]) -> None:
-        self.post_event(
-            "checkpoint.resume",
-            "info",
-            self.next_node_id,
-            run_id=self.metadata.get("run_id"),
-            checkpoint_node=base.node_id,
-            resume_node=self.next_node_id,
-        )
-        for key, answer in added.items():
-            if key.startswith(ANSWER) and answer is not None:
-                interrupt_id = key.removeprefix(ANSWER)
-                self.post_event("interrupt.answered", "info", self.next_node_id, id=interrupt_id)
 
     def accept_resume(self, resume: GraphResume) -> Generator[Request, Any, dict[str, Any]]:
         """Move to the position where a resume continues; store nothing yet.
@@ -146,7 +132,7 @@ class RunStart(RunState):
         """
         base = yield from self._load_base()
         self._move_to_own_checkpoint(base)
-        self.post_load(base)
+        self.events.post_load(base)
         self._restore_subgraph_updates(base)
         self._restore_position(base)
         recorded = yield from self.load_writes(base)

@@ -207,7 +207,7 @@ def test_recovery_from_a_damaged_end(tmp_path, shop):  # H45
     assert (refused.code, "is damaged" in refused.err) == (12, True)
     done = graphkit("resume", store, "t", "--app", shop, "--recover", "--json")
     assert (done.code, done.json["status"]) == (0, "interrupted")
-    assert "the newest readable checkpoint is" in done.err
+    assert "the newest checkpoint that can be read is" in done.err
     assert log_of(store) == ["reserved lamp"]
     assert graphkit("resume", store, "t", "--app", shop, "--recover", "--value", "1").code == 2
 

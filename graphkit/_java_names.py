@@ -12,11 +12,11 @@ def snake_to_camel(name: str) -> str:
 
 
 class JavaNames:
-    """Makes the two spellings of a method one method, also after a subclass overrides either of them.
+    """Makes the two spellings of a method one method, even if a subclass overrides one of them.
 
-    A class that mixes this in writes its aliases as plain lines (`getStateHistory = get_state_history`),
-    because editors and type checkers read them. When a subclass overrides one spelling, the other is
-    bound to the same function.
+    A class that mixes this in writes each alias as a plain line, such as
+    `getStateHistory = get_state_history`, because editors and type checkers read them. When a
+    subclass overrides one spelling, the other is bound to the same function.
     """
 
     __slots__ = ()

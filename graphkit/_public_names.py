@@ -1,4 +1,4 @@
-"""Gives public classes and functions their public path: `graphkit.Checkpoint.__module__` is "graphkit"."""
+"""Gives public classes and functions their public path: `graphkit.Checkpoint`."""
 
 from __future__ import annotations
 

@@ -44,7 +44,10 @@ def simplify_text(text: str) -> str:
 
 
 def _problems_of(body: str) -> list[str]:
-    """Return each problem as "field: message"; pydantic writes the field on one line, the message indented below."""
+    """Return each problem as "field: message".
+
+    pydantic writes the field on one line, and the message, indented, on the next.
+    """
     problems: list[str] = []
     field = ""
     for line in body.splitlines():

@@ -104,11 +104,14 @@ class GraphRunnerError(GraphKitError, RuntimeError):
 
 
 class NodeExecutionError(GraphRunnerError):
-    """A node or the condition of its outgoing edge raised; the cause is chained. Nothing of that step is stored."""
+    """A node or the condition of its outgoing edge raised; the cause is chained.
+
+    Nothing of that step is stored.
+    """
 
 
 class MaxIterationsError(GraphRunnerError):
-    """The run executed `max_iterations` nodes. All its steps are stored; resume it with a higher limit."""
+    """The run executed `max_iterations` nodes. They are stored; resume it with a higher limit."""
 
 
 class CheckpointerError(GraphKitError):
@@ -164,7 +167,7 @@ class CheckpointFormatError(CheckpointerError):
 
 
 class CheckpointSerializationError(CheckpointerError, TypeError):
-    """A value cannot be stored, or stored data name a type that is not registered. Nothing was changed.
+    """A value cannot be stored, or stored data name an unregistered type. Nothing was changed.
 
     Attributes:
         path: where in the state the value is, such as `messages[3].when`.
@@ -184,7 +187,7 @@ class CheckpointSerializationError(CheckpointerError, TypeError):
 
 
 class CheckpointStorageError(CheckpointerError, OSError):
-    """The file system refused: disk full, no permission, an I/O error. What was stored before remains.
+    """The file system refused: disk full, no permission, an I/O error. Stored data remain.
 
     Attributes:
         path: the file or directory.
@@ -212,7 +215,7 @@ class CheckpointStorageError(CheckpointerError, OSError):
 
 
 class CheckpointConflictError(CheckpointerError):
-    """Another writer changed the thread in the meantime. Nothing was changed; read it again and decide."""
+    """Another writer has changed the thread. Nothing was changed; read it again and decide."""
 
     exit_code = 16
 
@@ -273,7 +276,7 @@ class MissingDependencyError(GraphKitError, ImportError):
 
 
 class DefaultThreadWarning(UserWarning):
-    """A run on a durable saver has no thread id: all runs without one share the thread `$default`."""
+    """A run on a durable saver has no thread id; all such runs share the thread `$default`."""
 
 
 def _quote(thread_id: str, limit: int = 80) -> str:

@@ -1,9 +1,12 @@
-"""GraphConfig and CheckpointConfig: the options of a graph as JSON. Ports go-agents-orchestration's classes.
+"""GraphConfig and CheckpointConfig: the options of a graph as JSON.
+
+Ports go-agents-orchestration's classes.
 
     options = GraphConfig.from_json(text).compile_options()
     app = graph.compile(**options)
 
-A configuration names its store (see `graphkit.registry`) and its observer (see `graphkit.observers`).
+A configuration names its store (see `graphkit.registry`) and its observer (see
+`graphkit.observers`).
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ _STRICT: Final = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class _Config(BaseModel):
-    """Base of both classes: raises graphkit's errors, reads and writes JSON, and merges the fields that were set."""
+    """Base of both classes: raises graphkit's errors, reads and writes JSON, merges."""
 
     model_config = _STRICT
 
@@ -43,10 +46,13 @@ class _Config(BaseModel):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Read a configuration. A field that the text lacks has its default, and counts as not set in a `merge`.
+        """Read a configuration.
+
+        A field that the text lacks has its default, and counts as not set in a `merge`.
 
         Raises:
-            CheckpointerConfigurationError: the text is not a JSON object, or a field is unknown or wrong.
+            CheckpointerConfigurationError: the text is not a JSON object, or a field is unknown or
+                wrong.
         """
         try:
             fields = json.loads(text)
@@ -57,11 +63,14 @@ class _Config(BaseModel):
         return cls(**fields)
 
     def to_json(self) -> str:
-        """Return the fields that were set, as JSON; `from_json` reads an equal one, which merges alike."""
+        """Return the fields that were set as JSON; `from_json` reads an equal configuration."""
         return self.model_dump_json(exclude_unset=True)
 
     def merge(self, other: Self) -> Self:
-        """Merge another configuration into this one: each field that the other sets wins, also zero, False and None."""
+        """Merge another configuration into this one.
+
+        Each field that the other one sets wins, also if its value is zero, False or None.
+        """
         fields = {name: getattr(self, name) for name in self.model_fields_set}
         for name in other.model_fields_set:
             fields[name] = _merge_values(getattr(self, name), getattr(other, name))
@@ -92,8 +101,8 @@ class CheckpointConfig(_Config):
         """Return the store; None if checkpoints are off.
 
         Raises:
-            CheckpointerConfigurationError: there is no such store, the options do not fit it, or the
-                configuration has an interval and no store.
+            CheckpointerConfigurationError: there is no such store, the options do not fit it, or
+                the configuration has an interval and no store.
         """
         if self.interval == 0:
             return None
@@ -116,7 +125,7 @@ class GraphConfig(_Config):
     """Where and how often the state is saved."""
 
     def __init__(self, name: str | None = None, **fields: Any) -> None:
-        """Make a configuration from the fields that differ from the defaults; all but the name by keyword.
+        """Make a configuration. All fields but the name are keywords.
 
         Raises:
             CheckpointerConfigurationError: a field is unknown or wrong.
@@ -137,8 +146,8 @@ class GraphConfig(_Config):
             observer: in place of the observer that the configuration names.
 
         Raises:
-            CheckpointerConfigurationError: a name is unknown, or the configuration has an interval and
-                no store.
+            CheckpointerConfigurationError: a name is unknown, or the configuration has an interval
+                and no store.
         """
         saver = getattr(store, "saver", store)
         if saver is None or self.checkpoint.interval == 0:

@@ -1,8 +1,8 @@
-"""Exports the logs of threads in a checkpoint directory to a file, unchanged, and imports them into another.
+"""Exports the logs of threads to a file, unchanged, and imports them into another directory.
 
-`graphkit.transfer` has the readable form. Nothing is decoded here: types need not be registered, and
-released histories, salvaged files and damage are exported, too. Both stores must be directories, and a
-thread keeps its id.
+`graphkit.transfer` has the readable form. Nothing is decoded here: types need not be registered,
+and released histories, salvaged files and damage are exported, too. Both stores must be
+directories, and a thread keeps its id.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ _CHUNK: Final = 48 << 10
 _DIRECTORY: Final = re.compile(r"t-[a-z0-9-]{0,40}-[a-z2-7]{24}\Z")
 _NAMESPACE: Final = re.compile(r"n-[a-z0-9-]{0,40}-[a-z2-7]{24}\Z")
 _FILE: Final = re.compile(r"(n-[a-z0-9-]{0,40}-[a-z2-7]{24}/)?(log|v\d{6,}\.log|(torn|damaged)-[a-z0-9-]+\.bin)\Z")
-"""The files of a thread that hold data. An import creates no other file: the names come from an untrusted file."""
+"""The files of a thread that hold data. An import creates no other file: the names come from an
+untrusted file."""
 
 Progress = Callable[[int, int, str], object]
-"""Called after each thread with how many are done, how many there are (0 if unknown), and its id."""
+"""Called after each thread with how many are done, how many there are (0 if unknown), and its
+id."""
 
 
 def export_logs(
@@ -56,8 +58,8 @@ def export_logs(
     Raises:
         CheckpointerConfigurationError: the saver keeps no files.
         CheckpointNotFoundError: there is no such thread.
-        CheckpointFormatError: there is a link, or something else that is not a file or directory, in place
-            of a log or a directory.
+        CheckpointFormatError: there is a link, or something else that is not a file or directory,
+            in place of a log or a directory.
     """
     root = _root_of(saver)
     chosen = saver.threads(released=True) if threads is None else threads
@@ -93,7 +95,7 @@ def _directory_name(thread_id: str) -> str:
 
 
 def _check_directory(path: Path) -> None:
-    """Refuse a link or a file in place of a directory, so that no operation leaves the store through it."""
+    """Refuse a link or a file in place of a directory: no operation may leave the store."""
     if not stat.S_ISDIR(path.lstat().st_mode):
         raise CheckpointFormatError(str(path), "it is a symbolic link or a file where a directory should be")
 
@@ -151,9 +153,11 @@ def import_logs(
 
     Raises:
         CheckpointConflictError: a thread holds other data. The threads before it are stored.
-        CheckpointFormatError: the file is not an export, is damaged or cut short, or has a newer format;
-            or there is a link where a file or directory should be, which the import does not follow.
-        CheckpointCorruptionError: a log was damaged when it was exported. It is stored; `repair` it.
+        CheckpointFormatError: the file is not an export, is damaged or cut short, or has a newer
+            format; or there is a link where a file or directory should be, which the import does
+            not follow.
+        CheckpointCorruptionError: a log was damaged when it was exported. It is stored; `repair`
+            it.
         CheckpointerConfigurationError: the saver keeps no files.
         CheckpointStorageError: the file system refused. The next import of the file continues.
         ThreadBusyError: a run holds a thread.
@@ -274,7 +278,7 @@ class _LineReader:
         return data
 
     def check_head(self) -> None:
-        """Check that the first line is that of an export of logs, in a format that this module reads."""
+        """Check that the first line names an export of logs, in a format that this module reads."""
         head = self.read() or {}
         if head.get("graphkit") != "logs":
             raise self.error("this is not an export of logs")

@@ -2,10 +2,10 @@
 
     saver = get_saver("disk", base_directory="/var/checkpoints")
 
-A package adds a saver with an entry point of the group `graphkit.savers`. A program adds one by calling
-`register_saver` (a factory: each `get_saver` makes a new saver) or `register_checkpoint_store` (one saver
-that all callers share), which ports the store registry of go-agents-orchestration. The registry imports
-a saver's module when its name is first used.
+A package adds a saver with an entry point of the group `graphkit.savers`. A program adds one by
+calling `register_saver` (a factory: each `get_saver` makes a new saver) or
+`register_checkpoint_store` (one saver that all callers share), which ports the store registry of
+go-agents-orchestration. The registry imports a saver's module when its name is first used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def register_saver(name: str, factory: Factory) -> None:
         factory: makes a saver from the options of a configuration.
 
     Raises:
-        CheckpointerConfigurationError: the name is empty, or the factory cannot be called. Nothing was changed.
+        CheckpointerConfigurationError: the name is empty, or the factory cannot be called. Nothing
+            was changed.
     """
     checked: object = factory
     if isinstance(checked, BaseCheckpointSaver) or not callable(checked):
@@ -51,13 +52,14 @@ def get_saver(name: str, **options: Any) -> BaseCheckpointSaver:
     """Make a saver by the name of its kind.
 
     Args:
-        name: "memory", "disk" (also "file", "filesystem"), or the name of a registered or installed kind.
-        options: the arguments of its constructor. `path`, which every configuration file may contain,
-            is the first argument: the `base_directory` of "disk".
+        name: "memory", "disk" (also "file", "filesystem"), or the name of a registered or installed
+            kind.
+        options: the arguments of its constructor. `path`, which every configuration file may
+            contain, is the first argument: the `base_directory` of "disk".
 
     Raises:
-        CheckpointerConfigurationError: the name is unknown (the message lists the known names), or an
-            option is unknown or missing.
+        CheckpointerConfigurationError: the name is unknown (the message lists the known names), or
+            an option is unknown or missing.
         MissingDependencyError: the saver needs a package that is not installed.
     """
     return _make_saver(name, _SAVERS.get(name), options)
@@ -77,8 +79,8 @@ def register_checkpoint_store(name: str, store: BaseCheckpointSaver | Factory | 
             saver; or a factory, which each call of `get_checkpoint_store` calls.
 
     Raises:
-        CheckpointerConfigurationError: the name is empty, or the store is none of the three. Nothing
-            was changed.
+        CheckpointerConfigurationError: the name is empty, or the store is none of the three.
+            Nothing was changed.
     """
     saver = getattr(store, "saver", store)
     if not isinstance(saver, BaseCheckpointSaver) and not callable(saver):
@@ -89,8 +91,8 @@ def register_checkpoint_store(name: str, store: BaseCheckpointSaver | Factory | 
 def get_checkpoint_store(name: str, **options: Any) -> BaseCheckpointSaver:
     """Return the store of a name: the registered one, or else a saver that `get_saver` makes.
 
-    "memory" is one store for the whole process. For `save`, `load`, `delete` and `list` by run id, wrap
-    it: `CheckpointStore(get_checkpoint_store("memory"))`.
+    "memory" is one store for the whole process. For `save`, `load`, `delete` and `list` by run id,
+    wrap it: `CheckpointStore(get_checkpoint_store("memory"))`.
 
     Args:
         name: the store.
@@ -114,7 +116,8 @@ def _make_saver(name: str, kind: Factory | EntryPoint, options: Mapping[str, Any
     arguments: list[Any] = []
     if "path" in keywords:
         arguments.append(keywords.pop("path"))
-    # Not by isinstance: where the backport importlib_metadata is installed, entry points are of its class.
+    # Not by isinstance: where the backport importlib_metadata is installed, entry points are of its
+    # class.
     factory: Factory = kind if callable(kind) else kind.load()
     _check_options(name, factory, arguments, keywords)
     saver: object = factory(*arguments, **keywords)

@@ -1,4 +1,6 @@
-"""State and CheckpointStore: a saver viewed as one state per run. Ports go-agents-orchestration's classes.
+"""State and CheckpointStore: a saver viewed as one state per run.
+
+Ports go-agents-orchestration's classes.
 
     store = CheckpointStore("memory")
     state = State({"documents": []}).set_checkpoint_node("ingest")
@@ -49,7 +51,8 @@ class State:
         run_id: the run; a new UUID for each new State.
         checkpoint_node: the node that finished last; empty before the first.
         timestamp: when that node finished; aware, in UTC.
-        observer: receives an event for each change (`state.create`, `state.set`, ...); never stored.
+        observer: receives an event for each change (`state.create`, `state.set`, ...); never
+            stored.
 
     Secrets pass from state to state, but never into a store, a JSON text, a pickle, a repr or an
     event. A program that loads a State sets its secrets again.
@@ -138,7 +141,7 @@ class State:
 
     @property
     def data(self) -> FrozenDict:
-        """The keys and values, read-only at every depth; mutable objects of the application are copies."""
+        """The keys and values, read-only at every depth; application objects are copies."""
         return private_copy(self._data)  # type: ignore[no-any-return]
 
     def get(self, key: str) -> tuple[Any, bool]:
@@ -206,7 +209,8 @@ class State:
         """Return the State as JSON: `data`, `run_id`, `checkpoint_node`, `timestamp` (ISO 8601).
 
         Raises:
-            CheckpointSerializationError: JSON would not preserve a value; the message names its key.
+            CheckpointSerializationError: JSON would not preserve a value; the message names its
+                key.
         """
         for key, value in self._data.items():
             _check_json(key, value)
@@ -305,8 +309,8 @@ class CheckpointStore:
         """Save a State in place of the one that was saved before under its run id. One put.
 
         If a graph has run under this id, the State is appended to the history of that run, and the
-        history remains. A graph can resume from it, with the run id as `thread_id`: it takes the edge
-        that leaves the State's `checkpoint_node`.
+        history remains. A graph can resume from it, with the run id as `thread_id`: it takes the
+        edge that leaves the State's `checkpoint_node`.
 
         Raises:
             CheckpointSerializationError: a value cannot be stored; the message names its key. The

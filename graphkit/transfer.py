@@ -41,7 +41,8 @@ FORMAT: Final = 1
 """The version of the lines; a reader refuses a greater one."""
 
 Progress = Callable[[int, int, str], object]
-"""Called after each thread with how many are done, how many there are (0 if unknown), and its id."""
+"""Called after each thread with how many are done, how many there are (0 if unknown), and its
+id."""
 
 
 # Export
@@ -57,8 +58,8 @@ def export_threads(
 ) -> Iterator[str]:
     """Yield the lines of a file with these threads, or with all threads (None).
 
-    Holds one checkpoint at a time. May run while another process writes: each history is exported as
-    it is when the export reaches it.
+    Holds one checkpoint at a time. May run while another process writes: each history is exported
+    as it is when the export reaches it.
 
     Args:
         saver: where the threads are.
@@ -83,7 +84,7 @@ def export_threads(
 
 @final
 class _ThreadExporter:
-    """Writes the lines of one thread. They do not contain its id, so they are the same in every saver."""
+    """Writes the lines of one thread, without its id, so that they are equal in every saver."""
 
     def __init__(self, saver: BaseCheckpointSaver, thread_id: str, values: JsonValueCodec) -> None:
         self._saver = saver
@@ -201,8 +202,8 @@ def import_threads(
         CheckpointFormatError: the file is not an export, is damaged or cut short, or has a newer
             format.
         CheckpointSerializationError: a value has a type that is not in `types`.
-        CheckpointerConfigurationError: the file has versions, and the saver keeps none. Nothing of that
-            thread is stored.
+        CheckpointerConfigurationError: the file has versions, and the saver keeps none. Nothing of
+            that thread is stored.
     """
     numbered = enumerate(lines, 1)
     _, head = next(numbered, (1, ""))

@@ -4,8 +4,8 @@
     worker.run()  # until another thread or a signal handler calls worker.stop()
 
 A worker resumes the runs that can continue: runs that are answered, in any process, and runs whose
-process died. It starts no runs; a caller with an input invokes the graph. Several workers, in as many
-processes, share a store through its run locks: one of them at a time runs a thread.
+process died. It starts no runs; a caller with an input invokes the graph. Several workers, in as
+many processes, share a store through its run locks: one of them at a time runs a thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ __all__ = ["Worker"]
 
 _LOG: Final = logging.getLogger("graphkit.worker")
 _BUSY: Final = RetryPolicy(initial_delay=0.02, backoff=2.0, max_delay=5.0)
-"""When to look again at a thread that another process runs, if no event reports the end of that run."""
+"""When to look again at a thread that another process runs, if no event reports the end of that
+run."""
 _BATCH: Final = 1000
 """How many changes the worker reads before it looks for work."""
 _NEVER: Final = float("inf")
@@ -53,7 +54,8 @@ class _Candidate:
     false_reports: int = 0
     """How many times the store reported it idle although another process was running it."""
     failed_at: str | None = None
-    """The checkpoint at which its run failed; the worker does not resume it there before `retry_at`."""
+    """The checkpoint at which its run failed; the worker does not resume it there before
+    `retry_at`."""
     retry_at: float = 0.0
     failures: int = 0
     """How many times in a row the run failed at that checkpoint."""
@@ -65,9 +67,10 @@ class Worker:
 
     Call `run` in one thread and `stop` from any; a stopped worker cannot be started again.
 
-    A thread in the middle of a run whose run lock is free counts as a run whose process died. A stream
-    that was closed early, a copy and a fork look the same. A worker does not notice answers to an
-    interrupt in an embedded graph that has a saver of its own: resume such a run through the graph.
+    A thread in the middle of a run whose run lock is free counts as a run whose process died. A
+    stream that was closed early, a copy and a fork look the same. A worker does not notice answers
+    to an interrupt in an embedded graph that has a saver of its own: resume such a run through the
+    graph.
     """
 
     def __init__(
@@ -83,8 +86,8 @@ class Worker:
         """Prepare a worker.
 
         Args:
-            app: the graph. The worker serves only threads whose latest checkpoint was stored by this
-                graph. It leaves others alone, and logs that once for each graph.
+            app: the graph. The worker serves only threads whose latest checkpoint was stored by
+                this graph. It leaves others alone, and logs that once for each graph.
             saver: where the threads are, in place of the graph's own saver.
             failed: also resume runs that failed; otherwise a failed run waits for a human.
             retry: when to resume a run again that failed again at the same checkpoint, and how many
@@ -143,10 +146,10 @@ class Worker:
         return count
 
     def stop(self) -> None:
-        """Stop at the next node boundary, with everything saved; another worker can resume that run at once.
+        """Stop at the next node boundary, with everything saved.
 
-        Returns at once; `run` returns when the current node has ended. May be called from a signal
-        handler.
+        Another worker can resume that run at once. Returns at once; `run` returns when the current
+        node has ended. May be called from a signal handler.
         """
         self._stopping.set()
         self.app.pause()
@@ -243,7 +246,7 @@ class Worker:
         return self._is_served(status)
 
     def _needs_finalizing(self, writes: Mapping[str, Any]) -> bool:
-        """Return whether a run that stopped after its last node was answered and has not yet acted on the answer."""
+        """Return whether a run that stopped after its last node has yet to act on an answer."""
         options = self.app.compile_config
         clears_thread = options.release_thread or not options.preserve
         answers = [value for key, value in writes.items() if key.startswith((ANSWER, UPDATE))]
@@ -252,7 +255,7 @@ class Worker:
     # Serving a thread
 
     def _serve(self, thread: str) -> bool:
-        """Resume a thread's run if it is resumable and its run lock is free; return whether it was resumed."""
+        """Resume a thread's run if it can continue and its lock is free; return whether it did."""
         config = RunnableConfig(thread)
         candidate = self._candidates.pop(thread)
         is_resumed = False
@@ -324,14 +327,14 @@ class Worker:
             self.app.pause(config)
 
     def _hand_over(self, config: RunnableConfig, last: InterruptionMetadata) -> None:
-        """Answer the interrupts that only this worker's stop caused, so that another worker can resume the run."""
+        """Answer the interrupts that only this worker's stop caused, so that another can resume."""
         paused = {stop.id for stop in last.interrupts if stop.metadata.get("reason") == "pause"}
         for waiting in self.saver.interrupts(config):
             if waiting.id in paused:
                 operations.answer(self.saver, config, None, interrupt=waiting.id)
 
     def _handle_failure(self, config: RunnableConfig, candidate: _Candidate, error: Exception) -> None:
-        """Postpone a thread whose run failed or that could not be read, or leave it until it changes."""
+        """Postpone a thread that failed or cannot be read, or leave it until it changes."""
         checkpoint_id, is_recorded = self._find_failure(config)
         if checkpoint_id == candidate.failed_at:
             candidate.failures += 1
@@ -349,7 +352,7 @@ class Worker:
         _LOG.warning("thread %r failed here %d times; %s: %s", config.thread, candidate.failures, outcome, error)
 
     def _find_failure(self, config: RunnableConfig) -> tuple[str | None, bool]:
-        """Return the latest checkpoint of a thread that failed, and whether its status is "failed"."""
+        """Return the latest checkpoint of a thread, and whether its status is "failed"."""
         with suppress(Exception):  # the caller reports the error that made the thread unreadable
             latest = self.saver.get(config)
             if latest is not None:

@@ -1,4 +1,4 @@
-"""Checkpoint and Tag: one saved step, and a released history. Ports langgraph4j's classes of these names."""
+"""Checkpoint, one saved step, and Tag, a released history. Ports langgraph4j's classes."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class Checkpoint(JavaNames):
         state: FrozenDict,
         changes: Changes | None,
     ) -> Checkpoint:
-        """Make the next checkpoint of a run from frozen parts: a new id, created now. For the engine."""
+        """Make the next checkpoint of a run from frozen fields, with a new id. For the engine."""
         return cls.from_stored(
             id=generate_id(),
             node_id=node_id,
@@ -181,11 +181,14 @@ class Checkpoint(JavaNames):
 
     @property
     def created_at(self) -> datetime:
-        """When the checkpoint was made, in UTC, to the microsecond. Informative: a history is ordered by writing."""
+        """When the checkpoint was made, in UTC, to the microsecond.
+
+        Informative: a history is in the order in which it was written.
+        """
         return _EPOCH + timedelta(microseconds=self.created_us)
 
     def update_state(self, values: Mapping[str, Any], channels: Mapping[str, Channel]) -> Checkpoint:
-        """Merge values into the state through the channels; the new checkpoint keeps the id, as in Java."""
+        """Merge values into the state through the channels; keep the id, as in Java."""
         state, _ = merge(self.state, values, channels)
         return self.with_state(state)
 

@@ -64,7 +64,8 @@ class RunnableConfig(JavaNames):
     """The node that runs next at this checkpoint. Informative: runs never read it."""
     stream_mode: StreamMode = StreamMode.VALUES
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=lambda: _NO_METADATA)
-    """The caller's own keys; nodes can read them, and they are stored with each checkpoint of the run."""
+    """The caller's own keys; nodes can read them, and they are stored with each checkpoint of the
+    run."""
     max_iterations: int | None = None
     """How many nodes one run may execute; overrides the limit of the graph."""
     executor: Executor | Mapping[str, Executor] | None = None
@@ -184,9 +185,10 @@ class RunnableConfig(JavaNames):
         return result
 
     def dispatch(self, output: Any) -> None:
-        """Add an output to the stream of the run: a NodeOutput as it is, else a StreamingOutput with it as the chunk.
+        """Add an output to the stream of the run.
 
-        The run emits it when the node is done, before the node's own output. It does not change the
+        A NodeOutput is emitted unchanged, any other value as the chunk of a StreamingOutput. The
+        run emits it when the node is done, before the node's own output. It does not change the
         state. For output while the node runs, make the node a generator.
 
         Raises:
@@ -195,7 +197,7 @@ class RunnableConfig(JavaNames):
         require_node_context("dispatch").outputs.append(output)
 
     def __getitem__(self, key: str) -> Any:
-        """Read the config as LangGraph's mapping: "configurable", "metadata" or "recursion_limit"."""
+        """Return "configurable", "metadata" or "recursion_limit", as LangGraph's mapping does."""
         if key == "configurable":
             return {
                 **self.metadata,

@@ -1,4 +1,4 @@
-"""The inputs and outputs of a run: GraphResume and Command; NodeOutput, StateSnapshot and related classes."""
+"""The inputs and outputs of a run: GraphResume, Command, NodeOutput, StateSnapshot and others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from graphkit._values.frozen import freeze
 from graphkit._values.state import AgentState
 
 When = Literal["before", "after", "inside", "action"]
-"""Where a run stopped: before or after a node, inside one (`interrupt()`), or because an InterruptableAction asked."""
+"""Where a run stopped: before or after a node, inside one (`interrupt()`), or because an
+InterruptableAction asked."""
 
 
 class _Absent:
@@ -31,7 +32,7 @@ ABSENT: Final = _Absent()
 
 @final
 class GraphResume:
-    """As the input of a run: resume from the stored checkpoint, with a human's answer if there is one."""
+    """As the input of a run: resume from the stored checkpoint, perhaps with a human's answer."""
 
     __slots__ = ("update", "value")
 
@@ -39,9 +40,9 @@ class GraphResume:
         """Make the input of a resume.
 
         Args:
-            value: the answer to the pending `interrupt()`, or a mapping of interrupt id to answer if
-                several are pending; at a declared stop, a mapping that the run merges into the state.
-                None is an answer, too; leave the argument out if there is none.
+            value: the answer to the pending `interrupt()`, or a mapping of interrupt id to answer
+                if several are pending; at a declared stop, a mapping that the run merges into the
+                state. None is an answer, too; leave the argument out if there is none.
             update: merged into the state, whether or not an interrupt is pending.
         """
         self.value = value
@@ -95,7 +96,8 @@ class NodeOutput(JavaNames):
     __slots__ = ("is_subgraph", "node", "state", "update")
 
     update: Mapping[str, Mapping[str, Any]] | None
-    """Under StreamMode.UPDATES: what each node that ran in this step returned, by node id; None otherwise."""
+    """Under StreamMode.UPDATES: what each node that ran in this step returned, by node id; None
+    otherwise."""
 
     def __init__(self, node: str, state: AgentState, *, is_subgraph: bool = False) -> None:
         self.node = node
@@ -139,11 +141,13 @@ class StreamingOutput(NodeOutput):
 
 @final
 class InterruptionMetadata(NodeOutput):
-    """The last item of a stream whose run stopped for a human. Stored, so that another process can find it.
+    """The last item of a stream whose run stopped for a human.
+
+    The interrupt is stored, so that another process can find it.
 
     Attributes:
-        node_id: before: the node that is about to run; after: the node that has just run; inside and
-            action: the node that asked.
+        node_id: before: the node that is about to run; after: the node that has just run; inside
+            and action: the node that asked.
         when: "before", "after", "inside" or "action".
         id: names this interrupt in an answer if several are pending.
         payload: the argument of `interrupt(payload)`.
@@ -253,7 +257,8 @@ class StateSnapshot(NodeOutput):
         self.config = config.replace(checkpoint_id=checkpoint.id, next_node=checkpoint.next_node_id)
 
     def __getattr__(self, name: str) -> Any:
-        # Read on first use, so that a caller lists a history of thousands without decoding any state.
+        # Read on first use, so that a caller lists a history of thousands without decoding any
+        # state.
         if name == "state":
             self.state = self._state_factory(self._checkpoint.state)
         elif name == "interrupts":
@@ -361,4 +366,5 @@ class HistorySummary(NamedTuple):
     waiting: tuple[WaitingInterrupt, ...]
     """The pending interrupts, also those of the embedded graphs for which the run waits."""
     failure: Mapping[str, Any] | None
-    """Why the run ended at the latest checkpoint: node_id, type, message, at. None if it did not fail."""
+    """Why the run ended at the latest checkpoint: node_id, type, message, at. None if it did not
+    fail."""

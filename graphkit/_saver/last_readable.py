@@ -18,10 +18,10 @@ _LOGGER: Final = getLogger("graphkit.recovery")
 def last_good(saver: BaseCheckpointSaver, thread: ThreadLike = None) -> Checkpoint:
     """Return the newest checkpoint of a thread that can be read with its pending writes.
 
-    That is the latest checkpoint, for the cost of a `get` per namespace, unless it is damaged. If it is
-    damaged, this repairs the thread, if the saver can, and searches the history from the newest
-    checkpoint to the oldest. It logs a warning to `graphkit.recovery` for each checkpoint that cannot
-    be read, with the reason, and for the one that it returns.
+    That is the latest checkpoint, for the cost of a `get` per namespace, unless it is damaged. If
+    it is damaged, this repairs the thread, if the saver can, and searches the history from the
+    newest checkpoint to the oldest. It logs a warning to `graphkit.recovery` for each checkpoint
+    that cannot be read, with the reason, and for the one that it returns.
 
     Raises:
         CheckpointNotFoundError: the thread is empty.

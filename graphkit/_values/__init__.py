@@ -1,1 +1,1 @@
-"""What a state is made of: read-only values, channels, states, and the codec that stores them. Knows no graph."""
+"""The parts of a state: read-only values, channels, states and the codec. Knows no graphs."""

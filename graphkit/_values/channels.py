@@ -1,4 +1,4 @@
-"""Channels: how the update of a key merges into its old value. Ports langgraph4j's Channel, Channels and reducers."""
+"""Channels: how the update of a key merges into its old value. Ports langgraph4j's channels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Marker(Enum):
 
 
 RESET: Final = Marker.RESET
-"""As a value in an update: restores the default of the channel, or removes the key if there is none."""
+"""As a value in an update: restores the default of the channel, or removes the key if there is
+none."""
 REMOVE: Final = Marker.REMOVE
 """As a value in an update: removes the key."""
 
@@ -56,7 +57,8 @@ class Channel(JavaNames):
         self.reducer = reducer
         self.default = default
         self.is_transient = False
-        """Whether the key exists in memory only: nodes see it, but no store, output or event does."""
+        """Whether the key exists in memory only: nodes see it, but no store, output or event
+        does."""
 
     def initial(self) -> Any:
         """Return the default value, or None if there is none."""
@@ -124,9 +126,9 @@ class ReplaceAllWith:
 class _ListChannel(Channel):
     """A list that grows: an update is one element or several.
 
-    None restores the default, an empty list changes nothing, and `ReplaceAllWith` replaces the list. Every
-    RemoveIdentifier among the new elements removes elements of the old list before the others are
-    appended.
+    None restores the default, an empty list changes nothing, and `ReplaceAllWith` replaces the
+    list. Every RemoveIdentifier among the new elements removes elements of the old list before the
+    others are appended.
     """
 
     def update(self, key: str, old: Any, new: Any) -> Any:  # noqa: ARG002
@@ -156,7 +158,7 @@ class AppenderChannel(_ListChannel):
     __doc__ = _ListChannel.__doc__
 
     def __init__(self, default: Callable[[], list[Any]] = list, *, duplicates: bool = False) -> None:
-        """Make a channel; without `duplicates` it does not append an element that equals one of the list."""
+        """Make a channel; without `duplicates` it appends no element that the list contains."""
         super().__init__(None, default)
         self.duplicates = duplicates
 
@@ -170,9 +172,9 @@ class AppenderChannel(_ListChannel):
 class MessagesChannel(_ListChannel):
     """A list of messages, identified by their ids.
 
-    A message with an id replaces the earlier message with that id. A message without an id is always
-    appended, even if it equals an earlier one. The id is the key `id` of a mapping, or the attribute `id`
-    of an object.
+    A message with an id replaces the earlier message with that id. A message without an id is
+    always appended, even if it equals an earlier one. The id is the key `id` of a mapping, or the
+    attribute `id` of an object.
     """
 
     def __init__(self) -> None:
@@ -180,7 +182,8 @@ class MessagesChannel(_ListChannel):
         super().__init__(None, list)
 
     def _append(self, old: Sequence[Any], items: Sequence[Any]) -> Any:
-        # As in _append_missing: a list has the digests of its ids, so that a new message needs no search.
+        # As in _append_missing: a list has the digests of its ids, so that a new message needs no
+        # search.
         known = getattr(old, "ids", None)
         ids: set[int] = _digests_of_ids(old) if known is None else known
         replaced: dict[int, Any] = {}
@@ -221,8 +224,8 @@ class Channels:
     ) -> Channel:
         """Make a channel with a reducer, a default, or both, in Java's order or by keyword.
 
-        A single positional argument is a default if it can be called without arguments (or is a class
-        such as `list`), and otherwise a reducer.
+        A single positional argument is a default if it can be called without arguments (or is a
+        class such as `list`), and otherwise a reducer.
         """
         if second is not None:
             return Channel(first, second)
@@ -244,11 +247,11 @@ class Channels:
 
     @staticmethod
     def transient(default: Callable[[], Any] | None = None) -> Channel:
-        """Make a channel for a key that is neither stored nor shown: a secret, a client. It may hold any object.
+        """Make a channel for a key that is neither stored nor shown: a secret, a client, any object.
 
-        Nodes see the key in their state; outputs, snapshots, errors, events and logs lack it. After a
-        resume it has its default, or the value that the resume brings: `GraphResume(update={...})`. Ports
-        langgraph4j's transient attributes and tau's secrets.
+        Nodes see the key in their state; outputs, snapshots, errors, events and logs lack it. After
+        a resume it has its default, or the value that the resume brings:
+        `GraphResume(update={...})`. Ports langgraph4j's transient attributes and tau's secrets.
         """
         channel = Channel(None, default)
         channel.is_transient = True
@@ -267,7 +270,8 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _is_same(left: Any, right: Any) -> bool:
-    # Equal and of one type: 1 and True are two elements. A dict and a FrozenDict that equals it are one.
+    # Equal and of one type: 1 and True are two elements. A dict and a FrozenDict that equals it are
+    # one.
     return _builtin_type(left) is _builtin_type(right) and bool(left == right)
 
 
@@ -280,7 +284,7 @@ def _append_all(old: Sequence[Any], items: Sequence[Any]) -> Any:
 
 
 def _replace_items(old: Sequence[Any], replaced: Mapping[int, Any]) -> Sequence[Any]:
-    """Return the old list with other elements at some indexes; the list itself if nothing changes."""
+    """Return the old list with some elements replaced; the list itself if nothing changes."""
     changed = {index: item for index, item in replaced.items() if not _is_same(old[index], item)}
     if not changed:
         return old
@@ -306,7 +310,7 @@ def _digests_of_ids(messages: Iterable[Any]) -> set[int]:
 
 
 def _index_of_id(messages: Sequence[Any], message_id: Any) -> int | None:
-    """Return the index of the last message with an id, which a later message replaces; None if there is none."""
+    """Return the index of the last message with an id; None if there is none."""
     for index in range(len(messages) - 1, -1, -1):
         other_id = _message_id(messages[index])
         if other_id is not None and _is_same(other_id, message_id):
@@ -323,8 +327,8 @@ def _append_missing(old: Sequence[Any], items: Sequence[Any]) -> Any:
     if len(old) + len(items) < _DIGEST_THRESHOLD:
         missing = _find_missing(old, items)
         return _append_all(old, missing) if missing else old
-    # The list that grows from this one shares this set. If two lists grow from it, the set has too many
-    # digests, never too few.
+    # The list that grows from this one shares this set. If two lists grow from it, the set has too
+    # many digests, never too few.
     seen = getattr(old, "seen", None) or set(map(_digest, old))
     missing = []
     for item in items:
@@ -353,7 +357,7 @@ def _has_item(items: Sequence[Any], item: Any) -> bool:
 
 
 def _digest(value: Any) -> int:
-    """Return a number that is equal for elements that are the same by `_is_same`. Cost: the size of the element."""
+    """Return a number that is equal for elements that are the same by `_is_same`. O(element)."""
     try:
         return hash(value)
     except TypeError:

@@ -1,24 +1,25 @@
 """Read-only values: the values of a state, which all later states and all checkpoints share.
 
-A list, dict or set is frozen once, when it enters a state. From then on all steps share it, so that the
-cost of a step is the cost of what it adds. The frozen classes are subclasses of the builtins, so that
-`isinstance`, `==`, `json.dumps` and slices work as for the builtins. Copies and pickles of them are
-plain, mutable builtins.
+A list, dict or set is frozen once, when it enters a state. From then on all steps share it, so that
+the cost of a step is the cost of what it adds. The frozen classes are subclasses of the builtins,
+so that `isinstance`, `==`, `json.dumps` and slices work as for the builtins. Copies and pickles of
+them are plain, mutable builtins.
 
-The read-only classes prevent mistakes, not attacks: `list.append(frozen, 1)`, and C code that writes to
-a list without asking its class (`heapq.heappush`), still change it. `check_size` detects such changes
-of the length, for the keys that an update names. It does not detect changes that keep the length
-(`heapq.heapreplace`, `list.sort(frozen)`).
+The read-only classes prevent mistakes, not attacks: `list.append(frozen, 1)`, and C code that
+writes to a list without asking its class (`heapq.heappush`), still change it. `check_size` detects
+such changes of the length, for the keys that an update names. It does not detect changes that keep
+the length (`heapq.heapreplace`, `list.sort(frozen)`).
 
 Every container knows its `kind`, the greatest of its members' kinds:
 
-* `PLAIN`: it and everything inside are of types that msgpack has exactly: str, int, float, bool, None,
-  bytes, FrozenList and FrozenDict (with keys of those types).
-* `VALUE`: it cannot change, but needs types that msgpack lacks: a tuple, a set, a datetime, an enum, a
-  NamedTuple, a frozen dataclass of such values. Objects of unknown types (clients, functions) are shared
-  by reference and have this kind, too; the codec refuses them.
-* `PRIVATE`: somewhere inside is a mutable object of the application, such as a dataclass, a pydantic
-  model or an OrderedDict. The state has a copy of its own, and its readers receive a `private_copy`.
+* `PLAIN`: it and everything inside are of types that msgpack has exactly: str, int, float, bool,
+  None, bytes, FrozenList and FrozenDict (with keys of those types).
+* `VALUE`: it cannot change, but needs types that msgpack lacks: a tuple, a set, a datetime, an
+  enum, a NamedTuple, a frozen dataclass of such values. Objects of unknown types (clients,
+  functions) are shared by reference and have this kind, too; the codec refuses them.
+* `PRIVATE`: somewhere inside is a mutable object of the application, such as a dataclass, a
+  pydantic model or an OrderedDict. The state has a copy of its own, and its readers receive a
+  `private_copy`.
 
 Keys of dicts and elements of sets are hashable, and therefore treated as immutable.
 """
@@ -71,9 +72,11 @@ class FrozenList(list[Any]):
     kind: int
     """PLAIN, VALUE or PRIVATE; computed on first use, O(length)."""
     base: FrozenList | None
-    """The list from which this one was made by appending; None otherwise, and once this list is in a state."""
+    """The list from which this one was made by appending; None otherwise, and once this list is in
+    a state."""
     seen: set[int] | None
-    """For a list without duplicates: digests of its elements, and perhaps others. `channels` keeps them."""
+    """For a list without duplicates: digests of its elements, and perhaps others. `channels` keeps
+    them."""
     ids: set[int] | None
     """For a list of messages: digests of their ids, and perhaps others. `channels` keeps them."""
     size: int | None
@@ -129,7 +132,7 @@ class FrozenDict(dict[Any, Any]):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _set_frozen(self, key: str, value: Any) -> None:
-        """Set a key to a frozen value. Only for code that builds a dict which it has not yet shared."""
+        """Set a key to a frozen value. Only for a dict that is not shared yet."""
         self.kind = max(self.kind, kind_of(value))
         dict.__setitem__(self, key, value)
 
@@ -196,9 +199,9 @@ def freeze(value: object) -> Any: ...
 def freeze(value: object) -> object:
     """Return the immutable form of a value: O(1) if it is frozen already, O(size) otherwise.
 
-    Mutable objects of the application are deep-copied, so that the code that made them cannot change the
-    state later. An object that cannot be copied (one that holds a lock, for example) is shared, like any
-    object of an unknown type.
+    Mutable objects of the application are deep-copied, so that the code that made them cannot
+    change the state later. An object that cannot be copied (one that holds a lock, for example) is
+    shared, like any object of an unknown type.
 
     Raises:
         ValueError: the value contains itself, or is nested too deeply.
@@ -226,7 +229,7 @@ def extend_frozen(old: FrozenList, items: Iterable[Any]) -> FrozenList:
     new = FrozenList(old)
     list.extend(new, appended)
     new.kind = max(old.kind, appended.kind)
-    # A list that still has a base has not entered a state: it is an intermediate result of `old + a + b`.
+    # A list that still has a base has not entered a state: it is `old + a` in `old + a + b`.
     new.base = old if old.base is None else old.base
     return new
 
@@ -256,7 +259,8 @@ def check_size(value: Any) -> None:
     """Record the length of a container that enters a state; check it if it was recorded before.
 
     Raises:
-        ValueError: the length differs, because code bypassed the read-only class and changed the container.
+        ValueError: the length differs, because code bypassed the read-only class and changed the
+            container.
     """
     size = value.size
     if size is None:
@@ -270,7 +274,10 @@ def check_size(value: Any) -> None:
 
 
 def kind_of(value: object) -> int:
-    """Return PLAIN, VALUE or PRIVATE: O(1) for scalars and frozen containers, O(size) for tuples and dataclasses."""
+    """Return PLAIN, VALUE or PRIVATE.
+
+    O(1) for scalars and frozen containers, O(size) for tuples and dataclasses.
+    """
     cls = type(value)
     if cls in NATIVE_SCALARS:
         return PLAIN
@@ -282,7 +289,7 @@ def kind_of(value: object) -> int:
 
 
 def private_copy(value: Any) -> Any:
-    """Return a copy with copies of all mutable application objects; the value itself if it has none.
+    """Return a copy with copies of mutable application objects; the value itself if it has none.
 
     The containers of the copy are frozen like those of the original.
     """
@@ -321,7 +328,8 @@ def _freeze(value: Any) -> Any:  # noqa: PLR0911 - a case per type
     if cls is set:
         return FrozenSet(value)
     if isinstance(value, tuple):
-        # In this frame: another one per level would lower the depth at which Python stops the recursion.
+        # In this frame: another one per level would lower the depth at which Python stops the
+        # recursion.
         items = [_freeze(item) for item in value]
         if all(map(is_, items, value)):
             return value
@@ -330,7 +338,7 @@ def _freeze(value: Any) -> Any:  # noqa: PLR0911 - a case per type
 
 
 def _is_plain_tuple(value: tuple[Any, ...]) -> bool:
-    """Return whether a tuple has no state but its items, so that one can be made from others; true of NamedTuples."""
+    """Return whether a tuple has no state but its items; true of a NamedTuple."""
     if type(value) is tuple:
         return True
     return hasattr(value, "_fields") and not getattr(value, "__dict__", None)
@@ -348,7 +356,7 @@ def _freeze_list(new: FrozenList) -> FrozenList:
 
 
 def _copy_object(value: Any) -> Any:
-    """Copy a mutable object of the application; share it if it cannot be copied, like a client or a lock."""
+    """Copy a mutable object of the application; share it if it cannot be copied, like a lock."""
     try:
         return copy.deepcopy(value)
     except RecursionError:
@@ -358,7 +366,7 @@ def _copy_object(value: Any) -> Any:
 
 
 def _find_cycle(root: object) -> str | None:
-    """Return the type name of a list, dict or tuple that contains itself, or None. Does not recurse."""
+    """Return the type of a list, dict or tuple that contains itself, or None. Does not recurse."""
     ancestors: set[int] = set()
     done: set[int] = set()
     stack: list[tuple[Any, bool]] = [(root, False)]
@@ -395,13 +403,14 @@ def _kind_of_dict(mapping: FrozenDict) -> int:
     return max(keys, _kind_of_all(mapping.values()))
 
 
-# By isinstance, because the classes of an application derive from these. Modules are never imported for this.
+# By isinstance, because the classes of an application derive from these. Modules are never imported
+# for this.
 _MUTABLE: Final = (list, dict, set, bytearray, memoryview)
 _MUTABLE_MODULES: Final = {"collections": ("deque", "UserDict", "UserList"), "array": ("array",)}
 
 
 def _is_mutable(value: object) -> bool:
-    """Return whether a value is known to be mutable: a dataclass that is not deeply frozen, a pydantic model, ..."""
+    """Return whether a value is known to be mutable: a dataclass, unless deeply frozen, a model, ..."""
     cls = type(value)
     if isinstance(value, _MUTABLE):
         return True

@@ -1,4 +1,4 @@
-"""Values as JSON that preserves every type, and what changed between two states, for a file of threads."""
+"""Values as JSON that preserves every type, and changes between states, for files of threads."""
 
 from __future__ import annotations
 
@@ -104,11 +104,15 @@ def format_line(data: Mapping[str, Any]) -> str:
 
 
 class PackedValue(NamedTuple):
-    """The bytes of a value. They differ where == does not: 1, 1.0 and True; 0.0 and -0.0; the order of a dict."""
+    """The bytes of a value.
+
+    They differ where == does not: 1, 1.0 and True; 0.0 and -0.0; dicts in another order.
+    """
 
     data: bytes
     length: int | None = None
-    """For a list, the number of items, whose bytes `data` holds one after the other; otherwise None."""
+    """For a list, the number of items, whose bytes `data` holds one after the other; otherwise
+    None."""
 
     def length_of_prefix(self, old: PackedValue | None) -> int | None:
         """Return the length of an old list if this list begins with its items; otherwise None."""
@@ -122,9 +126,9 @@ def diff_states(
 ) -> tuple[dict[str, Any], dict[str, PackedValue]]:
     """Return what changed from one state to the next as JSON types, and the packed next state.
 
-    The change has up to four keys: `set` (key to value), `extend` (key to the items that were appended
-    to its list), `drop` (keys), and `order` (all keys, if the order is not the old one with new keys at
-    the end).
+    The change has up to four keys: `set` (key to value), `extend` (key to the items that were
+    appended to its list), `drop` (keys), and `order` (all keys, if the order is not the old one
+    with new keys at the end).
 
     Cost: msgpack packs the whole state, in C; Python code handles only what changed.
     """

@@ -1,8 +1,8 @@
 """AgentState, and how an update merges into a state.
 
-A state is immutable: a FrozenDict whose values are frozen as they enter it. All later steps share them,
-and the cost of a merge is the cost of the update. A merge also returns what it changed, which is all
-that a saver has to write.
+A state is immutable: a FrozenDict whose values are frozen as they enter it. All later steps share
+them, and the cost of a merge is the cost of the update. A merge also returns what it changed, which
+is all that a saver has to write.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Changes:
 
     Attributes:
         base: the state to which the changes apply; by identity, not equality.
-        ops: for each changed key SET, REMOVED, or n >= 0: the first n elements of the list are the old
-            list, and the others are new.
+        ops: for each changed key SET, REMOVED, or n >= 0: the first n elements of the list are the
+            old list, and the others are new.
     """
 
     __slots__ = ("base", "ops")
@@ -55,8 +55,8 @@ class Changes:
                 combined.pop(key, None)  # set after the base, and removed again
             elif op < 0 or key not in combined:
                 combined[key] = op
-            # Else the key keeps its op: a list that grows twice has grown from its first length, and a new
-            # value that grows is still a new value.
+            # Else the key keeps its op: a list that grows twice has grown from its first length,
+            # and a new value that grows is still a new value.
         return Changes(self.base, combined)
 
 
@@ -65,9 +65,9 @@ def merge(
 ) -> tuple[FrozenDict, dict[str, int]]:
     """Merge an update into a state; return the new state and what changed (see `Changes.ops`).
 
-    The channel of a key merges its value; None and RESET restore the channel's default. For a key without
-    a channel, None is a value like any other. REMOVE removes a key, and so does RESET if there is no
-    default.
+    The channel of a key merges its value; None and RESET restore the channel's default. For a key
+    without a channel, None is a value like any other. REMOVE removes a key, and so does RESET if
+    there is no default.
 
     Cost: the update, and a shallow copy of the keys.
 
@@ -135,9 +135,9 @@ def _freeze_entering(old: Any, value: Any) -> tuple[Any, int]:
 class AgentState(JavaNames, Mapping[str, Any]):
     """A read-only state, a Mapping. Subclass it to define a schema and to add accessors.
 
-    Its lists, dicts and sets are read-only subclasses of the builtins: `list(x)` returns a copy that you
-    can change. Readers receive private copies of mutable application objects (a dataclass, a pydantic
-    model).
+    Its lists, dicts and sets are read-only subclasses of the builtins: `list(x)` returns a copy
+    that you can change. Readers receive private copies of mutable application objects (a dataclass,
+    a pydantic model).
     """
 
     SCHEMA: ClassVar[Mapping[str, Channel]] = {}
@@ -208,7 +208,7 @@ class AgentState(JavaNames, Mapping[str, Any]):
         partial: Mapping[str, Any] | None,
         channels: Mapping[str, Channel],
     ) -> Mapping[str, Any]:
-        """Merge an update into a state as a run does; return the new mapping, or the old one if nothing changes."""
+        """Merge an update as a run does; return the new mapping, or the old one if nothing changes."""
         data = state._data if isinstance(state, AgentState) else freeze(dict(state))  # noqa: SLF001 - its own class
         merged, _ = merge(data, partial, channels)
         return merged
@@ -220,7 +220,8 @@ class AgentState(JavaNames, Mapping[str, Any]):
 class MessagesState(AgentState):
     """A state with a growing list of messages.
 
-    A message with an id replaces the earlier message with that id; a message without an id is appended.
+    A message with an id replaces the earlier message with that id; a message without an id is
+    appended.
     """
 
     SCHEMA: ClassVar[Mapping[str, Channel]] = {"messages": MessagesChannel()}

@@ -1,4 +1,4 @@
-"""CheckpointManager: saves, restores and inspects the checkpoints of any loop. Ports hive's class."""
+"""CheckpointManager: the checkpoints of any loop. Ports hive's class."""
 
 from __future__ import annotations
 
@@ -35,12 +35,14 @@ class CheckpointPolicy:
     n_nodes: int = 1
     """With `every_n_nodes`: how many nodes there are from one save to the next."""
     retention_strategy: Literal["latest_only", "all", "prune_old"] = "latest_only"
-    """What remains after a save: the last checkpoint, all, or the last `max_checkpoints_per_run`."""
+    """What remains after a save: the last checkpoint, all, or the last
+    `max_checkpoints_per_run`."""
     max_checkpoints_per_run: int = 100
     max_age: timedelta | None = None
     """Older checkpoints are removed, but never the latest of a run; None: age does not matter."""
     on_error: Literal["raise", "warn"] = "raise"
-    """If the store fails: raise its error, or log a warning to `graphkit.recovery` and return no result."""
+    """If the store fails: raise its error, or log a warning to `graphkit.recovery` and return no
+    result."""
 
     def __post_init__(self) -> None:
         _check_choice("save_frequency", self.save_frequency, "every_node", "every_n_nodes")
@@ -58,7 +60,10 @@ def _check_choice(name: str, value: str, *known: str) -> None:
 
 @final
 class Comparison(NamedTuple):
-    """What differs between the states of two checkpoints, by sorted keys. Values are cut at 500 characters."""
+    """What differs between the states of two checkpoints.
+
+    Keys are sorted. Values are text, cut at 500 characters.
+    """
 
     added: Mapping[str, str]
     """The keys that only the second state has, with their values as text."""
@@ -67,7 +72,8 @@ class Comparison(NamedTuple):
     changed: Mapping[str, tuple[str, str]]
     """The keys whose values differ, with both values as text."""
     new_nodes: Sequence[str] = ()
-    """The nodes that finished after the first checkpoint, up to the second; empty if the history is unknown."""
+    """The nodes that finished after the first checkpoint, up to the second; empty if the history is
+    unknown."""
 
 
 def compare(first: Checkpoint, second: Checkpoint) -> Comparison:
@@ -118,9 +124,9 @@ class CheckpointManager:
     """Manages the checkpoints of loops that are not graphs, by run id, in any saver.
 
     Any thread may call its methods. A manager has no state of its own: several managers, in several
-    processes, may share a store. A run is a thread of the store, so the command line and graphs find
-    it, too. Every method but `should_checkpoint` raises the errors of the store, unless the policy has
-    `on_error="warn"`.
+    processes, may share a store. A run is a thread of the store, so the command line and graphs
+    find it, too. Every method but `should_checkpoint` raises the errors of the store, unless the
+    policy has `on_error="warn"`.
     """
 
     def __init__(
@@ -167,9 +173,10 @@ class CheckpointManager:
             run_id: the run.
             node_id: the node or step that has finished.
             memory: the data of the run.
-            next_node_id: the node that runs next, so that a restored run does not repeat `node_id`; None
-                if it is unknown.
-            kind: why: "node_complete", "user_checkpoint", "safe_point", "pause", or a word of the caller's.
+            next_node_id: the node that runs next, so that a restored run does not repeat `node_id`;
+                None if it is unknown.
+            kind: why: "node_complete", "user_checkpoint", "safe_point", "pause", or a word of the
+                caller's.
             clean: whether the run came here without a failure or a retry.
             context: further data to store and to search for: tokens, seconds, a plan.
         """
@@ -204,8 +211,8 @@ class CheckpointManager:
     ) -> tuple[Mapping[str, Any] | None, str | None]:
         """Return the memory of a run, read-only, and the node to continue with.
 
-        That node is the next one, or the last one if the next one is unknown. (None, None) if there is
-        no checkpoint; a memory may be empty.
+        That node is the next one, or the last one if the next one is unknown. (None, None) if there
+        is no checkpoint; a memory may be empty.
 
         Without an id this is the latest checkpoint that can be read. If later ones are damaged, a
         warning is logged.
@@ -269,8 +276,8 @@ class CheckpointManager:
 
         Args:
             run_id: the run.
-            kind: only those of this kind (`metadata["source"]`: a graph's are "input", "loop", "update",
-                ...).
+            kind: only those of this kind (`metadata["source"]`: a graph's are "input", "loop",
+                "update", ...).
             clean: only those that are clean, or only those that are not.
             node_id: only those after this node.
         """
@@ -288,7 +295,9 @@ class CheckpointManager:
     def list_runs(
         self, *, status: str | None = None, limit: int | None = None, offset: int = 0
     ) -> list[CheckpointInfo]:
-        """Return the latest checkpoint of each run, also of graphs, by run id. Reads metadata, no memory.
+        """Return the latest checkpoint of each run, also of graphs, by run id.
+
+        Reads metadata, no memory.
 
         Args:
             status: only runs that are "running", "interrupted", "failed" or "finished".
@@ -308,7 +317,7 @@ class CheckpointManager:
 
     @_warn_on_error(lambda: None)
     def latest_clean(self, run_id: str) -> CheckpointInfo | None:
-        """Return the newest checkpoint that the run reached without a failure or a retry, or None."""
+        """Return the newest checkpoint that was reached without a failure or a retry, or None."""
         infos = self.saver.history(RunnableConfig(run_id))
         return next(filter(_is_clean, infos), None)
 
@@ -321,7 +330,7 @@ class CheckpointManager:
 
     @_warn_on_error(lambda: 0)
     def prune(self, run_id: str | None = None) -> int:
-        """Prune a run, or all runs (None), by the age of the policy; return how many checkpoints were removed.
+        """Prune a run, or all runs (None), by the age of the policy; return the number removed.
 
         The latest checkpoint of a run is never removed.
         """
@@ -331,7 +340,7 @@ class CheckpointManager:
 
     @_warn_on_error(lambda: Comparison({}, {}, {}))
     def compare(self, run_id: str, first_id: str, second_id: str) -> Comparison:
-        """Return what changed from one checkpoint of a run to another, and which nodes finished between them."""
+        """Return what changed between two checkpoints of a run, and the nodes that finished between."""
         comparison = compare(self._require(run_id, first_id), self._require(run_id, second_id))
         finished_before = len(self._path_to(run_id, first_id))
         return comparison._replace(new_nodes=self._path_to(run_id, second_id)[finished_before:])

@@ -24,9 +24,9 @@ def recover(
 ) -> AgentState | None:
     """Resume a thread at its last good checkpoint; return the state at the end or at the next stop.
 
-    After a failure or a crash, that is the latest checkpoint: the node that failed runs again, and the
-    nodes before it do not. If the latest checkpoint is damaged, it is the newest one that can be read
-    (see `last_good`), and the nodes after it run again.
+    After a failure or a crash, that is the latest checkpoint: the node that failed runs again, and
+    the nodes before it do not. If the latest checkpoint is damaged, it is the newest one that can
+    be read (see `last_good`), and the nodes after it run again.
 
     Args:
         graph: the graph, with the saver that has the thread.

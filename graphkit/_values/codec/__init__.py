@@ -1,4 +1,4 @@
-"""Values to msgpack and back, exactly; other values are refused. Never imports or calls a name from data."""
+"""Values to msgpack and back, exactly or not at all. Never imports or calls a name from data."""
 
 from graphkit._values.codec.codec import (
     Codec as Codec,

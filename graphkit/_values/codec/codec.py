@@ -1,4 +1,4 @@
-"""Codec: values to bytes and back. Plain values go through msgpack alone, others also through Writer and Reader."""
+"""Codec: values to bytes and back. Only values that are not plain need Writer and Reader."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _FROZEN_HOOKS: Final[dict[str, Any]] = {
     "timestamp": 3,
 }
 _FALLBACK_ERRORS: Final = (OverflowError, ValueError, TypeError, RecursionError)
-"""The errors of msgpack for big integers, lone surrogates and deep nesting; the Writer then handles the value."""
+"""The errors of msgpack for big integers, lone surrogates and deep nesting; the Writer then handles
+the value."""
 
 
 @final
@@ -42,8 +43,9 @@ class Codec:
 
     A value that it cannot pack exactly raises a `CheckpointSerializationError`.
 
-    Types that msgpack has (None, bool, int of 64 bits, float, str, bytes, list, dict with keys of those types) are plain
-    msgpack. Other values are an ext type, or an array whose first element is a mark: ext 0 with one byte.
+    Types that msgpack has (None, bool, int of 64 bits, float, str, bytes, list, dict with keys of
+    those types) are plain msgpack. Other values are an ext type, or an array whose first element is
+    a mark: ext 0 with one byte.
 
     | ext | type | payload (integers are big-endian) |
     |---|---|---|
@@ -72,8 +74,9 @@ class Codec:
     | 6 | dataclass | type name, {field: value} |
     | 7 | pydantic model | type name, {field: value}, names of the fields that were set, {extra: value} or nil, {private: value} or nil |
 
-    A type name is only a key of the registry. Objects are restored without their constructors: the reader sets the fields
-    of a new object. A field that the stored data lack gets its default; a field that the class lacks is an error.
+    A type name is only a key of the registry. Objects are restored without their constructors: the
+    reader sets the fields of a new object. A field that the stored data lack gets its default; a
+    field that the class lacks is an error.
 
     Threads may share a codec; registering is atomic.
     """  # noqa: E501 - tables
@@ -81,7 +84,7 @@ class Codec:
     __slots__ = ("_by_name", "_by_type", "_lock")
 
     def __init__(self, types: Iterable[type] = ()) -> None:
-        """Make a codec for these application types, and those in the annotations of their fields."""
+        """Make a codec for these application types, and those that their fields name."""
         self._by_name: dict[str, TypeEntry] = {}
         self._by_type: dict[type, TypeEntry] = {}
         self._lock = threading.RLock()
@@ -93,7 +96,7 @@ class Codec:
         return MappingProxyType({name: entry.cls for name, entry in self._by_name.copy().items()})
 
     def register(self, *types: type, names: Mapping[type, str] | None = None) -> None:
-        """Make application types storable, and those in the annotations of their fields. May be repeated.
+        """Make application types storable, and those that their fields name. May be repeated.
 
         Args:
             types: Enums, dataclasses, NamedTuples, pydantic models.
@@ -101,17 +104,18 @@ class Codec:
 
         Raises:
             TypeError: a type is none of these; the types before it are registered.
-            CheckpointerConfigurationError: another class has the name; the types before it are registered.
+            CheckpointerConfigurationError: another class has the name; the types before it are
+                registered.
         """
         chosen_names = names or {}
         for cls in types:
             self.register_as(chosen_names.get(cls) or describe_type(cls), cls)
 
     def register_as(self, name: str, cls: type) -> None:
-        """Make a type readable under a name, and storable under the first name that it was registered with.
+        """Make a type readable under a name. It is stored under its first name.
 
-        After a class was renamed, register its old name too, to read old data. A class that is first
-        registered under a name of its own can be renamed freely.
+        After a class was renamed, register its old name too, to read old data. A class that is
+        first registered under a name of its own can be renamed freely.
 
         Raises:
             TypeError: the type is not an Enum, dataclass, NamedTuple or pydantic model.
@@ -151,7 +155,8 @@ class Codec:
             path: where in the state it is, for errors.
 
         Raises:
-            CheckpointSerializationError: something in it cannot be stored; the error's `path` says where.
+            CheckpointSerializationError: something in it cannot be stored; the error's `path` says
+                where.
         """
         cls = type(value)
         try:
@@ -261,7 +266,8 @@ def array_header(n: int) -> bytes:
 
 
 def _packed(tree: object) -> bytes:
-    # In a list: msgpack packs one level more than it unpacks, and must refuse what it could not read back.
+    # In a list: msgpack packs one level more than it unpacks, and must refuse what it could not
+    # read back.
     packed: bytes = packb([tree])
     return packed[1:]
 

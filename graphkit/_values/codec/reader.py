@@ -46,8 +46,8 @@ class Reader:
 
     def __init__(self, by_name: dict[str, TypeEntry]) -> None:
         self._by_name = by_name
-        # The marks that were read, minus the arrays that began with one. If it is not 0 at the end, a mark
-        # was not the first element of an array.
+        # The marks that were read, minus the arrays that began with one. If it is not 0 at the end,
+        # a mark was not the first element of an array.
         self.open_marks = 0
 
     def read_ext(self, code: int, data: bytes) -> Any:

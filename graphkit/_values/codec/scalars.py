@@ -29,7 +29,7 @@ from graphkit.errors import CheckpointSerializationError
 
 
 def encode_native(value: Any) -> Any:
-    """Return a scalar as msgpack packs it: as an ext type if it is an int or a str that msgpack cannot hold."""
+    """Return a scalar; an ext type if it is an int or a str that msgpack cannot hold."""
     if type(value) is int and not -(1 << 63) <= value < 1 << 64:
         return ExtType(INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
     if type(value) is str:
@@ -246,7 +246,8 @@ _WRITERS: Final[dict[str, dict[str, Callable[[Any], ExtType]]]] = {
     "decimal": {"Decimal": _write_decimal},
     "pathlib": {name: _path_writer(flavour) for flavour, name in enumerate(_PATH_FLAVOURS)},
 }
-"""Writers by module and class. Never imports these modules: one that is not imported has no instances."""
+"""Writers by module and class. Never imports these modules: one that is not imported has no
+instances."""
 
 READERS: Final[dict[int, Callable[[bytes], Any]]] = {
     INT: _read_int,
@@ -267,7 +268,7 @@ _encoders: dict[type, Callable[[Any], ExtType]] = {}
 
 
 def find_encoder(cls: type) -> Callable[[Any], ExtType] | None:
-    """Return the function that writes instances of a class; None if the class is not one of these scalars."""
+    """Return the function that writes instances of a class; None if it is not one of these."""
     known = _encoders.get(cls)
     if known is not None:
         return known

@@ -1,4 +1,4 @@
-"""The application types of a codec: which classes qualify, and what the reader and the writer know of each."""
+"""The application types of a codec: which classes qualify, and what the codec knows of each."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _BUILTINS: Final = (list, dict, set, frozenset, str, bytes, bytearray, int, floa
 
 
 def flavour_of(cls: object) -> Flavour | None:
-    """Return what kind of application type a class is; None if it cannot be restored field by field."""
+    """Return the kind of an application type; None if it cannot be restored field by field."""
     if not isinstance(cls, type):
         return None
     if issubclass(cls, Enum):
@@ -66,7 +66,7 @@ def flavour_of(cls: object) -> Flavour | None:
 
 
 def find_annotated_types(cls: type) -> set[type]:
-    """Return the classes in the annotations of a class's fields, also in their type arguments at any depth."""
+    """Return the classes in the annotations of a class, also in type arguments at any depth."""
     import typing
 
     try:
@@ -101,7 +101,7 @@ def _find_extra_slots(cls: type, fields: tuple[str, ...]) -> Iterable[str]:
 
 
 def type_name(cls: type) -> str:
-    """Return the name under which a type is registered: `module.qualname`, without the module for builtins."""
+    """Return the default name of a type: `module.qualname`, without the module for builtins."""
     if cls.__module__ == "builtins":
         return cls.__qualname__
     return f"{cls.__module__}.{cls.__qualname__}"

@@ -1,4 +1,4 @@
-"""Converts values to trees of msgpack types, and finds the path to a value that cannot be stored."""
+"""Converts values to trees of msgpack types; finds the path to a value that cannot be stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from graphkit._values.codec.unstorable import UnstorableError, explain_refusal
 from graphkit._values.frozen import NATIVE_SCALARS, PLAIN, FrozenDict, FrozenList, FrozenSet
 
 MAX_DEPTH: Final = 500
-"""How deeply containers may be nested. msgpack reads 1024 levels; a record occupies several of them."""
+"""How deeply containers may be nested. msgpack reads 1024 levels; a record occupies several of
+them."""
 
 PLAIN_CONTAINERS: Final = frozenset({FrozenList, FrozenDict})
 """Containers that msgpack has, too, if their `kind` is PLAIN."""
@@ -166,7 +167,7 @@ def _field_step(name: str) -> str:
 
 
 def _fields_of(entry: TypeEntry, value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass or model; refuse an object that holds more or less than its fields."""
+    """Return the fields of a dataclass or model; refuse an object with other attributes."""
     fields: dict[str, Any] = {}
     for name in entry.fields:
         try:
@@ -183,7 +184,7 @@ def _fields_of(entry: TypeEntry, value: Any) -> dict[str, Any]:
 
 
 def _is_cache(cls: type, name: str) -> bool:
-    """Return whether an attribute is the value of a cached_property, which a restored object computes again."""
+    """Return whether an attribute is a cached_property, which a restored object computes again."""
     from functools import cached_property
 
     return any(isinstance(base.__dict__.get(name), cached_property) for base in cls.__mro__)

@@ -257,18 +257,24 @@ def lineage(history: Sequence[CheckpointInfo], checkpoint_id: str) -> list[Check
 # Helpers
 
 
-def _find_interrupt(thread_id: str, pending: Sequence[WaitingInterrupt], wanted: str | None) -> WaitingInterrupt:
+def _find_interrupt(
+    thread_id: str,
+    pending: Sequence[WaitingInterrupt],
+    wanted: str | None,
+) -> WaitingInterrupt:
     if not pending:
         raise CheckpointConflictError(thread_id, "no interrupt is pending, so there is nothing to answer")
-    ids = ", ".join(stop.id for stop in pending)
-    if wanted is None:
-        if len(pending) == 1:
-            return pending[0]
-        raise CheckpointConflictError(thread_id, f"{len(pending)} interrupts are pending, name one of them: {ids}")
+    if wanted is None and len(pending) == 1:
+        return pending[0]
     for stop in pending:
         if stop.id == wanted:
             return stop
-    raise CheckpointNotFoundError(thread_id, f"pending interrupt {wanted!r}", f"pending: {ids}")
+    ids = ", ".join(stop.id for stop in pending)
+    if wanted is not None:
+        what = f"pending interrupt {wanted!r}"
+        raise CheckpointNotFoundError(thread_id, what, f"pending: {ids}")
+    count = len(pending)
+    raise CheckpointConflictError(thread_id, f"{count} interrupts are pending, name one of them: {ids}")
 
 
 def _prepare_answer(stop: WaitingInterrupt, value: Any) -> Any:

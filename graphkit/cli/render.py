@@ -69,24 +69,28 @@ def _show_table(context: CliContext, table: Table) -> None:
     if not table.rows:
         context.warn(table.empty)
         return
-    cells = [_column_cells(context, column, table.rows) for column in table.columns]
+    cells: list[list[str]] = []
+    for column in table.columns:
+        values = [row.get(column.key) for row in table.rows]
+        cells.append(_format_column(context, column.kind, values))
     if context.is_pretty:
         columns, fitted_cells = fit_table(table.columns, cells, context.width)
         _show_rich(context, columns, fitted_cells)
     else:
         titles = [column.title for column in table.columns]
-        for line in _align([titles, *zip(*cells, strict=True)]):
+        rows = zip(*cells, strict=True)
+        for line in _align([titles, *rows]):
             context.write_line(line)
     if table.note:
         context.warn(table.note)
 
 
-def _column_cells(context: CliContext, column: Column, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    values = [row.get(column.key) for row in rows]
-    if not context.is_pretty or column.kind not in {"name", "id"}:
-        return [format_cell(context, column.kind, value) for value in values]
+def _format_column(context: CliContext, kind: Kind, values: Sequence[Any]) -> list[str]:
+    """Return the texts of a column; at a terminal ids and names are short, but distinct."""
+    if not context.is_pretty or kind not in {"name", "id"}:
+        return [format_cell(context, kind, value) for value in values]
     names = [value for value in values if isinstance(value, str)]
-    short = short_ids(names) if column.kind == "id" else short_names(names)
+    short = short_ids(names) if kind == "id" else short_names(names)
     return ["" if value is None else short.get(value, "") for value in values]
 
 
@@ -122,12 +126,14 @@ def _show_rich(context: CliContext, columns: Sequence[Column], cells: Sequence[S
 def _show_card(context: CliContext, card: Card) -> None:
     present = [column for column in card.columns if card.row.get(column.key) not in _EMPTY]
     margin = max(len(column.title) for column in present) + len(GAP)
+
     for column in present:
         kind = _FULL_KINDS.get(column.kind, column.kind)
-        text = format_cell(context, kind, card.row[column.key])
-        line = column.title.ljust(margin) + text
+        value = card.row[column.key]
+        line = column.title.ljust(margin) + format_cell(context, kind, value)
         for part in _wrap(line, context.line_width, margin):
             context.write_line(part)
+
     if card.tree:
         context.write_line("")
         _show_tree(context, card.row[card.tree])

@@ -217,6 +217,35 @@ def _match_checkpoints(history: Sequence[CheckpointInfo], typed: str) -> list[Ch
     return list(matches.values())
 
 
+def find_threads(saver: BaseCheckpointSaver, typed: str | None) -> Sequence[str]:
+    """Return the thread that the user typed as the only one, or all threads (None)."""
+    if typed is None:
+        return saver.threads()
+    return [find_thread(saver, typed)]
+
+
+def find_config(
+    saver: BaseCheckpointSaver,
+    thread: str,
+    *,
+    ns: str = "",
+    checkpoint: str | None = None,
+) -> RunnableConfig:
+    """Return the config of the thread, the namespace and the checkpoint that the user typed.
+
+    Without a checkpoint it names none, so that it stands for the latest.
+
+    Raises:
+        CheckpointNotFoundError: there is no such thread or checkpoint.
+        UsageError: several match.
+    """
+    config = RunnableConfig(find_thread(saver, thread), checkpoint_ns=ns)
+    if checkpoint is None:
+        return config
+    info = find_checkpoint(saver, config, checkpoint)
+    return config.with_check_point_id(info.id)
+
+
 def join_some(ids: Sequence[str]) -> str:
     """Return the first of several ids as part of a sentence."""
     text = ", ".join(map(escape, ids[:_MAX_JOINED]))
@@ -280,11 +309,12 @@ def _import_object(name: str) -> Any:
     if not is_complete:
         raise UsageError(f"--app must be module:object, not {escape(name)}")
     found: Any = _import_module(module_name)
-    for part in path.split("."):
-        if not hasattr(found, part):
-            hint = _suggest_graph(part, found)
-            raise UsageError(f"--app: {module_name} has no {escape(path)}{hint}")
-        found = getattr(found, part)
+    for attribute in path.split("."):
+        if not hasattr(found, attribute):
+            hint = _suggest_graph(attribute, found)
+            what = escape(path)
+            raise UsageError(f"--app: {module_name} has no {what}{hint}")
+        found = getattr(found, attribute)
     return found
 
 
@@ -295,14 +325,23 @@ def _import_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        is_itself = not error.name or f"{name}.".startswith(f"{error.name}.")
-        if not is_itself:
-            raise UsageError(f"--app: {name} needs the module {error.name}, which is not installed") from error
-        raise UsageError(f"--app: there is no module {escape(name)} in {directory} or installed") from error
+        if _is_missing_itself(name, error):
+            reason = f"there is no module {escape(name)} in {directory} or installed"
+        else:
+            reason = f"{name} needs the module {error.name}, which is not installed"
+        raise UsageError(f"--app: {reason}") from error
     except GraphKitError:
         raise
     except Exception as error:
-        raise UsageError(f"--app: importing {escape(name)} failed: {_describe_cause(error)}") from error
+        cause = _describe_cause(error)
+        raise UsageError(f"--app: importing {escape(name)} failed: {cause}") from error
+
+
+def _is_missing_itself(name: str, error: ModuleNotFoundError) -> bool:
+    """Return whether a module or its package is missing, and not another module that it imports."""
+    if not error.name:
+        return True
+    return f"{name}.".startswith(f"{error.name}.")
 
 
 def _suggest_graph(wanted: str, owner: Any) -> str:

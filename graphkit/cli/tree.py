@@ -45,11 +45,12 @@ def _children(branch: dict[str, Any] | list[Any]) -> Iterable[tuple[str, Any]]:
 
 def _format_leaf_lines(start: str, item: Any, width: int | None) -> Iterator[str]:
     if not isinstance(item, str) or "\n" not in item:
-        yield cut(start + _format_leaf(item), width)
+        text = _format_leaf(item)
+        yield cut(start + text, width)
         return
     yield start + "|"
-    start_indent = len(start) - len(start.lstrip())
-    indent = " " * (start_indent + 2)
+    depth = len(start) - len(start.lstrip())
+    indent = " " * (depth + 2)
     for line in item.splitlines():
         text = escape(line) if line else ""
         yield cut(indent + text, width)

@@ -127,11 +127,13 @@ def parse_assignments(pairs: Sequence[str], name: str = "--set") -> dict[str, An
         if not equals or not key:
             raise UsageError(f"{name} must be key=value, not {pair!r}")
         try:
-            values[key] = json.loads(text)
+            value = json.loads(text)
         except ValueError:
-            values[key] = text
+            value = text
         except RecursionError as error:
-            raise UsageError(f"{name}: the value of {escape(key)} is nested too deeply") from error
+            what = f"the value of {escape(key)}"
+            raise UsageError(f"{name}: {what} is nested too deeply") from error
+        values[key] = value
     return values
 
 

@@ -10,7 +10,7 @@ import typer
 
 from graphkit import operations
 from graphkit._records.config import RunnableConfig
-from graphkit._records.output import CheckpointInfo, WaitingInterrupt
+from graphkit._records.output import WaitingInterrupt
 from graphkit.cli.commands.inspect import interrupt_row
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import (
@@ -25,7 +25,9 @@ from graphkit.cli.options import (
 from graphkit.cli.placeholder_types import with_placeholder_types
 from graphkit.cli.resolve import (
     find_checkpoint,
+    find_config,
     find_thread,
+    find_threads,
     load_app,
     open_store,
     open_store_of,
@@ -66,7 +68,7 @@ def interrupts(context: CliContext, directory: Directory, thread: MaybeThread = 
     Example: graphkit interrupts runs
     """
     saver = open_store(directory)
-    threads = saver.threads() if thread is None else [find_thread(saver, thread)]
+    threads = find_threads(saver, thread)
     rows: list[dict[str, Any]] = []
     failures: list[CheckpointerError] = []
     for thread_id in threads:
@@ -214,11 +216,10 @@ def update(
 
     graph = load_app(app, directory)
     saver = require_saver(graph)
-    at = RunnableConfig(find_thread(saver, thread), checkpoint_ns=ns)
-    if checkpoint is not None:
-        at = at.with_check_point_id(find_checkpoint(saver, at, checkpoint).id)
+    at = find_config(saver, thread, ns=ns, checkpoint=checkpoint)
     updated = graph.update_state(at, values, as_node, goto=goto)
-    sentence = f"updated {escape(at.thread)}: it continues with {_describe_next(updated.next_node)}"
+    following = _describe_next(updated.next_node)
+    sentence = f"updated {escape(at.thread)}: it continues with {following}"
     data = {
         "thread": at.thread,
         "ns": ns,
@@ -261,11 +262,11 @@ def fork(
     Example: graphkit fork runs order-17 order-17-again --checkpoint 3fa92c1b
     """
     saver = open_store_of(directory, app)
-    at = RunnableConfig(find_thread(saver, thread))
-    origin = find_checkpoint(saver, at, checkpoint)
-    forked = operations.fork(saver, at.with_check_point_id(origin.id), target, created_at=context.now())
-    path = f"{pluralize(forked.checkpoints, 'checkpoint')} of {escape(at.thread)}"
-    sentence = f"{escape(target)} begins with {path} and continues with {_describe_next(origin.next_node_id)}"
+    at = find_config(saver, thread, checkpoint=checkpoint)
+    forked = operations.fork(saver, at, target, created_at=context.now())
+    path = pluralize(forked.checkpoints, "checkpoint")
+    following = _describe_next(forked.origin.next_node_id)
+    sentence = f"{escape(target)} begins with {path} of {escape(at.thread)} and continues with {following}"
     data = {
         "thread": target,
         "from": at.thread,
@@ -295,11 +296,13 @@ def rollback(
     """
     saver = open_store_of(directory, app)
     at = RunnableConfig(find_thread(saver, thread))
-    old: CheckpointInfo = find_checkpoint(saver, at, checkpoint)
-    copy = operations.rollback(saver, at.with_check_point_id(old.id), created_at=context.now())
+    old = find_checkpoint(saver, at, checkpoint)
+    at = at.with_check_point_id(old.id)
+    copy = operations.rollback(saver, at, created_at=context.now())
+    following = _describe_next(old.next_node_id)
     sentence = (
-        f"{escape(at.thread)} is back at the checkpoint after {escape(old.node_id)} and continues with "
-        f"{_describe_next(old.next_node_id)}; nothing was removed"
+        f"{escape(at.thread)} is back at the checkpoint after {escape(old.node_id)} "
+        f"and continues with {following}; nothing was removed"
     )
     data = {
         "thread": at.thread,

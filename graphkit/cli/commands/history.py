@@ -16,7 +16,11 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, Namespace, Thread
-from graphkit.cli.resolve import find_thread, open_store
+from graphkit.cli.resolve import (
+    find_config,
+    find_threads,
+    open_store,
+)
 from graphkit.cli.values import parse_assignments
 from graphkit.cli.views import Column, Table
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
@@ -92,7 +96,7 @@ def history(
     Example: graphkit history runs order-17 --limit 20
     """
     saver = open_store(directory)
-    at = RunnableConfig(find_thread(saver, thread), checkpoint_ns=ns)
+    at = find_config(saver, thread, ns=ns)
     has_filter = source is not None or clean or node is not None
     infos = _load_history(saver, at, None if has_filter else limit)
     rows = (
@@ -224,7 +228,7 @@ def search(
     """
     saver = open_store(directory)
     wanted = parse_assignments(metadata, "search")
-    threads = saver.threads() if thread is None else [find_thread(saver, thread)]
+    threads = find_threads(saver, thread)
     matches: list[CheckpointInfo] = []
     for thread_id in threads:
         left = None if limit is None else limit - len(matches)
@@ -237,8 +241,9 @@ def search(
 
     rows = []
     for info in matches:
-        place = {"thread": info.thread_id, "ns": info.checkpoint_ns}
-        rows.append({**place, **checkpoint_row(saver, info)})
+        row = {"thread": info.thread_id, "ns": info.checkpoint_ns}
+        row.update(checkpoint_row(saver, info))
+        rows.append(row)
 
     return Table(_SEARCH_COLUMNS, rows, empty="no checkpoint has this metadata")
 

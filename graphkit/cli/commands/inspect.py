@@ -25,7 +25,11 @@ from graphkit._saver.writes import (
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import CheckpointId, Directory, MaybeApp, Namespace, Thread
 from graphkit.cli.placeholder_types import with_placeholder_types
-from graphkit.cli.resolve import find_checkpoint, find_thread, open_store_of
+from graphkit.cli.resolve import (
+    find_checkpoint,
+    find_config,
+    open_store_of,
+)
 from graphkit.cli.state_paths import Difference, differences, get_at_path
 from graphkit.cli.tree import format_tree
 from graphkit.cli.values import abbreviate, escape, to_plain
@@ -83,11 +87,7 @@ def show(
     Example: graphkit show runs order-17 --key 'messages[0].text'
     """
     saver = open_store_of(directory, app)
-    thread_id = find_thread(saver, thread)
-    at = RunnableConfig(thread_id, checkpoint_ns=ns)
-    if checkpoint is not None:
-        found = find_checkpoint(saver, at, checkpoint)
-        at = at.with_check_point_id(found.id)
+    at = find_config(saver, thread, ns=ns, checkpoint=checkpoint)
     loaded = _load(saver, at)
     at = at.with_check_point_id(loaded.id)
     state: Mapping[str, Any] = strip_subgraph_updates(loaded.state)
@@ -201,7 +201,7 @@ def diff(
     Example: graphkit diff runs order-17 3fa92c1b 77d0e2aa
     """
     saver = open_store_of(directory, app)
-    at = RunnableConfig(find_thread(saver, thread), checkpoint_ns=ns)
+    at = find_config(saver, thread, ns=ns)
     after = find_checkpoint(saver, at, second)
     before = find_checkpoint(saver, at, first or after.parent_id)
     old = _load(saver, at.with_check_point_id(before.id))
@@ -248,20 +248,20 @@ def _cut(value: Any) -> Any:
 
 def _format_difference(difference: Difference, width: int) -> list[str]:
     name = escape(difference.path)
-    old = difference.old
-    new = difference.new
-    old_text = abbreviate(old, _MAX_LENGTH)
-    new_text = abbreviate(new, _MAX_LENGTH)
+    old = abbreviate(difference.old, _MAX_LENGTH)
+    new = abbreviate(difference.new, _MAX_LENGTH)
     if difference.change == "added":
-        return [f"+ {name}: {new_text}"]
+        return [f"+ {name}: {new}"]
     if difference.change == "removed":
-        return [f"- {name}: {old_text}"]
-    if _has_lines(old, new):
-        return [f"~ {name}:", *_compare_lines(old, new)]
-    line = f"~ {name}: {old_text} → {new_text}"
+        return [f"- {name}: {old}"]
+    header = f"~ {name}:"
+    if _has_lines(difference.old, difference.new):
+        lines = _compare_lines(difference.old, difference.new)
+        return [header, *lines]
+    line = f"{header} {old} → {new}"
     if len(line) < width:
         return [line]
-    return [f"~ {name}:", f"  - {old_text}", f"  + {new_text}"]
+    return [header, f"  - {old}", f"  + {new}"]
 
 
 def _has_lines(old: Any, new: Any) -> bool:

@@ -16,7 +16,11 @@ from graphkit.cli.cells import format_bytes
 from graphkit.cli.commands.verify import has_files, missing_capability
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, DryRun, MaybeThread, Thread
-from graphkit.cli.resolve import find_thread, open_store
+from graphkit.cli.resolve import (
+    find_thread,
+    find_threads,
+    open_store,
+)
 from graphkit.cli.values import UsageError, escape, parse_age, pluralize
 from graphkit.cli.views import Message
 from graphkit.errors import CheckpointNotFoundError
@@ -132,7 +136,7 @@ def prune(
         keep_tags=tuple(keep_tag or ()),
         keep_interrupted=not interrupted,
     )
-    threads = saver.threads() if thread is None else [find_thread(saver, thread)]
+    threads = find_threads(saver, thread)
     prune_thread = options.count if dry_run else options.prune
     count = 0
     with context.progress("pruning") as progress:

@@ -64,8 +64,10 @@ def _loss_lines(file: Any) -> Iterator[str]:
     for loss in file.lost[:_MAX_DETAILS]:
         where = f"byte {loss.offset}"
         if loss.checkpoint_id is not None:
-            where = f"checkpoint {escape(loss.checkpoint_id)}, {where}"
+            checkpoint = escape(loss.checkpoint_id)
+            where = f"checkpoint {checkpoint}, {where}"
         yield f"    lost: {where}: {loss.reason}"
+
     hidden = len(file.lost) - _MAX_DETAILS
     if hidden > 0:
         yield f"    lost: {hidden} more; --json lists all"

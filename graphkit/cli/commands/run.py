@@ -19,7 +19,11 @@ from graphkit._records.output import (
 )
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import App, Assign, CheckpointId, Directory, Thread
-from graphkit.cli.resolve import find_checkpoint, find_thread, load_app, require_saver
+from graphkit.cli.resolve import (
+    find_config,
+    load_app,
+    require_saver,
+)
 from graphkit.cli.values import (
     UsageError,
     abbreviate,
@@ -137,19 +141,16 @@ def resume(
 
     Example: graphkit resume runs order-17 --app shop:app --set 'city="Bern"'
     """
+    if recover and (checkpoint is not None or value is not None):
+        raise UsageError("--recover chooses the checkpoint and answers nothing: omit --checkpoint and --value")
     graph = load_app(app, directory)
     saver = require_saver(graph)
-    thread_id = find_thread(saver, thread)
-    at = RunnableConfig(thread_id, max_iterations=max_iterations)
+    at = find_config(saver, thread, checkpoint=checkpoint)
+    at = at.replace(max_iterations=max_iterations)
     update = parse_assignments(assign or ()) or None
     if recover:
-        if checkpoint is not None or value is not None:
-            raise UsageError("--recover chooses the checkpoint and answers nothing: omit --checkpoint and --value")
         return iter([_recover(graph, at, update)])
 
-    if checkpoint is not None:
-        found = find_checkpoint(saver, at, checkpoint)
-        at = at.with_check_point_id(found.id)
     answer: Any = ABSENT
     if value is not None:
         answer = parse_json(context.read_value(value), "--value")
@@ -237,14 +238,23 @@ def _step_view(output: NodeOutput, number: int, seconds: float) -> Text:
 def _end_view(thread_id: str, last: NodeOutput | None, steps: int) -> Message:
     name = escape(thread_id)
     count = pluralize(steps, "step")
-    data: dict[str, Any] = {"thread": thread_id}
+    data: dict[str, Any]
     if isinstance(last, InterruptionMetadata):
-        data["status"] = "interrupted"
-        data["interrupts"] = [_interrupt_row(interrupt) for interrupt in last.interrupts]
+        rows = [_interrupt_row(interrupt) for interrupt in last.interrupts]
+        data = {
+            "thread": thread_id,
+            "status": "interrupted",
+            "interrupts": rows,
+        }
         stops = describe_stops(last)
         return Message(f"{name} stopped after {count} and waits {stops}", data)
-    data["status"] = "finished"
-    data["state"] = None if last is None else dict(last.state)
+
+    state = None if last is None else dict(last.state)
+    data = {
+        "thread": thread_id,
+        "status": "finished",
+        "state": state,
+    }
     return Message(f"{name} finished after {count}", data)
 
 

@@ -14,7 +14,10 @@ from graphkit.cli.commands.history import checkpoint_row, with_previous
 from graphkit.cli.commands.threads import size_of
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, MaybeThread
-from graphkit.cli.resolve import find_thread, open_store
+from graphkit.cli.resolve import (
+    find_threads,
+    open_store,
+)
 from graphkit.cli.views import Card, Column
 from graphkit.errors import CheckpointerError
 
@@ -52,8 +55,8 @@ def stats(context: CliContext, directory: Directory, thread: MaybeThread = None)
     Example: graphkit stats runs
     """
     saver = open_store(directory)
-    only = None if thread is None else find_thread(saver, thread)
-    threads = saver.threads() if only is None else [only]
+    threads = find_threads(saver, thread)
+    size = size_of(saver, None if thread is None else threads[0])
     histories: list[_History] = []
     statuses: Counter[str] = Counter()
     with context.progress("reading") as progress:
@@ -72,7 +75,7 @@ def stats(context: CliContext, directory: Directory, thread: MaybeThread = None)
         "threads": len(threads),
         "statuses": dict(statuses),
         "waiting": statuses["interrupted"],
-        "size": size_of(saver, only),
+        "size": size,
         **_sum_up(saver, histories),
     }
     return Card(_COLUMNS, row)

@@ -253,14 +253,18 @@ class _Screen:
 
         console = Console(file=self._context.out, width=self._context.width)
         live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
+        write_above = partial(self._write_above, live)
         count = 0
-        with live, self._context.redraw(partial(self._write_above, live)):
+        with live, self._context.redraw(write_above):
             while count != limit:
+                # Take all changes that are there, then redraw once.
                 change = changes.get(_REFRESH_SECONDS)
                 while change is not None:
                     self._add(change)
                     count += 1
-                    change = changes.get(0) if count != limit else None
+                    if count == limit:
+                        break
+                    change = changes.get(0)
                 live.update(self._render(), refresh=True)
 
     def _write_above(self, live: Any, text: str) -> None:

@@ -22,6 +22,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
+from graphkit import WaitingInterrupt
 from graphkit._values.codec import Codec, MalformedDataError, array_header
 from graphkit._values.frozen import PLAIN, PRIVATE, VALUE, FrozenDict, FrozenList, FrozenSet, freeze
 from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError
@@ -549,3 +550,14 @@ def test_identity_of_a_type_is_not_its_name():
     with pytest.raises(CheckpointSerializationError):
         CODEC.pack(fake())
     assert CODEC.unpack(CODEC.pack(uuid.UUID(int=5))) == uuid.UUID(int=5)
+
+
+def test_graphkits_own_classes_are_read_under_the_names_they_had():
+    codec = Codec()
+    codec.register(WaitingInterrupt)
+    interrupt = WaitingInterrupt("t", "", "c", "n", "inside", "i", None, dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
+    packed = codec.pack(interrupt, "value")
+    assert b"graphkit.WaitingInterrupt" in packed
+    old = packed.replace(b"\xb9graphkit.WaitingInterrupt", b"\xd9\x21graphkit._output.WaitingInterrupt")
+    assert len(old) == len(packed) + 9
+    assert codec.unpack(old) == interrupt

@@ -18,7 +18,7 @@ from graphkit._values.codec.type_codes import (
     SET,
     TUPLE,
 )
-from graphkit._values.codec.type_registry import TypeEntry
+from graphkit._values.codec.type_registry import TypeEntry, current_type_name
 from graphkit._values.codec.unstorable import HOW_TO_REGISTER
 from graphkit._values.frozen import FrozenDict, FrozenList, FrozenSet, kind_of
 from graphkit.errors import CheckpointSerializationError
@@ -83,7 +83,7 @@ class Reader:
     def _read_record(self, number: int, name: str, value: Any, *more: Any) -> Any:
         if type(name) is not str or len(more) != (3 if number == PYDANTIC else 0):
             raise ValueError("a record without a name, or of the wrong length")
-        entry = self._by_name.get(name)
+        entry = self._by_name.get(name) or self._by_name.get(current_type_name(name))
         raw = (name, value, *more)
         if entry is None:
             raise CheckpointSerializationError("", name, HOW_TO_REGISTER.format(name="..."), raw)

@@ -107,6 +107,17 @@ def type_name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
+def current_type_name(name: str) -> str:
+    """Return the name that a stored type name has today.
+
+    graphkit 0.1 stored its own classes under the private module that defined them, such as
+    `graphkit._output.CheckpointInfo`. Their name is the public one now.
+    """
+    package, _, rest = name.partition("._")
+    _, dot, qualname = rest.partition(".")
+    return f"graphkit.{qualname}" if package == "graphkit" and dot else name
+
+
 def describe_type(cls: object) -> str:
     """Return how an error names what should be a class."""
     return type_name(cls) if isinstance(cls, type) else repr(cls)

@@ -41,6 +41,7 @@ _RAISED_BY_NODES: Final = frozenset({"inside", "action"})
 class RunState(NodeRunner, ABC):
     """A run: implements `RunContext` for its node runners."""
 
+    position: Position
     perform: Callable[[Steps], None]
     """Answers the requests of a generator at once, on any thread; see `attach`."""
     clock: Callable[[], float]
@@ -72,7 +73,6 @@ class RunState(NodeRunner, ABC):
         self.next_node_id: str | None = None
         self.step = 0
         """How many nodes were executed."""
-        self.position = Position()
         self.may_stop = True
         """Whether declared stops apply at this position: not at the one that was resumed."""
         self.must_emit = True
@@ -119,6 +119,7 @@ class RunState(NodeRunner, ABC):
         self.control = RunControl()
         self.held_locks: frozenset[object] = frozenset()
         """The keys of the run locks that this run and the outer runs hold."""
+        self.mark_position()
 
     @abstractmethod
     def steps(self) -> Steps:
@@ -181,14 +182,15 @@ class RunState(NodeRunner, ABC):
 
     def mark_position(self) -> None:
         """Make the current state the run's position, to which a failed step returns."""
-        position = self.position
+        updates = self.subgraph_updates
+        position = Position()
         position.node_id = self.node_id
         position.next_node_id = self.next_node_id
         position.data = self.data
         position.changes = self.changes
         position.step = self.step
-        if self.subgraph_updates is not None:
-            position.subgraph_entries = self.subgraph_updates.entries
+        position.subgraph_entries = None if updates is None else updates.entries
+        self.position = position
 
     def save(self, source: str, continued: str | None = None) -> Steps:
         """Store the run's position as a checkpoint.

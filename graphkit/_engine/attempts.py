@@ -59,8 +59,7 @@ def compose_call(
     Raises:
         ValueError: the timeout is not a positive number of seconds.
     """
-    if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):
-        raise ValueError(f"the timeout of {node_id!r} must be a number of seconds above 0, not {timeout!r}")
+    _check_timeout(node_id, timeout)
     hooks = [*wraps]
     if retry is not None:
         hooks.append(Call(retry.as_hook(), takes_config=True))
@@ -71,6 +70,13 @@ def compose_call(
     composed.is_async = any(part.is_async for part in parts)
     composed.is_generator = any(part.is_generator for part in parts)
     return composed
+
+
+def _check_timeout(node_id: str, timeout: float | None) -> None:
+    if timeout is None:
+        return
+    if not (timeout > 0 and math.isfinite(timeout)):
+        raise ValueError(f"the timeout of {node_id!r} must be a number of seconds above 0, not {timeout!r}")
 
 
 @final

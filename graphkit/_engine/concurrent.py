@@ -22,6 +22,8 @@ from graphkit._engine.requests import Emit, Record, Request, Start, Stop, Task, 
 from graphkit._records.context import GraphInterrupt
 
 Steps = Generator[Request, Any, Any]
+_DoneTask = tuple[int, Any, BaseException | None]
+"""A ticket, and the result or error of its task."""
 
 
 class _Answer(NamedTuple):
@@ -193,17 +195,18 @@ class _Scheduler:
             return
         self._distribute(done)
 
-    def _distribute(self, done: Collection[tuple[int, Any, BaseException | None]]) -> None:
+    def _distribute(self, done: Collection[_DoneTask]) -> None:
         """Make the parts ready whose tasks, or whose own parts' tasks, have ended."""
-        outcomes_of_own_parts: dict[int, list[tuple[int, Any, BaseException | None]]] = {}
-        for ticket, result, error in done:
+        outcomes_by_part: dict[int, list[_DoneTask]] = {}
+        for task in done:
+            ticket, result, error = task
             waiter = self.waiters.pop(ticket)
+            index = waiter.part_index
             if waiter.for_own_parts:
-                outcomes = outcomes_of_own_parts.setdefault(waiter.part_index, [])
-                outcomes.append((ticket, result, error))
+                outcomes_by_part.setdefault(index, []).append(task)
             else:
-                self.ready.append((waiter.part_index, _Answer(result, error)))
-        for index, outcomes in outcomes_of_own_parts.items():
+                self.ready.append((index, _Answer(result, error)))
+        for index, outcomes in outcomes_by_part.items():
             # The part waits again for those of its tickets that are not done.
             self.waiters = {ticket: waiter for ticket, waiter in self.waiters.items() if waiter.part_index != index}
             self.ready.append((index, _Answer(outcomes)))

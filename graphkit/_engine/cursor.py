@@ -123,12 +123,16 @@ class GraphCursor:
         """Merge the transient keys of an update into `private`; return the update without them."""
         if not self.transient:
             return update
-        update = self.schema.to_mapping(update)
-        private = {key: value for key, value in update.items() if key in self.transient}
+        plain = self.schema.to_mapping(update)
+        private: dict[str, Any] = {}
+        others: dict[str, Any] = {}
+        for key, value in plain.items():
+            part = private if key in self.transient else others
+            part[key] = value
         if not private:
-            return update
+            return plain
         self.private = self.schema.merge_transient(self.private, private)
-        return {key: value for key, value in update.items() if key not in private}
+        return others
 
     # Edges
 
@@ -146,13 +150,14 @@ class GraphCursor:
         return self.make_error(GraphRunnerError, reason, source)
 
     def _evaluate_edge(self, source: str, edge: Condition) -> Generator[Request, Any, str]:
+        config = self.config
         for hook in edge.before_hooks:
-            update = yield from self._call_edge(source, hook, source, self.state(), self.config)
+            update = yield from self._call_edge(source, hook, source, self.state(), config)
             self.merge(source, update)
-        result = yield from self._call_edge(source, edge.call, self.state(), self.config)
+        result = yield from self._call_edge(source, edge.call, self.state(), config)
         for hook in edge.after_hooks:
-            arguments = (source, self.state(), self.config, result)
-            result = yield from self._call_edge(source, hook, *arguments)
+            state = self.state()
+            result = yield from self._call_edge(source, hook, source, state, config, result)
         if isinstance(result, Command):
             self.merge(source, result.update)
             result = result.goto

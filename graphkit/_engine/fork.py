@@ -27,8 +27,7 @@ def execute_fork(runner: NodeRunner, fork: Fork, key: str) -> Steps:
         Halt: a branch waits for a human, or was asked to pause.
     """
     yield from runner.run.ensure_stored()
-    prefix = f"{key}." if key else ""
-    branches = [Branch(runner, fork, index, f"{prefix}{_escape_key(head)}") for index, head in enumerate(fork.heads)]
+    branches = _make_branches(runner, fork, key)
     yield from runner.run_parallel(fork.id, [branch.steps() for branch in branches])
     if any(branch.is_halted for branch in branches):
         raise Halt
@@ -36,9 +35,24 @@ def execute_fork(runner: NodeRunner, fork: Fork, key: str) -> Steps:
         updates = [(branch.head, branch.combined_update()) for branch in branches]
         runner.post_overwrites(fork.id, updates)
     for branch in branches:
-        for node_id, update in branch.updates:
-            runner.merge(node_id, unpack(update))
-        runner.private = FrozenDict({**runner.private, **branch.changed_private()})
+        _merge_branch(runner, branch)
+
+
+def _make_branches(runner: NodeRunner, fork: Fork, key: str) -> list[Branch]:
+    prefix = f"{key}." if key else ""
+    branches: list[Branch] = []
+    for index, head in enumerate(fork.heads):
+        branch_key = prefix + _escape_key(head)
+        branches.append(Branch(runner, fork, index, branch_key))
+    return branches
+
+
+def _merge_branch(runner: NodeRunner, branch: Branch) -> None:
+    for node_id, update in branch.updates:
+        runner.merge(node_id, unpack(update))
+    private = dict(runner.private)
+    private.update(branch.changed_private())
+    runner.private = FrozenDict(private)
 
 
 @final

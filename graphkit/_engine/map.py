@@ -43,18 +43,24 @@ class MapExecution:
             Halt: an item waits for a human, or the run was asked to pause.
         """
         runner = self.runner
-        node_id = self.node.id
         items = yield from self._resolve_items()
         self.updates = [None] * len(items)
         parts = [self._run_item(index, item) for index, item in enumerate(items)]
-        yield from runner.run_parallel(node_id, parts, self.node.max_concurrency)
+        yield from runner.run_parallel(self.node.id, parts, self.node.max_concurrency)
         if any(update is None for update in self.updates):
             raise Halt
-        updates = [(str(index), unpack(update)) for index, update in enumerate(self.updates) if update is not None]
+        self._merge([unpack(update) for update in self.updates if update is not None])
+
+    def _merge(self, updates: list[dict[str, Any]]) -> None:
+        """Merge the updates of all items, in their order."""
+        runner = self.runner
+        node_id = self.node.id
         if runner.post is not None:
-            runner.post_overwrites(node_id, updates)
-        for name, update in updates:
-            runner.merge(node_id, update, f"item {name} of {node_id!r}")
+            named = [(str(index), update) for index, update in enumerate(updates)]
+            runner.post_overwrites(node_id, named)
+        for index, update in enumerate(updates):
+            source = f"item {index} of {node_id!r}"
+            runner.merge(node_id, update, source)
 
     def _resolve_items(self) -> Generator[Request, Any, Collection[Any]]:
         """Return the items; they are recorded once, so that a resume finds the same items."""

@@ -284,8 +284,10 @@ class RunStart(RunState):
 
     def _answers_by_id(self, value: Any, waiting: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to each interrupt that the value of a resume is for."""
-        is_by_id = isinstance(value, Mapping) and bool(value) and all(key in waiting for key in value)
-        answers = value if is_by_id else dict.fromkeys(self._addressed_interrupts(waiting), value)
+        if isinstance(value, Mapping) and value and all(key in waiting for key in value):
+            answers: Mapping[str, Any] = value
+        else:
+            answers = dict.fromkeys(self._addressed_interrupts(waiting), value)
         checked: dict[str, Any] = {}
         for interrupt_id, answer in answers.items():
             if waiting[interrupt_id]["when"] == "inside":

@@ -135,17 +135,20 @@ class Update(GraphCursor):
         return {key: value for key, value in self.config.metadata.items() if key != "run_id"}
 
     def _check_arguments(self) -> None:
-        if self.as_node is not None and self.goto is not None:
+        as_node = self.as_node
+        goto = self.goto
+        if as_node is not None and goto is not None:
             raise GraphRunnerError("give as_node or goto, not both: each says which node comes next")
-        _check_node_id("as_node", self.as_node)
-        _check_node_id("goto", self.goto)
-        if self.as_node is not None and self.as_node not in self.topology.edges:
+        _check_node_id("as_node", as_node)
+        _check_node_id("goto", goto)
+        if as_node is not None and as_node not in self.topology.edges:
             reason = "is not a node of the graph"
-            if self.as_node in self.topology.nodes:
+            if as_node in self.topology.nodes:
                 reason = "has no outgoing edge"
-            raise GraphRunnerError(f"as_node={self.as_node!r} {reason}", node_id=self.as_node)
-        if self.goto is not None and self.topology.resolve_target(self.goto) is None:
-            raise GraphRunnerError(f"goto={self.goto!r} is not a node of the graph", node_id=self.goto)
+            raise GraphRunnerError(f"as_node={as_node!r} {reason}", node_id=as_node)
+        if goto is not None and self.topology.resolve_target(goto) is None:
+            reason = f"goto={goto!r} is not a node of the graph"
+            raise GraphRunnerError(reason, node_id=goto)
 
 
 def _check_node_id(name: str, value: object) -> None:

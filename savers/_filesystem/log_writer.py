@@ -475,7 +475,7 @@ class LogWriter(LogReader):
             return self.unacknowledged[0]
         return self.end
 
-    def cut_off_refused(self) -> None:
+    def cut_off_unacknowledged(self) -> None:
         """Cut off the records that no put has acknowledged, after rewriting the log has failed too.
 
         The disk may still hold them, so the log stays suspect; but not one that is empty now.

@@ -1,4 +1,4 @@
-"""When bytes must be on the disk: tickets for what was appended, and the flusher of `fsync=seconds`."""
+"""Brings appended records to the disk: at each put, every few seconds, or never."""
 
 from __future__ import annotations
 
@@ -6,137 +6,261 @@ import errno
 import os
 import threading
 import weakref
-from collections.abc import Callable
 from logging import getLogger
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+
+from graphkit.errors import CheckpointerConfigurationError, CheckpointerError
+from savers._filesystem import log_copy
 
 if TYPE_CHECKING:
     from savers._filesystem.log_writer import LogWriter
     from savers._filesystem.store import Store
 
+Fsync = Literal["always", "never"] | float
+
 _LOGGER: Final = getLogger("graphkit")
 
 
 class Ticket(NamedTuple):
-    """Bytes that were appended and are not known to be on the disk. The log's descriptor is pinned meanwhile."""
+    """Bytes that were appended and may not be on the disk. Keeps the log's descriptor open."""
 
-    history: LogWriter
+    writer: LogWriter
     fd: int
     start: int
     end: int
 
 
-def take_ticket(history: LogWriter, start: int) -> Ticket:
-    """A ticket for what was appended from `start` on; the caller holds the log's mutex."""
-    history.pins += 1
-    return Ticket(history, history.fd, start, history.end)
+def take_ticket(writer: LogWriter, start: int) -> Ticket:
+    """Return a ticket for the bytes appended from `start` on. The caller holds the writer's mutex."""
+    writer.pins += 1
+    return Ticket(writer=writer, fd=writer.fd, start=start, end=writer.end)
 
 
-def give_back(ticket: Ticket) -> None:
-    """Let the descriptor go."""
-    with ticket.history.mutex:
-        ticket.history.unpin()
+def release_ticket(ticket: Ticket) -> None:
+    """Release the descriptor of a ticket."""
+    with ticket.writer.mutex:
+        ticket.writer.unpin()
 
 
-def sync(store: Store, ticket: Ticket) -> None:
-    """Bring a ticket's bytes to the disk; the caller holds no lock, so that nobody waits for the disk but who must.
+def sync_ticket(store: Store, ticket: Ticket) -> None:
+    """Bring the bytes of a ticket to the disk.
 
-    One sync covers what several threads have appended. After a failure nothing that follows can be believed: on Linux
-    the next fsync of the same file succeeds and reading it back still shows what the disk does not have.
+    One sync covers what several threads have appended. After a failed sync, no later one can be
+    believed: on Linux the next fsync of the same file succeeds, and reading it back still returns
+    what the disk does not have. The caller holds no lock, so that other callers do not wait for the
+    disk.
 
     Raises:
-        OSError: they may not be there. The log is marked as suspect.
+        OSError: the bytes may not be on the disk. The log is marked as suspect.
     """
-    history, fd = ticket.history, ticket.fd
-    with history.sync_mutex:
-        if history.fd == fd:
-            if history.suspect:
-                raise OSError(errno.EIO, "an earlier sync of this file failed", history.path)
-            if history.synced >= ticket.end and history.creation_synced:
+    writer = ticket.writer
+    with writer.sync_mutex:
+        if writer.fd == ticket.fd:
+            if writer.suspect:
+                raise OSError(errno.EIO, "an earlier sync of this file failed", writer.path)
+            if writer.synced >= ticket.end and writer.creation_synced:
                 return
-        mark = history.end if history.fd == fd else ticket.end
+        synced_end = writer.end if writer.fd == ticket.fd else ticket.end
         try:
-            store.io.fdatasync(fd)
-            if not history.creation_synced:
-                store.sync_directories(history.thread_id, history.namespace)
+            store.io.fdatasync(ticket.fd)
+            if not writer.creation_synced:
+                store.sync_directories(writer.thread_id, writer.namespace)
         except OSError as error:
-            if isinstance(error, FileNotFoundError) and store.io.stat(history.path) is None:
-                return  # Deleted meanwhile, and with it what there was to sync; or released, which syncs.
-            history.suspect = True
+            if isinstance(error, FileNotFoundError) and store.io.stat(writer.path) is None:
+                # The log was deleted meanwhile, so there is nothing to sync; or it was released,
+                # which syncs it.
+                return
+            writer.suspect = True
             raise
-        with history.mutex:
-            if history.fd == fd:
-                if history.suspect:  # The system tells a failure once, and that was somebody else's sync.
-                    raise OSError(errno.EIO, "another sync of this file failed meanwhile", history.path)
-                history.synced, history.creation_synced = max(history.synced, mark), True
+        with writer.mutex:
+            if writer.fd != ticket.fd:
+                return
+            if writer.suspect:
+                # The system reports a failure once, and another sync has got this report.
+                raise OSError(errno.EIO, "another sync of this file failed meanwhile", writer.path)
+            writer.synced = max(writer.synced, synced_end)
+            writer.creation_synced = True
 
 
-class Flusher:
-    """Syncs what was put every so many seconds, in a daemon thread that ends when there is nothing to do."""
+class Syncer:
+    """Syncs tickets; rewrites a log after a failed sync."""
 
-    def __init__(self, seconds: float | None, settle: Callable[[Ticket], None]) -> None:
-        self._seconds, self._settle = seconds, settle
-        self._forget()
-        _FLUSHERS.add(self)
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
-    def _forget(self) -> None:
-        """Begin with nothing to sync, no thread, and a mutex that is free."""
-        self._tickets: dict[tuple[int, int], Ticket] = {}
-        self._mutex = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
+    def sync(self, ticket: Ticket, *, is_acknowledged: bool) -> None:
+        """Bring the bytes of a ticket to the disk, and release the ticket.
 
-    def after_fork(self) -> None:
-        """In the child: the thread did not come along, and what the parent has put is the parent's to sync."""
-        self._forget()
+        Args:
+            ticket: the ticket.
+            is_acknowledged: whether `put` has returned already.
 
-    def add(self, ticket: Ticket) -> None:
-        """Take over a ticket."""
-        assert self._seconds is not None
-        key = (id(ticket.history), ticket.fd)
-        with self._mutex:
-            earlier = self._tickets.get(key)
-            self._tickets[key] = ticket if earlier is None else ticket._replace(start=earlier.start)
-            if self._thread is None:
-                self._stop = threading.Event()
-                self._thread = threading.Thread(
-                    target=self._run, args=(self._stop, self._seconds), name="graphkit-flush", daemon=True
-                )
-                self._thread.start()
-        if earlier is not None:
-            give_back(earlier)
+        Raises:
+            OSError: the bytes may not be on the disk. The log was rewritten, or is marked as
+                suspect: nothing is stored in it until it has been rewritten.
+        """
+        try:
+            sync_ticket(self._store, ticket)
+        except OSError:
+            self._rewrite_log(ticket, is_acknowledged=is_acknowledged)
+            raise
+        finally:
+            release_ticket(ticket)
+
+    def _rewrite_log(self, ticket: Ticket, *, is_acknowledged: bool) -> None:
+        """Rewrite the log after a failed sync; drop records at its end that were not acknowledged."""
+        writer = ticket.writer
+        with writer.mutex, self._store.write_lock(writer.thread_id):
+            try:
+                if not writer.suspect or not writer.refresh_to_write():
+                    return
+                is_last = writer.fd == ticket.fd and writer.end == ticket.end
+                if is_last and not is_acknowledged:
+                    writer.unacknowledged = ticket.start, ticket.end
+                log_copy.renew(self._store, writer, writer.acknowledged_end)
+            except (OSError, CheckpointerError):
+                _LOGGER.exception("%s could not be rewritten; nothing is stored in it until it can be", writer.path)
+                writer.cut_off_unacknowledged()
+
+
+class SyncMode(Protocol):
+    """When a saver waits for the disk."""
+
+    worker_fsync: Fsync
+    """The option of a saver for the same store in a worker process, which has no flush thread."""
+
+    def take_ticket(self, writer: LogWriter, start: int) -> Ticket | None:
+        """Take a ticket for the bytes appended from `start` on; the caller holds the writer's mutex."""
+        ...
+
+    def settle(self, ticket: Ticket | None) -> None:
+        """Do with a ticket what the mode demands before `put` returns; the caller holds no lock."""
+        ...
 
     def flush(self) -> None:
-        """Sync everything now.
+        """Bring everything to the disk that the mode promises to bring there.
 
         Raises:
             OSError: something may not be on the disk.
         """
+        ...
+
+    def stop(self) -> None:
+        """Stop the flush thread, if there is one; what is not on the disk yet stays to be flushed."""
+        ...
+
+
+class SyncNever:
+    """`fsync="never"`: the operating system decides when to write."""
+
+    worker_fsync: Fsync = "never"
+
+    def take_ticket(self, writer: LogWriter, start: int) -> Ticket | None:  # noqa: ARG002 - as in every mode
+        return None
+
+    def settle(self, ticket: Ticket | None) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+class SyncAlways:
+    """`fsync="always"`: a put returns when its bytes are on the disk."""
+
+    worker_fsync: Fsync = "always"
+
+    def __init__(self, syncer: Syncer) -> None:
+        self._syncer = syncer
+
+    def take_ticket(self, writer: LogWriter, start: int) -> Ticket | None:
+        return take_ticket(writer, start)
+
+    def settle(self, ticket: Ticket | None) -> None:
+        assert ticket is not None
+        self._syncer.sync(ticket, is_acknowledged=False)
+
+    def flush(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+class SyncPeriodically:
+    """`fsync=seconds`: a daemon thread syncs what was put; it ends when there is nothing to sync."""
+
+    worker_fsync: Fsync = "always"
+
+    def __init__(self, syncer: Syncer, seconds: float) -> None:
+        self._syncer = syncer
+        self._seconds = seconds
+        self._reset()
+        _PERIODIC_MODES.add(self)
+
+    def _reset(self) -> None:
+        """Begin with nothing to sync, no thread, and a free mutex."""
+        self._tickets: dict[tuple[int, int], Ticket] = {}
+        self._mutex = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stop_event = threading.Event()
+
+    def reset_after_fork(self) -> None:
+        """Reset, in the child: it has no flush thread, and the parent syncs what the parent has put."""
+        self._reset()
+
+    def take_ticket(self, writer: LogWriter, start: int) -> Ticket | None:
+        return take_ticket(writer, start)
+
+    def settle(self, ticket: Ticket | None) -> None:
+        """Keep a ticket until the next flush; start the thread if there is none."""
+        assert ticket is not None
+        key = (id(ticket.writer), ticket.fd)
         with self._mutex:
-            tickets, self._tickets = list(self._tickets.values()), {}
+            earlier = self._tickets.get(key)
+            self._tickets[key] = ticket if earlier is None else ticket._replace(start=earlier.start)
+            if self._thread is None:
+                self._start_thread()
+        if earlier is not None:
+            release_ticket(earlier)
+
+    def _start_thread(self) -> None:
+        self._stop_event = threading.Event()
+        self._thread = threading.Thread(
+            target=self._flush_periodically, args=(self._stop_event,), name="graphkit-flush", daemon=True
+        )
+        self._thread.start()
+
+    def flush(self) -> None:
+        with self._mutex:
+            tickets = list(self._tickets.values())
+            self._tickets = {}
         failure: OSError | None = None
         for ticket in tickets:
             try:
-                self._settle(ticket)
+                self._syncer.sync(ticket, is_acknowledged=True)
             except OSError as error:
                 failure = error
         if failure is not None:
             raise failure
 
     def stop(self) -> None:
-        """End the thread; what is still to be synced stays."""
         with self._mutex:
-            thread, self._thread = self._thread, None
-            self._stop.set()
+            thread = self._thread
+            self._thread = None
+            self._stop_event.set()
         if thread is not None and thread is not threading.current_thread() and thread.is_alive():
             thread.join()
 
-    def _run(self, stop: threading.Event, seconds: float) -> None:
-        while not stop.wait(seconds):
+    def _flush_periodically(self, stop: threading.Event) -> None:
+        while not stop.wait(self._seconds):
             try:
                 self.flush()
             except OSError:
-                # The log is marked: it is written anew before anything else is accepted.
+                # The log is suspect: the next put rewrites it before it appends anything.
                 _LOGGER.exception("checkpoints could not be brought to the disk")
             with self._mutex:
                 if not self._tickets:
@@ -145,13 +269,36 @@ class Flusher:
                     return
 
 
-_FLUSHERS: Final[weakref.WeakSet[Flusher]] = weakref.WeakSet()
+_PERIODIC_MODES: Final[weakref.WeakSet[SyncPeriodically]] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for flusher in list(_FLUSHERS):
-        flusher.after_fork()
+    for mode in list(_PERIODIC_MODES):
+        mode.reset_after_fork()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def parse_fsync(fsync: object) -> Fsync:
+    """Return the option `fsync`, checked.
+
+    Raises:
+        CheckpointerConfigurationError: it is neither a mode nor a positive number of seconds.
+    """
+    if fsync in {"always", "never"}:
+        return "always" if fsync == "always" else "never"
+    if isinstance(fsync, (int, float)) and not isinstance(fsync, bool) and fsync > 0:
+        return float(fsync)
+    raise CheckpointerConfigurationError(f'fsync must be "always", "never" or seconds above zero, not {fsync!r}')
+
+
+def make_sync_mode(fsync: Fsync, store: Store) -> SyncMode:
+    """Return the mode that a checked option names."""
+    if fsync == "never":
+        return SyncNever()
+    syncer = Syncer(store)
+    if isinstance(fsync, float):
+        return SyncPeriodically(syncer, fsync)
+    return SyncAlways(syncer)

@@ -107,7 +107,7 @@ def ended_flushers():
     yield
     for thread in set(threading.enumerate()) - before:
         if thread.name == "graphkit-flush" and thread._args:
-            stop, _ = thread._args
+            (stop,) = thread._args
             stop.set()
             thread.join()
 

@@ -12,7 +12,7 @@ import pytest
 
 from graphkit import CheckpointCorruptionError, CheckpointerError, CheckpointStorageError
 from savers import FileSystemSaver
-from savers._filesystem import frame, lifecycle, log, log_copy, rewrite, saver as saver_module, store, sync
+from savers._filesystem import frame, lifecycle, live_logs, log, log_copy, rewrite, store, sync
 from savers._filesystem.log_writer import LogWriter
 from tests.disk import crashes
 from tests.disk.crashes import PLACE, Crashes, config_of, fixed, made, view
@@ -134,7 +134,7 @@ def cutting_without_keeping_the_rest():
 
 
 def without_finishing():
-    return mock.patch.object(saver_module.FileSystemSaver, "_finish_what_was_begun", nothing)
+    return mock.patch.object(live_logs, "finish_begun", nothing)
 
 
 def without_the_lock():
@@ -142,13 +142,13 @@ def without_the_lock():
 
 
 def believing_a_sync_that_failed():
-    original = sync.sync
+    original = sync.sync_ticket
 
     def believe(*args):
         with suppress(OSError):
             original(*args)
 
-    return mock.patch.object(saver_module, "sync", believe)
+    return mock.patch.object(sync, "sync_ticket", believe)
 
 
 def without_a_new_generation():
@@ -202,9 +202,7 @@ def without_a_durable_tombstone():
 
 
 def acknowledging_before_the_sync():
-    return mock.patch.object(
-        saver_module.FileSystemSaver, "_settle", lambda _, ticket: ticket and sync.give_back(ticket)
-    )
+    return mock.patch.object(sync.SyncAlways, "settle", lambda _, ticket: sync.release_ticket(ticket))
 
 
 # What must miss it

@@ -177,7 +177,7 @@ def test_locks_that_others_held_at_the_fork_do_not_hang_the_child(opener, disk, 
 def test_a_flusher_that_was_in_use_at_the_fork_does_not_hang_the_child(opener, disk, config):
     saver = opener(fsync=3600.0)
     saver.put(config, disk.step(0))
-    flusher = saver._flusher
+    flusher = saver._sync_mode
     with flusher._mutex:
         child = os.fork()
         if child == 0:

@@ -1,0 +1,104 @@
+"""Checkpoints as the saver returns them: their info, and lists whose states are loaded when first used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from graphkit import Checkpoint, CheckpointInfo
+from graphkit.abc import derive_status
+from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError
+from graphkit.values import FrozenDict, private_copy
+from savers._filesystem import catalog
+from savers._filesystem.live_logs import refresh_to_read
+from savers._filesystem.log_writer import LogWriter
+from savers._filesystem.os_errors import wrap_os_errors
+
+if TYPE_CHECKING:
+    from savers._filesystem.log_reader import LogReader
+    from savers._filesystem.store import Store
+    from savers._filesystem.stored_checkpoint import StoredCheckpoint
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def make_info(reader: LogReader, stored: StoredCheckpoint) -> CheckpointInfo:
+    """Return what is known of a stored checkpoint without decoding its state."""
+    return CheckpointInfo(
+        thread_id=reader.thread_id,
+        checkpoint_ns=reader.namespace,
+        id=stored.id,
+        parent_id=stored.parent,
+        node_id=stored.node,
+        next_node_id=stored.next,
+        created_at=_EPOCH + timedelta(microseconds=stored.created),
+        size=stored.size,
+        status=derive_status(stored.next, stored.outline_writes()),
+        tags=stored.tags,
+        metadata=private_copy(stored.metadata),
+    )
+
+
+class CheckpointLister:
+    """Lists the checkpoints of logs. A listed checkpoint loads its state when that is first used."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def list_checkpoints(self, reader: LogReader) -> Sequence[Checkpoint]:
+        """Return the checkpoints of a log, the newest first. The caller holds the reader's mutex."""
+        return [
+            reader.make_checkpoint(stored, None, self._make_loader(reader, stored))
+            for stored in reversed(reader.load_index().checkpoints)
+        ]
+
+    def _make_loader(self, reader: LogReader, stored: StoredCheckpoint) -> Callable[[], FrozenDict]:
+        thread_id = reader.thread_id
+        namespace = reader.namespace
+        fid = reader.fid
+
+        def load() -> FrozenDict:
+            return self._load(thread_id, namespace, fid, stored)
+
+        return load
+
+    @wrap_os_errors("read")
+    def _load(self, thread_id: str, namespace: str, fid: int, stored: StoredCheckpoint) -> FrozenDict:
+        """Return the state of a listed checkpoint, whose log may have been rewritten or released since."""
+        damage: CheckpointCorruptionError | None = None
+        for reader in self._open_logs(thread_id, namespace):
+            try:
+                state = self._load_from(reader, fid, stored)
+            except CheckpointCorruptionError as error:
+                # The checkpoint may be in another log, which is good.
+                damage = damage or error
+            else:
+                if state is not None:
+                    return state
+        if damage is not None:
+            raise damage
+        raise CheckpointNotFoundError(thread_id, f"checkpoint {stored.id}", "it was deleted after it was listed")
+
+    def _open_logs(self, thread_id: str, namespace: str) -> Iterator[LogReader]:
+        """Yield the live log of a namespace, then its versions, the newest first."""
+        yield self._store.shared_writer(thread_id, namespace)
+        releasing = catalog.find_unfinished_release(self._store, thread_id)
+        for version in reversed(catalog.list_versions(self._store, thread_id)):
+            yield self._store.shared_version(thread_id, namespace, version, is_ending=version == releasing)
+
+    def _load_from(self, reader: LogReader, fid: int, stored: StoredCheckpoint) -> FrozenDict | None:
+        """Return the state of a checkpoint, None if it is not in a log.
+
+        In the file from which it was listed, it is still at the same offset.
+        """
+        with reader.mutex:
+            is_live = refresh_to_read(self._store, reader) if isinstance(reader, LogWriter) else reader.refresh()
+            if not is_live:
+                return None
+            present = stored if reader.fid == fid else reader.find(stored.id)
+            if present is None:
+                return None
+            state = reader.load_state(present)
+            self._store.account(reader)
+            return state

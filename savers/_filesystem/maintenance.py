@@ -1,0 +1,228 @@
+"""The methods of FileSystemSaver for operators: verify, repair, compact, prune, remove, size."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from graphkit import CheckpointInfo, RunnableConfig
+from graphkit.abc import (
+    BaseCheckpointSaver,
+    ConfigLike,
+    Retention,
+    ThreadLike,
+    resolve_thread_id,
+    run_in_thread,
+)
+from savers._filesystem import catalog, live_logs, rewrite
+from savers._filesystem.listed_checkpoints import make_info
+from savers._filesystem.os_errors import FailedThreads, wrap_os_errors
+from savers._filesystem.store import Store
+
+if TYPE_CHECKING:
+    from savers._filesystem.reports import Progress, RepairReport, StoreReport
+
+
+class MaintenanceMethods(BaseCheckpointSaver):
+    """What operators do with a store."""
+
+    _store: Store
+
+    @abstractmethod
+    def _exclude_runs(self, thread_id: str) -> AbstractContextManager[object]:
+        """Hold the run lock of a thread, unless the caller holds it already."""
+
+    @wrap_os_errors("prune")
+    def prune(
+        self,
+        thread: ThreadLike = None,
+        *,
+        keep_last: int | None = None,
+        older_than: datetime | None = None,
+        keep_tags: Sequence[str] = (),
+        keep_interrupted: bool = True,
+    ) -> int:
+        """As in the contract. If it prunes all threads (None), it continues after one that cannot be read.
+
+        Raises:
+            ValueError: neither keep_last nor older_than is given, or keep_last is below one.
+            CheckpointCorruptionError: a log is damaged. If it prunes all threads (None), it has
+                pruned the others, and the error names those that it could not prune.
+        """
+        retention = Retention(
+            keep_last=keep_last,
+            older_than=older_than,
+            keep_tags=frozenset(keep_tags),
+            keep_interrupted=keep_interrupted,
+        )
+        if thread is not None:
+            return self._prune_thread(resolve_thread_id(thread), retention)
+        failed = FailedThreads("prune")
+        removed = 0
+        for thread_id in self.threads():
+            with failed.catch(thread_id):
+                removed += self._prune_thread(thread_id, retention)
+        failed.raise_if_any()
+        return removed
+
+    def _prune_thread(self, thread_id: str, retention: Retention) -> int:
+        config = RunnableConfig(thread_id)
+        namespaces = self.namespaces(thread_id)
+        return sum(self._prune(config.replace(checkpoint_ns=namespace), retention) for namespace in namespaces)
+
+    @wrap_os_errors("prune")
+    def _prune(self, config: RunnableConfig, retention: Retention) -> int:
+        def choose(infos: Sequence[CheckpointInfo]) -> Collection[str]:
+            return {info.id for info in retention.select_removable(infos)}
+
+        return self._remove(config, choose)
+
+    @wrap_os_errors("remove from")
+    def remove(self, config: ConfigLike, ids: Collection[str]) -> int:
+        """Remove checkpoints of a history, with their pending writes and tags; return how many it had.
+
+        The other checkpoints keep their whole states. The cost is a rewrite of these.
+
+        Raises:
+            CheckpointStorageError: the file system refused. Nothing was changed.
+        """
+        if not ids:
+            return 0
+
+        def choose(infos: Sequence[CheckpointInfo]) -> Collection[str]:
+            return {info.id for info in infos}.intersection(ids)
+
+        return self._remove(RunnableConfig.of(config), choose)
+
+    def _remove(self, config: RunnableConfig, choose: Callable[[Sequence[CheckpointInfo]], Collection[str]]) -> int:
+        """Remove the checkpoints of a history that a function chooses from their infos, the newest first."""
+        writer = self._store.shared_writer(config.thread, config.checkpoint_ns)
+        with writer.mutex, self._store.write_lock(writer.thread_id):
+            live_logs.refresh_to_append(self._store, writer)
+            if writer.fd < 0:
+                return 0
+            checkpoints = writer.load_index().checkpoints
+            removed = choose([make_info(writer, stored) for stored in reversed(checkpoints)])
+            if removed:
+                kept = [stored for stored in checkpoints if stored.id not in removed]
+                rewrite.keep(self._store, writer, kept)
+        return len(removed)
+
+    @wrap_os_errors("read")
+    def size(self, thread: ThreadLike = None) -> int:
+        """Return the bytes of all files of a thread, or of the whole store (None)."""
+        return catalog.measure_size(self._store, None if thread is None else resolve_thread_id(thread))
+
+    @wrap_os_errors("read")
+    def verify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> StoreReport:
+        """Check every byte of one thread, or of all threads (None).
+
+        Changes nothing, and makes no run wait. Does not raise because of damage. Reads each log
+        once, a window at a time.
+
+        Args:
+            thread: the thread.
+            progress: called after each file with the bytes done, all bytes, and the file.
+
+        Raises:
+            CheckpointStorageError: the file system refused.
+        """
+        from savers._filesystem.verify import verify
+
+        return verify(self._store, None if thread is None else resolve_thread_id(thread), progress)
+
+    @wrap_os_errors("repair")
+    def repair(
+        self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None
+    ) -> RepairReport:
+        """Make one thread, or all threads (None), readable, with every checkpoint that can be rebuilt.
+
+        Copies the whole of a damaged log to `damaged-*` before it rewrites the log, and the bytes of
+        a write that did not finish to `torn-*`. Does not touch files without problems, so a second
+        call changes nothing. If no file has the id of a thread, name the thread: the name of its
+        directory proves the id. Holds the run lock of each thread in turn.
+
+        Args:
+            thread: the thread.
+            dry_run: change nothing, and only report what would be kept, what would be lost, and
+                where the copy would be. Takes no run lock, so a run that continues meanwhile may
+                change the outcome.
+            progress: as in `verify`.
+
+        Raises:
+            ThreadBusyError: a run holds a thread; all others are repaired.
+            CheckpointStorageError: the file system refused. The files of that thread still have
+                their old content, and all others are repaired.
+        """
+        from savers._filesystem.repair import Repairer
+
+        def finish(thread_id: str) -> None:
+            live_logs.finish_begun_in_thread(self._store, thread_id)
+
+        repairer = Repairer(self._store, hold_run_lock=self._exclude_runs, finish=finish, dry_run=dry_run)
+        return repairer.repair(None if thread is None else resolve_thread_id(thread), progress)
+
+    @wrap_os_errors("compact")
+    def compact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
+        """Free what no reader can reach in the live logs of one thread, or of all threads (None).
+
+        That is what was replaced: checkpoints, pending writes, tags. It is not needed after `prune`.
+
+        Args:
+            thread: the thread.
+            progress: called after each thread with how many are done, how many there are, and its
+                id.
+
+        Returns:
+            The bytes freed.
+
+        Raises:
+            CheckpointCorruptionError: a log is damaged. If it compacts all threads (None), it has
+                compacted the others, and the error names those that it could not compact.
+        """
+        if thread is not None:
+            thread_id = resolve_thread_id(thread)
+            freed = self._compact_thread(thread_id)
+            if progress is not None:
+                progress(1, 1, thread_id)
+            return freed
+        failed = FailedThreads("compact")
+        freed = 0
+        thread_ids = self.threads()
+        for done, thread_id in enumerate(thread_ids, 1):
+            with failed.catch(thread_id):
+                freed += self._compact_thread(thread_id)
+            if progress is not None:
+                progress(done, len(thread_ids), thread_id)
+        failed.raise_if_any()
+        return freed
+
+    def _compact_thread(self, thread_id: str) -> int:
+        freed = 0
+        for namespace in catalog.list_namespaces(self._store, thread_id):
+            writer = self._store.shared_writer(thread_id, namespace)
+            with writer.mutex, self._store.write_lock(thread_id):
+                live_logs.refresh_to_append(self._store, writer)
+                size_before = writer.end
+                if writer.fd < 0 or not rewrite.compact(self._store, writer):
+                    continue
+                if writer.refresh():
+                    freed += max(0, size_before - writer.end)
+        return freed
+
+    async def averify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> StoreReport:
+        """As `verify`."""
+        return await run_in_thread(self.verify, thread, progress=progress)
+
+    async def arepair(
+        self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None
+    ) -> RepairReport:
+        """As `repair`."""
+        return await run_in_thread(self.repair, thread, dry_run=dry_run, progress=progress)
+
+    async def acompact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
+        """As `compact`."""
+        return await run_in_thread(self.compact, thread, progress=progress)

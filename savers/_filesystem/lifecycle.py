@@ -21,6 +21,7 @@ from savers._filesystem.catalog import (
     list_namespaces,
     list_versions,
 )
+from savers._filesystem.leftovers import remove_tree
 
 if TYPE_CHECKING:
     from savers._filesystem.store import Store
@@ -130,9 +131,8 @@ def delete(store: Store, thread_id: str, *, keep_lock: bool) -> bool:
     directory = store.directory(thread_id)
     had_content = bool(list_logs(store, directory, released=True)) or has_salvaged_files(store, directory)
     open_namespaces = _append_tombstones(store, thread_id)
-    removed = store.choose_leftover_path(thread_id)
-    if not store.swept:
-        store.sweep()
+    removed = store.leftovers.choose_path(thread_id)
+    store.leftovers.sweep_once()
     store.io.rename(directory, removed)
     if keep_lock:
         _restore_run_lock(store, directory, removed)
@@ -140,10 +140,10 @@ def delete(store: Store, thread_id: str, *, keep_lock: bool) -> bool:
     _append_late_tombstones(store, thread_id, removed, open_namespaces)
     _remove_releasing_name(store, thread_id)
     store.begun_releases.pop(thread_id, None)
-    kept_directories = store.remove_tree(removed)
+    kept_directories = remove_tree(store.io, removed)
     if kept_directories:
         _LOGGER.warning(
-            "thread %.80r is deleted, but %s was not made by graphkit and stays: remove it",
+            "thread %.80r is deleted, but %s stays, because graphkit did not make it: remove it yourself",
             thread_id,
             ", ".join(kept_directories),
         )

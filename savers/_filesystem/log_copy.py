@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from savers._filesystem import layout, log
 from savers._filesystem.catalog import has_checkpoints, list_namespaces
+from savers._filesystem.leftovers import remove_temporary_logs
 from savers._filesystem.log_writer import META_RECORDS, LogWriter, new_header
 from savers._filesystem.rewrite import replay_states
 
@@ -31,7 +32,7 @@ class _NewLog:
         self._directory = directory
         self._fid = header.fid
         store.update_marker()
-        store.remove_leftovers(directory)
+        remove_temporary_logs(store.io, directory)
         self._path = layout.join(directory, f"{layout.TEMPORARY}{header.fid:08x}")
         self._fd = store.io.open(self._path, write=True, create=True, append=True)
         self._end = 0

@@ -129,7 +129,7 @@ class Repairer:
         """Remove the threads whose deletion did not finish; return their names."""
         if self._dry_run:
             return sorted(filter(layout.is_leftover, self._store.io.listdir(self._store.root)))
-        return sorted(self._store.sweep())
+        return sorted(self._store.leftovers.sweep())
 
     def _repair_marker(self) -> FileReport | None:
         """Rewrite a damaged marker; return what was wrong with it.

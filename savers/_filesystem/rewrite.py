@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from graphkit.errors import CheckpointCorruptionError
 from savers import _delta as delta
 from savers._filesystem import layout, log, payloads
+from savers._filesystem.leftovers import remove_temporary_logs
 from savers._filesystem.log_writer import LogWriter, new_header
 from savers._filesystem.replay import Replay
 from savers._filesystem.stored_checkpoint import StoredCheckpoint
@@ -54,7 +55,7 @@ def keep(
     # Repair sets the serializer by the log, whatever the store was opened with.
     new.serializer = writer.serializer
     store.update_marker()
-    store.remove_leftovers(directory)
+    remove_temporary_logs(store.io, directory)
     try:
         new.begin(header, writer.pack_meta_frames(header.fid))
         rewriter = _Rewriter(writer, new)

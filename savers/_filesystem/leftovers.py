@@ -1,0 +1,127 @@
+"""Removes directories and files that a process left half made or half removed."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import suppress
+from logging import getLogger
+from typing import TYPE_CHECKING, Final
+
+from graphkit.errors import CheckpointFormatError
+from savers._filesystem import layout
+
+if TYPE_CHECKING:
+    from savers._filesystem.io import FileIO
+
+_NOT_REMOVABLE: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS})
+"""Why a directory cannot be removed, other than by a failing disk: it is not empty, or it is a
+mount point."""
+_LOGGER: Final = getLogger("graphkit")
+
+
+class Leftovers:
+    """The leftovers in the root directory of a store."""
+
+    def __init__(self, io: FileIO, root: str) -> None:
+        self._io = io
+        self._root = root
+        self.is_swept = False
+        """Whether this process has removed the leftovers of other processes."""
+
+    def sweep_once(self) -> None:
+        """Sweep, unless this process has done so."""
+        if not self.is_swept:
+            self.sweep()
+
+    def sweep(self) -> list[str]:
+        """Remove threads that a process left half deleted; return the names of those removed.
+
+        Each process that makes or deletes a thread does this once, and so do verify and repair. It
+        does not disturb a process that is deleting a thread at this moment.
+        """
+        self.is_swept = True
+        names = self._io.listdir(self._root)
+        if layout.MARKER in names:
+            for name in filter(layout.is_marker_leftover, names):
+                with suppress(FileNotFoundError):
+                    self._io.unlink(layout.join(self._root, name))
+        return [name for name in names if layout.is_leftover(name) and self._remove(name)]
+
+    def remove_thread(self, thread_id: str) -> None:
+        """Remove a leftover of an earlier thread with this id, as far as possible."""
+        self._remove(_leftover_name(thread_id))
+
+    def _remove(self, name: str) -> bool:
+        """Remove a leftover; return whether it was there and is gone.
+
+        It is not a thread any more. Therefore an error must not keep callers from writing to
+        another thread.
+        """
+        path = layout.join(self._root, name)
+        try:
+            return self._io.stat(path) is not None and not remove_tree(self._io, path)
+        except (OSError, CheckpointFormatError) as error:
+            _LOGGER.info("%s is left of a deleted thread and cannot be removed: %s", path, error)
+            return False
+
+    def choose_path(self, thread_id: str) -> str:
+        """Return a free path to which the directory of a thread can be renamed before it is removed."""
+        self.remove_thread(thread_id)
+        path = layout.join(self._root, _leftover_name(thread_id))
+        if self._io.stat(path) is None:
+            return path
+        name = layout.random_thread_name(layout.locate_thread(thread_id).name)
+        return layout.join(self._root, layout.TEMPORARY + name)
+
+
+def _leftover_name(thread_id: str) -> str:
+    return layout.TEMPORARY + layout.locate_thread(thread_id).name
+
+
+def remove_temporary_logs(io: FileIO, directory: str) -> None:
+    """Remove logs that a process began to rewrite and did not finish. The caller holds the write lock."""
+    for name in io.listdir(directory):
+        if name.startswith(layout.TEMPORARY):
+            path = layout.join(directory, name)
+            # A directory is not the store's: a writer makes only files.
+            if not io.is_dir(path):
+                io.unlink(path)
+
+
+def remove_tree(io: FileIO, directory: str) -> list[str]:
+    """Remove the directory of a thread or a namespace, with everything that is the store's.
+
+    Follows no link. A directory in it that is not the store's is removed if it is empty, and stays
+    otherwise. Other processes may remove the same files at the same time.
+
+    Returns:
+        The directories that stay.
+    """
+    if not io.is_dir(directory):
+        with suppress(FileNotFoundError):
+            io.unlink(directory)
+        return []
+    kept: list[str] = []
+    for name in io.listdir(directory):
+        path = layout.join(directory, name)
+        if layout.is_namespace(name):
+            kept += remove_tree(io, path)
+        elif io.is_dir(path):
+            kept += _remove_if_empty(io, path)
+        else:
+            with suppress(FileNotFoundError):
+                io.unlink(path)
+    return kept or _remove_if_empty(io, directory)
+
+
+def _remove_if_empty(io: FileIO, directory: str) -> list[str]:
+    """Remove a directory; return it if it cannot be removed."""
+    try:
+        io.rmdir(directory)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        if error.errno not in _NOT_REMOVABLE:
+            raise
+        return [directory]
+    return []

@@ -1,0 +1,175 @@
+"""The logs that a saver keeps open, within limits on descriptors and memory."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from contextlib import suppress
+from itertools import islice
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from savers._filesystem.log_reader import LogReader
+
+OPEN_LOGS: Final = 256
+"""The most logs that the savers of a process keep open; at most a quarter of the descriptors that
+the process may have."""
+FEWEST_OPEN_LOGS: Final = 16
+"""Each saver may keep this many logs open, however many savers there are."""
+CACHED_BYTES: Final = 64 << 20
+"""The most bytes of states and indexes that a saver keeps; the log in use may exceed it."""
+ENTRY_COST: Final = 1 << 10
+"""About how many bytes a checkpoint takes in an index."""
+_UNACCOUNTED: Final = 4 << 10
+"""Changes by fewer bytes are not worth taking a lock at each put."""
+
+LogKey = tuple[str, str, int]
+"""Thread id, namespace, version; version 0 is the live log. A plain tuple: each put makes one."""
+
+
+class OpenLogs:
+    """The open logs of one saver, least recently used first."""
+
+    def __init__(self) -> None:
+        self._logs: OrderedDict[LogKey, LogReader] = OrderedDict()
+        self._sizes: dict[LogReader, int] = {}
+        """The bytes that each log caches, if it caches any."""
+        self._cached = 0
+        """The sum of these."""
+        self._guard = Lock()
+        _ALL_OPEN_LOGS.add(self)
+
+    def get(self, key: LogKey, make: Callable[[], LogReader]) -> LogReader:
+        """Return the log with a key; make it if there is none. Closes logs if there are too many."""
+        with self._guard:
+            open_log = self._logs.get(key)
+            if open_log is not None:
+                self._logs.move_to_end(key)
+                return open_log
+            open_log = make()
+            self._logs[key] = open_log
+            self._enforce_limit()
+            return open_log
+
+    def _enforce_limit(self) -> None:
+        excess = len(self._logs) - _max_open_logs()
+        if excess <= 0:
+            return
+        for key in list(islice(self._logs, excess)):
+            # A log that is in use, or must be rewritten first, stays until the next call.
+            self._close_if_idle(self._logs[key], lambda key=key: self._drop(key))  # type: ignore[misc]
+
+    @staticmethod
+    def _close_if_idle(open_log: LogReader, then: Callable[[], object]) -> bool:
+        """Close a log that no caller uses, and call a function; return whether it was closed."""
+        mutex: Any = open_log.mutex
+        # The mutex is reentrant, so the calling thread could acquire it although it uses the log.
+        if open_log.suspect or mutex._is_owned():  # noqa: SLF001 - as Condition does
+            return False
+        if not mutex.acquire(blocking=False):
+            return False
+        try:
+            open_log.close()
+            then()
+        finally:
+            mutex.release()
+        return True
+
+    def _drop(self, key: LogKey) -> LogReader:
+        open_log = self._logs.pop(key)
+        self._cached -= self._sizes.pop(open_log, 0)
+        return open_log
+
+    def close_idle(self) -> int:
+        """Close the descriptors of logs that no caller uses; return how many there were."""
+        if not self._guard.acquire(blocking=False):
+            return 0
+        try:
+            with_descriptor = [open_log for open_log in self._logs.values() if open_log.fd >= 0]
+            return sum(self._close_if_idle(open_log, lambda: None) for open_log in with_descriptor)
+        finally:
+            self._guard.release()
+
+    def account(self, open_log: LogReader) -> None:
+        """Record what a log caches after it was used; drop the caches of others if it is too much."""
+        size = 0
+        if open_log.state is not None:
+            size = open_log.keyframe_length + max(0, open_log.end - open_log.keyframe_end)
+        if open_log.index is not None:
+            size += ENTRY_COST * len(open_log.index.checkpoints)
+        if -_UNACCOUNTED < size - self._sizes.get(open_log, 0) < _UNACCOUNTED:
+            return
+        with self._guard:
+            self._cached += size - self._sizes.get(open_log, 0)
+            self._sizes[open_log] = size
+            if self._cached > CACHED_BYTES:
+                self._drop_caches(open_log)
+
+    def _drop_caches(self, used: LogReader) -> None:
+        """Drop the caches of the logs used longest ago, except the one in use, down to the limit."""
+        for open_log in self._logs.values():
+            if self._cached <= CACHED_BYTES:
+                return
+            if open_log is used or not self._sizes.get(open_log):
+                continue
+            mutex: Any = open_log.mutex
+            if mutex._is_owned():  # noqa: SLF001 - as Condition does
+                continue
+            if mutex.acquire(blocking=False):
+                open_log.drop_caches()
+                mutex.release()
+                self._cached -= self._sizes.pop(open_log)
+
+    def close_thread(self, thread_id: str) -> None:
+        """Close the logs of a thread."""
+        with self._guard:
+            dropped = [self._drop(key) for key in list(self._logs) if key[0] == thread_id]
+        _close_all(dropped)
+
+    def close(self) -> None:
+        """Close all logs; the next use opens those that it needs."""
+        with self._guard:
+            dropped = list(self._logs.values())
+            self._reset()
+        _close_all(dropped)
+
+    def _reset(self) -> None:
+        self._logs.clear()
+        self._sizes.clear()
+        self._cached = 0
+
+    def close_after_fork(self) -> None:
+        """Close, in the child, the descriptors that it has from the parent."""
+        for open_log in self._logs.values():
+            open_log.pins = 0
+            open_log.close()
+        self._reset()
+        self._guard = Lock()
+
+
+def _close_all(logs: list[LogReader]) -> None:
+    for open_log in logs:
+        with open_log.mutex:
+            open_log.close()
+
+
+_ALL_OPEN_LOGS: Final[weakref.WeakSet[OpenLogs]] = weakref.WeakSet()
+
+
+def _max_open_logs() -> int:
+    """Return how many logs a saver may keep open: its share of what the process may have."""
+    limit = min(OPEN_LOGS, _max_descriptors() // 4)
+    return max(FEWEST_OPEN_LOGS, limit // max(1, len(_ALL_OPEN_LOGS)))
+
+
+def _max_descriptors() -> int:
+    with suppress(ImportError):  # Windows has no such limit.
+        import resource
+
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY:
+            return soft
+    return OPEN_LOGS * 4

@@ -20,38 +20,41 @@ __all__ = ["FileSystemCheckpointSaver", "ImportReport", "import_langgraph_postgr
 
 
 def __getattr__(name: str) -> object:
-    """Import LangGraph when a name that needs it is first used: it takes 300 ms, and may not be installed.
+    """Import a public name, and LangGraph with it, at its first use.
 
-    Without LangGraph every name is a stand-in, which raises MissingDependencyError when it is called. An application
-    that only imports the name, for an option that its user did not choose, does not fail.
+    The import of LangGraph takes 300 ms. If LangGraph is not installed, every name is a stand-in
+    that raises MissingDependencyError when it is called. An application that only imports the name,
+    for an option that its user did not choose, does not fail.
     """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        import langgraph.checkpoint.base  # noqa: F401 - only whether it is there
+        import langgraph.checkpoint.base  # noqa: F401 - checks that the package is installed
     except ImportError as error:
-        return _stand_in(name, error)  # not stored: the package may be installed while this process runs
+        # Not stored in globals(): the package may be installed while this process runs.
+        return _make_stand_in(name, error)
     module = "saver" if name == "FileSystemCheckpointSaver" else "importing"
-    found = getattr(import_module(f"{__name__}.{module}"), name)
-    globals()[name] = found
+    value = getattr(import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value
     set_public_module(globals(), __name__)
-    return found
+    return value
 
 
 def __dir__() -> list[str]:
-    """List the public names before their first use, too."""
+    """List the public names, even before their first use."""
     return sorted({*globals(), *__all__})
 
 
-def _stand_in(name: str, cause: ImportError) -> object:
-    """Make what stands for a class or a function while LangGraph is not installed."""
+def _make_stand_in(name: str, cause: ImportError) -> object:
+    """Make the class or function that stands in for a public name while LangGraph is not installed."""
 
     def refuse(*_arguments: Any, **_options: Any) -> NoReturn:
         raise MissingDependencyError("langgraph", "langgraph") from cause
 
     if name[0].isupper():
-        # A class, so that it can be subclassed and named in annotations. The refusal is in __new__, because a subclass
-        # may have an __init__ of its own.
+        # A class, so that applications can subclass it and name it in annotations. __new__ raises
+        # the error, because a subclass may have an __init__ of its own.
         return type(name, (), {"__module__": __name__, "__new__": refuse})
-    refuse.__name__ = refuse.__qualname__ = name
+    refuse.__name__ = name
+    refuse.__qualname__ = name
     return refuse

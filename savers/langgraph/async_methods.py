@@ -1,4 +1,4 @@
-"""The async side of LangGraph's contract: each method runs its sync twin in a thread."""
+"""The async methods of LangGraph's checkpointer: each runs its sync method in a worker thread."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import ChannelVersions, Checkpoint as LangGraphCheckpoint, CheckpointMetadata
 
 
-class AsyncTwins(BaseCheckpointSaver[str]):
-    """So that the event loop never waits for a disk."""
+class AsyncMethods(BaseCheckpointSaver[str]):
+    """The async methods of FileSystemCheckpointSaver; the event loop never waits for a disk."""
 
     async def aput(
         self,
@@ -46,9 +46,9 @@ class AsyncTwins(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """As `list`."""
-        found = self.list(config, filter=filter, before=before, limit=limit)
-        while (one := await run_in_thread(next, found, None)) is not None:
-            yield one
+        tuples = self.list(config, filter=filter, before=before, limit=limit)
+        while (checkpoint_tuple := await run_in_thread(next, tuples, None)) is not None:
+            yield checkpoint_tuple
 
     async def aget_delta_channel_history(
         self, *, config: LangGraphConfig, channels: Sequence[str]

@@ -1,17 +1,20 @@
 """A LangGraph checkpoint as a graphkit state, and back.
 
-A state holds, of each channel, its version and its value as the bytes that LangGraph's serializer made of it; nothing
-looks into them. What makes growth cheap is how they are cut: the header of a msgpack value (how many elements) is kept
-apart from what follows it, and what follows is a list of pieces. A value whose bytes begin with the old ones is the old
-pieces and one more, so that the file takes what was added and no more.
+A state holds the version and the value of each channel. The value is the bytes that LangGraph's
+serializer returned; nothing here interprets them.
+
+The bytes are cut so that a growing value is cheap to store. The header of a msgpack value (how many
+elements it has) is kept apart from the rest, and the rest is a list of pieces. If the bytes of a
+value begin with the old bytes, the new value is the old pieces and one more, and the file stores
+only what was added.
 
 | key | value |
 |---|---|
 | `channel:<name>` | `[version]`, or `[version, type, bytes]`: a short value, or the header of a long one |
 | `value:<name>` | what follows the header, in pieces |
 | `seen:<node>` | versions_seen of a node |
-| `checkpoint` | `[type, bytes]`: everything else that the checkpoint has |
-| `writes` | what `put_writes` brought before the checkpoint itself |
+| `checkpoint` | `[type, bytes]`: all other fields of the checkpoint |
+| `writes` | the writes that `put_writes` received before the checkpoint itself |
 """
 
 from __future__ import annotations
@@ -34,14 +37,18 @@ SEEN: Final = "seen:"
 REST: Final = "checkpoint"
 WRITES: Final = "writes"
 
-_APART: Final = frozenset({"channel_values", "channel_versions", "versions_seen"})
-_SHORT: Final = 64
-"""Values of up to so many bytes are not cut."""
+ABSENT: Final = object()
+"""Returned in place of a value for a channel that has none."""
+
+_SEPARATE_FIELDS: Final = frozenset({"channel_values", "channel_versions", "versions_seen"})
+"""The fields of a checkpoint that have keys of their own in the state."""
+_MAX_SHORT: Final = 64
+"""Values of at most this many bytes are not cut."""
 _EMPTY: Final = FrozenDict()
 
 
 class Encoder:
-    """Makes states of checkpoints, one after the other or in any order.
+    """Encodes checkpoints as states, in any order.
 
     Args:
         serde: LangGraph's serializer.
@@ -50,133 +57,184 @@ class Encoder:
     def __init__(self, serde: SerializerProtocol) -> None:
         self._serde = serde
 
-    def state(
+    def encode(
         self,
         checkpoint: Mapping[str, Any],
         new_versions: ChannelVersions,
         base: FrozenDict,
-        earlier: Callable[[], Iterable[Mapping[str, Any]]],
+        iter_earlier_states: Callable[[], Iterable[Mapping[str, Any]]],
     ) -> dict[str, Any]:
-        """The state of a checkpoint.
+        """Return the state of a checkpoint.
 
         Args:
-            checkpoint: LangGraph's.
-            new_versions: the channels that its parent does not have in these versions.
-            base: the state that was stored last; pieces that are the same are its own.
-            earlier: the states of the parent and of those before it, where unchanged channels are found.
+            checkpoint: LangGraph's checkpoint.
+            new_versions: the channels whose versions differ from those of the parent.
+            base: the state that was stored last; the new state reuses its equal pieces.
+            iter_earlier_states: returns the states of the parent and of the checkpoints before it,
+                in which unchanged channels are found.
+
+        Raises:
+            CheckpointSerializationError: a value cannot be stored; the error names its channel.
         """
         state: dict[str, Any] = {}
         values = checkpoint["channel_values"]
         for name, version in checkpoint["channel_versions"].items():
-            held = None if name in new_versions else _holder(name, version, values, earlier)
-            if held is not None:
-                keys = (CHANNEL + name, VALUE + name)
-                state.update((key, held[key]) for key in keys if key in held)
+            unchanged = None
+            if name not in new_versions:
+                is_given = name in values
+                unchanged = _find_unchanged(name, version, iter_earlier_states, is_given=is_given)
+            if unchanged is not None:
+                _copy_channel(unchanged, state, name)
             elif name in values:
-                self._channel(state, name, version, values[name], base)
+                self._encode_channel(state, name, version, values[name], base)
             else:
                 state[CHANNEL + name] = [version]
-        state.update((SEEN + node, seen) for node, seen in checkpoint["versions_seen"].items())
-        rest = {key: value for key, value in checkpoint.items() if key not in _APART}
-        state[REST] = list(self.typed(rest, REST))
+        for node, seen in checkpoint["versions_seen"].items():
+            state[SEEN + node] = seen
+        rest = {key: value for key, value in checkpoint.items() if key not in _SEPARATE_FIELDS}
+        state[REST] = list(self.serialize(rest, REST))
         return state
 
-    def _channel(self, state: dict[str, Any], name: str, version: Any, value: Any, base: FrozenDict) -> None:
-        kind, data = self.typed(value, name)
-        head = len(data) if len(data) <= _SHORT else delta.parse_header(data, 0)[2]
-        state[CHANNEL + name] = [version, kind, data[:head]]
-        if head < len(data):
-            state[VALUE + name] = _pieces(base.get(VALUE + name, ()), data[head:])
+    def _encode_channel(self, state: dict[str, Any], name: str, version: Any, value: Any, base: FrozenDict) -> None:
+        type_name, data = self.serialize(value, name)
+        header_length = len(data)
+        if len(data) > _MAX_SHORT:
+            _, _, header_length = delta.parse_header(data, 0)
+        state[CHANNEL + name] = [version, type_name, data[:header_length]]
+        if header_length < len(data):
+            old_pieces = base.get(VALUE + name, ())
+            state[VALUE + name] = _cut_pieces(old_pieces, data[header_length:])
 
-    def typed(self, value: Any, path: str) -> tuple[str, bytes]:
-        """What the serializer makes of a value.
+    def serialize(self, value: Any, path: str) -> tuple[str, bytes]:
+        """Return the type and the bytes that the serializer makes of a value.
 
         Raises:
-            CheckpointSerializationError: it cannot be stored; `path` is in it.
+            CheckpointSerializationError: the value cannot be stored; the error names `path`.
         """
         try:
-            kind, data = self._serde.dumps_typed(value)
+            type_name, data = self._serde.dumps_typed(value)
         except (TypeError, ValueError) as error:
             raise CheckpointSerializationError(path, type(value).__name__, str(error)) from error
-        return kind, bytes(data)
+        return type_name, bytes(data)
 
 
-def _holder(
-    name: str, version: Any, values: Mapping[str, Any], earlier: Callable[[], Iterable[Mapping[str, Any]]]
+def _find_unchanged(
+    name: str,
+    version: Any,
+    iter_earlier_states: Callable[[], Iterable[Mapping[str, Any]]],
+    *,
+    is_given: bool,
 ) -> Mapping[str, Any] | None:
-    """The state of an earlier checkpoint that has a channel in this version; None to take the value that was given."""
-    for number, state in enumerate(earlier()):
-        if number and name in values:
+    """Return the state of an earlier checkpoint that has a channel in this version, or None.
+
+    If the new checkpoint has a value for the channel (`is_given`), only the parent is searched, and
+    None means that the value is to be encoded.
+    """
+    for number, state in enumerate(iter_earlier_states()):
+        is_parent = number == 0
+        if is_given and not is_parent:
             return None
         if state.get(CHANNEL + name, (None,))[0] == version:
             return state
     return None
 
 
-def _pieces(old: Sequence[bytes], data: bytes) -> list[bytes]:
-    """Bytes as the pieces that they begin with, and the rest."""
-    # All of them at once is the usual case, and 10 times as fast as one after the other.
-    pieces = [*old] if data.startswith(b"".join(old)) else [*_begun(old, data)]
+def _copy_channel(source: Mapping[str, Any], target: dict[str, Any], name: str) -> None:
+    for key in (CHANNEL + name, VALUE + name):
+        if key in source:
+            target[key] = source[key]
+
+
+def _cut_pieces(old: Sequence[bytes], data: bytes) -> list[bytes]:
+    """Cut bytes into the old pieces that they begin with, and one piece of the rest."""
+    # To compare all pieces at once is the usual case, and 10 times as fast as one after the other.
+    pieces = [*old]
+    if not data.startswith(b"".join(old)):
+        pieces = [*_iter_leading(old, data)]
     length = sum(map(len, pieces))
-    return [*pieces, data[length:]] if length < len(data) else pieces
+    if length < len(data):
+        pieces.append(data[length:])
+    return pieces
 
 
-def _begun(old: Sequence[bytes], data: bytes) -> Iterator[bytes]:
-    at = 0
+def _iter_leading(old: Sequence[bytes], data: bytes) -> Iterator[bytes]:
+    """Yield the old pieces with which the bytes begin."""
+    position = 0
     for piece in old:
-        if not data.startswith(piece, at):
+        if not data.startswith(piece, position):
             return
         yield piece
-        at += len(piece)
+        position += len(piece)
 
 
-def relative(base: FrozenDict, new: Mapping[str, Any]) -> tuple[FrozenDict, Changes]:
-    """A state that shares with the one stored last what is the same, keys in its order, and what changed."""
-    state, ops = FrozenDict(base), {key: REMOVED for key in base if key not in new}
+def freeze_with_changes(base: FrozenDict, new: Mapping[str, Any]) -> tuple[FrozenDict, Changes]:
+    """Freeze a state and compare it with the state that was stored last.
+
+    Returns:
+        The frozen state, which shares equal values with `base` and has its keys in the same order,
+        and the changes between the two.
+    """
+    state = FrozenDict(base)
+    ops: dict[Any, Any] = {key: REMOVED for key in base if key not in new}
     for key in ops:
         dict.__delitem__(state, key)
     for key, value in new.items():
         old = base.get(key)
-        if old != value:
-            ops[key] = len(old) if old and key.startswith(VALUE) and value[: len(old)] == old else SET
-            dict.__setitem__(state, key, _frozen_pieces(value) if key.startswith(VALUE) else freeze(value))
-    state.kind = PLAIN  # bytes and versions: the same
+        if old == value:
+            continue
+        if not key.startswith(VALUE):
+            ops[key] = SET
+            dict.__setitem__(state, key, freeze(value))
+            continue
+        # For a list, a number means that it was extended from this length.
+        if old and value[: len(old)] == old:
+            ops[key] = len(old)
+        else:
+            ops[key] = SET
+        dict.__setitem__(state, key, _freeze_pieces(value))
+    state.kind = PLAIN  # the state contains only bytes and versions
     return state, Changes(base, ops)
 
 
-def _frozen_pieces(pieces: Sequence[bytes]) -> FrozenList:
+def _freeze_pieces(pieces: Sequence[bytes]) -> FrozenList:
     frozen = FrozenList(pieces)
-    frozen.kind = PLAIN  # found out by looking it would cost O(pieces), at every put
+    frozen.kind = PLAIN  # to compute it would cost O(pieces) at every put
     return frozen
 
 
-def base_of(checkpoint: Checkpoint | None) -> FrozenDict:
-    """The state of a stored checkpoint, if there is one."""
+def get_state(checkpoint: Checkpoint | None) -> FrozenDict:
+    """Return the state of a stored checkpoint; an empty state for None."""
     return _EMPTY if checkpoint is None else checkpoint.state
 
 
-def decoded(serde: SerializerProtocol, state: Mapping[str, Any]) -> dict[str, Any]:
-    """LangGraph's checkpoint of a state."""
-    names = versions_of(state)
-    values = {name: value for name in names if (value := value_of(serde, state, name)) is not ABSENT}
+def decode_checkpoint(serde: SerializerProtocol, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return LangGraph's checkpoint of a state."""
+    versions = get_versions(state)
+    values: dict[str, Any] = {}
+    for name in versions:
+        value = decode_value(serde, state, name)
+        if value is not ABSENT:
+            values[name] = value
     seen = {key.removeprefix(SEEN): dict(node) for key, node in state.items() if key.startswith(SEEN)}
     rest = serde.loads_typed(tuple(state[REST]))
-    return {**rest, "channel_values": values, "channel_versions": names, "versions_seen": seen}
+    return {**rest, "channel_values": values, "channel_versions": versions, "versions_seen": seen}
 
 
-def versions_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The versions of the channels of a state."""
+def get_versions(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the version of each channel of a state."""
     return {key.removeprefix(CHANNEL): entry[0] for key, entry in state.items() if key.startswith(CHANNEL)}
 
 
-ABSENT: Final = object()
-"""Instead of the value of a channel that has none."""
+def get_stored_channels(state: Mapping[str, Any]) -> set[str]:
+    """Return the names of the channels whose values a state holds."""
+    return {key.removeprefix(CHANNEL) for key, entry in state.items() if key.startswith(CHANNEL) and len(entry) > 1}
 
 
-def value_of(serde: SerializerProtocol, state: Mapping[str, Any], name: str) -> Any:
-    """The value of one channel, or ABSENT; the others are not decoded."""
+def decode_value(serde: SerializerProtocol, state: Mapping[str, Any], name: str) -> Any:
+    """Return the value of one channel, or ABSENT; decode no other channel."""
     _, *typed = state.get(CHANNEL + name, (None,))
     if not typed:
         return ABSENT
-    kind, head = typed
-    return serde.loads_typed((kind, b"".join((head, *state.get(VALUE + name, ())))))
+    type_name, header = typed
+    data = b"".join((header, *state.get(VALUE + name, ())))
+    return serde.loads_typed((type_name, data))

@@ -1,4 +1,7 @@
-"""From LangGraph's SqliteSaver and PostgresSaver to files: threads, checkpoints, writes, metadata and ids, all kept."""
+"""Imports the databases of LangGraph's SqliteSaver and PostgresSaver into files.
+
+An import keeps the threads, checkpoints, writes, metadata and ids.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +13,41 @@ from typing import TYPE_CHECKING, Any
 
 from graphkit import RunnableConfig
 from savers.langgraph.saver import FileSystemCheckpointSaver
-from savers.langgraph.sources import Found, Place, Source, as_it_is, postgres_source, sqlite_source
+from savers.langgraph.sources import (
+    HistoryKey,
+    Source,
+    SourceCheckpoint,
+    make_passthrough_serializer,
+    open_postgres,
+    open_sqlite,
+)
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
 Progress = Callable[[int, int, str], object]
-"""Is told how many checkpoints are done, how many there are, and the thread."""
+"""Called with the number of checkpoints done, the number of all checkpoints, and the thread."""
 
-_EVERY = 1.0
-"""Seconds after which what was imported is brought to the disk: if the machine fails, an import is done again."""
+_FSYNC_INTERVAL = 1.0
+"""Seconds between two syncs of what was imported. After a power loss the import is run again."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImportReport:
-    """What an import did and found."""
+    """The result of an import."""
 
     threads: int
-    """How many threads the database has."""
+    """The number of threads in the database."""
     checkpoints: int
-    """How many checkpoints were imported."""
+    """The number of imported checkpoints."""
     skipped: int
-    """How many were there already."""
+    """The number of checkpoints that the store already had."""
     problems: tuple[str, ...] = ()
-    """Where what was read back differs from the database, or a file is damaged."""
+    """The differences between the store and the database, and the damaged files."""
 
     @property
     def ok(self) -> bool:
-        """Whether all of it was read back as it is in the database."""
+        """Whether the store was verified and equals the database."""
         return not self.problems
 
 
@@ -50,21 +60,23 @@ def import_langgraph_sqlite(
 ) -> ImportReport:
     """Copy the threads of a SqliteSaver's file to a directory; the file is only read.
 
-    Interrupted, it goes on where it was when it is called again: what is there already is skipped. Then each checkpoint
-    is read back and compared with the database, and each byte of the store is verified.
+    An interrupted import continues when it is called again: it skips checkpoints that the store
+    already has. It reads back each checkpoint, compares it with the database, and finally verifies
+    every byte of the store.
 
     Args:
         file: the SQLite database.
-        directory: where the store is; it is made if it is missing.
+        directory: the directory of the store; created if it is missing.
         progress: called after each checkpoint.
-        serde: the serializer that it was written with, if it encrypts.
+        serde: the serializer with which the database was written, if it encrypts.
 
     Raises:
-        CheckpointStorageError: the database cannot be read, or the file system refused. What was imported stays.
-        CheckpointConflictError: a thread of that id holds a run of graphkit's own.
+        CheckpointStorageError: the database cannot be read, or the file system refused. Checkpoints
+            imported so far stay.
+        CheckpointConflictError: a thread of the same id holds a run of graphkit.
     """
-    serde = serde or as_it_is()
-    return _import(sqlite_source(os.fspath(file), serde), directory, serde, progress)
+    serde = serde or make_passthrough_serializer()
+    return _import(open_sqlite(os.fspath(file), serde), directory, serde, progress)
 
 
 def import_langgraph_postgres(
@@ -74,90 +86,123 @@ def import_langgraph_postgres(
     progress: Progress | None = None,
     serde: SerializerProtocol | None = None,
 ) -> ImportReport:
-    """Copy the threads of a PostgresSaver's database to a directory, as they are when it begins. Else as for SQLite.
+    """Copy the threads of a PostgresSaver's database to a directory, as they are when it begins.
+
+    Otherwise this works like `import_langgraph_sqlite`.
 
     Args:
         dsn: the connection string.
-        directory: where the store is; it is made if it is missing.
+        directory: the directory of the store; created if it is missing.
         progress: called after each checkpoint.
-        serde: the serializer that it was written with, if it encrypts.
+        serde: the serializer with which the database was written, if it encrypts.
 
     Raises:
         MissingDependencyError: psycopg is not installed.
-        CheckpointStorageError: the database cannot be read, or the file system refused. What was imported stays.
-        CheckpointConflictError: a thread of that id holds a run of graphkit's own.
+        CheckpointStorageError: the database cannot be read, or the file system refused. Checkpoints
+            imported so far stay.
+        CheckpointConflictError: a thread of the same id holds a run of graphkit.
     """
-    serde = serde or as_it_is()
-    return _import(postgres_source(dsn, serde), directory, serde, progress)
+    serde = serde or make_passthrough_serializer()
+    return _import(open_postgres(dsn, serde), directory, serde, progress)
 
 
 def _import(
-    opening: AbstractContextManager[Source],
+    opened: AbstractContextManager[Source],
     directory: str | os.PathLike[str],
     serde: SerializerProtocol,
     progress: Progress | None,
 ) -> ImportReport:
-    saver = FileSystemCheckpointSaver(directory, serde=serde, fsync=_EVERY)
-    with saver.store, opening as source:
-        places = source.places()
-        total, done, skipped = sum(count for _, count in places), 0, 0
-        problems: list[str] = []
-        for place, _ in places:
-            there = {info.id for info in saver.store.history(_at(place))}
-            for id in source.ids(place):  # noqa: A001 - the contract's word
-                found = source.read(place, id)
-                if id in there:
+    saver = FileSystemCheckpointSaver(directory, serde=serde, fsync=_FSYNC_INTERVAL)
+    done = 0
+    skipped = 0
+    problems: list[str] = []
+    with saver.store, opened as source:
+        counts = source.count_checkpoints()
+        total = sum(counts.values())
+        for history in counts:
+            stored_ids = {info.id for info in saver.store.history(_history_config(history))}
+            for checkpoint_id in source.list_ids(history):
+                original = source.read(history, checkpoint_id)
+                if checkpoint_id in stored_ids:
                     skipped += 1
                 else:
-                    _restore(saver, place, found)
-                problems += _differences(saver, place, id, found)
+                    _restore(saver, history, original)
+                problems += _iter_differences(saver, history, checkpoint_id, original)
                 done += 1
                 if progress is not None:
-                    progress(done, total, place.thread_id)
-        problems += _damage(saver)
+                    progress(done, total, history.thread_id)
+        problems += _find_damage(saver)
     return ImportReport(
-        threads=len({place.thread_id for place, _ in places}),
+        threads=len({history.thread_id for history in counts}),
         checkpoints=done - skipped,
         skipped=skipped,
         problems=tuple(problems),
     )
 
 
-def _at(place: Place) -> RunnableConfig:
-    return RunnableConfig(place.thread_id, checkpoint_ns=place.namespace)
+def _history_config(history: HistoryKey) -> RunnableConfig:
+    return RunnableConfig(history.thread_id, checkpoint_ns=history.namespace)
 
 
-def _names(place: Place, id: str | None) -> Any:
-    return {"configurable": {"thread_id": place.thread_id, "checkpoint_ns": place.namespace, "checkpoint_id": id}}
-
-
-def _restore(saver: FileSystemCheckpointSaver, place: Place, found: Found) -> None:
-    writes = {write.key: list(write) for write in found.writes}
-    versions = found.checkpoint["channel_versions"]
-    saver.restore(_names(place, found.parent_id), found.checkpoint, found.metadata, versions, writes)
-
-
-def _differences(saver: FileSystemCheckpointSaver, place: Place, id: str, found: Found) -> Iterator[str]:
-    """What is not the same when it is read back."""
-    stored = saver.get_tuple(_names(place, id))
-    parent = stored and stored.parent_config and stored.parent_config["configurable"]["checkpoint_id"]
-    pairs: dict[str, tuple[Any, Any]] = {
-        "checkpoint": (stored and _typed(saver, stored.checkpoint), _typed(saver, found.checkpoint)),
-        "metadata": (stored and stored.metadata, found.metadata),
-        "parent": (parent, found.parent_id),
-        "writes": (saver.writes_of(_names(place, id)), sorted(found.writes)),
+def _langgraph_config(history: HistoryKey, checkpoint_id: str | None) -> Any:
+    return {
+        "configurable": {
+            "thread_id": history.thread_id,
+            "checkpoint_ns": history.namespace,
+            "checkpoint_id": checkpoint_id,
+        }
     }
-    for what, (here, there) in pairs.items():
-        if here != there:
-            yield f"thread {place.thread_id!r}, namespace {place.namespace!r}, checkpoint {id}: its {what} differs"
 
 
-def _typed(saver: FileSystemCheckpointSaver, checkpoint: Any) -> dict[str, Any]:
-    """A checkpoint as bytes that can be compared, channels without a version left out as LangGraph's savers do."""
-    values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
-    kept = {name: saver.serde.dumps_typed(value) for name, value in values.items() if name in versions}
-    return {**checkpoint, "channel_values": kept}
+def _restore(saver: FileSystemCheckpointSaver, history: HistoryKey, original: SourceCheckpoint) -> None:
+    saver.restore(
+        _langgraph_config(history, original.parent_id),
+        original.checkpoint,
+        original.metadata,
+        new_versions=original.checkpoint["channel_versions"],
+        writes={write.key: list(write) for write in original.writes},
+    )
 
 
-def _damage(saver: FileSystemCheckpointSaver) -> list[str]:
+def _iter_differences(
+    saver: FileSystemCheckpointSaver, history: HistoryKey, checkpoint_id: str, original: SourceCheckpoint
+) -> Iterator[str]:
+    """Read a checkpoint back and yield a message for each part that differs from the database."""
+    config = _langgraph_config(history, checkpoint_id)
+    checkpoint: dict[str, Any] | None = None
+    metadata: Any = None
+    parent_id: str | None = None
+    stored = saver.get_tuple(config)
+    if stored is not None:
+        checkpoint = _serialize_values(saver, stored.checkpoint)
+        metadata = stored.metadata
+        if stored.parent_config is not None:
+            parent_id = stored.parent_config["configurable"]["checkpoint_id"]
+
+    is_equal = {
+        "checkpoint": checkpoint == _serialize_values(saver, original.checkpoint),
+        "metadata": metadata == original.metadata,
+        "parent": parent_id == original.parent_id,
+        "writes": saver.writes_of(config) == sorted(original.writes),
+    }
+    where = f"thread {history.thread_id!r}, namespace {history.namespace!r}, checkpoint {checkpoint_id}"
+    for part, equal in is_equal.items():
+        if not equal:
+            yield f"{where}: its {part} differs"
+
+
+def _serialize_values(saver: FileSystemCheckpointSaver, checkpoint: Any) -> dict[str, Any]:
+    """Return a checkpoint with its values as bytes, which can be compared.
+
+    Channels without a version are left out, as LangGraph's savers do.
+    """
+    versions = checkpoint["channel_versions"]
+    serialized = {}
+    for name, value in checkpoint["channel_values"].items():
+        if name in versions:
+            serialized[name] = saver.serde.dumps_typed(value)
+    return {**checkpoint, "channel_values": serialized}
+
+
+def _find_damage(saver: FileSystemCheckpointSaver) -> list[str]:
     return [f"{file.path} is {file.state}" for file in saver.store.verify().problems]

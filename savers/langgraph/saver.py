@@ -1,4 +1,4 @@
-"""FileSystemCheckpointSaver: LangGraph's checkpointer over graphkit's files."""
+"""FileSystemCheckpointSaver: LangGraph's checkpointer on graphkit's files."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from graphkit import Checkpoint, CheckpointInfo, RunnableConfig
 from graphkit.errors import CheckpointConflictError
 from graphkit.values import freeze
 from savers._filesystem import FileSystemSaver
-from savers.langgraph.async_methods import AsyncTwins
+from savers.langgraph.async_methods import AsyncMethods
 from savers.langgraph.channels import (
-    CHANNEL,
     WRITES,
     Encoder,
-    base_of,
-    decoded,
-    relative,
-    value_of,
+    decode_checkpoint,
+    decode_value,
+    freeze_with_changes,
+    get_state,
+    get_stored_channels,
 )
-from savers.langgraph.steps import next_of, node_of
-from savers.langgraph.writes import EARLY, PendingWrites, Write, packed
+from savers.langgraph.steps import derive_next_node, derive_node
+from savers.langgraph.writes import EARLY, PendingWrites, Write, pack_writes
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig as LangGraphConfig
@@ -44,26 +44,28 @@ if TYPE_CHECKING:
     from savers._compression import Compression
 
 MADE_BY: Final = "graphkit:made_by"
-"""The metadata key that tells LangGraph's checkpoints from graphkit's own."""
+"""The metadata key that distinguishes LangGraph's checkpoints from those of graphkit."""
 LANGGRAPH: Final = "langgraph"
 
 _DELTA_CHANNELS: Final = "counters_since_delta_snapshot"
-"""The metadata key under which LangGraph names the channels whose values are spread over their ancestors' writes."""
+"""The metadata key under which LangGraph names the channels whose values its ancestors' writes complete."""
 
 
-class FileSystemCheckpointSaver(AsyncTwins):
-    """Keeps LangGraph's threads in a directory that any process, and the `graphkit` command, can read.
+class FileSystemCheckpointSaver(AsyncMethods):
+    """Stores LangGraph's threads in a directory that any process and the `graphkit` command can read.
 
-    One object serves synchronous and asynchronous graphs, any number of threads and processes; there is nothing to set
-    up and nothing to close. What a put takes on the disk is what changed, and once it returns the checkpoint survives
-    power loss (`fsync="always"`). Values are what LangGraph's serializer makes of them, and no code runs when they are
-    read but what it allows.
+    One object serves synchronous and asynchronous graphs, and any number of threads and processes.
+    It needs no setup and need not be closed. A put writes only what changed. Once it returns, the
+    checkpoint survives power loss (`fsync="always"`). LangGraph's serializer encodes the values;
+    reading them runs no code except what that serializer allows.
 
-    Every method of LangGraph's BaseCheckpointSaver is here, and each means what it means there. The latest checkpoint
-    is the one written last, whatever the clock said. A thread that holds a run of graphkit's own is refused.
+    Every method of LangGraph's BaseCheckpointSaver is implemented with LangGraph's meaning. The
+    latest checkpoint is the one written last, whatever the clock says. A thread that holds a run of
+    graphkit is refused.
 
     Attributes:
-        store: the FileSystemSaver below: for verify, repair, size, prune by age, and whatever else it can do.
+        store: the underlying FileSystemSaver: for verify, repair, size, prune by age, and the other
+            methods that LangGraph does not have.
     """
 
     def __init__(
@@ -74,17 +76,18 @@ class FileSystemCheckpointSaver(AsyncTwins):
         fsync: Literal["always", "never"] | float = "always",
         compression: Literal["zlib", "zstd"] | Compression | None = "zlib",
     ) -> None:
-        """Open a store; the directory is made if it is missing.
+        """Open a store, and create its directory if it is missing.
 
         Args:
-            base_directory: where the store is.
-            serde: LangGraph's serializer; by default its own in its strict mode, which restores the types of LangGraph,
-                LangChain and the standard library, and of others the plain data. `with_allowlist` adds types.
-            fsync: when to wait for the disk: at each put, never, or every so many seconds.
+            base_directory: the directory of the store.
+            serde: LangGraph's serializer. The default is LangGraph's own in its strict mode, which
+                restores the types of LangGraph, LangChain and the standard library, and returns
+                other types as plain data. `with_allowlist` adds types.
+            fsync: when a put waits for the disk: always, never, or after this many seconds.
             compression: how values of 100,000 bytes and more are stored.
 
         Raises:
-            CheckpointerConfigurationError: the path is a file, or an option makes no sense.
+            CheckpointerConfigurationError: the path is a file, or an option is invalid.
             CheckpointStorageError: the file system refused.
         """
         super().__init__(serde=serde or JsonPlusSerializer(allowed_msgpack_modules=None))
@@ -100,20 +103,21 @@ class FileSystemCheckpointSaver(AsyncTwins):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> LangGraphConfig:
-        """Store a checkpoint; one that has the id already is replaced.
+        """Store a checkpoint, and replace one that has the same id.
 
         Raises:
-            CheckpointSerializationError: a value cannot be stored; the error names its channel. Nothing was changed.
-            CheckpointConflictError: the thread holds a run of graphkit's own. Nothing was changed.
-            CheckpointStorageError: the file system refused. What was there before still is.
+            CheckpointSerializationError: a value cannot be stored; the error names its channel.
+                Nothing was changed.
+            CheckpointConflictError: the thread holds a run of graphkit. Nothing was changed.
+            CheckpointStorageError: the file system refused. The earlier content is unchanged.
         """
-        here = _place(config, checkpoint["id"])
-        early = self._writes.to_take(here)
-        own_metadata = get_serializable_checkpoint_metadata(config, metadata)
-        self.restore(config, checkpoint, own_metadata, new_versions, early)
+        target = _parse_config(config, checkpoint["id"])
+        early = self._writes.get_own_early(target)
+        full_metadata = get_serializable_checkpoint_metadata(config, metadata)
+        self.restore(config, checkpoint, full_metadata, new_versions=new_versions, writes=early)
         if early:
-            self._writes.taken(here)
-        return _config(config["configurable"]["thread_id"], here.checkpoint_ns, checkpoint["id"])
+            self._writes.mark_stored(target)
+        return _langgraph_config(config["configurable"]["thread_id"], target.checkpoint_ns, checkpoint["id"])
 
     def restore(
         self,
@@ -123,73 +127,86 @@ class FileSystemCheckpointSaver(AsyncTwins):
         new_versions: ChannelVersions,
         writes: Mapping[str, Any],
     ) -> None:
-        """Store a checkpoint and its writes in one: what `put` does, and an import from another saver.
+        """Store a checkpoint and its writes in one record, for `put` and for imports from other savers.
 
         Args:
             config: names the thread, the namespace and the parent.
-            checkpoint: LangGraph's.
-            metadata: as it is to be stored.
-            new_versions: the channels that the parent does not have in these versions.
-            writes: those of the checkpoint, by key.
+            checkpoint: LangGraph's checkpoint.
+            metadata: the metadata, stored as they are.
+            new_versions: the channels whose versions differ from those of the parent.
+            writes: the writes of the checkpoint by key.
 
         Raises:
-            CheckpointSerializationError: as `put`; and so the others.
+            CheckpointSerializationError: as for `put`, which raises the same errors.
         """
-        at, parent_id = _place(config), config["configurable"].get("checkpoint_id")
-        latest = _own(at, self.store.get(at))
-        parent = latest if latest is not None and latest.id == parent_id else self._named(at, parent_id)
+        history = _parse_config(config)
+        parent_id = config["configurable"].get("checkpoint_id")
+        latest = self._get_checkpoint(history)
+        parent = None
+        if latest is not None and latest.id == parent_id:
+            parent = latest
+        elif parent_id:
+            parent = self._get_checkpoint(history, parent_id)
 
-        def earlier() -> Iterator[Mapping[str, Any]]:
-            yield base_of(parent)
-            yield from (one.state for one in self.store.list(at))
+        def iter_earlier_states() -> Iterator[Mapping[str, Any]]:
+            yield get_state(parent)
+            for earlier in self.store.list(history):
+                yield earlier.state
 
-        state = Encoder(self.serde).state(checkpoint, new_versions, base_of(latest), earlier)
+        base = get_state(latest)
+        state = Encoder(self.serde).encode(checkpoint, new_versions, base, iter_earlier_states)
         if writes:
             state[WRITES] = dict(writes)
-        frozen, changes = relative(base_of(latest), state)
+        frozen, changes = freeze_with_changes(base, state)
         # The constructor would freeze the state again, and would not know what changed.
         new = Checkpoint.from_stored(
             id=checkpoint["id"],
-            node_id=node_of(checkpoint, metadata, base_of(parent)),
-            next_node_id=next_of(checkpoint),
+            node_id=derive_node(checkpoint, metadata, get_state(parent)),
+            next_node_id=derive_next_node(checkpoint),
             parent_id=parent_id,
-            created_us=_microseconds(checkpoint),
+            created_us=_parse_created_us(checkpoint),
             metadata=freeze({**metadata, MADE_BY: LANGGRAPH}),
             state=frozen,
             changes=changes,
         )
-        self.store.put(at, new, unique=True)
+        self.store.put(history, new, unique=True)
 
     def put_writes(
         self, config: LangGraphConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Keep what a task wrote beside its checkpoint, which may be still to come.
+        """Store the writes of a task with its checkpoint, even if the checkpoint is put only later.
 
-        Of an ordinary write the first one stays; those of errors, interrupts, answers and schedules are replaced.
+        The first ordinary write under a key stays. Errors, interrupts, answers and schedules replace
+        earlier ones.
 
         Raises:
-            CheckpointSerializationError: a value cannot be stored; the error names its channel. Nothing was changed.
-            CheckpointStorageError: the file system refused. What was there before still is.
+            CheckpointSerializationError: a value cannot be stored; the error names its channel.
+                Nothing was changed.
+            CheckpointStorageError: the file system refused. The earlier content is unchanged.
         """
-        at = _place(config, config["configurable"]["checkpoint_id"])
-        self._writes.put(at, packed(Encoder(self.serde), writes, task_id, task_path))
+        target = _parse_config(config, config["configurable"]["checkpoint_id"])
+        self._writes.put(target, pack_writes(Encoder(self.serde), writes, task_id, task_path))
 
     def get_next_version(self, current: str | float | None, channel: None = None) -> str:
-        """The version after this one, in the form that LangGraph's own savers use.
+        """Return the version after this one, in the form that LangGraph's own savers use.
 
-        Its tail is random: the versions of two branches of a history are never taken for the same.
+        The part after the point is random, so that the versions of two branches of a history differ.
         """
         del channel
-        number = int(current.split(".")[0]) if isinstance(current, str) else int(current or 0)
-        return f"{number + 1:032}.{random.random():016}"  # noqa: S311 - no secret
+        number = current or 0
+        if isinstance(current, str):
+            number = current.split(".")[0]
+        return f"{int(number) + 1:032}.{random.random():016}"  # noqa: S311 - not a secret
 
     # Reading
 
     def get_tuple(self, config: LangGraphConfig) -> CheckpointTuple | None:
-        """The checkpoint that the config names, or the one written last; None if there is none."""
-        at = _place(config)
-        found = self._named(at, config["configurable"].get("checkpoint_id"), latest=True)
-        return None if found is None else self._tuple(at, found, config["configurable"]["thread_id"])
+        """Return the checkpoint that the config names, or the one written last; None if there is none."""
+        history = _parse_config(config)
+        checkpoint = self._get_checkpoint(history, config["configurable"].get("checkpoint_id"))
+        if checkpoint is None:
+            return None
+        return self._make_tuple(history, checkpoint, config["configurable"]["thread_id"])
 
     def list(
         self,
@@ -199,122 +216,164 @@ class FileSystemCheckpointSaver(AsyncTwins):
         before: LangGraphConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Checkpoints, newest first: of a thread and namespace, of all its namespaces, or of the whole store (None).
+        """Yield checkpoints, newest first: of a history, of a thread, or of the whole store (None).
 
-        States are read as the iterator goes on; while it waits, nobody waits for it. A checkpoint that is removed
-        meanwhile is passed over.
+        The iterator reads each state when it is needed and holds no lock in between. It skips a
+        checkpoint that is removed meanwhile.
 
         Args:
-            config: names the thread; without `checkpoint_ns`, all of its namespaces; with `checkpoint_id`, that one.
+            config: names the thread. Without `checkpoint_ns`, all namespaces of the thread are
+                listed; with `checkpoint_id`, only that checkpoint.
             filter: metadata keys and the values that they must have.
-            before: only what was written before this checkpoint.
-            limit: at most so many.
+            before: yield only what was written before this checkpoint.
+            limit: the most checkpoints to yield.
         """
-        chosen = (info for info in self._infos(config, _id_in(before)) if _matches(info, filter or {}))
-        for info in islice(chosen, None if limit is None else max(limit, 0)):
-            at = RunnableConfig(info.thread_id, checkpoint_ns=info.checkpoint_ns)
-            if (found := self.store.get(at.replace(checkpoint_id=info.id))) is not None:
-                yield self._tuple(at, found, info.thread_id)
+        if limit is not None:
+            limit = max(limit, 0)
+        infos = self._list_infos(config, _get_checkpoint_id(before))
+        matching = (info for info in infos if _matches(info, filter or {}))
+        for info in islice(matching, limit):
+            history = RunnableConfig(info.thread_id, checkpoint_ns=info.checkpoint_ns)
+            checkpoint = self.store.get(history.replace(checkpoint_id=info.id))
+            if checkpoint is not None:
+                yield self._make_tuple(history, checkpoint, info.thread_id)
 
-    def _infos(self, config: LangGraphConfig | None, before: str | None) -> Iterable[CheckpointInfo]:
-        names = config["configurable"] if config else {}
-        threads = [str(names["thread_id"])] if config else self.store.threads()
-        namespace, named = names.get("checkpoint_ns"), _id_in(config)
-        histories = [
-            [info for info in _before(self._history(place), before) if named in {None, info.id}]
-            for thread in threads
-            for place in self._places(thread)
-            if namespace in {None, place.checkpoint_ns}
-        ]
-        return merge(*histories, key=lambda info: info.created_at, reverse=True)
+    def _list_infos(self, config: LangGraphConfig | None, before: str | None) -> Iterable[CheckpointInfo]:
+        """Return the infos of the checkpoints that `list` selects by its config and `before`, newest first."""
+        namespace = None
+        threads: Iterable[str]
+        if config:
+            threads = [str(config["configurable"]["thread_id"])]
+            namespace = config["configurable"].get("checkpoint_ns")
+        else:
+            threads = self.store.threads()
+        checkpoint_id = _get_checkpoint_id(config)
 
-    def _places(self, thread: str) -> Iterator[RunnableConfig]:
+        selected = []
+        for thread in threads:
+            for history in self._iter_histories(thread):
+                if namespace not in {None, history.checkpoint_ns}:
+                    continue
+                infos = _select_before(self._list_history(history), before)
+                selected.append([info for info in infos if checkpoint_id in {None, info.id}])
+        return merge(*selected, key=lambda info: info.created_at, reverse=True)
+
+    def _iter_histories(self, thread: str) -> Iterator[RunnableConfig]:
+        """Yield a config for each namespace of a thread, except those of early writes."""
         for namespace in self.store.namespaces(thread):
             if not namespace.startswith(EARLY):
                 yield RunnableConfig(thread, checkpoint_ns=namespace)
 
-    def _history(self, at: RunnableConfig) -> Sequence[CheckpointInfo]:
-        """A namespace's checkpoints, newest first, that are LangGraph's."""
-        return [info for info in self.store.history(at) if info.metadata.get(MADE_BY) == LANGGRAPH]
+    def _list_history(self, history: RunnableConfig) -> Sequence[CheckpointInfo]:
+        """Return the infos of LangGraph's checkpoints of a history, newest first."""
+        return [info for info in self.store.history(history) if info.metadata.get(MADE_BY) == LANGGRAPH]
 
-    def _named(self, at: RunnableConfig, id: str | None, *, latest: bool = False) -> Checkpoint | None:
-        return _own(at, self.store.get(at.replace(checkpoint_id=id or None))) if id or latest else None
+    def _get_checkpoint(self, history: RunnableConfig, checkpoint_id: str | None = None) -> Checkpoint | None:
+        """Return a checkpoint of a history, the latest without an id; None if there is none.
 
-    def _tuple(self, at: RunnableConfig, found: Checkpoint, thread_id: Any) -> CheckpointTuple:
-        here, parent = at.replace(checkpoint_id=found.id), found.parent_id
-        metadata: Any = deepcopy(found.metadata)
+        Raises:
+            CheckpointConflictError: the checkpoint is one of graphkit.
+        """
+        checkpoint = self.store.get(history.replace(checkpoint_id=checkpoint_id or None))
+        if checkpoint is not None and checkpoint.metadata.get(MADE_BY) != LANGGRAPH:
+            raise CheckpointConflictError(
+                history.thread, "it holds a run of graphkit's own; give LangGraph another thread id"
+            )
+        return checkpoint
+
+    def _make_tuple(self, history: RunnableConfig, checkpoint: Checkpoint, thread_id: Any) -> CheckpointTuple:
+        metadata: Any = deepcopy(checkpoint.metadata)
         del metadata[MADE_BY]
-        checkpoint: Any = decoded(self.serde, found.state)
+        decoded: Any = decode_checkpoint(self.serde, checkpoint.state)
+        parent_config = None
+        if checkpoint.parent_id:
+            parent_config = _langgraph_config(thread_id, history.checkpoint_ns, checkpoint.parent_id)
         return CheckpointTuple(
-            _config(thread_id, at.checkpoint_ns, found.id),
-            checkpoint,
-            metadata,
-            _config(thread_id, at.checkpoint_ns, parent) if parent else None,
-            [self._pending(write) for write in self._writes.of(here, found.state)],
+            config=_langgraph_config(thread_id, history.checkpoint_ns, checkpoint.id),
+            checkpoint=decoded,
+            metadata=metadata,
+            parent_config=parent_config,
+            pending_writes=[self._decode_write(write) for write in self._read_writes(history, checkpoint)],
         )
 
     def writes_of(self, config: LangGraphConfig) -> Sequence[Write]:
-        """The pending writes of a checkpoint as they are stored, in LangGraph's order."""
-        at, found = _place(config, _id_in(config)), self._named(_place(config), _id_in(config), latest=True)
-        return [] if found is None else self._writes.of(at.replace(checkpoint_id=found.id), found.state)
+        """Return the pending writes of a checkpoint as they are stored, in LangGraph's order."""
+        checkpoint_id = _get_checkpoint_id(config)
+        history = _parse_config(config, checkpoint_id)
+        checkpoint = self._get_checkpoint(history, checkpoint_id)
+        if checkpoint is None:
+            return []
+        return self._read_writes(history, checkpoint)
 
-    def _pending(self, write: Write) -> PendingWrite:
+    def _read_writes(self, history: RunnableConfig, checkpoint: Checkpoint) -> Sequence[Write]:
+        return self._writes.read(history.replace(checkpoint_id=checkpoint.id), checkpoint.state)
+
+    def _decode_write(self, write: Write) -> PendingWrite:
         return write.task_id, write.channel, self.serde.loads_typed((write.type, write.data))
 
     def get_delta_channel_history(
         self, *, config: LangGraphConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """What the ancestors of a checkpoint wrote to channels, oldest first, back to where each was last stored whole.
+        """Return what the ancestors of a checkpoint wrote to channels, oldest first.
 
-        No value is decoded but these.
+        The writes of a channel go back to the ancestor that stores its whole value. Only these
+        writes and values are decoded.
         """
-        collected: dict[str, DeltaChannelHistory] = {name: {"writes": []} for name in channels}
+        histories: dict[str, DeltaChannelHistory] = {name: {"writes": []} for name in channels}
         missing = set(channels)
-        at = _place(config)
-        for ancestor in self._ancestors(at, _id_in(config)):
+        history = _parse_config(config)
+        for ancestor in self._iter_ancestors(history, _get_checkpoint_id(config)):
             if not missing:
                 break
-            writes = self._writes.of(at.replace(checkpoint_id=ancestor.id), ancestor.state)
-            for write in reversed(writes):
+            for write in reversed(self._read_writes(history, ancestor)):
                 if write.channel in missing:
-                    collected[write.channel]["writes"].append(self._pending(write))
-            for name in missing & _stored(ancestor):
-                collected[name]["seed"] = value_of(self.serde, ancestor.state, name)
+                    histories[write.channel]["writes"].append(self._decode_write(write))
+            for name in missing & get_stored_channels(ancestor.state):
+                histories[name]["seed"] = decode_value(self.serde, ancestor.state, name)
                 missing.discard(name)
-        for found in collected.values():
-            found["writes"].reverse()
-        return collected
+        for channel_history in histories.values():
+            channel_history["writes"].reverse()
+        return histories
 
-    def _ancestors(self, at: RunnableConfig, id: str | None) -> Iterator[Checkpoint]:
-        """The parent of a checkpoint, and its parent, and so on; none twice, whatever was imported."""
+    def _iter_ancestors(self, history: RunnableConfig, checkpoint_id: str | None) -> Iterator[Checkpoint]:
+        """Yield the parent of a checkpoint, its parent, and so on.
+
+        No checkpoint is yielded twice: parents in an imported history may form a cycle.
+        """
         seen: set[str] = set()
-        found = self._named(at, id, latest=True)
-        while found is not None and found.parent_id and found.parent_id not in seen:
-            seen.add(found.parent_id)
-            found = self._named(at, found.parent_id)
-            if found is not None:
-                yield found
+        checkpoint = self._get_checkpoint(history, checkpoint_id)
+        while checkpoint is not None and checkpoint.parent_id and checkpoint.parent_id not in seen:
+            seen.add(checkpoint.parent_id)
+            checkpoint = self._get_checkpoint(history, checkpoint.parent_id)
+            if checkpoint is not None:
+                yield checkpoint
 
     # Whole threads
 
     def delete_thread(self, thread_id: str) -> None:
-        """Remove a thread, all its namespaces and writes, from the disk; one that there is not is no error."""
+        """Remove a thread with its namespaces and writes; an unknown thread is not an error."""
         self.store.delete(str(thread_id))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Remove the checkpoints that these runs made, in every thread. Costs a look at all metadata of the store.
+        """Remove the checkpoints that these runs made, in every thread. Reads all metadata of the store.
 
-        Those that stay keep their values. A channel of LangGraph's DeltaChannel that needs a removed ancestor's writes
-        is cut off from them, as with every saver.
+        The other checkpoints keep their values. A DeltaChannel of LangGraph that needs the writes of
+        a removed ancestor loses them, as with every saver.
         """
         runs = set(run_ids)
-        for thread in self.store.threads() if runs else ():
-            for at in self._places(thread):
-                self._remove(at, [one.id for one in self._history(at) if one.metadata.get("run_id") in runs])
-            self._drop_if_empty(thread)
+        if not runs:
+            return
+        for thread in self.store.threads():
+            for history in self._iter_histories(thread):
+                infos = self._list_history(history)
+                self._remove(history, [info.id for info in infos if info.metadata.get("run_id") in runs])
+            if not self.store.namespaces(thread):
+                self.store.delete(thread)
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy a thread, ids, parents and writes, to one that is empty; of one that there is not, nothing.
+        """Copy a thread with its ids, parents and writes to an empty thread.
+
+        An unknown source is not an error; the target stays empty.
 
         Raises:
             CheckpointConflictError: the target is not empty. Nothing was changed.
@@ -324,12 +383,13 @@ class FileSystemCheckpointSaver(AsyncTwins):
             self.store.copy(source, str(target_thread_id))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Remove all of some threads but the latest checkpoint of each namespace, or all (`delete`).
+        """Remove all checkpoints of threads except the latest of each namespace, or all (`delete`).
 
-        Where the latest needs ancestors for a DeltaChannel, these stay, back to the one that holds its value.
+        If the latest checkpoint needs ancestors for a DeltaChannel, these stay, back to the one that
+        stores its value.
 
         Raises:
-            ValueError: there is no such strategy.
+            ValueError: the strategy is unknown.
         """
         if strategy not in {"keep_latest", "delete"}:
             raise ValueError(f"strategy must be 'keep_latest' or 'delete', not {strategy!r}")
@@ -337,70 +397,64 @@ class FileSystemCheckpointSaver(AsyncTwins):
             if strategy == "delete":
                 self.delete_thread(thread)
                 continue
-            for at in self._places(thread):
-                needed = self._needed(at)
-                self._remove(at, [info.id for info in self._history(at) if info.id not in needed])
+            for history in self._iter_histories(thread):
+                needed = self._find_needed(history)
+                self._remove(history, [info.id for info in self._list_history(history) if info.id not in needed])
 
-    def _needed(self, at: RunnableConfig) -> set[str]:
-        """The ids of the latest checkpoint and of those that its DeltaChannels are read from."""
-        latest = self._named(at, None, latest=True)
+    def _find_needed(self, history: RunnableConfig) -> set[str]:
+        """Return the ids of the latest checkpoint and of the ancestors that its DeltaChannels need."""
+        latest = self._get_checkpoint(history)
         if latest is None:
             return set()
         needed = {latest.id}
-        missing = set(latest.metadata.get(_DELTA_CHANNELS, ())) - _stored(latest)
-        for ancestor in self._ancestors(at, latest.id):
+        missing = set(latest.metadata.get(_DELTA_CHANNELS, ())) - get_stored_channels(latest.state)
+        for ancestor in self._iter_ancestors(history, latest.id):
             if not missing:
                 break
             needed.add(ancestor.id)
-            missing -= _stored(ancestor)
+            missing -= get_stored_channels(ancestor.state)
         return needed
 
-    def _remove(self, at: RunnableConfig, ids: Sequence[str]) -> None:
-        self.store.remove(at, ids)
-        self._writes.remove(at, ids)
-
-    def _drop_if_empty(self, thread: str) -> None:
-        if not self.store.namespaces(thread):
-            self.store.delete(thread)
+    def _remove(self, history: RunnableConfig, ids: Sequence[str]) -> None:
+        self.store.remove(history, ids)
+        self._writes.remove(history, ids)
 
 
-def _place(config: LangGraphConfig, id: str | None = None) -> RunnableConfig:
+def _parse_config(config: LangGraphConfig, checkpoint_id: str | None = None) -> RunnableConfig:
+    """Return graphkit's config for the history that LangGraph's config names, and a checkpoint of it."""
     names = config["configurable"]
-    return RunnableConfig(str(names["thread_id"]), checkpoint_ns=names.get("checkpoint_ns") or "", checkpoint_id=id)
+    return RunnableConfig(
+        str(names["thread_id"]), checkpoint_ns=names.get("checkpoint_ns") or "", checkpoint_id=checkpoint_id
+    )
 
 
-def _config(thread_id: Any, namespace: str, id: str) -> LangGraphConfig:
-    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": id}}
+def _langgraph_config(thread_id: Any, namespace: str, checkpoint_id: str) -> LangGraphConfig:
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id}}
 
 
-def _id_in(config: LangGraphConfig | None) -> str | None:
-    return (config or {}).get("configurable", {}).get("checkpoint_id") or None
+def _get_checkpoint_id(config: LangGraphConfig | None) -> str | None:
+    if not config:
+        return None
+    return config.get("configurable", {}).get("checkpoint_id") or None
 
 
-def _own(at: RunnableConfig, checkpoint: Checkpoint | None) -> Checkpoint | None:
-    if checkpoint is not None and checkpoint.metadata.get(MADE_BY) != LANGGRAPH:
-        raise CheckpointConflictError(at.thread, "it holds a run of graphkit's own; give LangGraph another thread id")
-    return checkpoint
+def _select_before(history: Sequence[CheckpointInfo], checkpoint_id: str | None) -> Sequence[CheckpointInfo]:
+    """Return the part of a history that was written before a checkpoint; all of it for None.
 
-
-def _before(history: Sequence[CheckpointInfo], id: str | None) -> Sequence[CheckpointInfo]:
-    """What was written before a checkpoint; in a history that does not have it, by the ids, which tell the time."""
-    ids = [info.id for info in history]
-    if id is None or id in ids:
-        return history if id is None else history[ids.index(id) + 1 :]
-    return [info for info in history if info.id < id]
+    If the history does not contain the checkpoint, its id decides: LangGraph's ids sort by time.
+    """
+    if checkpoint_id is None:
+        return history
+    for position, info in enumerate(history):
+        if info.id == checkpoint_id:
+            return history[position + 1 :]
+    return [info for info in history if info.id < checkpoint_id]
 
 
 def _matches(info: CheckpointInfo, filter: Mapping[str, Any]) -> bool:
     return all(info.metadata.get(key) == value for key, value in filter.items())
 
 
-def _stored(checkpoint: Checkpoint) -> set[str]:
-    """The channels whose values a checkpoint holds."""
-    entries = checkpoint.state.items()
-    return {key.removeprefix(CHANNEL) for key, entry in entries if key.startswith(CHANNEL) and len(entry) > 1}
-
-
-def _microseconds(checkpoint: Mapping[str, Any]) -> int:
-    """When LangGraph made a checkpoint, since 1970."""
+def _parse_created_us(checkpoint: Mapping[str, Any]) -> int:
+    """Return when LangGraph made a checkpoint, in microseconds since 1970."""
     return round(datetime.fromisoformat(checkpoint["ts"]).timestamp() * 1_000_000)

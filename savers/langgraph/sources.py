@@ -1,13 +1,13 @@
-"""The databases of LangGraph's SqliteSaver and PostgresSaver, read as they are.
+"""Reads the databases of LangGraph's SqliteSaver and PostgresSaver.
 
-No code runs for a value that is read: what LangGraph's serializer would make an object of stays the bytes that it is.
+Reading a value runs no code: where LangGraph's serializer would create an object, its bytes are kept.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -22,24 +22,24 @@ from savers.langgraph.writes import Write
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
-_SENDS_APART = 4
-"""Before this version of its format, LangGraph kept a checkpoint's pending sends among its parent's writes."""
+_FIRST_VERSION_WITH_SENDS = 4
+"""Before this version of its format, LangGraph kept a checkpoint's pending sends in its parent's writes."""
 
 
-def as_it_is() -> JsonPlusSerializer:
-    """A serializer that moves values of any type without making them."""
+def make_passthrough_serializer() -> JsonPlusSerializer:
+    """Make a serializer that passes values of any type through without creating them."""
     return JsonPlusSerializer(__unpack_ext_hook__=ormsgpack.Ext)
 
 
-class Place(NamedTuple):
-    """A namespace of a thread."""
+class HistoryKey(NamedTuple):
+    """The thread and the namespace of a history, in the order of the queries' parameters."""
 
     thread_id: str
     namespace: str
 
 
-class Found(NamedTuple):
-    """A checkpoint, with what is beside it."""
+class SourceCheckpoint(NamedTuple):
+    """A checkpoint of the database, with its pending writes."""
 
     parent_id: str | None
     checkpoint: Any
@@ -48,128 +48,150 @@ class Found(NamedTuple):
 
 
 class Source(Protocol):
-    """A database of checkpoints, as of one moment."""
+    """A database of checkpoints, as it was at one moment."""
 
-    def places(self) -> Sequence[tuple[Place, int]]:
-        """The namespaces, and how many checkpoints each has."""
+    def count_checkpoints(self) -> Mapping[HistoryKey, int]:
+        """Return how many checkpoints each history has, in the order of threads and namespaces."""
 
-    def ids(self, place: Place) -> Sequence[str]:
-        """The ids of a namespace's checkpoints, oldest first."""
+    def list_ids(self, history: HistoryKey) -> Sequence[str]:
+        """Return the ids of the checkpoints of a history, oldest first."""
 
-    def read(self, place: Place, id: str) -> Found:
-        """One of them."""
+    def read(self, history: HistoryKey, checkpoint_id: str) -> SourceCheckpoint:
+        """Read one checkpoint."""
 
 
 class SqliteSource:
     """The database of a SqliteSaver or AsyncSqliteSaver."""
 
     def __init__(self, connection: sqlite3.Connection, serde: SerializerProtocol) -> None:
-        self._connection, self._serde = connection, serde
+        self._connection = connection
+        self._serde = serde
         columns = [row[1] for row in connection.execute("PRAGMA table_info(writes)")]
-        path = "task_path" if "task_path" in columns else "''"  # databases of before it have no such column
-        self._writes = (
-            f"SELECT {path}, task_id, idx, channel, type, value FROM writes"  # noqa: S608 - one of two words of ours
+        # Databases of older versions of LangGraph have no such column.
+        path = "task_path" if "task_path" in columns else "''"
+        self._select_writes = (
+            f"SELECT {path}, task_id, idx, channel, type, value FROM writes"  # noqa: S608 - a constant of this module
             " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
         )
 
-    def places(self) -> Sequence[tuple[Place, int]]:
-        return _places(self._connection)
+    def count_checkpoints(self) -> Mapping[HistoryKey, int]:
+        return _count_checkpoints(self._connection)
 
-    def ids(self, place: Place) -> Sequence[str]:
+    def list_ids(self, history: HistoryKey) -> Sequence[str]:
         rows = self._connection.execute(
-            "SELECT checkpoint_id FROM checkpoints WHERE thread_id = ? AND checkpoint_ns = ? ORDER BY 1", place
+            "SELECT checkpoint_id FROM checkpoints WHERE thread_id = ? AND checkpoint_ns = ? ORDER BY 1", history
         )
         return [row[0] for row in rows]
 
-    def read(self, place: Place, id: str) -> Found:
-        parent, kind, data, metadata = self._connection.execute(
+    def read(self, history: HistoryKey, checkpoint_id: str) -> SourceCheckpoint:
+        parent_id, type_name, data, metadata = self._connection.execute(
             "SELECT parent_checkpoint_id, type, checkpoint, metadata FROM checkpoints"
             " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
-            (*place, id),
+            (*history, checkpoint_id),
         ).fetchone()
-        writes = _writes(self._connection.execute(self._writes, (*place, id)))
-        checkpoint = self._serde.loads_typed((kind, data))
-        return Found(parent or None, checkpoint, json.loads(metadata) if metadata else {}, writes)
+        writes = self._connection.execute(self._select_writes, (*history, checkpoint_id))
+        return SourceCheckpoint(
+            parent_id=parent_id or None,
+            checkpoint=self._serde.loads_typed((type_name, data)),
+            metadata=json.loads(metadata) if metadata else {},
+            writes=_parse_writes(writes),
+        )
 
 
 class PostgresSource:
     """The database of a PostgresSaver or AsyncPostgresSaver."""
 
     def __init__(self, connection: Any, serde: SerializerProtocol) -> None:
-        self._connection, self._serde = connection, serde
+        self._connection = connection
+        self._serde = serde
 
-    def places(self) -> Sequence[tuple[Place, int]]:
-        return _places(self._connection)
+    def count_checkpoints(self) -> Mapping[HistoryKey, int]:
+        return _count_checkpoints(self._connection)
 
-    def ids(self, place: Place) -> Sequence[str]:
+    def list_ids(self, history: HistoryKey) -> Sequence[str]:
         rows = self._connection.execute(
             "SELECT checkpoint_id FROM checkpoints WHERE thread_id = %s AND checkpoint_ns = %s"
             ' ORDER BY checkpoint_id COLLATE "C"',
-            place,
+            history,
         )
         return [row[0] for row in rows]
 
-    def read(self, place: Place, id: str) -> Found:
-        parent, checkpoint, metadata = self._connection.execute(
+    def read(self, history: HistoryKey, checkpoint_id: str) -> SourceCheckpoint:
+        parent_id, checkpoint, metadata = self._connection.execute(
             "SELECT parent_checkpoint_id, checkpoint, metadata FROM checkpoints"
             " WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s",
-            (*place, id),
+            (*history, checkpoint_id),
         ).fetchone()
         values = dict(checkpoint.get("channel_values") or {})
-        for channel, kind, data in self._blobs(place, id):
-            values[channel] = self._serde.loads_typed((kind, data))
+        for channel, type_name, data in self._read_blobs(history, checkpoint_id):
+            values[channel] = self._serde.loads_typed((type_name, data))
         checkpoint["channel_values"] = values
-        if checkpoint["v"] < _SENDS_APART and parent:
-            self._take_sends(checkpoint, self._writes(place, parent))
-        return Found(parent or None, checkpoint, metadata, self._writes(place, id))
+        if checkpoint["v"] < _FIRST_VERSION_WITH_SENDS and parent_id:
+            self._add_sends(checkpoint, self._read_writes(history, parent_id))
+        return SourceCheckpoint(
+            parent_id=parent_id or None,
+            checkpoint=checkpoint,
+            metadata=metadata,
+            writes=self._read_writes(history, checkpoint_id),
+        )
 
-    def _blobs(self, place: Place, id: str) -> Iterable[tuple[str, str, bytes]]:
-        found: Iterable[tuple[str, str, bytes]] = self._connection.execute(
+    def _read_blobs(self, history: HistoryKey, checkpoint_id: str) -> Iterable[tuple[str, str, bytes]]:
+        rows: Iterable[tuple[str, str, bytes]] = self._connection.execute(
             "SELECT blob.channel, blob.type, blob.blob FROM checkpoints c"
             " CROSS JOIN LATERAL jsonb_each_text(c.checkpoint -> 'channel_versions') AS version"
             " JOIN checkpoint_blobs blob ON blob.thread_id = c.thread_id AND blob.checkpoint_ns = c.checkpoint_ns"
             " AND blob.channel = version.key AND blob.version = version.value"
             " WHERE c.thread_id = %s AND c.checkpoint_ns = %s AND c.checkpoint_id = %s AND blob.type <> 'empty'",
-            (*place, id),
+            (*history, checkpoint_id),
         )
-        return found
+        return rows
 
-    def _writes(self, place: Place, id: str) -> list[Write]:
-        return _writes(
-            self._connection.execute(
-                "SELECT task_path, task_id, idx, channel, type, blob FROM checkpoint_writes"
-                " WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s",
-                (*place, id),
-            )
+    def _read_writes(self, history: HistoryKey, checkpoint_id: str) -> list[Write]:
+        rows = self._connection.execute(
+            "SELECT task_path, task_id, idx, channel, type, blob FROM checkpoint_writes"
+            " WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s",
+            (*history, checkpoint_id),
         )
+        return _parse_writes(rows)
 
-    def _take_sends(self, checkpoint: Any, writes: Sequence[Write]) -> None:
-        """As PostgresSaver does when it reads a checkpoint of an old format."""
-        found = sorted(write for write in writes if write.channel == TASKS)
-        if found:
-            sends = [self._serde.loads_typed((write.type, write.data)) for write in found]
-            checkpoint["channel_values"][TASKS] = sends
-            checkpoint["channel_versions"][TASKS] = max(checkpoint["channel_versions"].values(), default=1)
+    def _add_sends(self, checkpoint: Any, parent_writes: Sequence[Write]) -> None:
+        """Add the pending sends, as PostgresSaver does when it reads a checkpoint of an old format."""
+        writes = sorted(write for write in parent_writes if write.channel == TASKS)
+        if not writes:
+            return
+        sends = [self._serde.loads_typed((write.type, write.data)) for write in writes]
+        versions = checkpoint["channel_versions"]
+        checkpoint["channel_values"][TASKS] = sends
+        versions[TASKS] = max(versions.values(), default=1)
 
 
-def _places(connection: Any) -> list[tuple[Place, int]]:
+def _count_checkpoints(connection: Any) -> dict[HistoryKey, int]:
     rows = connection.execute("SELECT thread_id, checkpoint_ns, count(*) FROM checkpoints GROUP BY 1, 2 ORDER BY 1, 2")
-    return [(Place(thread, namespace), count) for thread, namespace, count in rows]
+    return {HistoryKey(thread_id, namespace): count for thread_id, namespace, count in rows}
 
 
-def _writes(rows: Iterable[Sequence[Any]]) -> list[Write]:
-    return [
-        Write(path, task, place, channel, kind or "null", bytes(data or b""))
-        for path, task, place, channel, kind, data in rows
-    ]
+def _parse_writes(rows: Iterable[Sequence[Any]]) -> list[Write]:
+    """Return the rows of a query of writes, whose columns are in the order of the fields of Write."""
+    writes = []
+    for path, task_id, idx, channel, type_name, data in rows:
+        write = Write(
+            task_path=path,
+            task_id=task_id,
+            idx=idx,
+            channel=channel,
+            type=type_name or "null",
+            data=bytes(data or b""),
+        )
+        writes.append(write)
+    return writes
 
 
 @contextmanager
-def sqlite_source(file: str, serde: SerializerProtocol) -> Iterator[Source]:
-    """Open a SQLite file, to read only.
+def open_sqlite(file: str, serde: SerializerProtocol) -> Iterator[Source]:
+    """Open a SQLite file for reading only.
 
     Raises:
-        CheckpointStorageError: it cannot be read, or is no database of LangGraph's.
+        CheckpointStorageError: the file cannot be read, or is not a database of LangGraph.
     """
     try:
         with closing(sqlite3.connect(f"{Path(file).absolute().as_uri()}?mode=ro", uri=True)) as connection:
@@ -181,12 +203,12 @@ def sqlite_source(file: str, serde: SerializerProtocol) -> Iterator[Source]:
 
 
 @contextmanager
-def postgres_source(dsn: str, serde: SerializerProtocol) -> Iterator[Source]:
-    """Open a PostgreSQL database, to read only, as it is at this moment.
+def open_postgres(dsn: str, serde: SerializerProtocol) -> Iterator[Source]:
+    """Open a PostgreSQL database for reading only, as it is at this moment.
 
     Raises:
         MissingDependencyError: psycopg is not installed.
-        CheckpointStorageError: it cannot be reached, or is no database of LangGraph's.
+        CheckpointStorageError: the database cannot be reached, or is not one of LangGraph.
     """
     try:
         import psycopg

@@ -1,7 +1,8 @@
-"""Which nodes a LangGraph checkpoint stands between, as far as it tells; for those who list histories.
+"""Derives the nodes before and after a LangGraph checkpoint, for those who list histories.
 
-LangGraph does not store it. What ran is whose `versions_seen` changed; what comes next is who has a trigger that holds
-a value. The names of triggers are those that LangGraph's StateGraph gives; other graphs show as running "langgraph".
+LangGraph does not store these nodes. A node ran if its `versions_seen` changed; a node comes next if
+one of its triggers holds a value. The names of the triggers are those of LangGraph's StateGraph.
+Histories of other graphs show "langgraph" as the next node.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from graphkit import END, START
 from savers.langgraph.channels import SEEN
 
 NEXT: Final = "langgraph:"
-"""Before the name of the next node: no graph of graphkit's has such a node, so none takes the thread for its own."""
+"""The prefix of the next node. No graph of graphkit has such a node, so none continues the thread."""
 UNKNOWN: Final = "langgraph"
 
 _INPUT: Final = "__start__"
@@ -23,25 +24,33 @@ _SENDS: Final = "__pregel_tasks"
 _NO_NODES: Final = frozenset({"__input__", "__interrupt__"})
 
 
-def node_of(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], parent: Mapping[str, Any]) -> str:
-    """The nodes that made a checkpoint of its parent's state."""
+def derive_node(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], parent: Mapping[str, Any]) -> str:
+    """Return the names of the nodes that ran between the state `parent` and a checkpoint."""
     if metadata.get("source") == "input":
         return START
-    ran = [node for node, seen in checkpoint["versions_seen"].items() if parent.get(SEEN + node) != seen]
-    names = [START if node == _INPUT else node for node in sorted(ran) if node not in _NO_NODES]
+    names = []
+    for node, seen in sorted(checkpoint["versions_seen"].items()):
+        if node in _NO_NODES or parent.get(SEEN + node) == seen:
+            continue
+        names.append(START if node == _INPUT else node)
     return ", ".join(names) or UNKNOWN
 
 
-def next_of(checkpoint: Mapping[str, Any]) -> str:
-    """The nodes that come next; END if none does."""
-    values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
+def derive_next_node(checkpoint: Mapping[str, Any]) -> str:
+    """Return the names of the nodes that come next; END if there are none."""
+    versions = checkpoint["channel_versions"]
     if not any(name == _INPUT or name.startswith(_BRANCH) for name in versions):
         return UNKNOWN
-    waiting = sorted({node for name, value in values.items() for node in _triggered(name, value)})
-    return NEXT + ", ".join(waiting) if waiting else END
+    nodes: set[str] = set()
+    for name, value in checkpoint["channel_values"].items():
+        nodes.update(_iter_triggered(name, value))
+    if not nodes:
+        return END
+    return NEXT + ", ".join(sorted(nodes))
 
 
-def _triggered(name: str, value: Any) -> Iterator[str]:
+def _iter_triggered(name: str, value: Any) -> Iterator[str]:
+    """Yield the nodes that a channel with this value triggers."""
     if name == _INPUT:
         yield _INPUT
     elif name.startswith(_BRANCH):

@@ -1,8 +1,9 @@
-"""Pending writes: what LangGraph's tasks wrote, beside the checkpoint that they ran from.
+"""Pending writes: what LangGraph's tasks wrote, recorded with the checkpoint that they ran from.
 
-LangGraph may bring them before the checkpoint itself, from several threads. They are then kept in a namespace of their
-own, beside a placeholder with the checkpoint's id, and go into the checkpoint's own record once it comes. Whoever reads
-looks in all three places, so that none is lost whatever comes first.
+LangGraph may call `put_writes` before it puts the checkpoint, and from several threads. Such early
+writes are stored in a namespace of their own, with a placeholder that has the id of the checkpoint.
+When the checkpoint is put, its record includes them. Readers look in all three places, so that no
+write is lost in whatever order they arrive.
 """
 
 from __future__ import annotations
@@ -22,106 +23,146 @@ if TYPE_CHECKING:
     from savers._filesystem import FileSystemSaver
 
 EARLY: Final = "#early:"
-"""Before the name of a namespace: where its writes wait for their checkpoints."""
+"""The prefix of the namespace that holds the early writes of another namespace."""
 
 _KEY: Final = "write:"
-_ROUND: Final = 100
-"""After so many checkpoints that writes waited for, what waits no longer is removed."""
+_CLEANUP_INTERVAL: Final = 100
+"""The checkpoints with early writes between two cleanups. A cleanup spares as many placeholders."""
 
 
 class Write(NamedTuple):
-    """One write, as it is stored."""
+    """One write, in the order of the fields in which it is stored."""
 
     task_path: str
     task_id: str
-    place: int
+    idx: int
+    """The position among the writes of its task; negative for errors, interrupts, answers and schedules."""
     channel: str
     type: str
     data: bytes
 
     @property
     def key(self) -> str:
-        """What tells it from the others of its checkpoint."""
-        return f"{_KEY}{self.place}:{self.task_id}"
+        """The key that distinguishes it from the other writes of its checkpoint."""
+        return f"{_KEY}{self.idx}:{self.task_id}"
 
     @property
-    def stays(self) -> bool:
-        """Whether the first one with this key stays; errors, interrupts and answers have a place that is replaced."""
-        return self.place >= 0
+    def is_ordinary(self) -> bool:
+        """Whether the first write with this key stays; a special write replaces an earlier one."""
+        return self.idx >= 0
 
 
-def packed(encoder: Encoder, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str) -> list[Write]:
-    """Writes as they are stored.
+def pack_writes(encoder: Encoder, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str) -> list[Write]:
+    """Return the writes of a task as they are stored.
 
     Raises:
         CheckpointSerializationError: a value cannot be stored. Nothing was changed.
     """
-    return [
-        Write(task_path, task_id, WRITES_IDX_MAP.get(channel, place), channel, *encoder.typed(value, channel))
-        for place, (channel, value) in enumerate(writes)
-    ]
+    packed = []
+    for position, (channel, value) in enumerate(writes):
+        type_name, data = encoder.serialize(value, channel)
+        write = Write(
+            task_path=task_path,
+            task_id=task_id,
+            idx=WRITES_IDX_MAP.get(channel, position),
+            channel=channel,
+            type=type_name,
+            data=data,
+        )
+        packed.append(write)
+    return packed
 
 
 class PendingWrites:
-    """The writes of a store."""
+    """The pending writes of a store.
+
+    Args:
+        store: the saver that holds the checkpoints and the writes.
+    """
 
     def __init__(self, store: FileSystemSaver) -> None:
         self._store = store
-        self._came_early: set[tuple[str, str, str | None]] = set()
-        self._taken: Counter[tuple[str, str]] = Counter()
+        self._early_checkpoints: set[tuple[str, str, str | None]] = set()
+        """Checkpoints for which this process stored early writes, and which are not yet put."""
+        self._puts_since_cleanup: Counter[tuple[str, str]] = Counter()
+        """By thread and namespace: how many checkpoints with early writes were put."""
 
-    def put(self, at: RunnableConfig, writes: Sequence[Write]) -> None:
-        """Keep writes for the checkpoint that the config names, whether it is there or not."""
+    def put(self, config: RunnableConfig, writes: Sequence[Write]) -> None:
+        """Store writes for the checkpoint that the config names, whether it exists or not."""
         records = {write.key: FrozenList(write) for write in writes}
-        first = [write.key for write in writes if write.stays]
+        keep = [write.key for write in writes if write.is_ordinary]
         try:
-            self._store.put_writes(at, records, keep=first)
+            self._store.put_writes(config, records, keep=keep)
         except CheckpointNotFoundError:
-            placeholder = Checkpoint(node_id=WRITES, next_node_id=None, state={}, id=at.checkpoint_id)
-            self._store.put_writes(_early(at), records, keep=first, or_put=placeholder)
-            self._came_early.add(_key(at))
+            placeholder = Checkpoint(node_id=WRITES, next_node_id=None, state={}, id=config.checkpoint_id)
+            self._store.put_writes(_early_config(config), records, keep=keep, or_put=placeholder)
+            self._early_checkpoints.add(_checkpoint_key(config))
 
-    def waiting(self, at: RunnableConfig) -> Mapping[str, Any]:
-        """What came before the checkpoint."""
-        return self._store.get_writes(_early(at))
+    def get_early(self, config: RunnableConfig) -> Mapping[str, Any]:
+        """Return the early writes of a checkpoint that are still in the separate namespace."""
+        return self._store.get_writes(_early_config(config))
 
-    def to_take(self, at: RunnableConfig) -> Mapping[str, Any]:
-        """What goes into the record of a checkpoint: this process's writes; others' are found where they are."""
-        return self.waiting(at) if _key(at) in self._came_early else {}
+    def get_own_early(self, config: RunnableConfig) -> Mapping[str, Any]:
+        """Return the early writes that belong in the record of a new checkpoint.
 
-    def of(self, at: RunnableConfig, state: Mapping[str, Any]) -> list[Write]:
-        """The writes of a stored checkpoint, in LangGraph's order: by task path, task id and index."""
-        found: dict[str, Write] = {}
-        for place in (state.get(WRITES, {}), self.waiting(at), self._store.get_writes(at)):
-            for key, record in place.items():
+        Empty unless this process stored early writes for it: readers find the early writes of other
+        processes in the separate namespace.
+        """
+        if _checkpoint_key(config) not in self._early_checkpoints:
+            return {}
+        return self.get_early(config)
+
+    def read(self, config: RunnableConfig, state: Mapping[str, Any]) -> list[Write]:
+        """Return the writes of a stored checkpoint in LangGraph's order: by task path, task id and index."""
+        writes: dict[str, Write] = {}
+        for records in (state.get(WRITES, {}), self.get_early(config), self._store.get_writes(config)):
+            for key, record in records.items():
                 write = Write(*record)
-                if key not in found or not write.stays:
-                    found[key] = write
-        return sorted(found.values(), key=lambda write: writes_sort_key(write.task_path, write.task_id, write.place))
+                if key not in writes or not write.is_ordinary:
+                    writes[key] = write
+        return sorted(writes.values(), key=_sort_key)
 
-    def taken(self, at: RunnableConfig) -> None:
-        """A checkpoint that writes waited for is stored with them; now and then, remove what waits no longer."""
-        self._came_early.discard(_key(at))
-        place = at.thread, at.checkpoint_ns
-        self._taken[place] += 1
-        if self._taken[place] >= _ROUND:
-            self._taken[place] = 0
-            early = _early(at)
-            old = [info.id for info in self._store.history(early)[_ROUND:]]
-            self._store.remove(early, [one for one in old if self._is_taken(at.replace(checkpoint_id=one))])
+    def mark_stored(self, config: RunnableConfig) -> None:
+        """Record that a checkpoint was put together with its early writes.
 
-    def _is_taken(self, at: RunnableConfig) -> bool:
-        checkpoint = self._store.get(at)
-        return checkpoint is not None and self.waiting(at).keys() <= checkpoint.state.get(WRITES, {}).keys()
+        After every 100 such checkpoints of a namespace, remove early writes that checkpoints
+        already contain.
+        """
+        self._early_checkpoints.discard(_checkpoint_key(config))
+        history = (config.thread, config.checkpoint_ns)
+        self._puts_since_cleanup[history] += 1
+        if self._puts_since_cleanup[history] >= _CLEANUP_INTERVAL:
+            self._puts_since_cleanup[history] = 0
+            self._clean_up(config)
 
-    def remove(self, at: RunnableConfig, ids: Sequence[str]) -> None:
-        """Remove what waits for these checkpoints of a namespace."""
-        self._store.remove(_early(at), ids)
+    def _clean_up(self, config: RunnableConfig) -> None:
+        early = _early_config(config)
+        old_ids = [info.id for info in self._store.history(early)[_CLEANUP_INTERVAL:]]
+        stored_ids = [id_ for id_ in old_ids if self._is_stored(config.replace(checkpoint_id=id_))]
+        self._store.remove(early, stored_ids)
+
+    def _is_stored(self, config: RunnableConfig) -> bool:
+        """Return whether the record of a checkpoint contains all its early writes."""
+        checkpoint = self._store.get(config)
+        if checkpoint is None:
+            return False
+        records: Mapping[str, Any] = checkpoint.state.get(WRITES, {})
+        return self.get_early(config).keys() <= records.keys()
+
+    def remove(self, config: RunnableConfig, ids: Sequence[str]) -> None:
+        """Remove the early writes of these checkpoints of a namespace."""
+        self._store.remove(_early_config(config), ids)
 
 
-def _key(at: RunnableConfig) -> tuple[str, str, str | None]:
-    return at.thread, at.checkpoint_ns, at.checkpoint_id
+def _sort_key(write: Write) -> Any:
+    return writes_sort_key(write.task_path, write.task_id, write.idx)
 
 
-def _early(at: RunnableConfig) -> RunnableConfig:
-    return RunnableConfig(at.thread_id, checkpoint_ns=EARLY + at.checkpoint_ns, checkpoint_id=at.checkpoint_id)
+def _checkpoint_key(config: RunnableConfig) -> tuple[str, str, str | None]:
+    return config.thread, config.checkpoint_ns, config.checkpoint_id
+
+
+def _early_config(config: RunnableConfig) -> RunnableConfig:
+    return RunnableConfig(
+        config.thread_id, checkpoint_ns=EARLY + config.checkpoint_ns, checkpoint_id=config.checkpoint_id
+    )

@@ -1,6 +1,6 @@
-"""Tests for savers (the contract and a state machine), and a fake saver for tests of graphs.
+"""For people who write savers and test graphs: the saver contract, its state machine, and a fake.
 
-`graphkit.testing.stateful` needs Hypothesis and is imported by name only.
+`graphkit.testing.stateful` needs Hypothesis, so it must be imported explicitly.
 """
 
 from graphkit._public_names import set_public_module

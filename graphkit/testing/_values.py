@@ -1,4 +1,4 @@
-"""What the tests of savers are made of: strict equality, values of every type, checkpoints made by hand and derived."""
+"""Tools of the saver tests: strict equality, values of every type, and checkpoints to put."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ HOSTILE_IDS: Final = (
     "x" * 10_000,
     "x" * 9_999 + "y",
 )
-"""Thread ids and namespaces that must not meet each other, nor leave the store."""
+"""Thread ids and namespaces that a saver must keep apart from each other and within the store."""
 
 # --- equality, strict in type and order -------------------------------------------------------------------------------
 
@@ -65,32 +65,42 @@ _READ_ONLY: Final[dict[type, type]] = {FrozenList: list, FrozenDict: dict, Froze
 
 
 def same(got: object, expected: object) -> None:
-    """Assert that a value is what was stored: in type and in order, NaN and -0.0 and time zones included.
+    """Assert that two values are equal in type and order, including NaN, -0.0 and time zones.
 
     Read-only lists, dicts and sets count as the builtins.
 
     Raises:
-        AssertionError: it is not; says where.
+        AssertionError: the values differ; the message says where.
     """
-    where = difference(got, expected)
-    assert where is None, where
+    message = find_difference(got, expected)
+    assert message is None, message
 
 
-def difference(got: Any, expected: Any, path: str = "value") -> str | None:
-    """Where and how two values differ, or None."""
+def find_difference(got: Any, expected: Any, path: str = "value") -> str | None:
+    """Return a message that says where and how two values differ; None if they are equal."""
     kind = _READ_ONLY.get(type(expected), type(expected))
     if _READ_ONLY.get(type(got), type(got)) is not kind:
         return f"{path}: {type(got).__name__} {got!r} instead of {kind.__name__} {expected!r}"
-    parts = _parts_of(got), _parts_of(expected)
-    if parts[1] is None:
-        return None if _leaf(got) == _leaf(expected) else f"{path}: {got!r} instead of {expected!r}"
-    if len(parts[0] or ()) != len(parts[1]):
-        return f"{path}: {len(parts[0] or ())} parts instead of {len(parts[1])}: {got!r} instead of {expected!r}"
-    found = (difference(*pair, f"{path}[{n}]") for n, pair in enumerate(zip(parts[0] or (), parts[1], strict=True)))
-    return next((where for where in found if where is not None), None)
+
+    expected_parts = _split(expected)
+    if expected_parts is None:
+        if _normalize_scalar(got) == _normalize_scalar(expected):
+            return None
+        return f"{path}: {got!r} instead of {expected!r}"
+
+    got_parts = _split(got) or []
+    if len(got_parts) != len(expected_parts):
+        counts = f"{len(got_parts)} parts instead of {len(expected_parts)}"
+        return f"{path}: {counts}: {got!r} instead of {expected!r}"
+    for number, (got_part, expected_part) in enumerate(zip(got_parts, expected_parts, strict=True)):
+        message = find_difference(got_part, expected_part, f"{path}[{number}]")
+        if message is not None:
+            return message
+    return None
 
 
-def _parts_of(value: Any) -> list[Any] | None:
+def _split(value: Any) -> list[Any] | None:
+    """Return the parts of a compound value in a defined order; None for a scalar."""
     if isinstance(value, dict):
         return [part for item in value.items() for part in item]
     if isinstance(value, (list, tuple)):
@@ -102,7 +112,8 @@ def _parts_of(value: Any) -> list[Any] | None:
     return None
 
 
-def _leaf(value: Any) -> object:
+def _normalize_scalar(value: Any) -> object:
+    """Return an object that is equal for scalars that are the same, and only for those."""
     if isinstance(value, float):
         return struct.pack(">d", value)
     if isinstance(value, complex):
@@ -114,20 +125,20 @@ def _leaf(value: Any) -> object:
     return value
 
 
-def same_checkpoint(found: Checkpoint | None, expected: Checkpoint) -> None:
-    """Assert that a checkpoint is what was stored, field by field.
+def same_checkpoint(got: Checkpoint | None, expected: Checkpoint) -> None:
+    """Assert that two checkpoints are equal, field by field.
 
     Raises:
-        AssertionError: it is not; says where.
+        AssertionError: the checkpoints differ; the message says where.
     """
-    assert found is not None, "there is no such checkpoint"
+    assert got is not None, "there is no such checkpoint"
     for name in ("id", "node_id", "next_node_id", "parent_id", "created_at", "state"):
-        where = difference(getattr(found, name), getattr(expected, name), name)
-        assert where is None, where
-    # A saver of four methods keeps writes and tags there.
-    metadata = {key: value for key, value in found.metadata.items() if not str(key).startswith("graphkit:")}
-    where = difference(metadata, dict(expected.metadata), "metadata")
-    assert where is None, where
+        message = find_difference(getattr(got, name), getattr(expected, name), name)
+        assert message is None, message
+    # A saver of four methods keeps pending writes and tags in the metadata.
+    metadata = {key: value for key, value in got.metadata.items() if not str(key).startswith("graphkit:")}
+    message = find_difference(metadata, dict(expected.metadata), "metadata")
+    assert message is None, message
 
 
 # --- values of every type ---------------------------------------------------------------------------------------------
@@ -141,7 +152,7 @@ class Colour(Enum):
 
 
 class Level(IntEnum):
-    """An enum that is an int, which must not come back as one."""
+    """An enum that is an int; a saver must not return it as a plain int."""
 
     LOW = 1
 
@@ -169,32 +180,32 @@ class Note:
     lines: list[str] = dataclasses.field(default_factory=list)
 
 
-class Stranger:
-    """Of a type that no saver knows."""
+class UnknownType:
+    """A type that no saver can store."""
 
 
 @dataclasses.dataclass
 class Unregistered:
-    """Of a type that a saver could store if it were registered."""
+    """A type that a saver can store only once it is registered."""
 
     text: str = ""
 
 
 @cache
 def answer_model() -> type[Any]:
-    """A pydantic model; made late, for pydantic is slow to import."""
+    """Return a pydantic model; created at the first call, because pydantic is slow to import."""
     import pydantic
 
     return pydantic.create_model("Answer", __module__=__name__, text=(str, ...), score=(float, 0.5))
 
 
 def application_types() -> tuple[type, ...]:
-    """The types of the zoo that a saver has to be told of."""
+    """Return the types of the sample values that must be registered with a saver."""
     return Colour, Level, Point, Money, Note, answer_model()
 
 
-def zoo() -> dict[str, Any]:
-    """A value of every type that a state may hold, and the odd ones of each."""
+def sample_values() -> dict[str, Any]:
+    """Return values of every type that a state may hold, with the edge cases of each."""
     return {
         "none": None,
         "bools": [True, False, 1, 0, 1.0],
@@ -209,7 +220,7 @@ def zoo() -> dict[str, Any]:
         "order": {"z": 1, "a": 2, "m": 3},
         "sets": [set(), {1, "1", (1,)}, frozenset(), frozenset({b"x", None})],
         "datetimes": [
-            datetime(2026, 2, 3, 4, 5, 6, 7),  # noqa: DTZ001 - naive ones are values too
+            datetime(2026, 2, 3, 4, 5, 6, 7),  # noqa: DTZ001 - naive datetimes are values too
             datetime(2026, 2, 3, 4, 5, 6, 7, tzinfo=UTC),
             datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=-5, minutes=-30))),
             datetime(2026, 10, 25, 2, 30, fold=1),  # noqa: DTZ001
@@ -232,35 +243,41 @@ def zoo() -> dict[str, Any]:
 
 
 def made(state: Mapping[str, Any] | None = None, **fields: Any) -> Checkpoint:
-    """A checkpoint made by hand."""
-    return Checkpoint(**{"node_id": "a", "next_node_id": "b", "state": {} if state is None else state, **fields})
+    """Make a checkpoint from a state, with defaults for the other fields."""
+    if state is None:
+        state = {}
+    return Checkpoint(**{"node_id": "a", "next_node_id": "b", "state": state, **fields})
 
 
-def derived(
+def derive(
     parent: Checkpoint, update: Mapping[str, Any], channels: Mapping[str, Channel] | None = None, **fields: Any
 ) -> Checkpoint:
-    """A checkpoint as the engine makes it: its parent's state with an update merged in, knowing what changed."""
+    """Make a checkpoint as the engine does: merge an update into its parent's state and keep the changes."""
     state, ops = merge(parent.state, update, channels or {})
-    made_by_hand = made(parent_id=parent.id, **fields)
+    template = made(parent_id=parent.id, **fields)
     return Checkpoint.from_stored(
-        id=made_by_hand.id,
-        node_id=made_by_hand.node_id,
-        next_node_id=made_by_hand.next_node_id,
+        id=template.id,
+        node_id=template.node_id,
+        next_node_id=template.next_node_id,
         parent_id=parent.id,
-        created_us=made_by_hand.created_us,
-        metadata=made_by_hand.metadata,
+        created_us=template.created_us,
+        metadata=template.metadata,
         state=state,
         changes=Changes(parent.state, ops),
     )
 
 
-def at(thread: str | None = "t", checkpoint_id: str | None = None, namespace: str = "") -> RunnableConfig:
-    """The address of a checkpoint."""
+def make_config(thread: str | None = "t", checkpoint_id: str | None = None, namespace: str = "") -> RunnableConfig:
+    """Make the config of a checkpoint; without an id, of the latest in its history."""
     return RunnableConfig(thread, checkpoint_id, namespace)
 
 
-def stop(node_id: str = "a", payload: Any = None) -> dict[str, Any]:
-    """What is recorded of a run that waits for a human."""
+CONFIG: Final = make_config()
+"""The config of the thread that most tests use."""
+
+
+def make_interrupt(node_id: str = "a", payload: Any = None) -> dict[str, Any]:
+    """Make the value that is recorded for a pending interrupt."""
     when = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
     return {"node_id": node_id, "when": "inside", "payload": payload, "metadata": {}, "created_at": when}
 
@@ -269,10 +286,10 @@ GROWING: Final = {"list": Channel(lambda old, new: [*(old or ()), *new])}
 
 
 def grow_list(saver: BaseCheckpointSaver, config: RunnableConfig, length: int) -> list[Checkpoint]:
-    """Put checkpoints of a list that grows by one each, as the engine does; oldest first."""
+    """Put checkpoints as the engine does, each with one more item in a list; return them oldest first."""
     checkpoints = [made({"list": [0], "fixed": "f" * 100})]
     saver.put(config, checkpoints[0])
     for number in range(1, length):
-        checkpoints.append(derived(checkpoints[-1], {"list": [number], "last": number}, GROWING))
+        checkpoints.append(derive(checkpoints[-1], {"list": [number], "last": number}, GROWING))
         saver.put(config, checkpoints[-1])
     return checkpoints

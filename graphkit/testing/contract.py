@@ -1,4 +1,4 @@
-"""SaverContract: the promises of savers, as tests that run under pytest and under unittest."""
+"""SaverContract: the promises of every saver, as tests for pytest and unittest."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class SaverContract(
     VersionTests,
     WatchTests,
 ):
-    """Tests each promise of `BaseCheckpointSaver`, and of `HasVersions` for savers that are one.
+    """Tests the promises of `BaseCheckpointSaver`, and of `HasVersions` if the saver implements it.
 
-    Subclass it and override `make_saver`. pytest finds the subclass by its name. For unittest,
-    inherit from `unittest.TestCase` too, after the contract.
+    Subclass it and implement `make_saver`. pytest finds the subclass by its name; for unittest, also
+    inherit from `unittest.TestCase`, after the contract.
 
         class TestMySaver(SaverContract):
             def make_saver(self):
@@ -38,20 +38,20 @@ class SaverContract(
             def reopen(self, saver):
                 return MySaver(saver.url)
 
-    The hooks; only the first is required:
+    The hooks; only the first must be implemented:
 
-    * `make_saver()` returns a saver on a new, empty store.
-    * `reopen(saver)` returns another object on the same store, as another process would have it.
-      Most tests read through both. Leave it out if the store is the object itself.
-    * `plant(saver, config, checkpoint)` writes a checkpoint as the newest, without the saver.
-    * `peek(saver, config)` returns the states of a history, newest first, read without the saver.
+    * `make_saver()`: return a saver on a new, empty store.
+    * `reopen(saver)`: return another object on the same store, as another process would have. Most
+      tests read through both objects. Leave it out if the store is the saver object itself.
+    * `plant(saver, config, checkpoint)`: write a checkpoint as the newest without the saver.
+    * `peek(saver, config)`: read the states of a history, newest first, without the saver.
 
     Tests that need `plant` or `peek` are skipped without them. Tests of a capability are skipped if
     the saver does not declare it, and the reason names the capability: versions (the saver is a
     `HasVersions`), and the properties `isolates_values`, `lists_namespaces`, `lists_threads`,
     `measures_size`, `refuses_unstorable_values` and `waits_for_runs` of `BaseCheckpointSaver`. A
-    saver that declares a capability without having it fails.
+    saver fails if it declares a capability that it does not have.
 
-    Tests that a later graphkit adds run without a change of the subclass. A test can be removed by
-    name (`test_any_string_is_a_thread_id = None`), where readers of the subclass see it.
+    Tests that a later version of graphkit adds run without a change to the subclass. A subclass can
+    remove a test by name (`test_any_string_is_a_thread_id = None`), where its readers see it.
     """

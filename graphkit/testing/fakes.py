@@ -17,76 +17,83 @@ from graphkit._saver.versions import HasVersions
 
 
 class Call(NamedTuple):
-    """A call of a ScriptedSaver."""
+    """A call that a ScriptedSaver received."""
 
     method: str
-    """The method. An async method goes by the name of its sync method."""
+    """The name of the method; for an async method, the name of its sync method."""
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
 
-class _Act:
-    """An action at some calls of a method."""
+class _Action:
+    """A function to call at some of the calls of a method."""
 
-    def __init__(self, act: Callable[[], object], skip: int, times: int | None, *, late: bool) -> None:
-        self.act, self.skip, self.times, self.late = act, skip, times, late
+    def __init__(self, run: Callable[[], object], skip: int, times: int | None, *, late: bool) -> None:
+        self.run = run
+        self.skip = skip
+        self.times = times
+        self.late = late
 
-    def is_due(self) -> bool:
-        """Count a call, and return whether the action is due at it."""
+    def count_call(self) -> bool:
+        """Count a call of the method; return whether the action applies to it."""
         if self.skip > 0:
             self.skip -= 1
             return False
-        if self.times is not None:
-            self.times -= 1
-        return self.times is None or self.times >= 0
+        if self.times is None:
+            return True
+        self.times -= 1
+        return self.times >= 0
 
 
-def _forwarding(cls: type[Any]) -> type[Any]:
-    """Give a class every public method and quality of the contracts that it derives from, forwarded."""
+def _add_forwarding(cls: type[Any]) -> type[Any]:
+    """Add to a class its bases' qualities and public methods, which record the call and run its actions."""
     for quality in QUALITIES:
         setattr(cls, quality, property(attrgetter(f"delegate.{quality}")))
     for name, method in inspect.getmembers(cls, inspect.isfunction):
-        if not name.startswith("_") and name not in vars(cls) and name not in _OWN:
-            # A Java name is an alias of the function, whose name is the Python name.
-            make = _async_method if inspect.iscoroutinefunction(method) else _method
-            setattr(cls, name, make(method.__name__))
+        if name.startswith("_") or name in vars(cls) or name in _OWN_METHODS:
+            continue
+        # A Java name is an alias, so `__name__` is the Python name.
+        make = _make_async_method if inspect.iscoroutinefunction(method) else _make_method
+        setattr(cls, name, make(method.__name__))
     return abc.update_abstractmethods(cls)
 
 
-def _method(name: str) -> Callable[..., Any]:
+def _make_method(name: str) -> Callable[..., Any]:
     def call(self: ScriptedSaver, *args: Any, **kwargs: Any) -> Any:
-        late = self._note(name, args, kwargs)
+        late = self._record(name, args, kwargs)
         result = getattr(self.delegate, name)(*args, **kwargs)
-        for act in late:
-            act()
+        for action in late:
+            action.run()
         return result
 
-    call.__name__, call.__doc__ = name, f"As the delegate's `{name}`."
+    call.__name__ = name
+    call.__doc__ = f"As the delegate's `{name}`."
     return call
 
 
-def _async_method(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+def _make_async_method(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
     async def call(self: ScriptedSaver, *args: Any, **kwargs: Any) -> Any:
-        late = self._note(name.removeprefix("a"), args, kwargs)
+        late = self._record(name.removeprefix("a"), args, kwargs)
         result = await getattr(self.delegate, name)(*args, **kwargs)
-        for act in late:
-            act()
+        for action in late:
+            action.run()
         return result
 
-    call.__name__, call.__doc__ = name, f"As the delegate's `{name}`."
+    call.__name__ = name
+    call.__doc__ = f"As the delegate's `{name}`."
     return call
 
 
-_OWN = frozenset({"on", "fail", "slow", "count"})
+_OWN_METHODS = frozenset({"on", "fail", "slow", "count"})
 
 
-@_forwarding
+@_add_forwarding
 class ScriptedSaver(BaseCheckpointSaver):
-    """Forwards everything to a saver, records each call, and fails or waits where the test says so.
+    """Forwards every call to a saver, records it, and fails or waits where the test scripted that.
 
-    Around a saver with versions it is a `HasVersions`. An action for a method applies to its async
-    method and its Java name too. Several actions at one call run in the order in which they were
-    added.
+    If the wrapped saver has versions, the wrapper is a `HasVersions` too. A script for a method also
+    applies to its async method and its Java name. Several scripts for one call run in the order in
+    which they were added.
 
     Attributes:
         delegate: the saver that does the work.
@@ -94,83 +101,86 @@ class ScriptedSaver(BaseCheckpointSaver):
     """
 
     def __new__(cls, delegate: BaseCheckpointSaver, **_options: Any) -> Self:
-        """Make a ScriptedSaver that has the versions and the capabilities of the delegate."""
+        """Make a wrapper that has the versions and the capabilities of the delegate."""
         extras = tuple(extra for extra in _EXTRAS if isinstance(delegate, extra) and not issubclass(cls, extra))
-        return super().__new__(_with_methods_of(cls, extras) if extras else cls)
+        wrapper_class: type[Self] = cls
+        if extras:
+            wrapper_class = _add_bases(cls, extras)
+        return super().__new__(wrapper_class)
 
     def __init__(self, delegate: BaseCheckpointSaver, *, sleep: Callable[[float], object] = time.sleep) -> None:
         """Wrap a saver.
 
         Args:
             delegate: the saver that does the work.
-            sleep: how `slow` waits, in seconds.
+            sleep: the function that `slow` calls with a number of seconds.
         """
         self.delegate: Any = delegate
         self.calls: list[Call] = []
         self._sleep = sleep
-        self._acts: dict[str, list[_Act]] = {}
+        self._actions: dict[str, list[_Action]] = {}
         self._lock = threading.Lock()
 
     def on(
         self, method: str, act: Callable[[], object], *, skip: int = 0, times: int | None = 1, late: bool = False
     ) -> Self:
-        """Run an action at calls of a method: raise an error, wait for an event, check something.
+        """Call a function at calls of a method: to raise an error, wait for an event, or inspect the store.
 
         Args:
             method: the name of the method, such as `put`.
-            act: the action. If it raises an error, the call raises it.
-            skip: the number of calls that pass first.
-            times: the number of calls at which the action runs; None is all calls.
-            late: run the action after the delegate has done its part, instead of before: the call
-                is done, but not acknowledged.
+            act: the function. The call raises what it raises.
+            skip: the number of calls to let pass first.
+            times: the number of calls to apply it to; None for all calls.
+            late: call it after the delegate instead of before: the effect is stored but not
+                acknowledged.
 
         Raises:
-            ValueError: there is no such method.
+            ValueError: savers have no such method.
         """
         if method not in _CONTRACT:
             raise ValueError(f"savers have no method {method!r}")
         with self._lock:
-            self._acts.setdefault(method, []).append(_Act(act, skip, times, late=late))
+            self._actions.setdefault(method, []).append(_Action(act, skip, times, late=late))
         return self
 
     def fail(
         self, method: str, error: BaseException, *, skip: int = 0, times: int | None = 1, late: bool = False
     ) -> Self:
         """Raise an error at calls of a method; see `on`."""
-        return self.on(method, partial(_throw, error), skip=skip, times=times, late=late)
+        return self.on(method, partial(_raise_error, error), skip=skip, times=times, late=late)
 
     def slow(self, method: str, seconds: float, *, skip: int = 0, times: int | None = None) -> Self:
         """Make calls of a method wait; see `on`."""
         return self.on(method, lambda: self._sleep(seconds), skip=skip, times=times)
 
     def count(self, method: str) -> int:
-        """Return how often a method was called."""
+        """Return how many times a method was called."""
         with self._lock:
             return sum(call.method == method for call in self.calls)
 
-    def _note(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Callable[[], object]]:
-        """Record a call, run the actions due before it, and return those due after it."""
+    def _record(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[_Action]:
+        """Record a call, run the actions that come before it, and return those that come after it."""
         with self._lock:
             self.calls.append(Call(name, args, kwargs))
-            due = [act for act in self._acts.get(name, ()) if act.is_due()]
-        for act in due:
-            if not act.late:
-                act.act()
-        return [act.act for act in due if act.late]
+            due = [action for action in self._actions.get(name, ()) if action.count_call()]
+        for action in due:
+            if not action.late:
+                action.run()
+        return [action for action in due if action.late]
 
 
 _EXTRAS: Final[tuple[type[Any], ...]] = (HasVersions, SupportsVerify, SupportsRepair, SupportsCompact)
-"""The contracts that only some delegates have."""
+"""The protocols that only some delegates implement."""
 
 
 @cache
-def _with_methods_of(cls: type[Any], extras: tuple[type, ...]) -> type[Any]:
-    """Make a subclass of a ScriptedSaver that forwards more methods."""
-    return _forwarding(type(cls.__name__, (cls, *extras), {"__module__": cls.__module__, "__doc__": cls.__doc__}))
+def _add_bases(cls: type[Any], extras: tuple[type, ...]) -> type[Any]:
+    """Make a subclass of a ScriptedSaver class that also forwards the methods of these protocols."""
+    return _add_forwarding(type(cls.__name__, (cls, *extras), {"__module__": cls.__module__, "__doc__": cls.__doc__}))
 
 
 _CONTRACT = frozenset(dir(BaseCheckpointSaver)) | frozenset(dir(HasVersions))
 
 
-def _throw(error: BaseException) -> None:
+def _raise_error(error: BaseException) -> None:
     raise error

@@ -15,7 +15,7 @@ from graphkit.errors import (
     CheckpointNotFoundError,
     GraphRunnerError,
 )
-from graphkit.testing._values import made, stop
+from graphkit.testing._values import made, make_interrupt
 from graphkit.testing.contract import SaverContract
 
 
@@ -100,7 +100,7 @@ def test_what_the_four_cannot_tell_is_an_error_that_says_so():
 def test_four_methods_copy_search_and_find_what_waits_in_the_root():
     saver = FourMethods()
     saver.put(None, made({"n": 1}, metadata={"k": 1}))
-    saver.put_writes(None, {"interrupt:i": stop("x"), "w": 1})
+    saver.put_writes(None, {"interrupt:i": make_interrupt("x"), "w": 1})
     saver.add_tags(None, "tag")
     saver.copy(None, "u")
     assert [info.metadata for info in saver.search({"k": 1}, thread_id="u")] == [{"k": 1}]

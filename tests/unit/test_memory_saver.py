@@ -6,7 +6,7 @@ import pytest
 from graphkit import RunnableConfig
 from graphkit.errors import CheckpointSerializationError, ThreadBusyError
 from graphkit.testing import made
-from graphkit.testing._values import GROWING, Note, Stranger, derived
+from graphkit.testing._values import GROWING, Note, UnknownType, derive
 from savers import MemorySaver, VersionedMemorySaver
 
 
@@ -41,14 +41,14 @@ def test_only_what_changed_is_looked_at(looked_at):
     saver.put(None, first)
     assert [path for path, _ in seen] == ["list", "other"]
     seen.clear()
-    saver.put(None, derived(first, {"list": [(2,)], "text": "x", "third": (3,)}, GROWING))
+    saver.put(None, derive(first, {"list": [(2,)], "text": "x", "third": (3,)}, GROWING))
     assert seen == [("list", 1, [(2,)]), ("third", (3,))]
 
 
 def test_a_change_of_what_is_not_stored_is_looked_at_in_full(looked_at):
     saver, seen = looked_at
     elsewhere = made({"list": [(1,)], "other": Decimal(1)})
-    saver.put(None, derived(elsewhere, {"other": 2}))
+    saver.put(None, derive(elsewhere, {"other": 2}))
     assert [path for path, _ in seen] == ["list"]
 
 
@@ -56,7 +56,7 @@ def test_a_stored_checkpoint_does_not_hold_its_parents_state():
     saver = MemorySaver()
     first = made({"list": [1]})
     saver.put(None, first)
-    saver.put(None, derived(first, {"list": [2]}, GROWING))
+    saver.put(None, derive(first, {"list": [2]}, GROWING))
     assert all(stored.checkpoint.changes is None for stored in saver._threads["$default"][""].checkpoints)
 
 
@@ -86,7 +86,7 @@ def test_an_unregistered_type_is_refused_until_it_is_registered():
 
 def test_refused_metadata_is_named():
     with pytest.raises(CheckpointSerializationError) as caught:
-        MemorySaver().put(None, made({}, metadata={"who": Stranger()}))
+        MemorySaver().put(None, made({}, metadata={"who": UnknownType()}))
     assert caught.value.path == "metadata.who"
 
 

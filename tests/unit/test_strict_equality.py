@@ -8,14 +8,14 @@ import pytest
 
 from graphkit._values.frozen import freeze
 from graphkit.testing import same
-from graphkit.testing._values import Level, Money, Note, Point, answer_model, difference, zoo
+from graphkit.testing._values import Level, Money, Note, Point, answer_model, find_difference, sample_values
 
 NAIVE = datetime(2026, 10, 25, 2, 30)  # noqa: DTZ001 - naive ones are values too
 
 
-@pytest.mark.parametrize("name", list(zoo()))
+@pytest.mark.parametrize("name", list(sample_values()))
 def test_equal_values_are_the_same(name):
-    same(freeze(zoo()[name]), zoo()[name])
+    same(freeze(sample_values()[name]), sample_values()[name])
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_equal_values_are_the_same(name):
 )
 def test_unequal_values_are_not(one, other):
     for pair in ((one, other), (other, one)):
-        assert difference(*pair)
-        assert difference([{"deep": pair[0]}], [{"deep": pair[1]}]).startswith("value[0][1]")
+        assert find_difference(*pair)
+        assert find_difference([{"deep": pair[0]}], [{"deep": pair[1]}]).startswith("value[0][1]")
         with pytest.raises(AssertionError):
             same(*pair)
 
@@ -58,7 +58,7 @@ def test_unequal_values_are_not(one, other):
 def test_models_are_compared_field_by_field():
     model = answer_model()
     same(model(text="a"), model(text="a"))
-    assert difference(model(text="a", score=1.0), model(text="a", score=2.0))
+    assert find_difference(model(text="a", score=1.0), model(text="a", score=2.0))
 
 
 def test_nan_is_the_same_as_itself():

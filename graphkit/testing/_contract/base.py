@@ -1,8 +1,8 @@
-"""The hooks of the contract suite, which subclasses override, and the tools of its tests."""
+"""The hooks of the contract, which a subclass implements, and the tools of its tests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeVar
@@ -10,7 +10,7 @@ from unittest import SkipTest
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
-from graphkit._records.output import CheckpointInfo
+from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import Quality
 from graphkit._saver.versions import HasVersions
@@ -19,35 +19,40 @@ from graphkit.testing._values import application_types, same_checkpoint
 E = TypeVar("E", bound=BaseException)
 R = TypeVar("R")
 
-PATIENCE: Final = 30.0
-"""Seconds to wait for an event that must happen. Only a failing saver takes as long."""
+TIMEOUT: Final = 30.0
+"""Seconds to wait for an expected event; only a failing saver makes a test wait this long."""
 
 
 class Caught(Generic[E]):
-    """What `SaverContract.raises` has caught. `error` is set when the block ends."""
+    """The error that `SaverContract.raises` caught; `error` is set at the end of the block."""
 
     error: E
 
 
-class Everything(NamedTuple):
-    """Everything that can be read of a history. Two of them are compared to prove that nothing was changed."""
+class HistoryContent(NamedTuple):
+    """Everything that a reader sees of a history; two of them are compared to prove that nothing changed."""
 
     checkpoints: Sequence[Checkpoint]
     history: Sequence[CheckpointInfo]
     writes: list[Mapping[str, Any]]
 
 
-def read_everything(saver: BaseCheckpointSaver, config: RunnableConfig) -> Everything:
-    """Return everything that can be read of a history."""
-    listed = [*saver.list(config)]
-    ids = [checkpoint.id for checkpoint in listed]
-    writes = [saver.get_writes(config.replace(checkpoint_id=one)) for one in ids]
-    # Without sizes: they may depend on where a checkpoint is stored.
-    return Everything(listed, [info._replace(size=0) for info in saver.history(config)], writes)
+def read_everything(saver: BaseCheckpointSaver, config: RunnableConfig) -> HistoryContent:
+    """Read everything of a history."""
+    checkpoints = [*saver.list(config)]
+    writes = [saver.get_writes(config.replace(checkpoint_id=checkpoint.id)) for checkpoint in checkpoints]
+    # The size of a checkpoint may depend on where it is stored, which is not part of its content.
+    history = [info._replace(size=0) for info in saver.history(config)]
+    return HistoryContent(checkpoints=checkpoints, history=history, writes=writes)
 
 
-class SaverTests:
-    """The base class of the tests of one subject."""
+def get_ids(records: Iterable[Checkpoint | CheckpointInfo | WaitingInterrupt]) -> list[str]:
+    """Return the ids of checkpoints, infos or interrupts, in their order."""
+    return [record.id for record in records]
+
+
+class ContractTests:
+    """The base class of the tests of each subject."""
 
     # Hooks
 
@@ -56,18 +61,18 @@ class SaverTests:
         raise NotImplementedError
 
     def reopen(self, saver: BaseCheckpointSaver) -> BaseCheckpointSaver:
-        """Return another saver object on the same store, as another process would have it.
+        """Return another saver on the same store, as another process would have; the first stays in use.
 
-        The first object stays in use. If the store is the object itself, return that object.
+        Return `saver` if the store is the object itself.
         """
         return saver
 
     def plant(self, saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint) -> bool:  # noqa: ARG002
-        """Write a checkpoint as the newest, without the saver. Return False if that is not possible."""
+        """Write a checkpoint as the newest without the saver; return False if that is impossible."""
         return False
 
     def peek(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> Sequence[Mapping[str, Any]] | None:  # noqa: ARG002
-        """Return the states of a history, newest first, read without the saver; None if that is not possible."""
+        """Read the states of a history, newest first, without the saver; None if that is impossible."""
         return None
 
     # Tools
@@ -78,7 +83,7 @@ class SaverTests:
 
     @contextmanager
     def raises(self, kind: type[E]) -> Iterator[Caught[E]]:
-        """Assert that the block raises an error of this class."""
+        """Assert that the block raises an error of a kind."""
         caught = Caught[E]()
         try:
             yield caught
@@ -97,7 +102,7 @@ class SaverTests:
         return saver
 
     def open_again(self, saver: BaseCheckpointSaver) -> BaseCheckpointSaver:
-        """Return another saver object on the same store, which knows the contract's types too."""
+        """Return another saver on the same store that knows the contract's types."""
         other = self.reopen(saver)
         other.register_types(*application_types())
         return other
@@ -112,22 +117,28 @@ class SaverTests:
     def assert_history(
         self, saver: BaseCheckpointSaver, config: RunnableConfig, oldest_first: Sequence[Checkpoint]
     ) -> None:
-        """Assert that a history has exactly these checkpoints, read in every way and by another object too."""
+        """Assert that a history holds exactly these checkpoints.
+
+        Reads the history in every way, through this object and another one.
+        """
+        newest_first = oldest_first[::-1]
         for reader in (saver, self.open_again(saver)):
             listed = reader.list(config)
-            assert [found.id for found in listed] == [expected.id for expected in reversed(oldest_first)]
-            for found, expected in zip(listed, reversed(oldest_first), strict=True):
-                same_checkpoint(found, expected)
-                one = reader.get(config.replace(checkpoint_id=expected.id))
-                assert one is not None
-                same_checkpoint(one, expected)
-            assert [info.id for info in reader.history(config)] == [found.id for found in listed]
+            assert get_ids(listed) == get_ids(newest_first)
+            assert get_ids(reader.history(config)) == get_ids(newest_first)
+            for checkpoint, expected in zip(listed, newest_first, strict=True):
+                same_checkpoint(checkpoint, expected)
+                same_checkpoint(reader.get(config.replace(checkpoint_id=expected.id)), expected)
             latest = reader.get(config)
-            assert (latest and latest.id) == (oldest_first[-1].id if oldest_first else None)
+            if newest_first:
+                assert latest is not None
+                assert latest.id == newest_first[0].id
+            else:
+                assert latest is None
 
     @contextmanager
     def assert_unchanged(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> Iterator[None]:
-        """Assert that the block does not change a history."""
+        """Assert that the block changes nothing of a history."""
         before = read_everything(saver, config)
         yield
         assert read_everything(saver, config) == before
@@ -135,6 +146,6 @@ class SaverTests:
 
 
 def call_in_thread(call: Callable[..., R], *args: Any) -> R:
-    """Call a function in another thread, outside any run."""
+    """Call a function in another thread, outside of any run."""
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(call, *args).result(PATIENCE)
+        return pool.submit(call, *args).result(TIMEOUT)

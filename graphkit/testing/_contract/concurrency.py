@@ -1,4 +1,4 @@
-"""Concurrent callers: threads, several objects on one store, coroutines."""
+"""Concurrent callers: threads, other objects on the same store, and coroutines."""
 
 from __future__ import annotations
 
@@ -11,16 +11,26 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import INTERRUPT
 from graphkit.errors import CheckpointNotFoundError
-from graphkit.testing._contract.base import PATIENCE, SaverTests
-from graphkit.testing._values import GROWING, at, derived, grow_list, made, same, same_checkpoint, stop
+from graphkit.testing._contract.base import TIMEOUT, ContractTests, get_ids
+from graphkit.testing._values import (
+    CONFIG,
+    GROWING,
+    derive,
+    grow_list,
+    made,
+    make_config,
+    make_interrupt,
+    same,
+    same_checkpoint,
+)
 
 R = TypeVar("R")
 
 
-class ConcurrencyTests(SaverTests):
+class ConcurrencyTests(ContractTests):
     """No write is lost or mixed up, and every reader sees it at once."""
 
-    # Concurrent writers
+    # Many at once
 
     def test_nothing_is_lost_when_many_write_one_thread(self) -> None:
         saver = self.open()
@@ -29,46 +39,47 @@ class ConcurrencyTests(SaverTests):
         def write(number: int) -> list[str]:
             ids = []
             for n in range(10):
-                stored = savers[number].put(at(), made({"who": [number, n], "text": "x" * n}))
+                stored = savers[number].put(CONFIG, made({"who": [number, n], "text": "x" * n}))
                 ids.append(stored.checkpoint_id or "")
-                seen = savers[number].list(at())
-                assert ids[-1] in {one.id for one in seen}
-                same(next(one for one in seen if one.id == ids[-1]).state["who"], [number, n])
+                states = {checkpoint.id: checkpoint.state for checkpoint in savers[number].list(CONFIG)}
+                assert ids[-1] in states
+                same(states[ids[-1]]["who"], [number, n])
             return ids
 
-        written = _all_at_once(write, len(savers))
+        written = _run_concurrently(write, len(savers))
         for reader in (saver, self.open_again(saver)):
-            order = [one.id for one in reversed(reader.list(at()))]
+            order = get_ids(reversed(reader.list(CONFIG)))
             assert len(order) == len(set(order)) == 60  # noqa: PLR2004
             for number, ids in enumerate(written):
-                assert [one for one in order if one in set(ids)] == ids, "each writer's own order stays"
-                for n, one in enumerate(ids):
-                    found = reader.get(at("t", one))
-                    assert found is not None
-                    same(found.state, {"who": [number, n], "text": "x" * n})
+                own_order = [id_ for id_ in order if id_ in ids]
+                assert own_order == ids, "the checkpoints of one writer are out of order"
+                for n, id_ in enumerate(ids):
+                    loaded = reader.get(make_config("t", id_))
+                    assert loaded is not None
+                    same(loaded.state, {"who": [number, n], "text": "x" * n})
 
     def test_nothing_is_mixed_up_when_many_write_many_threads(self) -> None:
         saver = self.open()
 
         def write(number: int) -> list[Checkpoint]:
-            return grow_list(saver, at(f"thread {number}"), 12)
+            return grow_list(saver, make_config(f"thread {number}"), 12)
 
-        for number, history in enumerate(_all_at_once(write, 8)):
-            self.assert_history(saver, at(f"thread {number}"), history)
+        for number, history in enumerate(_run_concurrently(write, 8)):
+            self.assert_history(saver, make_config(f"thread {number}"), history)
 
     def test_no_write_is_lost_when_many_record_beside_one_checkpoint(self) -> None:
         saver = self.open()
-        saver.put(at(), made({"n": 1}))
+        saver.put(CONFIG, made({"n": 1}))
 
         def write(number: int) -> None:
             for n in range(5):
-                saver.put_writes(at(), {f"{number} {n}": n})
-                saver.add_tags(at(), f"{number} {n}")
+                saver.put_writes(CONFIG, {f"{number} {n}": n})
+                saver.add_tags(CONFIG, f"{number} {n}")
 
-        _all_at_once(write, 6)
+        _run_concurrently(write, 6)
         expected = sorted(f"{number} {n}" for number in range(6) for n in range(5))
-        assert sorted(self.open_again(saver).get_writes(at())) == expected
-        assert sorted(self.open_again(saver).tags_of(at())) == expected
+        assert sorted(self.open_again(saver).get_writes(CONFIG)) == expected
+        assert sorted(self.open_again(saver).tags_of(CONFIG)) == expected
 
     # Another object, another process
 
@@ -79,101 +90,102 @@ class ConcurrencyTests(SaverTests):
         for number in range(6):
             writer, reader = (saver, other) if number % 2 else (other, saver)
             checkpoints.append(made({"list": [*range(number)]}))
-            writer.put(at(), checkpoints[-1])
-            same_checkpoint(reader.get(at()), checkpoints[-1])
-            writer.put_writes(at(), {"w": number})
-            same(reader.get_writes(at()), {"w": number})
-            assert len(reader.list(at())) == number + 1
-        following = derived(checkpoints[-1], {"list": ["x"]}, GROWING)
-        saver.put(at(), following)
-        last = derived(following, {"list": ["y"]}, GROWING)
-        other.put(at(), last)
-        same_checkpoint(saver.get(at()), last)
+            writer.put(CONFIG, checkpoints[-1])
+            same_checkpoint(reader.get(CONFIG), checkpoints[-1])
+            writer.put_writes(CONFIG, {"w": number})
+            same(reader.get_writes(CONFIG), {"w": number})
+            assert len(reader.list(CONFIG)) == number + 1
+        following = derive(checkpoints[-1], {"list": ["x"]}, GROWING)
+        saver.put(CONFIG, following)
+        last = derive(following, {"list": ["y"]}, GROWING)
+        other.put(CONFIG, last)
+        same_checkpoint(saver.get(CONFIG), last)
         checkpoints[0] = made({"list": "replaced"}, id=checkpoints[0].id)
-        other.put(at("t", checkpoints[0].id), checkpoints[0])
-        same_checkpoint(saver.get(at("t", checkpoints[0].id)), checkpoints[0])
-        assert len(other.release(at()).checkpoints) == 8  # noqa: PLR2004
-        assert saver.get(at()) is None
-        anew = made({"list": "anew"})
-        saver.put(at(), anew)
-        same_checkpoint(other.get(at()), anew)
+        other.put(make_config("t", checkpoints[0].id), checkpoints[0])
+        same_checkpoint(saver.get(make_config("t", checkpoints[0].id)), checkpoints[0])
+        assert len(other.release(CONFIG).checkpoints) == 8  # noqa: PLR2004
+        assert saver.get(CONFIG) is None
+        fresh = made({"list": "fresh"})
+        saver.put(CONFIG, fresh)
+        same_checkpoint(other.get(CONFIG), fresh)
 
     def test_what_was_written_behind_its_back_is_read(self) -> None:
         saver = self.open()
         first, planted = made({"list": [1, (2,)]}), made({"list": [1, (2,), 3]})
-        saver.put(at(), first)
-        if not self.plant(saver, at(), planted):
-            self.skip("there is no other way to write")
-        self.assert_history(saver, at(), [first, planted])
+        saver.put(CONFIG, first)
+        if not self.plant(saver, CONFIG, planted):
+            self.skip("`plant` is not implemented")
+        self.assert_history(saver, CONFIG, [first, planted])
 
     def test_what_it_writes_is_there_for_others(self) -> None:
         saver = self.open()
-        grow_list(saver, at(), 3)
-        states = self.peek(saver, at())
+        grow_list(saver, CONFIG, 3)
+        states = self.peek(saver, CONFIG)
         if states is None:
-            self.skip("there is no other way to read")
+            self.skip("`peek` is not implemented")
         assert [state["list"] for state in states] == [[0, 1, 2], [0, 1], [0]]
 
     # Async
 
     def test_async_twins_do_the_same(self) -> None:
-        _run(self._walk_the_async_twins(self.open()))
+        _run_coroutine(self._check_async_methods(self.open()))
 
-    async def _walk_the_async_twins(self, saver: BaseCheckpointSaver) -> None:
+    async def _check_async_methods(self, saver: BaseCheckpointSaver) -> None:
         first, second = made({"n": 1}, metadata={"k": 1}), made({"n": 2})
-        stored = await saver.aput(at(), first)
-        assert stored == at("t", first.id)
-        await saver.aput(at(), second)
-        assert [one.id for one in await saver.alist(at())] == [second.id, first.id]
+        stored = await saver.aput(CONFIG, first)
+        assert stored == make_config("t", first.id)
+        await saver.aput(CONFIG, second)
+        assert get_ids(await saver.alist(CONFIG)) == [second.id, first.id]
         same_checkpoint(await saver.aget(stored), first)
-        same_checkpoint(await saver.aget(at()), second)
-        assert [one.id for one in await saver.ahistory(at())] == [second.id, first.id]
+        same_checkpoint(await saver.aget(CONFIG), second)
+        assert get_ids(await saver.ahistory(CONFIG)) == [second.id, first.id]
         assert [*await saver.anamespaces("t")] == [""]
-        await saver.aput_writes(at(), {INTERRUPT + "i": stop()})
-        same(await saver.aget_writes(at()), {INTERRUPT + "i": stop()})
-        assert [one.id for one in await saver.ainterrupts("t")] == ["i"]
+        await saver.aput_writes(CONFIG, {INTERRUPT + "i": make_interrupt()})
+        same(await saver.aget_writes(CONFIG), {INTERRUPT + "i": make_interrupt()})
+        assert get_ids(await saver.ainterrupts("t")) == ["i"]
         await saver.aadd_tags(stored, "one", "two")
         await saver.aremove_tags(stored, "one")
         assert await saver.atags_of(stored) == ("two",)
-        assert [one.id for one in await saver.asearch({"k": 1}, thread_id="t", limit=5)] == [first.id]
+        assert get_ids(await saver.asearch({"k": 1}, thread_id="t", limit=5)) == [first.id]
         await saver.acopy("t", "u")
         assert await saver.aprune("t", keep_last=1, keep_tags=("two",)) == 0
         assert await saver.aprune("t", keep_last=1) == 1
         with self.raises(ValueError):
             await saver.aprune("t")
         with self.raises(CheckpointNotFoundError):
-            await saver.aput(at("t", "unknown"), second)
-        tag = await saver.arelease(at())
-        assert [one.id for one in tag.checkpoints] == [second.id]
+            await saver.aput(make_config("t", "unknown"), second)
+        tag = await saver.arelease(CONFIG)
+        assert get_ids(tag.checkpoints) == [second.id]
         assert await saver.adelete("u") is True
-        assert await saver.aget(at("u")) is None
+        assert await saver.aget(make_config("u")) is None
 
     def test_async_twins_of_what_needs_a_list_of_threads(self) -> None:
         saver = self.open("lists_threads", "measures_size")
 
-        async def walk() -> None:
-            await saver.aput(at(), made({"n": 1}))
+        async def check() -> None:
+            await saver.aput(CONFIG, made({"n": 1}))
             assert [*await saver.athreads()] == ["t"]
             assert [*await saver.athreads(released=True)] == ["t"]
             assert await saver.asize("t") > 0
             assert await saver.asize() > 0
             assert [*await saver.ainterrupts()] == []
 
-        _run(walk())
+        _run_coroutine(check())
 
 
-def _all_at_once(call: Callable[[int], R], count: int) -> list[R]:
+def _run_concurrently(call: Callable[[int], R], count: int) -> list[R]:
+    """Call a function with each number below `count`, all at the same moment in threads of their own."""
     start = threading.Barrier(count)
 
     def run(number: int) -> R:
-        start.wait(PATIENCE)
+        start.wait(TIMEOUT)
         return call(number)
 
     with ThreadPoolExecutor(count) as pool:
         return [*pool.map(run, range(count))]
 
 
-def _run(coroutine: Coroutine[Any, Any, None]) -> None:
+def _run_coroutine(coroutine: Coroutine[Any, Any, None]) -> None:
     import asyncio
 
     asyncio.run(coroutine)

@@ -1,4 +1,4 @@
-"""One history: checkpoints are read back complete and in order."""
+"""One history: a checkpoint that was put is read back whole and in order."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from datetime import UTC, date, datetime, timedelta, timezone
 
 from graphkit._records.config import END, START, ConfigLike, RunnableConfig, StreamMode
 from graphkit.errors import CheckpointNotFoundError
-from graphkit.testing._contract.base import SaverTests
-from graphkit.testing._values import GROWING, at, derived, grow_list, made, same, same_checkpoint
+from graphkit.testing._contract.base import ContractTests, get_ids
+from graphkit.testing._values import CONFIG, GROWING, derive, grow_list, made, make_config, same, same_checkpoint
 
 
-class HistoryTests(SaverTests):
-    """Put, read and replace checkpoints."""
+class HistoryTests(ContractTests):
+    """Putting, reading and replacing checkpoints."""
 
     # Put, get, list
 
     def test_an_unknown_thread_is_empty(self) -> None:
         saver = self.open()
-        assert [*saver.list(at())] == []
-        assert saver.get(at()) is None
-        assert saver.get(at("t", "some id")) is None
-        assert [*saver.history(at())] == []
-        assert dict(saver.get_writes(at())) == {}
-        assert saver.tags_of(at()) == ()
+        assert [*saver.list(CONFIG)] == []
+        assert saver.get(CONFIG) is None
+        assert saver.get(make_config("t", "some id")) is None
+        assert [*saver.history(CONFIG)] == []
+        assert dict(saver.get_writes(CONFIG)) == {}
+        assert saver.tags_of(CONFIG) == ()
         assert [*saver.namespaces("t")] == []
 
     def test_put_returns_the_config_with_the_new_id_and_all_else_as_it_was(self) -> None:
@@ -32,34 +32,34 @@ class HistoryTests(SaverTests):
         stored = saver.put(config, checkpoint)
         assert stored.checkpoint_id == checkpoint.id
         assert stored.replace(checkpoint_id=None) == config
-        found = saver.get(stored)
-        assert found is not None
-        same_checkpoint(found, checkpoint)
+        loaded = saver.get(stored)
+        assert loaded is not None
+        same_checkpoint(loaded, checkpoint)
 
     def test_the_order_is_that_of_writing_not_of_clocks_or_ids(self) -> None:
         saver = self.open()
         now = datetime(2026, 1, 1, tzinfo=UTC)
         checkpoints = [made({"n": n}, id=f"id {9 - n}", created_at=now - timedelta(hours=n)) for n in range(5)]
         for checkpoint in checkpoints:
-            saver.put(at(), checkpoint)
-        self.assert_history(saver, at(), checkpoints)
+            saver.put(CONFIG, checkpoint)
+        self.assert_history(saver, CONFIG, checkpoints)
 
     def test_equal_states_are_different_checkpoints(self) -> None:
         saver = self.open()
         checkpoints = [made({"x": [1]}) for _ in range(4)]
         for checkpoint in checkpoints:
-            saver.put(at(), checkpoint)
-        self.assert_history(saver, at(), checkpoints)
+            saver.put(CONFIG, checkpoint)
+        self.assert_history(saver, CONFIG, checkpoints)
 
     def test_get_by_id(self) -> None:
         saver = self.open()
         first, second = made({"n": 1}), made({"n": 2})
-        saver.put(at("t"), first)
-        saver.put(at("other"), second)
-        same_checkpoint(saver.get(at("t", first.id)), first)
-        assert saver.get(at("t", second.id)) is None
-        assert saver.get(at("t", first.id, "call_in_thread")) is None
-        assert saver.get(at("t", "")) is None
+        saver.put(CONFIG, first)
+        saver.put(make_config("other"), second)
+        same_checkpoint(saver.get(make_config("t", first.id)), first)
+        assert saver.get(make_config("t", second.id)) is None
+        assert saver.get(make_config("t", first.id, "elsewhere")) is None
+        assert saver.get(make_config("t", "")) is None
 
     def test_every_field_survives(self) -> None:
         saver = self.open()
@@ -71,26 +71,26 @@ class HistoryTests(SaverTests):
             made({"x": None}, node_id="last", next_node_id=END, metadata=metadata),
         ]
         for checkpoint in checkpoints:
-            saver.put(at(), checkpoint)
-        self.assert_history(saver, at(), checkpoints)
-        found = saver.get(at())
-        assert found is not None
-        same(found.metadata, metadata)
-        assert (found.node_id, found.next_node_id) == ("last", END)
+            saver.put(CONFIG, checkpoint)
+        self.assert_history(saver, CONFIG, checkpoints)
+        loaded = saver.get(CONFIG)
+        assert loaded is not None
+        same(loaded.metadata, metadata)
+        assert (loaded.node_id, loaded.next_node_id) == ("last", END)
 
     def test_a_missing_thread_id_is_the_default_thread(self) -> None:
         saver = self.open()
         checkpoint = made({"x": 1})
         saver.put(None, checkpoint)
         assert saver.THREAD_ID_DEFAULT == "$default"
-        ways: list[ConfigLike] = [None, RunnableConfig(), {}, {"configurable": {}}, at("$default")]
+        ways: list[ConfigLike] = [None, RunnableConfig(), {}, {"configurable": {}}, make_config("$default")]
         for config in ways:
-            assert [one.id for one in saver.list(config)] == [checkpoint.id], config
+            assert get_ids(saver.list(config)) == [checkpoint.id], config
             assert saver.get(config) is not None
         second = made({"x": 2})
         saver.put({"configurable": {}}, second)
-        self.assert_history(saver, at("$default"), [checkpoint, second])
-        assert saver.get(at("default")) is None
+        self.assert_history(saver, make_config("$default"), [checkpoint, second])
+        assert saver.get(make_config("default")) is None
 
     def test_a_config_may_be_langgraphs(self) -> None:
         saver = self.open()
@@ -101,10 +101,10 @@ class HistoryTests(SaverTests):
         assert stored["configurable"]["checkpoint_id"] == first.id
         same_checkpoint(saver.get({"configurable": {**where, "checkpoint_id": first.id}}), first)
         same_checkpoint(saver.get({"configurable": where}), second)
-        same_checkpoint(saver.get(at("t", None, "n")), second)
+        same_checkpoint(saver.get(make_config("t", namespace="n")), second)
         replacing = made({"n": 3})
         saver.put({"configurable": {**where, "checkpoint_id": first.id}}, replacing)
-        self.assert_history(saver, at("t", None, "n"), [replacing, second])
+        self.assert_history(saver, make_config("t", namespace="n"), [replacing, second])
 
     # Replacing
 
@@ -113,47 +113,47 @@ class HistoryTests(SaverTests):
             saver = self.open()
             checkpoints = [made({"n": n, "list": [*range(n)]}) for n in range(3)]
             for checkpoint in checkpoints:
-                saver.put(at(), checkpoint)
-            config = at("t", checkpoints[position].id)
+                saver.put(CONFIG, checkpoint)
+            config = make_config("t", checkpoints[position].id)
             checkpoints[position] = made({"n": "replaced"}, id=checkpoints[position].id, node_id="r")
             assert saver.put(config, checkpoints[position]) == config
-            self.assert_history(saver, at(), checkpoints)
+            self.assert_history(saver, CONFIG, checkpoints)
 
     def test_replacing_may_change_the_id(self) -> None:
         saver = self.open()
         checkpoints = [made({"n": n}) for n in range(3)]
         for checkpoint in checkpoints:
-            saver.put(at(), checkpoint)
+            saver.put(CONFIG, checkpoint)
         old, checkpoints[1] = checkpoints[1], made({"n": "new"})
-        config = at("t", old.id)
+        config = make_config("t", old.id)
         assert saver.put(config, checkpoints[1]) == config
-        self.assert_history(saver, at(), checkpoints)
+        self.assert_history(saver, CONFIG, checkpoints)
         assert saver.get(config) is None
         with self.raises(CheckpointNotFoundError):
             saver.put(config, made({"n": "again"}))
 
     def test_replacing_changes_no_checkpoint_that_grew_from_it(self) -> None:
         saver = self.open()
-        checkpoints = grow_list(saver, at(), 8)
+        checkpoints = grow_list(saver, CONFIG, 8)
         for position in (3, 0, 7):
             replacing = made({"list": ["r"]}, id=checkpoints[position].id)
-            saver.put(at("t", checkpoints[position].id), replacing)
+            saver.put(make_config("t", checkpoints[position].id), replacing)
             checkpoints[position] = replacing
-            self.assert_history(saver, at(), checkpoints)
-        following = derived(checkpoints[-1], {"list": ["next"]}, GROWING)
-        saver.put(at(), following)
-        self.assert_history(saver, at(), [*checkpoints, following])
+            self.assert_history(saver, CONFIG, checkpoints)
+        following = derive(checkpoints[-1], {"list": ["next"]}, GROWING)
+        saver.put(CONFIG, following)
+        self.assert_history(saver, CONFIG, [*checkpoints, following])
 
     def test_replacing_what_is_not_there_changes_nothing(self) -> None:
         saver = self.open()
-        saver.put(at(), made({"n": 1}))
-        with self.assert_unchanged(saver, at()), self.raises(CheckpointNotFoundError) as caught:
-            saver.put(at("t", "unknown"), made({"n": 2}))
+        saver.put(CONFIG, made({"n": 1}))
+        with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointNotFoundError) as caught:
+            saver.put(make_config("t", "unknown"), made({"n": 2}))
         assert isinstance(caught.error, LookupError)
         assert caught.error.thread_id == "t"
         with self.raises(CheckpointNotFoundError):
-            saver.put(at("never used", "unknown"), made({"n": 2}))
-        assert saver.get(at("never used")) is None
+            saver.put(make_config("never used", "unknown"), made({"n": 2}))
+        assert saver.get(make_config("never used")) is None
 
     # History
 
@@ -165,9 +165,9 @@ class HistoryTests(SaverTests):
             made({"n": 3}, node_id="y", next_node_id=END),
         ]
         for checkpoint in checkpoints:
-            saver.put(at("t", None, "n"), checkpoint)
+            saver.put(make_config("t", namespace="n"), checkpoint)
         for reader in (saver, self.open_again(saver)):
-            infos = reader.history(at("t", None, "n"))
+            infos = reader.history(make_config("t", namespace="n"))
             for info, checkpoint in zip(infos, reversed(checkpoints), strict=True):
                 assert (info.thread_id, info.checkpoint_ns, info.tags) == ("t", "n", ())
                 assert (info.id, info.parent_id) == (checkpoint.id, checkpoint.parent_id)

@@ -1,59 +1,60 @@
-"""Maintenance of old histories."""
+"""Maintenance of histories: copy, search and prune."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.versions import HasVersions
 from graphkit._saver.writes import ANSWER, INTERRUPT
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
-from graphkit.testing._contract.base import SaverTests
-from graphkit.testing._values import GROWING, Note, at, derived, grow_list, made, same, stop
+from graphkit.testing._contract.base import ContractTests, get_ids
+from graphkit.testing._values import CONFIG, GROWING, Note, derive, grow_list, made, make_config, make_interrupt, same
 
 
-class MaintenanceTests(SaverTests):
-    """Copy, search and prune histories."""
+class MaintenanceTests(ContractTests):
+    """Copying, searching and pruning histories."""
 
     # Copy
 
     def test_copy_copies_all_of_the_active_history(self) -> None:
         saver = self.open()
-        checkpoints = grow_list(saver, at("t"), 5)
+        checkpoints = grow_list(saver, CONFIG, 5)
         inner = made({"n": "inner", "note": Note("n")}, metadata={"k": (1,)})
         if saver.lists_namespaces:
-            saver.put(at("t", None, "n"), inner)
-        saver.put_writes(at("t", checkpoints[1].id), {"w": (1,)})
-        saver.add_tags(at("t", checkpoints[2].id), "tag")
-        with self.assert_unchanged(saver, at("t")):
-            saver.copy("t", at("u"))
-        self.assert_history(saver, at("u"), checkpoints)
+            saver.put(make_config("t", namespace="n"), inner)
+        saver.put_writes(make_config("t", checkpoints[1].id), {"w": (1,)})
+        saver.add_tags(make_config("t", checkpoints[2].id), "tag")
+        with self.assert_unchanged(saver, CONFIG):
+            saver.copy("t", make_config("u"))
+        self.assert_history(saver, make_config("u"), checkpoints)
         if saver.lists_namespaces:
-            self.assert_history(saver, at("u", None, "n"), [inner])
-        same(saver.get_writes(at("u", checkpoints[1].id)), {"w": (1,)})
-        assert saver.tags_of(at("u", checkpoints[2].id)) == ("tag",)
-        following = derived(checkpoints[-1], {"list": ["copy"]}, GROWING)
-        saver.put(at("u"), following)
-        saver.put_writes(at("u", checkpoints[1].id), {"w": 2})
-        self.assert_history(saver, at("t"), checkpoints)
-        same(saver.get_writes(at("t", checkpoints[1].id)), {"w": (1,)})
+            self.assert_history(saver, make_config("u", namespace="n"), [inner])
+        same(saver.get_writes(make_config("u", checkpoints[1].id)), {"w": (1,)})
+        assert saver.tags_of(make_config("u", checkpoints[2].id)) == ("tag",)
+        following = derive(checkpoints[-1], {"list": ["copy"]}, GROWING)
+        saver.put(make_config("u"), following)
+        saver.put_writes(make_config("u", checkpoints[1].id), {"w": 2})
+        self.assert_history(saver, CONFIG, checkpoints)
+        same(saver.get_writes(make_config("t", checkpoints[1].id)), {"w": (1,)})
         saver.delete("t")
-        self.assert_history(saver, at("u"), [*checkpoints, following])
+        self.assert_history(saver, make_config("u"), [*checkpoints, following])
 
     def test_copy_of_nothing_or_onto_something_changes_nothing(self) -> None:
         saver = self.open()
-        saver.put(at("t"), made({"n": 1}))
-        saver.put(at("u"), made({"n": 2}))
-        with self.assert_unchanged(saver, at("t")), self.assert_unchanged(saver, at("u")):
+        saver.put(CONFIG, made({"n": 1}))
+        saver.put(make_config("u"), made({"n": 2}))
+        with self.assert_unchanged(saver, CONFIG), self.assert_unchanged(saver, make_config("u")):
             with self.raises(CheckpointNotFoundError):
                 saver.copy("unknown", "new")
             with self.raises(CheckpointConflictError):
                 saver.copy("t", "u")
             with self.raises(CheckpointConflictError):
                 saver.copy("t", "t")
-        assert saver.get(at("new")) is None
+        assert saver.get(make_config("new")) is None
 
     # Search
 
@@ -61,18 +62,19 @@ class MaintenanceTests(SaverTests):
         saver = self.open()
         for number in range(4):
             metadata = {"user": "u", "n": number, "none": None, "deep": {"a": [number % 2]}}
-            saver.put(at("t"), made({"n": number}, metadata=metadata))
+            saver.put(CONFIG, made({"n": number}, metadata=metadata))
         if saver.lists_namespaces:
-            saver.put(at("t", None, "n"), made({"n": 5}, metadata={"user": "u", "n": 5}))
-        saver.put(at("u"), made({"n": 6}, metadata={"user": "v", "n": 6}))
+            saver.put(make_config("t", namespace="n"), made({"n": 5}, metadata={"user": "u", "n": 5}))
+        saver.put(make_config("u"), made({"n": 6}, metadata={"user": "v", "n": 6}))
+        all_numbers = [0, 1, 2, 3]
+        if saver.lists_namespaces:
+            all_numbers.append(5)
         for reader in (saver, self.open_again(saver)):
-            found = reader.search({"user": "u"}, thread_id="t")
-            expected = [0, 1, 2, 3, 5] if saver.lists_namespaces else [0, 1, 2, 3]
-            assert sorted(info.metadata["n"] for info in found) == expected
-            root = [info.metadata["n"] for info in found if not info.checkpoint_ns]
-            assert root == [3, 2, 1, 0]
-            assert [info.metadata["n"] for info in reader.search({"deep": {"a": [1]}}, thread_id="t")] == [3, 1]
-            assert [info.metadata["n"] for info in reader.search({"n": 2, "user": "u"}, thread_id="t")] == [2]
+            infos = reader.search({"user": "u"}, thread_id="t")
+            assert sorted(_get_numbers(infos)) == all_numbers
+            assert _get_numbers(info for info in infos if not info.checkpoint_ns) == [3, 2, 1, 0]
+            assert _get_numbers(reader.search({"deep": {"a": [1]}}, thread_id="t")) == [3, 1]
+            assert _get_numbers(reader.search({"n": 2, "user": "u"}, thread_id="t")) == [2]
             assert len(reader.search({"none": None}, thread_id="t")) == 4  # noqa: PLR2004
             assert [*reader.search({"missing": None}, thread_id="t")] == []
             assert [*reader.search({"n": 2, "user": "v"}, thread_id="t")] == []
@@ -81,16 +83,16 @@ class MaintenanceTests(SaverTests):
     def test_search_stops_at_the_limit(self) -> None:
         saver = self.open()
         for number in range(4):
-            saver.put(at("t"), made({}, metadata={"user": "u", "n": number}))
-        assert [info.metadata["n"] for info in saver.search({"user": "u"}, thread_id="t", limit=2)] == [3, 2]
+            saver.put(CONFIG, made({}, metadata={"user": "u", "n": number}))
+        assert _get_numbers(saver.search({"user": "u"}, thread_id="t", limit=2)) == [3, 2]
         assert [*saver.search({"user": "u"}, thread_id="t", limit=0)] == []
-        assert len(saver.search({}, thread_id=at("t"), limit=9)) == 4  # noqa: PLR2004
+        assert len(saver.search({}, thread_id=CONFIG, limit=9)) == 4  # noqa: PLR2004
 
     def test_search_in_all_threads(self) -> None:
         saver = self.open("lists_threads")
         for thread in ("t", "u"):
-            saver.put(at(thread), made({}, metadata={"user": "u"}))
-        saver.put(at("v"), made({}))
+            saver.put(make_config(thread), made({}, metadata={"user": "u"}))
+        saver.put(make_config("v"), made({}))
         assert sorted(info.thread_id for info in saver.search({"user": "u"})) == ["t", "u"]
         assert len(saver.search({"user": "u"}, limit=1)) == 1
 
@@ -98,76 +100,86 @@ class MaintenanceTests(SaverTests):
 
     def test_prune_keeps_the_last(self) -> None:
         saver = self.open()
-        checkpoints = grow_list(saver, at(), 6)
+        checkpoints = grow_list(saver, CONFIG, 6)
         assert saver.prune("t", keep_last=2) == 4  # noqa: PLR2004
-        self.assert_history(saver, at(), checkpoints[4:])
+        self.assert_history(saver, CONFIG, checkpoints[4:])
         assert saver.prune("t", keep_last=2) == 0
-        following = derived(checkpoints[-1], {"list": ["next"]}, GROWING)
-        saver.put(at(), following)
-        self.assert_history(saver, at(), [*checkpoints[4:], following])
+        following = derive(checkpoints[-1], {"list": ["next"]}, GROWING)
+        saver.put(CONFIG, following)
+        self.assert_history(saver, CONFIG, [*checkpoints[4:], following])
         if isinstance(saver, HasVersions):
             assert [*saver.versions_by_thread_id("t")] == []
 
     def test_prune_goes_by_age(self) -> None:
         now = datetime(2026, 1, 10, tzinfo=UTC)
-        ages = [9, 1, 5, 7, 6]  # days; the clock went back and forth
+        ages = [9, 1, 5, 7, 6]  # in days; the clock went back and forth
         saver = self.open()
         checkpoints = [made({"n": age}, created_at=now - timedelta(days=age)) for age in ages]
         for checkpoint in checkpoints:
-            saver.put(at(), checkpoint)
+            saver.put(CONFIG, checkpoint)
         before = now - timedelta(days=5)
         assert saver.prune("t", older_than=before, keep_last=3) == 1
-        self.assert_history(saver, at(), checkpoints[1:])
+        self.assert_history(saver, CONFIG, checkpoints[1:])
         assert saver.prune("t", older_than=before) == 1
-        # The latest checkpoint stays, and so does one that is exactly as old as the limit.
-        self.assert_history(saver, at(), [checkpoints[1], checkpoints[2], checkpoints[4]])
+        # The latest checkpoint always stays. A checkpoint exactly at the limit is not older than it.
+        self.assert_history(saver, CONFIG, [checkpoints[1], checkpoints[2], checkpoints[4]])
 
     def test_prune_keeps_what_is_tagged_or_waits(self) -> None:
         saver = self.open()
-        checkpoints = grow_list(saver, at(), 6)
-        saver.add_tags(at("t", checkpoints[0].id), "keep")
-        saver.add_tags(at("t", checkpoints[1].id), "other")
-        saver.put_writes(at("t", checkpoints[2].id), {INTERRUPT + "i": stop()})
-        saver.put_writes(at("t", checkpoints[3].id), {INTERRUPT + "i": stop(), ANSWER + "i": 1})
-        assert saver.prune("t", keep_last=1, keep_tags=["keep"]) == 3 - 0
-        self.assert_history_ids(saver, [checkpoints[0], checkpoints[2], checkpoints[5]])
-        assert saver.tags_of(at("t", checkpoints[0].id)) == ("keep",)
-        same(saver.get_writes(at("t", checkpoints[2].id)), {INTERRUPT + "i": stop()})
-        assert saver.prune("t", keep_last=1, keep_interrupted=False) == 2  # noqa: PLR2004
-        self.assert_history_ids(saver, [checkpoints[5]])
+        tagged, other, interrupted, answered, untouched, latest = grow_list(saver, CONFIG, 6)
+        interrupt = {INTERRUPT + "i": make_interrupt()}
+        saver.add_tags(make_config("t", tagged.id), "keep")
+        saver.add_tags(make_config("t", other.id), "other")
+        saver.put_writes(make_config("t", interrupted.id), interrupt)
+        saver.put_writes(make_config("t", answered.id), {**interrupt, ANSWER + "i": 1})
+
+        removed = [other, answered, untouched]
+        assert saver.prune("t", keep_last=1, keep_tags=["keep"]) == len(removed)
+        self.assert_history_ids(saver, [tagged, interrupted, latest])
+        assert saver.tags_of(make_config("t", tagged.id)) == ("keep",)
+        same(saver.get_writes(make_config("t", interrupted.id)), interrupt)
+
+        removed = [tagged, interrupted]
+        assert saver.prune("t", keep_last=1, keep_interrupted=False) == len(removed)
+        self.assert_history_ids(saver, [latest])
 
     def assert_history_ids(self, saver: BaseCheckpointSaver, oldest_first: Sequence[Checkpoint]) -> None:
-        """As `assert_history`, for checkpoints with pending writes."""
+        """Assert that a history has these ids and states; for checkpoints with pending writes or tags."""
+        newest_first = oldest_first[::-1]
         for reader in (saver, self.open_again(saver)):
-            listed = reader.list(at())
-            assert [one.id for one in listed] == [one.id for one in reversed(oldest_first)]
-            for found, expected in zip(listed, reversed(oldest_first), strict=True):
-                same(found.state, expected.state)
+            listed = reader.list(CONFIG)
+            assert get_ids(listed) == get_ids(newest_first)
+            for checkpoint, expected in zip(listed, newest_first, strict=True):
+                same(checkpoint.state, expected.state)
 
     def test_prune_covers_every_namespace_each_for_itself(self) -> None:
         saver = self.open("lists_namespaces")
-        root = grow_list(saver, at("t"), 3)
-        inner = grow_list(saver, at("t", None, "n"), 4)
-        assert saver.prune(at("t"), keep_last=2) == 3  # noqa: PLR2004
-        self.assert_history(saver, at("t"), root[1:])
-        self.assert_history(saver, at("t", None, "n"), inner[2:])
+        root = grow_list(saver, CONFIG, 3)
+        inner = grow_list(saver, make_config("t", namespace="n"), 4)
+        assert saver.prune(CONFIG, keep_last=2) == 3  # noqa: PLR2004
+        self.assert_history(saver, CONFIG, root[1:])
+        self.assert_history(saver, make_config("t", namespace="n"), inner[2:])
 
     def test_prune_covers_every_thread(self) -> None:
         saver = self.open("lists_threads")
-        histories = {thread: grow_list(saver, at(thread), 3) for thread in ("t", "u")}
+        histories = {thread: grow_list(saver, make_config(thread), 3) for thread in ("t", "u")}
         assert saver.prune("unknown", keep_last=1) == 0
         assert saver.prune(keep_last=1) == 4  # noqa: PLR2004
         for thread, history in histories.items():
-            self.assert_history(saver, at(thread), history[2:])
+            self.assert_history(saver, make_config(thread), history[2:])
 
     def test_prune_wants_to_be_told_what(self) -> None:
         for thread in ("t", "u"):
             saver = self.open()
-            grow_list(saver, at("t"), 2)
+            grow_list(saver, CONFIG, 2)
             with self.raises(ValueError):
                 saver.prune(thread)
             with self.raises(ValueError):
                 saver.prune(thread, keep_last=0)
             with self.raises(ValueError):
                 saver.prune(thread, keep_tags=["tag"])
-            assert len(saver.list(at("t"))) == 2  # noqa: PLR2004
+            assert len(saver.list(CONFIG)) == 2  # noqa: PLR2004
+
+
+def _get_numbers(infos: Iterable[CheckpointInfo]) -> list[int]:
+    return [info.metadata["n"] for info in infos]

@@ -1,4 +1,4 @@
-"""Values are restored exactly, or refused without a change."""
+"""Every storable value is read back exactly; any other value is refused and nothing changes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,24 @@ from typing import Any
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointSerializationError
-from graphkit.testing._contract.base import SaverTests
-from graphkit.testing._values import GROWING, Note, Stranger, Unregistered, at, derived, grow_list, made, same, zoo
+from graphkit.testing._contract.base import ContractTests
+from graphkit.testing._values import (
+    CONFIG,
+    GROWING,
+    Note,
+    UnknownType,
+    Unregistered,
+    derive,
+    grow_list,
+    made,
+    make_config,
+    same,
+    sample_values,
+)
 
 
-class ValueTests(SaverTests):
-    """States of every kind, and values that cannot be stored."""
+class ValueTests(ContractTests):
+    """States of every kind, however they were made, and values that cannot be stored."""
 
     # States
 
@@ -34,81 +46,84 @@ class ValueTests(SaverTests):
         saver = self.open()
         checkpoints = [made(state) for state in states]
         for checkpoint in checkpoints:
-            saver.put(at(), checkpoint)
-        self.assert_history(saver, at(), checkpoints)
-        for found, state in zip(reversed(saver.list(at())), states, strict=True):
-            same(found.state, state)
+            saver.put(CONFIG, checkpoint)
+        self.assert_history(saver, CONFIG, checkpoints)
+        for loaded, state in zip(reversed(saver.list(CONFIG)), states, strict=True):
+            same(loaded.state, state)
 
     def test_a_state_that_grows(self) -> None:
         saver = self.open()
-        checkpoints = grow_list(saver, at(), 40)
-        self.assert_history(saver, at(), checkpoints)
-        found = saver.get(at("t", checkpoints[24].id))
-        assert found is not None
-        same(found.state, {"list": [*range(25)], "fixed": "f" * 100, "last": 24})
+        checkpoints = grow_list(saver, CONFIG, 40)
+        self.assert_history(saver, CONFIG, checkpoints)
+        loaded = saver.get(make_config("t", checkpoints[24].id))
+        assert loaded is not None
+        same(loaded.state, {"list": [*range(25)], "fixed": "f" * 100, "last": 24})
 
     def test_a_state_that_grew_from_another_than_the_newest(self) -> None:
         saver = self.open()
-        trunk = grow_list(saver, at(), 5)
-        branch = [derived(trunk[1], {"list": ["b"], "fixed": None}, GROWING)]
-        saver.put(at(), branch[0])
-        branch.append(derived(branch[0], {"list": ["c"]}, GROWING))
-        saver.put(at(), branch[1])
-        back = derived(trunk[4], {"list": ["d"]}, GROWING)
-        saver.put(at(), back)
-        self.assert_history(saver, at(), [*trunk, *branch, back])
-        found = saver.get(at("t", branch[1].id))
-        assert found is not None
-        same(found.state, {"list": [0, 1, "b", "c"], "fixed": None, "last": 1})
+        trunk = grow_list(saver, CONFIG, 5)
+        branch = [derive(trunk[1], {"list": ["b"], "fixed": None}, GROWING)]
+        saver.put(CONFIG, branch[0])
+        branch.append(derive(branch[0], {"list": ["c"]}, GROWING))
+        saver.put(CONFIG, branch[1])
+        back = derive(trunk[4], {"list": ["d"]}, GROWING)
+        saver.put(CONFIG, back)
+        self.assert_history(saver, CONFIG, [*trunk, *branch, back])
+        loaded = saver.get(make_config("t", branch[1].id))
+        assert loaded is not None
+        same(loaded.state, {"list": [0, 1, "b", "c"], "fixed": None, "last": 1})
 
     def test_a_state_that_grew_from_what_was_read_or_stored_elsewhere(self) -> None:
         saver = self.open()
         first = made({"list": [1], "note": Note("a")})
-        saver.put(at(), first)
-        read = saver.get(at())
+        saver.put(CONFIG, first)
+        read = saver.get(CONFIG)
         assert read is not None
-        second = derived(read, {"list": [2]}, GROWING)
-        saver.put(at(), second)
-        saver.put(at("other"), second)
-        third = derived(second, {"list": [3]}, GROWING)
-        saver.put(at("other"), third)
-        self.assert_history(saver, at(), [first, second])
-        self.assert_history(saver, at("other"), [second, third])
+        second = derive(read, {"list": [2]}, GROWING)
+        saver.put(CONFIG, second)
+        saver.put(make_config("other"), second)
+        third = derive(second, {"list": [3]}, GROWING)
+        saver.put(make_config("other"), third)
+        self.assert_history(saver, CONFIG, [first, second])
+        self.assert_history(saver, make_config("other"), [second, third])
         same(third.state["list"], [1, 2, 3])
 
     def test_every_type_comes_back_exactly(self) -> None:
         saver = self.open()
-        for name, value in zoo().items():
+        for name, value in sample_values().items():
             state = {name: value, "nested": [{"in": (value,)}]}
-            saver.put(at(), made(state, metadata={"m": value}))
-            saver.put_writes(at(), {"w": value})
+            saver.put(CONFIG, made(state, metadata={"m": value}))
+            saver.put_writes(CONFIG, {"w": value})
             for reader in (saver, self.open_again(saver)):
-                found = reader.get(at())
-                assert found is not None
-                same(found.state, state)
-                same(found.metadata["m"], value)
-                same(reader.get_writes(at()), {"w": value})
-                same(reader.history(at())[0].metadata, {"m": value})
+                loaded = reader.get(CONFIG)
+                assert loaded is not None
+                same(loaded.state, state)
+                same(loaded.metadata["m"], value)
+                same(reader.get_writes(CONFIG), {"w": value})
+                same(reader.history(CONFIG)[0].metadata, {"m": value})
 
     def test_every_type_at_once_and_appended(self) -> None:
         saver = self.open()
-        first = made({"list": [*zoo().values()], **zoo()})
-        saver.put(at(), first)
-        second = derived(first, {"list": [*zoo().values()], "none": 0}, GROWING)
-        saver.put(at(), second)
+        first = made({"list": [*sample_values().values()], **sample_values()})
+        saver.put(CONFIG, first)
+        second = derive(first, {"list": [*sample_values().values()], "none": 0}, GROWING)
+        saver.put(CONFIG, second)
         for reader in (saver, self.open_again(saver)):
-            newest, oldest = reader.list(at())
-            same(oldest.state, {"list": [*zoo().values()], **zoo()})
-            same(newest.state, {"list": [*zoo().values(), *zoo().values()], **zoo(), "none": 0})
+            newest, oldest = reader.list(CONFIG)
+            same(oldest.state, {"list": [*sample_values().values()], **sample_values()})
+            same(
+                newest.state,
+                {"list": [*sample_values().values(), *sample_values().values()], **sample_values(), "none": 0},
+            )
 
-    # Values that cannot be stored
+    # What cannot be stored
 
-    def refuses(
-        self, saver: BaseCheckpointSaver, checkpoint: Checkpoint, path: str, type_name: str = "Stranger"
+    def assert_refused(
+        self, saver: BaseCheckpointSaver, checkpoint: Checkpoint, path: str, type_name: str = "UnknownType"
     ) -> None:
-        """Assert that a checkpoint is refused, and that nothing was changed."""
-        with self.assert_unchanged(saver, at()), self.raises(CheckpointSerializationError) as caught:
-            saver.put(at(), checkpoint)
+        """Assert that the saver refuses a checkpoint, names the path of the value, and changes nothing."""
+        with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointSerializationError) as caught:
+            saver.put(CONFIG, checkpoint)
         assert isinstance(caught.error, TypeError)
         assert caught.error.path == path
         assert caught.error.type_name.endswith(type_name)
@@ -116,49 +131,53 @@ class ValueTests(SaverTests):
     def test_a_value_that_cannot_be_stored_is_refused_by_its_path(self) -> None:
         saver = self.open("refuses_unstorable_values")
         first = made({"messages": [1]})
-        saver.put(at(), first)
-        deep = {"ok": 1, "messages": [{"when": 1}, {"when": 2, "who": [0, Stranger()]}]}
-        self.refuses(saver, made(deep), "messages[1].who[1]")
-        self.refuses(saver, made({"x": Unregistered()}), "x", "Unregistered")
-        self.refuses(saver, made({"x": (1, Stranger)}), "x[1]", "type")
-        saver.put(at(), made({"messages": [1, 2]}))
-        assert len(saver.list(at())) == 2  # noqa: PLR2004
+        saver.put(CONFIG, first)
+        deep = {"ok": 1, "messages": [{"when": 1}, {"when": 2, "who": [0, UnknownType()]}]}
+        self.assert_refused(saver, made(deep), "messages[1].who[1]")
+        self.assert_refused(saver, made({"x": Unregistered()}), "x", "Unregistered")
+        self.assert_refused(saver, made({"x": (1, UnknownType)}), "x[1]", "type")
+        saver.put(CONFIG, made({"messages": [1, 2]}))
+        assert len(saver.list(CONFIG)) == 2  # noqa: PLR2004
 
     def test_a_change_that_cannot_be_stored_is_refused_by_its_path(self) -> None:
         saver = self.open("refuses_unstorable_values")
         first = made({"list": [1, (2,)], "other": (1,)})
-        saver.put(at(), first)
-        self.refuses(saver, derived(first, {"list": [3, [Stranger()]]}, GROWING), "list[3][0]")
-        self.refuses(saver, derived(first, {"new": {"k": Stranger()}}), "new.k")
-        fine = derived(first, {"list": [3]}, GROWING)
-        saver.put(at(), fine)
-        self.refuses(saver, derived(fine, {"list": [Stranger()]}, GROWING), "list[3]")
-        self.assert_history(saver, at(), [first, fine])
+        saver.put(CONFIG, first)
+        nested = derive(first, {"list": [3, [UnknownType()]]}, GROWING)
+        self.assert_refused(saver, nested, "list[3][0]")
+        new_key = derive(first, {"new": {"k": UnknownType()}})
+        self.assert_refused(saver, new_key, "new.k")
+
+        storable = derive(first, {"list": [3]}, GROWING)
+        saver.put(CONFIG, storable)
+        appended = derive(storable, {"list": [UnknownType()]}, GROWING)
+        self.assert_refused(saver, appended, "list[3]")
+        self.assert_history(saver, CONFIG, [first, storable])
 
     def test_a_replacement_that_cannot_be_stored_is_refused(self) -> None:
         saver = self.open("refuses_unstorable_values")
         first, second = made({"n": 1}), made({"n": 2})
-        saver.put(at(), first)
-        saver.put(at(), second)
-        with self.assert_unchanged(saver, at()), self.raises(CheckpointSerializationError):
-            saver.put(at("t", first.id), made({"n": Stranger()}))
+        saver.put(CONFIG, first)
+        saver.put(CONFIG, second)
+        with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointSerializationError):
+            saver.put(make_config("t", first.id), made({"n": UnknownType()}))
 
     def test_metadata_and_writes_that_cannot_be_stored_are_refused(self) -> None:
         saver = self.open("refuses_unstorable_values")
-        saver.put(at(), made({"n": 1}))
-        saver.put_writes(at(), {"w": 1})
-        with self.assert_unchanged(saver, at()):
+        saver.put(CONFIG, made({"n": 1}))
+        saver.put_writes(CONFIG, {"w": 1})
+        with self.assert_unchanged(saver, CONFIG):
             with self.raises(CheckpointSerializationError) as caught:
-                saver.put(at(), made({"n": 2}, metadata={"who": Stranger()}))
+                saver.put(CONFIG, made({"n": 2}, metadata={"who": UnknownType()}))
             assert "who" in caught.error.path
             with self.raises(CheckpointSerializationError) as caught:
-                saver.put_writes(at(), {"fine": 1, "bad": [Stranger()]})
+                saver.put_writes(CONFIG, {"fine": 1, "bad": [UnknownType()]})
             assert "bad[0]" in caught.error.path
 
     def test_a_refused_checkpoint_makes_no_thread(self) -> None:
         saver = self.open("refuses_unstorable_values")
         with self.raises(CheckpointSerializationError):
-            saver.put(at(), made({"n": Stranger()}))
-        assert saver.get(at()) is None
+            saver.put(CONFIG, made({"n": UnknownType()}))
+        assert saver.get(CONFIG) is None
         if saver.lists_threads:
             assert [*saver.threads()] == []

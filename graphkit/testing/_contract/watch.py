@@ -1,67 +1,71 @@
-"""Watches, and waiting for an answer."""
+"""Live changes of a store: watches, and waiting for an answer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
+from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.versions import HasVersions
 from graphkit._saver.watch import Change, Watch
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
-from graphkit.testing._contract.base import PATIENCE, SaverTests
-from graphkit.testing._values import at, made, same, stop
+from graphkit.testing._contract.base import TIMEOUT, ContractTests
+from graphkit.testing._values import CONFIG, made, make_config, make_interrupt, same
 
-_OFTEN = 0.01
+_INTERVAL = 0.01
+"""The polling interval of savers without change events, in seconds."""
 
 
-class WatchTests(SaverTests):
-    """What a watch reports, and how long `wait_for_resume` blocks."""
+class WatchTests(ContractTests):
+    """Which changes a watch reports, and how long `wait_for_resume` waits."""
 
     def test_a_watch_tells_what_is_put_from_now_on_in_order(self) -> None:
         saver = self.open()
-        saver.put(at(), made({"n": 0}))
-        with saver.watch("t", interval=_OFTEN) as watch:
+        saver.put(CONFIG, made({"n": 0}))
+        with saver.watch("t", interval=_INTERVAL) as watch:
             other = self.open_again(saver)
-            put = [other.put(at(), made({"n": n})).checkpoint_id for n in range(1, 20)]
-            found = _until(watch, put[-1])
-        assert [change.checkpoint.id for change in found if change.checkpoint] == put
-        assert {change.kind for change in found} == {"checkpoint"}
-        assert {(change.thread_id, change.checkpoint_ns) for change in found} == {("t", "")}
+            ids = [_put(other, CONFIG, n) for n in range(1, 20)]
+            changes = _collect_until(watch, ids[-1])
+        assert _get_checkpoint_ids(changes) == ids
+        for change in changes:
+            assert change.kind == "checkpoint"
+            assert change.thread_id == "t"
+            assert change.checkpoint_ns == ""
 
     def test_a_watch_tells_stops_answers_and_failures(self) -> None:
         saver = self.open()
-        saver.put(at(), made({"n": 0}))
-        with saver.watch(at(), interval=_OFTEN) as watch:
+        saver.put(CONFIG, made({"n": 0}))
+        with saver.watch(CONFIG, interval=_INTERVAL) as watch:
             other = self.open_again(saver)
-            other.put_writes(at(), {"interrupt:i": stop("x", {"why": 1}), "once:1": 2})
-            assert _next(watch, "interrupt")[4] == "i"
-            other.put_writes(at(), {"answer:i": {"yes": True}})
-            answer = _next(watch, "answer")
+            other.put_writes(CONFIG, {"interrupt:i": make_interrupt("x", {"why": 1}), "once:1": 2})
+            assert _get_change(watch, "interrupt").id == "i"
+            other.put_writes(CONFIG, {"answer:i": {"yes": True}})
+            answer = _get_change(watch, "answer")
             assert answer.id == "i"
             same(answer.value, {"yes": True})
-            other.put_writes(at(), {"failure": {"node_id": "a", "type": "E", "message": "m", "at": 1}})
-            assert _next(watch, "failure").value["message"] == "m"
+            other.put_writes(CONFIG, {"failure": {"node_id": "a", "type": "E", "message": "m", "at": 1}})
+            assert _get_change(watch, "failure").value["message"] == "m"
             assert watch.get(0) is None
 
     def test_a_watch_can_begin_at_a_checkpoint(self) -> None:
         saver = self.open()
-        ids = [saver.put(at(), made({"n": n})).checkpoint_id for n in range(2)]
-        saver.put_writes(at(), {"interrupt:i": stop("x")})
-        ids += [saver.put(at(), made({"n": n})).checkpoint_id for n in range(2, 5)]
-        with saver.watch(at("t", ids[1]), interval=_OFTEN) as watch:
-            found = _until(watch, ids[-1])
-        assert [one.checkpoint.id for one in found if one.kind == "checkpoint" and one.checkpoint] == ids[2:]
-        assert [one.id for one in found if one.kind == "interrupt"] == ["i"]
+        ids = [_put(saver, CONFIG, n) for n in range(2)]
+        saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
+        ids += [_put(saver, CONFIG, n) for n in range(2, 5)]
+        with saver.watch(make_config("t", ids[1]), interval=_INTERVAL) as watch:
+            changes = _collect_until(watch, ids[-1])
+        assert _get_checkpoint_ids(changes) == ids[2:]
+        assert [change.id for change in changes if change.kind == "interrupt"] == ["i"]
         with self.raises(CheckpointNotFoundError):
-            saver.watch(at("t", "unknown"))
+            saver.watch(make_config("t", "unknown"))
 
     def test_a_watch_can_begin_with_the_latest(self) -> None:
         saver = self.open()
-        ids = [saver.put(at(), made({"n": n})).checkpoint_id for n in range(3)]
-        saver.put_writes(at(), {"interrupt:i": stop("x")})
-        with saver.watch("t", latest=True, interval=_OFTEN) as watch:
-            first, second = watch.get(PATIENCE), watch.get(PATIENCE)
+        ids = [_put(saver, CONFIG, n) for n in range(3)]
+        saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
+        with saver.watch("t", latest=True, interval=_INTERVAL) as watch:
+            first, second = watch.get(TIMEOUT), watch.get(TIMEOUT)
             assert first is not None
             assert first.checkpoint is not None
             assert first.checkpoint.id == ids[-1]
@@ -71,64 +75,65 @@ class WatchTests(SaverTests):
 
     def test_a_watch_tells_of_all_threads(self) -> None:
         saver = self.open("lists_threads")
-        saver.put(at("old"), made({"n": 0}))
-        with saver.watch(interval=_OFTEN) as watch:
-            last = [saver.put(at(thread), made({"n": 1})).checkpoint_id for thread in ("old", "new", "ünï/cöde")]
-            missing, found = set(last), []
-            while missing:
-                found.append(watch.get(PATIENCE))
-                assert found[-1] is not None
-                assert found[-1].checkpoint is not None
-                missing.discard(found[-1].checkpoint.id)
-        assert sorted(one.thread_id for one in found if one) == ["new", "old", "ünï/cöde"]
+        saver.put(make_config("old"), made({"n": 0}))
+        with saver.watch(interval=_INTERVAL) as watch:
+            last = [_put(saver, make_config(thread), 1) for thread in ("old", "new", "ünï/cöde")]
+            changes = _collect_until(watch, *last)
+        assert all(change.checkpoint is not None for change in changes)
+        assert sorted(change.thread_id for change in changes) == ["new", "old", "ünï/cöde"]
 
     def test_a_watch_of_one_thread_tells_of_no_other(self) -> None:
         saver = self.open()
-        with saver.watch("t", interval=_OFTEN) as watch:
-            saver.put(at("u"), made({"n": 1}))
-            mine = saver.put(at("t"), made({"n": 2})).checkpoint_id
-            assert [one.thread_id for one in _until(watch, mine)] == ["t"]
+        with saver.watch("t", interval=_INTERVAL) as watch:
+            saver.put(make_config("u"), made({"n": 1}))
+            own_id = _put(saver, CONFIG, 2)
+            (change,) = _collect_until(watch, own_id)
+            assert change.thread_id == "t"
 
     def test_a_watch_tells_of_the_namespaces_that_it_is_asked_for(self) -> None:
         saver = self.open("lists_namespaces")
-        saver.put(at("t", None, "ab"), made({"n": 0}))
-        with saver.watch("t", interval=_OFTEN) as every, saver.watch(at("t", None, "a"), interval=_OFTEN) as some:
-            ids = [saver.put(at("t", None, ns), made({"n": 1})).checkpoint_id for ns in ("ab", "a/b", "a")]
-            assert {one.checkpoint_ns for one in _until(every, *ids)} == {"ab", "a/b", "a"}
-            assert {one.checkpoint_ns for one in _until(some, *ids[1:])} == {"a/b", "a"}
+        saver.put(make_config("t", namespace="ab"), made({"n": 0}))
+        whole_thread = saver.watch("t", interval=_INTERVAL)
+        one_namespace = saver.watch(make_config("t", namespace="a"), interval=_INTERVAL)
+        with whole_thread, one_namespace:
+            ids = [_put(saver, make_config("t", namespace=name), 1) for name in ("ab", "a/b", "a")]
+            changes = _collect_until(whole_thread, *ids)
+            assert {change.checkpoint_ns for change in changes} == {"ab", "a/b", "a"}
+            changes = _collect_until(one_namespace, *ids[1:])
+            assert {change.checkpoint_ns for change in changes} == {"a/b", "a"}
 
     def test_a_watch_tells_of_a_release_and_of_a_delete(self) -> None:
         saver = self.open()
-        saver.put(at(), made({"n": 0}))
-        with saver.watch("t", interval=_OFTEN) as watch:
-            saver.release(at())
-            assert _next(watch, "release" if isinstance(saver, HasVersions) else "delete").checkpoint is None
-            again = saver.put(at(), made({"n": 1})).checkpoint_id
-            _until(watch, again)
+        saver.put(CONFIG, made({"n": 0}))
+        with saver.watch("t", interval=_INTERVAL) as watch:
+            saver.release(CONFIG)
+            kind = "release" if isinstance(saver, HasVersions) else "delete"
+            assert _get_change(watch, kind).checkpoint is None
+            _collect_until(watch, _put(saver, CONFIG, 1))
             saver.delete("t")
-            _next(watch, "delete")
+            _get_change(watch, "delete")
 
     def test_a_watch_ends_when_it_is_closed(self) -> None:
         saver = self.open()
         with ThreadPoolExecutor(1) as pool:
-            watch = saver.watch("t", interval=_OFTEN)
+            watch = saver.watch("t", interval=_INTERVAL)
             reader = pool.submit(list[Change], watch)
-            saver.put(at(), made({"n": 0}))
+            saver.put(CONFIG, made({"n": 0}))
             watch.close()
-            assert all(one.kind == "checkpoint" for one in reader.result(PATIENCE))
-        assert watch.get(PATIENCE) is None
+            assert all(change.kind == "checkpoint" for change in reader.result(TIMEOUT))
+        assert watch.get(TIMEOUT) is None
 
     def test_a_watch_can_be_woken(self) -> None:
-        watch = self.open().watch("t", interval=_OFTEN)
+        watch = self.open().watch("t", interval=_INTERVAL)
         with watch, ThreadPoolExecutor(1) as pool:
             reader = pool.submit(watch.get)
             watch.wake()
-            assert reader.result(PATIENCE) is None
+            assert reader.result(TIMEOUT) is None
             assert watch.get(0) is None
 
     def test_a_watch_comes_back_in_time_however_often_it_looks(self) -> None:
         with ThreadPoolExecutor(1) as pool, self.open().watch("t", interval=1e-9) as watch:
-            assert pool.submit(watch.get, 0.0).result(PATIENCE) is None
+            assert pool.submit(watch.get, 0.0).result(TIMEOUT) is None
 
     def test_a_watch_wants_an_interval_above_zero(self) -> None:
         for interval in (0.0, -1.0, float("nan")):
@@ -137,86 +142,100 @@ class WatchTests(SaverTests):
 
     def test_waiting_for_an_answer(self) -> None:
         saver = self.open()
-        saver.put(at(), made({"n": 0}))
+        saver.put(CONFIG, made({"n": 0}))
         assert saver.wait_for_resume("t") is True
-        saver.put_writes(at(), {"interrupt:i": stop("x"), "interrupt:j": stop("y")})
-        assert saver.wait_for_resume("t", 0, interval=_OFTEN) is False
+        saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x"), "interrupt:j": make_interrupt("y")})
+        assert saver.wait_for_resume("t", 0, interval=_INTERVAL) is False
         with ThreadPoolExecutor(1) as pool:
-            waiter = pool.submit(saver.wait_for_resume, at(), PATIENCE, interval=_OFTEN)
+            waiter = pool.submit(saver.wait_for_resume, CONFIG, TIMEOUT, interval=_INTERVAL)
             other = self.open_again(saver)
-            other.put_writes(at(), {"answer:i": None})
-            assert saver.wait_for_resume("t", 0.05, interval=_OFTEN) is False
+            other.put_writes(CONFIG, {"answer:i": None})
+            assert saver.wait_for_resume("t", 0.05, interval=_INTERVAL) is False
             assert not waiter.done()
-            other.put_writes(at(), {"answer:j": 1})
-            assert waiter.result(PATIENCE) is True
+            other.put_writes(CONFIG, {"answer:j": 1})
+            assert waiter.result(TIMEOUT) is True
 
     def test_waiting_ends_when_somebody_moves_on(self) -> None:
         calls: list[Callable[[BaseCheckpointSaver], object]] = [
-            lambda saver: saver.put(at(), made({"n": 1})),
-            lambda saver: saver.release(at()),
+            lambda saver: saver.put(CONFIG, made({"n": 1})),
+            lambda saver: saver.release(CONFIG),
             lambda saver: saver.delete("t"),
         ]
         for call in calls:
             saver = self.open()
-            saver.put(at(), made({"n": 0}))
-            saver.put_writes(at(), {"interrupt:i": stop("x")})
+            saver.put(CONFIG, made({"n": 0}))
+            saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
             with ThreadPoolExecutor(1) as pool:
-                waiter = pool.submit(saver.wait_for_resume, "t", PATIENCE, interval=_OFTEN)
+                waiter = pool.submit(saver.wait_for_resume, "t", TIMEOUT, interval=_INTERVAL)
                 call(self.open_again(saver))
-                assert waiter.result(PATIENCE) is True
+                assert waiter.result(TIMEOUT) is True
 
     def test_waiting_for_an_answer_in_an_embedded_graph(self) -> None:
         saver = self.open()
-        saver.put(at(), made({"n": 0}))
-        saver.put(at("t", None, "sub"), made({"n": 0}))
-        saver.put_writes(at("t", None, "sub"), {"interrupt:i": stop("x")})
-        saver.put_writes(at(), {"inner:i": "sub", "inner:k": "in a saver of its own"})
+        saver.put(CONFIG, made({"n": 0}))
+        saver.put(make_config("t", namespace="sub"), made({"n": 0}))
+        saver.put_writes(make_config("t", namespace="sub"), {"interrupt:i": make_interrupt("x")})
+        saver.put_writes(CONFIG, {"inner:i": "sub", "inner:k": "in a saver of its own"})
         with ThreadPoolExecutor(1) as pool:
-            waiter = pool.submit(saver.wait_for_resume, "t", PATIENCE, interval=_OFTEN)
+            waiter = pool.submit(saver.wait_for_resume, "t", TIMEOUT, interval=_INTERVAL)
             other = self.open_again(saver)
-            other.put_writes(at("t", None, "sub"), {"answer:i": None})
-            assert saver.wait_for_resume("t", 0.05, interval=_OFTEN) is False
-            other.put_writes(at(), {"inner:k": None})
-            assert waiter.result(PATIENCE) is True
+            other.put_writes(make_config("t", namespace="sub"), {"answer:i": None})
+            assert saver.wait_for_resume("t", 0.05, interval=_INTERVAL) is False
+            other.put_writes(CONFIG, {"inner:k": None})
+            assert waiter.result(TIMEOUT) is True
 
     def test_async_twins_of_following(self) -> None:
         import asyncio
 
         saver = self.open()
-        saver.put(at(), made({"n": 0}))
-        asyncio.run(_follow(saver))
+        saver.put(CONFIG, made({"n": 0}))
+        asyncio.run(_check_async_methods(saver))
 
 
-async def _follow(saver: BaseCheckpointSaver) -> None:
-    changes = saver.awatch("t", latest=True, interval=_OFTEN)
+async def _check_async_methods(saver: BaseCheckpointSaver) -> None:
+    changes = saver.awatch("t", latest=True, interval=_INTERVAL)
     assert (await anext(changes)).kind == "checkpoint"
-    await saver.aput_writes(at(), {"interrupt:i": stop("x")})
+    await saver.aput_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
     assert (await anext(changes)).kind == "interrupt"
-    assert await saver.await_for_resume("t", 0, interval=_OFTEN) is False
+    assert await saver.await_for_resume("t", 0, interval=_INTERVAL) is False
     await changes.aclose()  # type: ignore[attr-defined]
-    await saver.aput_writes(at(), {"answer:i": 1})
-    assert await saver.await_for_resume("t", PATIENCE, interval=_OFTEN) is True
+    await saver.aput_writes(CONFIG, {"answer:i": 1})
+    assert await saver.await_for_resume("t", TIMEOUT, interval=_INTERVAL) is True
 
 
-def _next(watch: Watch, kind: str) -> Change:
-    """Return the next change, but not `idle`, which only some savers report."""
-    while (change := watch.get(PATIENCE)) is not None and change.kind == "idle":
-        pass
+def _put(saver: BaseCheckpointSaver, config: RunnableConfig, number: int) -> str:
+    """Put a checkpoint and return its id."""
+    checkpoint = made({"n": number})
+    assert saver.put(config, checkpoint).checkpoint_id == checkpoint.id
+    return checkpoint.id
+
+
+def _get_change(watch: Watch, kind: str) -> Change:
+    """Return the next change, which must be of this kind.
+
+    Changes of the kind "idle" (a run lock is free) are skipped: not every saver reports them.
+    """
+    change = watch.get(TIMEOUT)
+    while change is not None and change.kind == "idle":
+        change = watch.get(TIMEOUT)
     assert change is not None
     assert change.kind == kind, change
     return change
 
 
-def _until(watch: Watch, *ids: str | None) -> list[Change]:
-    """Return the changes up to those of these checkpoints."""
-    missing, found = {*_known(ids)}, []
+def _collect_until(watch: Watch, *ids: str) -> list[Change]:
+    """Return the changes that a watch reports until it has reported all these checkpoints."""
+    missing = set(ids)
+    changes: list[Change] = []
     while missing:
-        found.append(watch.get(PATIENCE))
-        assert found[-1] is not None
-        if found[-1].checkpoint is not None:
-            missing.discard(found[-1].checkpoint.id)
-    return [one for one in found if one is not None]
+        change = watch.get(TIMEOUT)
+        assert change is not None
+        changes.append(change)
+        if change.checkpoint is not None:
+            missing.discard(change.checkpoint.id)
+    return changes
 
 
-def _known(ids: Iterable[str | None]) -> Iterable[str]:
-    return (one for one in ids if one is not None)
+def _get_checkpoint_ids(changes: Iterable[Change]) -> list[str]:
+    checkpoints = [change.checkpoint for change in changes if change.kind == "checkpoint"]
+    return [checkpoint.id for checkpoint in checkpoints if checkpoint is not None]

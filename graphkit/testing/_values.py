@@ -252,7 +252,10 @@ def made(state: Mapping[str, Any] | None = None, **fields: Any) -> Checkpoint:
 def derive(
     parent: Checkpoint, update: Mapping[str, Any], channels: Mapping[str, Channel] | None = None, **fields: Any
 ) -> Checkpoint:
-    """Make a checkpoint as the engine does: merge an update into its parent's state and keep the changes."""
+    """Make a checkpoint as the engine does: merge an update into the state of its parent.
+
+    The checkpoint knows what changed.
+    """
     state, ops = merge(parent.state, update, channels or {})
     template = made(parent_id=parent.id, **fields)
     return Checkpoint.from_stored(
@@ -286,7 +289,7 @@ GROWING: Final = {"list": Channel(lambda old, new: [*(old or ()), *new])}
 
 
 def grow_list(saver: BaseCheckpointSaver, config: RunnableConfig, length: int) -> list[Checkpoint]:
-    """Put checkpoints as the engine does, each with one more item in a list; return them oldest first."""
+    """Put checkpoints with a growing list, as the engine does; return them oldest first."""
     checkpoints = [made({"list": [0], "fixed": "f" * 100})]
     saver.put(config, checkpoints[0])
     for number in range(1, length):

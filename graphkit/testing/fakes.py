@@ -1,4 +1,4 @@
-"""ScriptedSaver: wraps any saver, records the calls, and fails or waits where a test wants it to."""
+"""ScriptedSaver: wraps any saver, records its calls, and fails or waits on request."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ class _Action:
 
 
 def _add_forwarding(cls: type[Any]) -> type[Any]:
-    """Add to a class its bases' qualities and public methods, which record the call and run its actions."""
+    """Add methods that record each call and forward it, for all public methods of the bases.
+
+    The qualities that savers declare are forwarded too.
+    """
     for quality in QUALITIES:
         setattr(cls, quality, property(attrgetter(f"delegate.{quality}")))
     for name, method in inspect.getmembers(cls, inspect.isfunction):
@@ -124,7 +127,7 @@ class ScriptedSaver(BaseCheckpointSaver):
     def on(
         self, method: str, act: Callable[[], object], *, skip: int = 0, times: int | None = 1, late: bool = False
     ) -> Self:
-        """Call a function at calls of a method: to raise an error, wait for an event, or inspect the store.
+        """Call a function at calls of a method, to raise an error, wait, or inspect the store.
 
         Args:
             method: the name of the method, such as `put`.
@@ -159,7 +162,7 @@ class ScriptedSaver(BaseCheckpointSaver):
             return sum(call.method == method for call in self.calls)
 
     def _record(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[_Action]:
-        """Record a call, run the actions that come before it, and return those that come after it."""
+        """Record a call, run the actions due before it, and return those due after it."""
         with self._lock:
             self.calls.append(Call(name, args, kwargs))
             due = [action for action in self._actions.get(name, ()) if action.count_call()]
@@ -175,7 +178,7 @@ _EXTRAS: Final[tuple[type[Any], ...]] = (HasVersions, SupportsVerify, SupportsRe
 
 @cache
 def _add_bases(cls: type[Any], extras: tuple[type, ...]) -> type[Any]:
-    """Make a subclass of a ScriptedSaver class that also forwards the methods of these protocols."""
+    """Make a subclass that also forwards the methods of these protocols."""
     return _add_forwarding(type(cls.__name__, (cls, *extras), {"__module__": cls.__module__, "__doc__": cls.__doc__}))
 
 

@@ -70,7 +70,8 @@ states = st.builds(
     st.none() | items,
 )
 positions = st.floats(0, 1, exclude_max=True)
-threads, namespaces = st.sampled_from(THREADS), st.sampled_from(NAMESPACES)
+threads = st.sampled_from(THREADS)
+namespaces = st.sampled_from(NAMESPACES)
 writes = st.dictionaries(st.sampled_from(("w", "x")), values, max_size=2) | st.sampled_from(
     ({"interrupt:i": STOP}, {"answer:i": None}, {"interrupt:i": STOP, "answer:i": 1})
 )
@@ -94,7 +95,7 @@ HistoryKey = tuple[str, str]
 
 
 class SaverMachine(RuleBasedStateMachine):
-    """Applies each rule to a saver and to a model, and compares everything they contain after each step."""
+    """Applies each rule to a saver and to a model, and compares them after each step."""
 
     # Hooks
 
@@ -452,7 +453,7 @@ class SaverMachine(RuleBasedStateMachine):
 
 
 def compare(checkpoints: Sequence[Checkpoint], rows: Sequence[Row]) -> None:
-    """Assert that checkpoints, newest first, equal the rows of the model, oldest first, also in type."""
+    """Assert that checkpoints, newest first, strictly equal rows of the model, oldest first."""
     assert [checkpoint.id for checkpoint in checkpoints] == [row.fields["id"] for row in reversed(rows)]
     for checkpoint, row in zip(checkpoints, reversed(rows), strict=True):
         same({name: getattr(checkpoint, name) for name in row.fields}, row.fields)

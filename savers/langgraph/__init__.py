@@ -46,7 +46,7 @@ def __dir__() -> list[str]:
 
 
 def _make_stand_in(name: str, cause: ImportError) -> object:
-    """Make the class or function that stands in for a public name while LangGraph is not installed."""
+    """Make the stand-in for a public name while LangGraph is not installed."""
 
     def refuse(*_arguments: Any, **_options: Any) -> NoReturn:
         raise MissingDependencyError("langgraph", "langgraph") from cause

@@ -97,13 +97,15 @@ class Encoder:
 
     def _encode_channel(self, state: dict[str, Any], name: str, version: Any, value: Any, base: FrozenDict) -> None:
         type_name, data = self.serialize(value, name)
-        header_length = len(data)
+        header = data
         if len(data) > _MAX_SHORT:
             _, _, header_length = delta.parse_header(data, 0)
-        state[CHANNEL + name] = [version, type_name, data[:header_length]]
-        if header_length < len(data):
+            header = data[:header_length]
+        state[CHANNEL + name] = [version, type_name, header]
+        if len(header) < len(data):
             old_pieces = base.get(VALUE + name, ())
-            state[VALUE + name] = _cut_pieces(old_pieces, data[header_length:])
+            rest = data[len(header) :]
+            state[VALUE + name] = _cut_pieces(old_pieces, rest)
 
     def serialize(self, value: Any, path: str) -> tuple[str, bytes]:
         """Return the type and the bytes that the serializer makes of a value.

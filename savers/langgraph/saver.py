@@ -48,11 +48,11 @@ MADE_BY: Final = "graphkit:made_by"
 LANGGRAPH: Final = "langgraph"
 
 _DELTA_CHANNELS: Final = "counters_since_delta_snapshot"
-"""The metadata key under which LangGraph names the channels whose values its ancestors' writes complete."""
+"""The metadata key that names the channels whose values depend on the writes of ancestors."""
 
 
 class FileSystemCheckpointSaver(AsyncMethods):
-    """Stores LangGraph's threads in a directory that any process and the `graphkit` command can read.
+    """Stores LangGraph's threads in a directory, which any process and the CLI can read.
 
     One object serves synchronous and asynchronous graphs, and any number of threads and processes.
     It needs no setup and need not be closed. A put writes only what changed. Once it returns, the
@@ -127,7 +127,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
         new_versions: ChannelVersions,
         writes: Mapping[str, Any],
     ) -> None:
-        """Store a checkpoint and its writes in one record, for `put` and for imports from other savers.
+        """Store a checkpoint and its writes in one record; used by `put` and by imports.
 
         Args:
             config: names the thread, the namespace and the parent.
@@ -201,7 +201,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
     # Reading
 
     def get_tuple(self, config: LangGraphConfig) -> CheckpointTuple | None:
-        """Return the checkpoint that the config names, or the one written last; None if there is none."""
+        """Return the checkpoint that the config names, or the latest; None if it does not exist."""
         history = _parse_config(config)
         checkpoint = self._get_checkpoint(history, config["configurable"].get("checkpoint_id"))
         if checkpoint is None:
@@ -239,7 +239,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
                 yield self._make_tuple(history, checkpoint, info.thread_id)
 
     def _list_infos(self, config: LangGraphConfig | None, before: str | None) -> Iterable[CheckpointInfo]:
-        """Return the infos of the checkpoints that `list` selects by its config and `before`, newest first."""
+        """Return the checkpoints that `list` selects by config and `before`, newest first."""
         namespace = None
         threads: Iterable[str]
         if config:
@@ -355,10 +355,10 @@ class FileSystemCheckpointSaver(AsyncMethods):
         self.store.delete(str(thread_id))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Remove the checkpoints that these runs made, in every thread. Reads all metadata of the store.
+        """Remove the checkpoints that these runs made, in every thread.
 
-        The other checkpoints keep their values. A DeltaChannel of LangGraph that needs the writes of
-        a removed ancestor loses them, as with every saver.
+        Reads all metadata of the store. The other checkpoints keep their values. A DeltaChannel of
+        LangGraph that needs the writes of a removed ancestor loses them, as with every saver.
         """
         runs = set(run_ids)
         if not runs:
@@ -402,7 +402,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
                 self._remove(history, [info.id for info in self._list_history(history) if info.id not in needed])
 
     def _find_needed(self, history: RunnableConfig) -> set[str]:
-        """Return the ids of the latest checkpoint and of the ancestors that its DeltaChannels need."""
+        """Return the id of the latest checkpoint and those of the ancestors that it needs."""
         latest = self._get_checkpoint(history)
         if latest is None:
             return set()
@@ -421,7 +421,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
 
 
 def _parse_config(config: LangGraphConfig, checkpoint_id: str | None = None) -> RunnableConfig:
-    """Return graphkit's config for the history that LangGraph's config names, and a checkpoint of it."""
+    """Return graphkit's config for the history that LangGraph's config names."""
     names = config["configurable"]
     return RunnableConfig(
         str(names["thread_id"]), checkpoint_ns=names.get("checkpoint_ns") or "", checkpoint_id=checkpoint_id

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
 _FIRST_VERSION_WITH_SENDS = 4
-"""Before this version of its format, LangGraph kept a checkpoint's pending sends in its parent's writes."""
+"""Older formats of LangGraph keep the pending sends of a checkpoint in its parent's writes."""
 
 
 def make_passthrough_serializer() -> JsonPlusSerializer:
@@ -155,7 +155,7 @@ class PostgresSource:
         return _parse_writes(rows)
 
     def _add_sends(self, checkpoint: Any, parent_writes: Sequence[Write]) -> None:
-        """Add the pending sends, as PostgresSaver does when it reads a checkpoint of an old format."""
+        """Add the pending sends, as PostgresSaver does for a checkpoint of an old format."""
         writes = sorted(write for write in parent_writes if write.channel == TASKS)
         if not writes:
             return
@@ -171,7 +171,7 @@ def _count_checkpoints(connection: Any) -> dict[HistoryKey, int]:
 
 
 def _parse_writes(rows: Iterable[Sequence[Any]]) -> list[Write]:
-    """Return the rows of a query of writes, whose columns are in the order of the fields of Write."""
+    """Return writes from rows whose columns are in the order of the fields of Write."""
     writes = []
     for path, task_id, idx, channel, type_name, data in rows:
         write = Write(

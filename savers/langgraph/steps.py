@@ -14,7 +14,7 @@ from graphkit import END, START
 from savers.langgraph.channels import SEEN
 
 NEXT: Final = "langgraph:"
-"""The prefix of the next node. No graph of graphkit has such a node, so none continues the thread."""
+"""The prefix of the next node. No graph of graphkit has such a node, so none continues it."""
 UNKNOWN: Final = "langgraph"
 
 _INPUT: Final = "__start__"

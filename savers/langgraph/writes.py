@@ -36,7 +36,7 @@ class Write(NamedTuple):
     task_path: str
     task_id: str
     idx: int
-    """The position among the writes of its task; negative for errors, interrupts, answers and schedules."""
+    """The position among the writes of its task; negative for the special writes of LangGraph."""
     channel: str
     type: str
     data: bytes
@@ -48,7 +48,10 @@ class Write(NamedTuple):
 
     @property
     def is_ordinary(self) -> bool:
-        """Whether the first write with this key stays; a special write replaces an earlier one."""
+        """Whether the first write with this key stays.
+
+        Special writes (errors, interrupts, answers, schedules) replace earlier ones.
+        """
         return self.idx >= 0
 
 
@@ -113,7 +116,7 @@ class PendingWrites:
         return self.get_early(config)
 
     def read(self, config: RunnableConfig, state: Mapping[str, Any]) -> list[Write]:
-        """Return the writes of a stored checkpoint in LangGraph's order: by task path, task id and index."""
+        """Return the writes of a checkpoint, sorted like LangGraph's: by task path, task id, index."""
         writes: dict[str, Write] = {}
         for records in (state.get(WRITES, {}), self.get_early(config), self._store.get_writes(config)):
             for key, record in records.items():

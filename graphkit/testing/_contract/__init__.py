@@ -1,1 +1,1 @@
-"""The tests of the saver contract, one module per subject; `graphkit.testing.contract` combines them."""
+"""The tests of the saver contract by subject; `graphkit.testing.contract` combines them."""

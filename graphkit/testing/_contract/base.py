@@ -30,7 +30,7 @@ class Caught(Generic[E]):
 
 
 class HistoryContent(NamedTuple):
-    """Everything that a reader sees of a history; two of them are compared to prove that nothing changed."""
+    """Everything that a reader sees of a history; equal contents prove that nothing changed."""
 
     checkpoints: Sequence[Checkpoint]
     history: Sequence[CheckpointInfo]
@@ -61,18 +61,18 @@ class ContractTests:
         raise NotImplementedError
 
     def reopen(self, saver: BaseCheckpointSaver) -> BaseCheckpointSaver:
-        """Return another saver on the same store, as another process would have; the first stays in use.
+        """Return another saver on the same store, as another process would have.
 
-        Return `saver` if the store is the object itself.
+        The first stays in use. Return `saver` if the store is the object itself.
         """
         return saver
 
     def plant(self, saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint) -> bool:  # noqa: ARG002
-        """Write a checkpoint as the newest without the saver; return False if that is impossible."""
+        """Write a checkpoint as the newest without the saver; False if that is impossible."""
         return False
 
     def peek(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> Sequence[Mapping[str, Any]] | None:  # noqa: ARG002
-        """Read the states of a history, newest first, without the saver; None if that is impossible."""
+        """Return the states of a history, newest first, read without the saver; None if impossible."""
         return None
 
     # Tools
@@ -93,7 +93,10 @@ class ContractTests:
             raise AssertionError(f"{kind.__name__} was not raised")
 
     def open(self, *needed: Quality) -> BaseCheckpointSaver:
-        """Return a new saver that knows the contract's types; skip the test if it lacks a needed capability."""
+        """Return a new saver that knows the contract's types.
+
+        Skip the test if the saver lacks a needed capability.
+        """
         saver = self.make_saver()
         for name in needed:
             if not getattr(saver, name):

@@ -111,7 +111,8 @@ class ConcurrencyTests(ContractTests):
 
     def test_what_was_written_behind_its_back_is_read(self) -> None:
         saver = self.open()
-        first, planted = made({"list": [1, (2,)]}), made({"list": [1, (2,), 3]})
+        first = made({"list": [1, (2,)]})
+        planted = made({"list": [1, (2,), 3]})
         saver.put(CONFIG, first)
         if not self.plant(saver, CONFIG, planted):
             self.skip("`plant` is not implemented")
@@ -131,7 +132,8 @@ class ConcurrencyTests(ContractTests):
         _run_coroutine(self._check_async_methods(self.open()))
 
     async def _check_async_methods(self, saver: BaseCheckpointSaver) -> None:
-        first, second = made({"n": 1}, metadata={"k": 1}), made({"n": 2})
+        first = made({"n": 1}, metadata={"k": 1})
+        second = made({"n": 2})
         stored = await saver.aput(CONFIG, first)
         assert stored == make_config("t", first.id)
         await saver.aput(CONFIG, second)
@@ -174,7 +176,7 @@ class ConcurrencyTests(ContractTests):
 
 
 def _run_concurrently(call: Callable[[int], R], count: int) -> list[R]:
-    """Call a function with each number below `count`, all at the same moment in threads of their own."""
+    """Call a function with each number below `count`, each in a thread, at the same moment."""
     start = threading.Barrier(count)
 
     def run(number: int) -> R:

@@ -53,7 +53,8 @@ class HistoryTests(ContractTests):
 
     def test_get_by_id(self) -> None:
         saver = self.open()
-        first, second = made({"n": 1}), made({"n": 2})
+        first = made({"n": 1})
+        second = made({"n": 2})
         saver.put(CONFIG, first)
         saver.put(make_config("other"), second)
         same_checkpoint(saver.get(make_config("t", first.id)), first)
@@ -95,7 +96,8 @@ class HistoryTests(ContractTests):
     def test_a_config_may_be_langgraphs(self) -> None:
         saver = self.open()
         where = {"thread_id": "t", "checkpoint_ns": "n"}
-        first, second = made({"n": 1}), made({"n": 2})
+        first = made({"n": 1})
+        second = made({"n": 2})
         stored = saver.put({"configurable": where}, first)
         saver.put({"configurable": where}, second)
         assert stored["configurable"]["checkpoint_id"] == first.id

@@ -121,7 +121,7 @@ class MaintenanceTests(ContractTests):
         assert saver.prune("t", older_than=before, keep_last=3) == 1
         self.assert_history(saver, CONFIG, checkpoints[1:])
         assert saver.prune("t", older_than=before) == 1
-        # The latest checkpoint always stays. A checkpoint exactly at the limit is not older than it.
+        # The latest checkpoint always stays. One exactly at the limit is not older than it.
         self.assert_history(saver, CONFIG, [checkpoints[1], checkpoints[2], checkpoints[4]])
 
     def test_prune_keeps_what_is_tagged_or_waits(self) -> None:
@@ -144,7 +144,7 @@ class MaintenanceTests(ContractTests):
         self.assert_history_ids(saver, [latest])
 
     def assert_history_ids(self, saver: BaseCheckpointSaver, oldest_first: Sequence[Checkpoint]) -> None:
-        """Assert that a history has these ids and states; for checkpoints with pending writes or tags."""
+        """Assert that a history has these ids and states, whatever its writes and tags."""
         newest_first = oldest_first[::-1]
         for reader in (saver, self.open_again(saver)):
             listed = reader.list(CONFIG)

@@ -1,4 +1,4 @@
-"""Threads and namespaces: kept apart whatever their names are, until they are released or deleted."""
+"""Threads and namespaces: kept apart by any name, until they are released or deleted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class ThreadTests(ContractTests):
 
     def test_release_covers_every_namespace_and_returns_the_root(self) -> None:
         saver = self.open()
-        root, inner = made({"n": "root"}), made({"n": "inner"})
+        root = made({"n": "root"})
+        inner = made({"n": "inner"})
         saver.put(CONFIG, root)
         saver.put(make_config("t", namespace="n/m"), inner)
         tag = saver.release(make_config("t", namespace="n/m"))

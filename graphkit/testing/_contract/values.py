@@ -121,7 +121,7 @@ class ValueTests(ContractTests):
     def assert_refused(
         self, saver: BaseCheckpointSaver, checkpoint: Checkpoint, path: str, type_name: str = "UnknownType"
     ) -> None:
-        """Assert that the saver refuses a checkpoint, names the path of the value, and changes nothing."""
+        """Assert that the saver refuses a checkpoint by the path of a value and changes nothing."""
         with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointSerializationError) as caught:
             saver.put(CONFIG, checkpoint)
         assert isinstance(caught.error, TypeError)
@@ -156,7 +156,8 @@ class ValueTests(ContractTests):
 
     def test_a_replacement_that_cannot_be_stored_is_refused(self) -> None:
         saver = self.open("refuses_unstorable_values")
-        first, second = made({"n": 1}), made({"n": 2})
+        first = made({"n": 1})
+        second = made({"n": 2})
         saver.put(CONFIG, first)
         saver.put(CONFIG, second)
         with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointSerializationError):

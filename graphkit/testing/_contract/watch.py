@@ -65,7 +65,8 @@ class WatchTests(ContractTests):
         ids = [_put(saver, CONFIG, n) for n in range(3)]
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
         with saver.watch("t", latest=True, interval=_INTERVAL) as watch:
-            first, second = watch.get(TIMEOUT), watch.get(TIMEOUT)
+            first = watch.get(TIMEOUT)
+            second = watch.get(TIMEOUT)
             assert first is not None
             assert first.checkpoint is not None
             assert first.checkpoint.id == ids[-1]

@@ -1,4 +1,4 @@
-"""What is recorded with a checkpoint: pending writes, interrupts and tags; and the summary of a history."""
+"""Pending writes, interrupts and tags of a checkpoint; and the summary of a history."""
 
 from __future__ import annotations
 
@@ -31,15 +31,17 @@ class WriteTests(ContractTests):
 
     def test_writes_belong_to_one_checkpoint(self) -> None:
         saver = self.open()
-        first, second = made({"n": 1}), made({"n": 2})
+        first = made({"n": 1})
+        first_config = make_config("t", first.id)
+        second = made({"n": 2})
         saver.put(CONFIG, first)
         saver.put_writes(CONFIG, {"w": "of the first"})
         saver.put(CONFIG, second)
         assert dict(saver.get_writes(CONFIG)) == {}
         saver.put_writes(CONFIG, {"w": "of the second"})
-        saver.put_writes(make_config("t", first.id), {"x": 1})
+        saver.put_writes(first_config, {"x": 1})
         for reader in (saver, self.open_again(saver)):
-            same(reader.get_writes(make_config("t", first.id)), {"w": "of the first", "x": 1})
+            same(reader.get_writes(first_config), {"w": "of the first", "x": 1})
             same(reader.get_writes(make_config("t", second.id)), {"w": "of the second"})
             same(reader.get_writes(CONFIG), {"w": "of the second"})
             assert dict(reader.get_writes(make_config("t", "unknown"))) == {}
@@ -159,22 +161,24 @@ class WriteTests(ContractTests):
 
     def test_tags(self) -> None:
         saver = self.open()
-        first, second = made({"n": 1}, metadata={"k": 1}), made({"n": 2})
+        first = made({"n": 1}, metadata={"k": 1})
+        first_config = make_config("t", first.id)
+        second = made({"n": 2})
         saver.put(CONFIG, first)
         saver.put(CONFIG, second)
-        saver.add_tags(make_config("t", first.id), "good", "best")
-        saver.add_tags(make_config("t", first.id), "good", "last")
+        saver.add_tags(first_config, "good", "best")
+        saver.add_tags(first_config, "good", "last")
         saver.add_tags(CONFIG, "newest")
         for reader in (saver, self.open_again(saver)):
-            assert reader.tags_of(make_config("t", first.id)) == ("good", "best", "last")
+            assert reader.tags_of(first_config) == ("good", "best", "last")
             assert reader.tags_of(CONFIG) == ("newest",)
             newest, oldest = reader.history(CONFIG)
             assert (newest.tags, oldest.tags) == (("newest",), ("good", "best", "last"))
             same(oldest.metadata, {"k": 1})
-        saver.remove_tags(make_config("t", first.id), "best", "never there")
+        saver.remove_tags(first_config, "best", "never there")
         saver.remove_tags(CONFIG, "newest")
         for reader in (saver, self.open_again(saver)):
-            assert reader.tags_of(make_config("t", first.id)) == ("good", "last")
+            assert reader.tags_of(first_config) == ("good", "last")
             assert reader.tags_of(CONFIG) == ()
             assert reader.tags_of(make_config("t", "unknown")) == ()
         same([checkpoint.state for checkpoint in saver.list(CONFIG)], [{"n": 2}, {"n": 1}])
@@ -227,7 +231,8 @@ class WriteTests(ContractTests):
         saver.put(CONFIG, made({"n": 0}))
         saver.put_writes(CONFIG, {SUBGRAPH_INTERRUPT + "q": "sub"})
         summary = self.assert_summary(saver, CONFIG)
-        assert summary.waiting == tuple(saver.interrupts("t"))  # although the saver need not list namespaces
+        # Also if the saver does not list namespaces.
+        assert summary.waiting == tuple(saver.interrupts("t"))
         assert summary.latest.status == "interrupted"
         failure = {"node_id": "a", "type": "ValueError", "message": "no", "at": datetime(2026, 1, 1, tzinfo=UTC)}
         saver.put_writes(CONFIG, {SUBGRAPH_INTERRUPT + "q": None, FAILURE: failure})
@@ -239,7 +244,8 @@ class WriteTests(ContractTests):
 
     def test_a_summary_has_every_tag_once_and_counts_what_took_the_place_of_another_once(self) -> None:
         saver = self.open()
-        first, second = made({"n": 1}), made({"n": 2})
+        first = made({"n": 1})
+        second = made({"n": 2})
         saver.put(CONFIG, first)
         saver.put(CONFIG, second)
         saver.put(make_config("t", first.id), made({"n": 1.5}))

@@ -33,6 +33,7 @@ from savers.langgraph.channels import (
     get_state,
     get_stored_channels,
 )
+from savers.langgraph.configs import get_checkpoint_id, make_langgraph_config, parse_config
 from savers.langgraph.steps import derive_next_node, derive_node
 from savers.langgraph.writes import EARLY, PendingWrites, Write, pack_writes
 
@@ -111,13 +112,13 @@ class FileSystemCheckpointSaver(AsyncMethods):
             CheckpointConflictError: the thread holds a run of graphkit. Nothing was changed.
             CheckpointStorageError: the file system refused. The earlier content is unchanged.
         """
-        target = _parse_config(config, checkpoint["id"])
+        target = parse_config(config, checkpoint["id"])
         early = self._writes.get_own_early(target)
         full_metadata = get_serializable_checkpoint_metadata(config, metadata)
         self.restore(config, checkpoint, full_metadata, new_versions=new_versions, writes=early)
         if early:
             self._writes.mark_stored(target)
-        return _langgraph_config(config["configurable"]["thread_id"], target.checkpoint_ns, checkpoint["id"])
+        return make_langgraph_config(config["configurable"]["thread_id"], target.checkpoint_ns, checkpoint["id"])
 
     def restore(
         self,
@@ -139,7 +140,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
         Raises:
             CheckpointSerializationError: as for `put`, which raises the same errors.
         """
-        history = _parse_config(config)
+        history = parse_config(config)
         parent_id = config["configurable"].get("checkpoint_id")
         latest = self._get_checkpoint(history)
         parent = None
@@ -184,7 +185,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
                 Nothing was changed.
             CheckpointStorageError: the file system refused. The earlier content is unchanged.
         """
-        target = _parse_config(config, config["configurable"]["checkpoint_id"])
+        target = parse_config(config, config["configurable"]["checkpoint_id"])
         self._writes.put(target, pack_writes(Encoder(self.serde), writes, task_id, task_path))
 
     def get_next_version(self, current: str | float | None, channel: None = None) -> str:
@@ -202,7 +203,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
 
     def get_tuple(self, config: LangGraphConfig) -> CheckpointTuple | None:
         """Return the checkpoint that the config names, or the latest; None if it does not exist."""
-        history = _parse_config(config)
+        history = parse_config(config)
         checkpoint = self._get_checkpoint(history, config["configurable"].get("checkpoint_id"))
         if checkpoint is None:
             return None
@@ -230,7 +231,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
         """
         if limit is not None:
             limit = max(limit, 0)
-        infos = self._list_infos(config, _get_checkpoint_id(before))
+        infos = self._list_infos(config, get_checkpoint_id(before))
         matching = (info for info in infos if _matches(info, filter or {}))
         for info in islice(matching, limit):
             history = RunnableConfig(info.thread_id, checkpoint_ns=info.checkpoint_ns)
@@ -247,7 +248,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
             namespace = config["configurable"].get("checkpoint_ns")
         else:
             threads = self.store.threads()
-        checkpoint_id = _get_checkpoint_id(config)
+        checkpoint_id = get_checkpoint_id(config)
 
         selected = []
         for thread in threads:
@@ -287,9 +288,9 @@ class FileSystemCheckpointSaver(AsyncMethods):
         decoded: Any = decode_checkpoint(self.serde, checkpoint.state)
         parent_config = None
         if checkpoint.parent_id:
-            parent_config = _langgraph_config(thread_id, history.checkpoint_ns, checkpoint.parent_id)
+            parent_config = make_langgraph_config(thread_id, history.checkpoint_ns, checkpoint.parent_id)
         return CheckpointTuple(
-            config=_langgraph_config(thread_id, history.checkpoint_ns, checkpoint.id),
+            config=make_langgraph_config(thread_id, history.checkpoint_ns, checkpoint.id),
             checkpoint=decoded,
             metadata=metadata,
             parent_config=parent_config,
@@ -298,8 +299,8 @@ class FileSystemCheckpointSaver(AsyncMethods):
 
     def writes_of(self, config: LangGraphConfig) -> Sequence[Write]:
         """Return the pending writes of a checkpoint as they are stored, in LangGraph's order."""
-        checkpoint_id = _get_checkpoint_id(config)
-        history = _parse_config(config, checkpoint_id)
+        checkpoint_id = get_checkpoint_id(config)
+        history = parse_config(config, checkpoint_id)
         checkpoint = self._get_checkpoint(history, checkpoint_id)
         if checkpoint is None:
             return []
@@ -321,8 +322,8 @@ class FileSystemCheckpointSaver(AsyncMethods):
         """
         histories: dict[str, DeltaChannelHistory] = {name: {"writes": []} for name in channels}
         missing = set(channels)
-        history = _parse_config(config)
-        for ancestor in self._iter_ancestors(history, _get_checkpoint_id(config)):
+        history = parse_config(config)
+        for ancestor in self._iter_ancestors(history, get_checkpoint_id(config)):
             if not missing:
                 break
             for write in reversed(self._read_writes(history, ancestor)):
@@ -418,24 +419,6 @@ class FileSystemCheckpointSaver(AsyncMethods):
     def _remove(self, history: RunnableConfig, ids: Sequence[str]) -> None:
         self.store.remove(history, ids)
         self._writes.remove(history, ids)
-
-
-def _parse_config(config: LangGraphConfig, checkpoint_id: str | None = None) -> RunnableConfig:
-    """Return graphkit's config for the history that LangGraph's config names."""
-    names = config["configurable"]
-    return RunnableConfig(
-        str(names["thread_id"]), checkpoint_ns=names.get("checkpoint_ns") or "", checkpoint_id=checkpoint_id
-    )
-
-
-def _langgraph_config(thread_id: Any, namespace: str, checkpoint_id: str) -> LangGraphConfig:
-    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id}}
-
-
-def _get_checkpoint_id(config: LangGraphConfig | None) -> str | None:
-    if not config:
-        return None
-    return config.get("configurable", {}).get("checkpoint_id") or None
 
 
 def _select_before(history: Sequence[CheckpointInfo], checkpoint_id: str | None) -> Sequence[CheckpointInfo]:

@@ -15,7 +15,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -26,55 +26,21 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.versions import HasVersions
 from graphkit._values.channels import REMOVE
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
+from graphkit.testing._strategies import (
+    NAMESPACES,
+    TAGS,
+    THREADS,
+    items,
+    keys,
+    names,
+    namespaces,
+    positions,
+    states,
+    threads,
+    values,
+    writes,
+)
 from graphkit.testing._values import GROWING, derive, made, same
-
-THREADS: Final = ("t", "T", "../t")
-NAMESPACES: Final = ("", "n")
-TAGS: Final = ("keep", "other")
-STOP: Final = {
-    "node_id": "a",
-    "when": "inside",
-    "payload": (1,),
-    "metadata": {},
-    "created_at": datetime(2026, 1, 2, tzinfo=UTC),
-}
-
-leaves = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**70), 2**70)
-    | st.floats()
-    | st.text(max_size=8)
-    | st.binary(max_size=8)
-    | st.decimals(allow_nan=False)
-    | st.datetimes(timezones=st.just(UTC))
-    | st.timedeltas()
-)
-keys = st.text("abc", min_size=1, max_size=2) | st.integers(0, 3)
-values = st.recursive(
-    leaves,
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(keys, inner, max_size=3)
-        | st.tuples(inner)
-        | st.frozensets(st.integers(0, 9) | st.text("ab", max_size=1), max_size=3)
-        | st.sets(st.integers(0, 9), max_size=3)
-    ),
-    max_leaves=6,
-)
-names = st.sampled_from(("a", "b", "c", "deep"))
-items = st.lists(values, max_size=3)
-states = st.builds(
-    lambda rest, growing: rest if growing is None else {**rest, "list": growing},
-    st.dictionaries(names, values, max_size=4),
-    st.none() | items,
-)
-positions = st.floats(0, 1, exclude_max=True)
-threads = st.sampled_from(THREADS)
-namespaces = st.sampled_from(NAMESPACES)
-writes = st.dictionaries(st.sampled_from(("w", "x")), values, max_size=2) | st.sampled_from(
-    ({"interrupt:i": STOP}, {"answer:i": None}, {"interrupt:i": STOP, "answer:i": 1})
-)
 
 
 @dataclasses.dataclass

@@ -1,4 +1,7 @@
-"""Forks: the branches between a node with several edges and the node where they meet."""
+"""Runs the branches of a fork concurrently, and merges their updates at the join.
+
+`graphkit._build.joins` finds the join when the graph is compiled.
+"""
 
 from __future__ import annotations
 

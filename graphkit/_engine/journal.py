@@ -1,7 +1,9 @@
 """RunJournal: the pending writes of a run as its nodes see them, and the engine's own keys.
 
-The keys of interrupts, answers, updates and finished tasks are in `graphkit._saver.writes`, because
-savers list them. Here are the results of `config.once` and the record of a failure.
+`interrupt()` asks the journal for its answer. The answer was recorded as a pending write, by
+`RunStart` in `start.py` when the run was resumed, or by `graphkit.operations.answer`. The keys of
+interrupts, answers, updates and finished tasks are in `graphkit._saver.writes`, because savers list
+them. The keys of results of `config.once` and the record of a failure are here.
 """
 
 from __future__ import annotations

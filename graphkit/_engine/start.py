@@ -1,4 +1,8 @@
-"""RunStart: how a run begins - from an input, from the state of an outer graph, or by a resume."""
+"""RunStart: how a run begins - from an input, from the state of an outer graph, or by a resume.
+
+A resume may bring answers to interrupts: `RunStart` records them as pending writes, where the
+journal finds them for `interrupt()`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Retention: which checkpoints `prune` keeps."""
+"""Retention: which checkpoints `prune` removes, and which it keeps.
+
+`prune` applies it to each live history of a thread, nested ones included. The latest checkpoint
+always stays. Released versions are not touched.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """A history as keyframes and deltas: packed states, and the operations that turn one into the next.
 
+This package does not decide when a keyframe is written: `LogWriter` does.
+
 Theory of operation. A state is an ordered table of keys, each with a packed value. A stored record
 carries *ops*, which turn the table of the record before it into its own table, and *data*, the
 bytes that these ops add. The bytes of a value are never copied when the value grows. A value is a

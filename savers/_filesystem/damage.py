@@ -1,9 +1,9 @@
-"""Decides whether bytes are damage or a write that never finished. docs/format.md has the rules.
+"""Decides whether bytes are torn or damaged. docs/format.md has the rules.
 
 A log only grows at its end, one whole record per write, so everything before the last good record
-stays as it was. Bytes that are not a good record are either *torn* (a part of a write never reached
-the disk) or *damage* (anything else). A disk keeps or loses whole sectors, and a lost sector is
-zero where nothing was written before.
+stays as it was. Bytes that are not a good record are either *torn* (a write at the end of the log
+of which a part never reached the disk) or *damage* (anything else). A disk keeps or loses whole
+sectors, and a lost sector is zero where nothing was written before.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from savers._filesystem import layout, log
 from savers._filesystem.catalog import has_checkpoints, list_namespaces
 from savers._filesystem.leftovers import remove_temporary_logs
-from savers._filesystem.log_writer import META_RECORDS, LogWriter, new_header
+from savers._filesystem.log_writer import LogWriter
+from savers._filesystem.record_appender import META_RECORDS, new_header
 from savers._filesystem.rewrite import replay_states
 
 if TYPE_CHECKING:

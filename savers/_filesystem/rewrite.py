@@ -17,7 +17,8 @@ from graphkit.errors import CheckpointCorruptionError
 from savers import _delta as delta
 from savers._filesystem import layout, log, payloads
 from savers._filesystem.leftovers import remove_temporary_logs
-from savers._filesystem.log_writer import LogWriter, new_header
+from savers._filesystem.log_writer import LogWriter, NewCheckpoint
+from savers._filesystem.record_appender import new_header
 from savers._filesystem.replay import Replay
 from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
@@ -154,7 +155,7 @@ class _Rewriter:
         )
         # `store` may complete the draft.
         changed = list(draft)
-        target.store(new, draft, list(values), pack)
+        target.store(NewCheckpoint(stored=new, draft=draft, order=list(values), pack=pack))
         self._check_written(stored, changed, values)
         if stored.writes:
             target.put_packed(new, source.read_packed_writes(stored))

@@ -25,7 +25,7 @@ CONFIG = RunnableConfig("t")
 def _short_records(monkeypatch):
     for module in (frame, log_file, log):
         monkeypatch.setattr(module, "MAX_PAYLOAD", LIMIT)
-    monkeypatch.setattr(log_writer, "_SPILLED", 64)
+    monkeypatch.setattr(log_writer, "_SPILL_LENGTH", 64)
 
 
 class Bytes(StateSerializer):

@@ -127,9 +127,9 @@ class Life:
 
 
 # Keyframes from very often to as the saver has it.
-@pytest.mark.parametrize("floor", [64, 400, 3000, log_writer.FLOOR])
+@pytest.mark.parametrize("floor", [64, 400, 3000, log_writer.MIN_KEYFRAME_DISTANCE])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_life_goes_as_the_model_says(seed, floor, opener, monkeypatch):
-    monkeypatch.setattr(log_writer, "FLOOR", floor)
+    monkeypatch.setattr(log_writer, "MIN_KEYFRAME_DISTANCE", floor)
     monkeypatch.setattr(log_writer, "RECORD_COST", floor // 16)
     Life(random.Random(seed * 10_000 + floor), opener).live(120)

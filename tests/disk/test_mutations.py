@@ -125,7 +125,7 @@ def without_checksums():
 
 
 def without_cutting_the_tail():
-    return mock.patch.object(LogWriter, "set_aside", nothing)
+    return mock.patch.object(LogWriter, "salvage_tail", nothing)
 
 
 def cutting_without_keeping_the_rest():

@@ -100,5 +100,5 @@ class CheckpointLister:
             if present is None:
                 return None
             state = reader.load_state(present)
-            self._store.account(reader)
+            self._store.logs.account(reader)
             return state

@@ -42,15 +42,23 @@ class OpenLogs:
         self._guard = Lock()
         _ALL_OPEN_LOGS.add(self)
 
-    def get(self, key: LogKey, make: Callable[[], LogReader]) -> LogReader:
-        """Return the log with a key; make it if there is none. Closes logs if there are too many."""
+    def find(self, key: LogKey) -> LogReader | None:
+        """Return the log with a key, None if there is none."""
         with self._guard:
             open_log = self._logs.get(key)
             if open_log is not None:
                 self._logs.move_to_end(key)
-                return open_log
-            open_log = make()
-            self._logs[key] = open_log
+            return open_log
+
+    def add(self, key: LogKey, new: LogReader) -> LogReader:
+        """Add a log, and close others if there are too many.
+
+        Returns:
+            The log with this key that another thread of execution has added meanwhile, or the new
+            one.
+        """
+        with self._guard:
+            open_log = self._logs.setdefault(key, new)
             self._enforce_limit()
             return open_log
 
@@ -94,7 +102,10 @@ class OpenLogs:
             self._guard.release()
 
     def account(self, open_log: LogReader) -> None:
-        """Record what a log caches after it was used; drop the caches of others if it is too much."""
+        """Record what a log caches after it was used; drop the caches of others if it is too much.
+
+        The caller holds the mutex of the log.
+        """
         size = 0
         if open_log.state is not None:
             size = open_log.keyframe_length + max(0, open_log.end - open_log.keyframe_end)

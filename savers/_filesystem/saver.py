@@ -129,7 +129,7 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
             checkpoints: Sequence[Checkpoint] = []
             if live_logs.refresh_to_read(self._store, reader):
                 checkpoints = self._lister.list_checkpoints(reader)
-            self._store.account(reader)
+            self._store.logs.account(reader)
             return checkpoints
 
     @wrap_os_errors("read")
@@ -141,7 +141,7 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
             stored = self._find(reader, config)
             if stored is not None:
                 checkpoint = reader.make_checkpoint(stored, reader.load_state(stored), None)
-            self._store.account(reader)
+            self._store.logs.account(reader)
             return checkpoint
 
     @wrap_os_errors("write to")
@@ -158,7 +158,7 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
                     writer.put(checkpoint, checkpoint.id)
                 else:
                     writer.put(checkpoint, target)
-            self._store.account(writer)
+            self._store.logs.account(writer)
             ticket = self._sync_mode.take_ticket(writer, start)
         self._sync_mode.settle(ticket)
         return config if target is not None else config.with_check_point_id(checkpoint.id)
@@ -206,7 +206,7 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
             if not live_logs.refresh_to_read(self._store, reader):
                 return []
             checkpoints = reader.load_index().checkpoints
-            self._store.account(reader)
+            self._store.logs.account(reader)
             return [make_info(reader, stored) for stored in reversed(checkpoints)]
 
     @wrap_os_errors("read")
@@ -401,7 +401,7 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
             with self._store.write_lock(thread_id):
                 had_content = lifecycle.delete(self._store, thread_id, keep_lock=is_in_run)
             # The disk space is free when the last descriptor is closed.
-            self._store.close_thread(thread_id)
+            self._store.logs.close_thread(thread_id)
             return had_content
 
     @wrap_os_errors("copy")

@@ -72,7 +72,7 @@ class Store:
         self._codec = codec
         self._serializer = serializer
         self._lock_timeout = lock_timeout
-        self._logs = OpenLogs()
+        self.logs = OpenLogs()
         self._write_locks = self._make_write_locks()
         self._is_marked = False
         """Whether the marker is known not to be one of an earlier version."""
@@ -270,7 +270,9 @@ class Store:
         Other callers may use it too: hold its mutex.
         """
         key = (thread_id, namespace, 0)
-        writer = self._logs.get(key, lambda: self.new_writer(thread_id, namespace))
+        writer = self.logs.find(key)
+        if writer is None:
+            writer = self.logs.add(key, self.new_writer(thread_id, namespace))
         assert isinstance(writer, LogWriter)
         return writer
 
@@ -280,7 +282,9 @@ class Store:
         Other callers may use it too: hold its mutex.
         """
         key = (thread_id, namespace, version)
-        reader = self._logs.get(key, lambda: self._new_version(thread_id, namespace, version))
+        reader = self.logs.find(key)
+        if reader is None:
+            reader = self.logs.add(key, self._new_version(thread_id, namespace, version))
         assert isinstance(reader, ReleasedLog)
         reader.is_ending = is_ending
         return reader
@@ -313,30 +317,22 @@ class Store:
         digest = layout.locate_thread(thread_id).digest
         return self.io, path, (thread_id, namespace), digest, self._codec, self._serializer
 
-    def account(self, open_log: LogReader) -> None:
-        """Record what a shared log caches after it was used; the caller holds its mutex."""
-        self._logs.account(open_log)
-
     # Closing
-
-    def close_thread(self, thread_id: str) -> None:
-        """Close the shared logs of a thread."""
-        self._logs.close_thread(thread_id)
 
     def close_idle(self) -> int:
         """Close the logs and locks that no caller uses at this moment; return how many there were."""
-        closed = self._logs.close_idle()
+        closed = self.logs.close_idle()
         return closed + sum(lock.close_if_idle() for lock in self._write_locks)
 
     def close(self) -> None:
         """Close every descriptor; the next use opens those that it needs."""
-        self._logs.close()
+        self.logs.close()
         for lock in self._write_locks:
             lock.close()
 
     def close_after_fork(self) -> None:
         """Close, in the child, what the parent has open; make locks that no thread holds."""
-        self._logs.close_after_fork()
+        self.logs.close_after_fork()
         for lock in self._write_locks:
             lock.close_after_fork()
         self._write_locks = self._make_write_locks()

@@ -18,7 +18,11 @@ of every list and text.
 The package does not know files: callers pass positions, and functions that read them.
 """
 
-from savers._delta.bodies import check_pieces as check_pieces, read_bodies as read_bodies, read_pieces as read_pieces
+from savers._delta.bodies import (
+    check_pieces as check_pieces,
+    read_bodies as read_bodies,
+    read_pieces as read_pieces,
+)
 from savers._delta.compare import compare_values as compare_values
 from savers._delta.entries import (
     MAX_DEPTH as MAX_DEPTH,

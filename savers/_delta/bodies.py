@@ -98,7 +98,9 @@ def _join(pieces: Sequence[int], chunks: Sequence[tuple[int, bytes]]) -> bytes:
     lengths = pieces[1::2]
     if len(chunks) == 1:
         first, data = chunks[0]
-        return b"".join([data[start - first : start - first + n] for start, n in zip(starts, lengths, strict=True)])
+        return b"".join(
+            [data[start - first : start - first + n] for start, n in zip(starts, lengths, strict=True)],
+        )
     firsts = [first for first, _ in chunks]
     parts: list[bytes] = []
     for start, n in zip(starts, lengths, strict=True):

@@ -38,7 +38,13 @@ def compare_values(old: Value, old_body: bytes, packed: bytes, *, opaque: bool) 
         dropped = _find_dropped(prefix, old_body, new)
         kept = len(old_body) - dropped
         if dropped and len(new) - kept < len(middle):
-            return Drop(count=count, prefix=prefix, dropped=dropped, crc=crc32(new), data=new[kept:])
+            return Drop(
+                count=count,
+                prefix=prefix,
+                dropped=dropped,
+                crc=crc32(new),
+                data=new[kept:],
+            )
     if len(middle) + SPLICE_COST >= len(packed):
         return Set(packed)
     removed = len(old_body) - prefix - suffix

@@ -125,7 +125,16 @@ class SetCompressed:
     """The compressed bytes."""
 
     def encode(self, ops: list[Any], key: int | str) -> None:
-        ops += (PACKED, key, self.kind, self.count, self.size, self.crc, self.method, len(self.data))
+        ops += (
+            PACKED,
+            key,
+            self.kind,
+            self.count,
+            self.size,
+            self.crc,
+            self.method,
+            len(self.data),
+        )
 
 
 @dataclass(slots=True)
@@ -169,7 +178,13 @@ def encode_draft(draft: Mapping[str, Operation], names: Sequence[str]) -> tuple[
     return ops, data[0] if len(data) == 1 else b"".join(data)
 
 
-def compress(op: Set, method: int, shorter: Callable[[bytes], bytes | None], *, opaque: bool) -> Operation:
+def compress(
+    op: Set,
+    method: int,
+    shorter: Callable[[bytes], bytes | None],
+    *,
+    opaque: bool,
+) -> Operation:
     """Return a Set as a SetCompressed, or as it is if its bytes do not become shorter.
 
     Args:
@@ -183,4 +198,11 @@ def compress(op: Set, method: int, shorter: Callable[[bytes], bytes | None], *, 
     block = shorter(body)
     if block is None:
         return op
-    return SetCompressed(kind=kind, count=count, size=len(body), crc=crc32(body), method=method, data=block)
+    return SetCompressed(
+        kind=kind,
+        count=count,
+        size=len(body),
+        crc=crc32(body),
+        method=method,
+        data=block,
+    )

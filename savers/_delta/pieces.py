@@ -67,7 +67,11 @@ def compare_pieces(before: list[int], length: int, new: Value) -> Replacement:
     prefix = _common_length(before, after)
     suffix = _common_length(_reverse(before), _reverse(after))
     suffix = min(suffix, min(length, new.length) - prefix)
-    return Replacement(cut(after, prefix, new.length - suffix), prefix=prefix, removed=length - prefix - suffix)
+    return Replacement(
+        cut(after, prefix, new.length - suffix),
+        prefix=prefix,
+        removed=length - prefix - suffix,
+    )
 
 
 def find_moved_window(before: list[int], length: int, new: Value) -> MovedWindow | None:

@@ -137,7 +137,13 @@ def _splice(old: Value, arguments: Sequence[int], start: int) -> Value:
     if length:
         pieces += (start, length)
     pieces += cut(old.pieces, prefix + removed, old.length)
-    new = Value(kind=old.kind, count=count, length=old.length - removed + length, crc=crc, pieces=pieces)
+    new = Value(
+        kind=old.kind,
+        count=count,
+        length=old.length - removed + length,
+        crc=crc,
+        pieces=pieces,
+    )
     _keep_block(old, new)
     return new
 
@@ -148,7 +154,13 @@ def _drop(old: Value, arguments: Sequence[int], start: int) -> Value:
     pieces += cut(old.pieces, prefix + dropped, old.length)
     if length:
         pieces += (start, length)
-    new = Value(kind=old.kind, count=count, length=old.length - dropped + length, crc=crc, pieces=pieces)
+    new = Value(
+        kind=old.kind,
+        count=count,
+        length=old.length - dropped + length,
+        crc=crc,
+        pieces=pieces,
+    )
     _keep_block(old, new)
     return new
 

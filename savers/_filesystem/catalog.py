@@ -236,7 +236,10 @@ def has_checkpoints(store: Store, thread_id: str, namespace: str) -> bool:
 
 def measure_size(store: Store, thread_id: str | None) -> int:
     """Return the bytes of all files of a thread, or of the whole store (None)."""
-    return _measure_directory(store, store.root if thread_id is None else store.directory(thread_id))
+    return _measure_directory(
+        store,
+        store.root if thread_id is None else store.directory(thread_id),
+    )
 
 
 def _measure_directory(store: Store, directory: str) -> int:

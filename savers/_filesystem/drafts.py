@@ -23,7 +23,11 @@ Compare = Callable[[delta.Value, bytes], delta.Operation | None]
 
 
 def draft_from_changes(
-    changes: Changes, state: FrozenDict, table: delta.Table, codec: Codec, compare: Compare
+    changes: Changes,
+    state: FrozenDict,
+    table: delta.Table,
+    codec: Codec,
+    compare: Compare,
 ) -> delta.Draft:
     """Return what changed, as the engine recorded it: only the changed keys are packed.
 
@@ -56,7 +60,11 @@ def draft_from_changes(
 
 
 def draft_by_comparison(
-    before: Mapping[str, Any], state: FrozenDict, table: delta.Table, codec: Codec, compare: Compare
+    before: Mapping[str, Any],
+    state: FrozenDict,
+    table: delta.Table,
+    codec: Codec,
+    compare: Compare,
 ) -> delta.Draft:
     """Return what changed, by comparing key by key.
 
@@ -81,7 +89,10 @@ def draft_by_comparison(
         if old.kind == delta.LIST and value.__class__ is FrozenList and _continues(old_value, value):
             items = value[len(old_value) :]
             if items and old.count == len(old_value):
-                draft[name] = delta.Append(len(items), codec.pack_items(items, name, len(old_value)))
+                draft[name] = delta.Append(
+                    len(items),
+                    codec.pack_items(items, name, len(old_value)),
+                )
                 continue
         op = compare(old, codec.pack(value, name))
         if op is not None:
@@ -104,7 +115,11 @@ def check_key(name: Any) -> str:
         CheckpointSerializationError: it is not a string.
     """
     if name.__class__ is not str:
-        raise CheckpointSerializationError(str(name), type(name).__name__, "the keys of a state are strings")
+        raise CheckpointSerializationError(
+            str(name),
+            type(name).__name__,
+            "the keys of a state are strings",
+        )
     return str(name)
 
 

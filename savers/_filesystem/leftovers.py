@@ -13,7 +13,9 @@ from savers._filesystem import layout
 if TYPE_CHECKING:
     from savers._filesystem.io import FileIO
 
-_NOT_REMOVABLE: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS})
+_NOT_REMOVABLE: Final = frozenset(
+    {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS},
+)
 """Why a directory cannot be removed, other than by a failing disk: it is not empty, or it is a
 mount point."""
 _LOGGER: Final = getLogger("graphkit")

@@ -66,7 +66,14 @@ def finish_release(store: Store, thread_id: str, version: int) -> None:
     _remove_releasing_name(store, thread_id)
 
 
-def _move_log(store: Store, thread_id: str, namespace: str, version: int, *, is_complete: bool) -> None:
+def _move_log(
+    store: Store,
+    thread_id: str,
+    namespace: str,
+    version: int,
+    *,
+    is_complete: bool,
+) -> None:
     """Rename a live log to its version; remove it if it is incomplete."""
     directory = store.directory(thread_id, namespace)
     path = layout.join(directory, layout.LOG)
@@ -129,7 +136,10 @@ def delete(store: Store, thread_id: str, *, keep_lock: bool) -> bool:
         Whether the thread had a history, a version, or salvaged files.
     """
     directory = store.directory(thread_id)
-    had_content = bool(list_logs(store, directory, released=True)) or has_salvaged_files(store, directory)
+    had_content = bool(list_logs(store, directory, released=True)) or has_salvaged_files(
+        store,
+        directory,
+    )
     open_namespaces = _append_tombstones(store, thread_id)
     removed = store.leftovers.choose_path(thread_id)
     store.leftovers.sweep_once()
@@ -189,7 +199,12 @@ def _restore_run_lock(store: Store, directory: str, removed: str) -> None:
         store.io.rename(lock_path, layout.join(directory, layout.RUN_LOCK))
 
 
-def _append_late_tombstones(store: Store, thread_id: str, removed: str, namespaces: Iterable[str]) -> None:
+def _append_late_tombstones(
+    store: Store,
+    thread_id: str,
+    removed: str,
+    namespaces: Iterable[str],
+) -> None:
     """Append TOMBSTONE to the logs of a removed thread, as far as possible.
 
     So the processes that have them open see that the thread was deleted, not lost.

@@ -64,7 +64,13 @@ class CheckpointLister:
         return load
 
     @wrap_os_errors("read")
-    def _load(self, thread_id: str, namespace: str, fid: int, stored: StoredCheckpoint) -> FrozenDict:
+    def _load(
+        self,
+        thread_id: str,
+        namespace: str,
+        fid: int,
+        stored: StoredCheckpoint,
+    ) -> FrozenDict:
         """Return the state of a listed checkpoint, whose log may have been rewritten or released since."""
         damage: CheckpointCorruptionError | None = None
         for reader in self._open_logs(thread_id, namespace):
@@ -78,16 +84,30 @@ class CheckpointLister:
                     return state
         if damage is not None:
             raise damage
-        raise CheckpointNotFoundError(thread_id, f"checkpoint {stored.id}", "it was deleted after it was listed")
+        raise CheckpointNotFoundError(
+            thread_id,
+            f"checkpoint {stored.id}",
+            "it was deleted after it was listed",
+        )
 
     def _open_logs(self, thread_id: str, namespace: str) -> Iterator[LogReader]:
         """Yield the live log of a namespace, then its versions, the newest first."""
         yield self._store.shared_writer(thread_id, namespace)
         releasing = catalog.find_unfinished_release(self._store, thread_id)
         for version in reversed(catalog.list_versions(self._store, thread_id)):
-            yield self._store.shared_version(thread_id, namespace, version, is_ending=version == releasing)
+            yield self._store.shared_version(
+                thread_id,
+                namespace,
+                version,
+                is_ending=version == releasing,
+            )
 
-    def _load_from(self, reader: LogReader, fid: int, stored: StoredCheckpoint) -> FrozenDict | None:
+    def _load_from(
+        self,
+        reader: LogReader,
+        fid: int,
+        stored: StoredCheckpoint,
+    ) -> FrozenDict | None:
         """Return the state of a checkpoint, None if it is not in a log.
 
         In the file from which it was listed, it is still at the same offset.

@@ -34,7 +34,10 @@ class ExaminedLog(LogWriter):
 
     def _check_owner(self, meta: Any) -> None:
         if not isinstance(meta, dict) or meta.get("thread") != self.thread_id or meta.get("ns") != self.namespace:
-            raise CheckpointFormatError(self.path, "it belongs to another thread; put the file back where it came from")
+            raise CheckpointFormatError(
+                self.path,
+                "it belongs to another thread; put the file back where it came from",
+            )
         self.adopt_meta(meta)
 
     def adopt_meta(self, meta: dict[str, Any]) -> None:
@@ -120,12 +123,20 @@ class LogChecker:
         before = self._replay.table
         record = self._replay.step(frame)
         if frame.offset - frame.key != self._replay.keyframe_offset:
-            raise CheckpointCorruptionError(path, frame.offset, "it names another record as its keyframe")
+            raise CheckpointCorruptionError(
+                path,
+                frame.offset,
+                "it names another record as its keyframe",
+            )
         if record.table is not None and before is not None:
             self._check_keyframe(before, record)
         if record.target is not None:
             if record.target not in self.checkpoint_ids:
-                raise CheckpointCorruptionError(path, frame.offset, "it replaces a checkpoint that does not exist")
+                raise CheckpointCorruptionError(
+                    path,
+                    frame.offset,
+                    "it replaces a checkpoint that does not exist",
+                )
             self.checkpoint_ids.remove(record.target)
         self.checkpoint_ids.add(record.checkpoint.id)
 
@@ -218,13 +229,22 @@ def read_meta(store: Store, path: str) -> dict[str, Any]:
     return meta if isinstance(meta, dict) else {}
 
 
-def new_examined_log(store: Store, path: str, thread_id: str | None, namespace: str | None) -> ExaminedLog:
+def new_examined_log(
+    store: Store,
+    path: str,
+    thread_id: str | None,
+    namespace: str | None,
+) -> ExaminedLog:
     """Return a log to examine, not yet opened."""
     arguments = store._arguments(path, thread_id or "", namespace or "")  # noqa: SLF001 - of the same package
     return ExaminedLog(*arguments)
 
 
-def check_file(store: Store, path: str, thread_id: str | None) -> tuple[FileReport | None, Unfinished]:
+def check_file(
+    store: Store,
+    path: str,
+    thread_id: str | None,
+) -> tuple[FileReport | None, Unfinished]:
     """Check one log.
 
     Returns:

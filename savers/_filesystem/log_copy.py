@@ -28,7 +28,13 @@ _BATCH_SIZE: Final = 1 << 20
 class _NewLog:
     """A temporary file that takes the place of a log once it is complete."""
 
-    def __init__(self, store: Store, directory: str, header: log.Header, meta_frames: bytes) -> None:
+    def __init__(
+        self,
+        store: Store,
+        directory: str,
+        header: log.Header,
+        meta_frames: bytes,
+    ) -> None:
         self._store = store
         self._directory = directory
         self._fid = header.fid
@@ -92,7 +98,12 @@ def renew(store: Store, writer: LogWriter, end: int) -> None:
     """
     assert writer.header is not None
     header = new_header(writer.header.digest, writer.header.generation + 1)
-    new_log = _NewLog(store, os.path.dirname(writer.path), header, writer.pack_meta_frames(header.fid))
+    new_log = _NewLog(
+        store,
+        os.path.dirname(writer.path),
+        header,
+        writer.pack_meta_frames(header.fid),
+    )
     try:
         new_log.copy_records(writer, end)
         new_log.install()
@@ -122,7 +133,12 @@ def _copy_log(store: Store, source: LogWriter, target: str) -> None:
     writer = store.new_writer(target, source.namespace)
     writer.make_directories()
     header = new_header(layout.locate_thread(target).digest, 1)
-    new_log = _NewLog(store, os.path.dirname(writer.path), header, writer.pack_meta_frames(header.fid))
+    new_log = _NewLog(
+        store,
+        os.path.dirname(writer.path),
+        header,
+        writer.pack_meta_frames(header.fid),
+    )
     try:
         new_log.copy_records(source, source.end)
         new_log.install()

@@ -170,7 +170,14 @@ class LogWriter(RecordAppender):
             spilled = self._spill(new)
             keyframe_table = self._make_keyframe_table(new, spilled)
             ops, data, flags = self._encode_draft(new.draft, new.order)
-            payload = payloads.pack_keyframe(stored, ops, keyframe_table, new.target, data, self.codec.pack)
+            payload = payloads.pack_keyframe(
+                stored,
+                ops,
+                keyframe_table,
+                new.target,
+                data,
+                self.codec.pack,
+            )
         if any(entry is not None and delta.has_block(entry) for entry in keyframe_table[1::2]):
             flags |= log.COMPRESSED
         if new.target is not None:
@@ -191,15 +198,30 @@ class LogWriter(RecordAppender):
         self.keyframe_end = self.end
 
     def _pack_keyframe(
-        self, new: NewCheckpoint, ops: list[Any], keyframe_table: list[Any], data: bytes
+        self,
+        new: NewCheckpoint,
+        ops: list[Any],
+        keyframe_table: list[Any],
+        data: bytes,
     ) -> bytes | None:
         """Return the payload of a keyframe; None if it would be too long."""
         if len(data) > _longest_data():
             return None
-        payload = payloads.pack_keyframe(new.stored, ops, keyframe_table, new.target, data, self.codec.pack)
+        payload = payloads.pack_keyframe(
+            new.stored,
+            ops,
+            keyframe_table,
+            new.target,
+            data,
+            self.codec.pack,
+        )
         return None if len(payload) > log.MAX_PAYLOAD else payload
 
-    def _make_keyframe_table(self, new: NewCheckpoint, spilled: Mapping[str, delta.Value]) -> list[Any]:
+    def _make_keyframe_table(
+        self,
+        new: NewCheckpoint,
+        spilled: Mapping[str, delta.Value],
+    ) -> list[Any]:
         """Return a keyframe's table, and complete the draft: together they make the new state.
 
         Args:
@@ -259,7 +281,12 @@ class LogWriter(RecordAppender):
         is_compressed = False
         for name, op in draft.items():
             if isinstance(op, delta.Set) and len(op.data) >= compression.threshold:
-                compressed = delta.compress(op, compression.number, compression.compress, opaque=is_opaque)
+                compressed = delta.compress(
+                    op,
+                    compression.number,
+                    compression.compress,
+                    opaque=is_opaque,
+                )
                 if compressed is not op:
                     draft[name] = compressed
                     is_compressed = True
@@ -288,7 +315,11 @@ class LogWriter(RecordAppender):
         assert self.serializer is not None
         packed = self.serializer.dumps(state)
         if not isinstance(packed, bytes):
-            raise CheckpointSerializationError("", type(packed).__name__, "state_serializer.dumps must return bytes")
+            raise CheckpointSerializationError(
+                "",
+                type(packed).__name__,
+                "state_serializer.dumps must return bytes",
+            )
         if table is None:
             return {_OPAQUE_KEY: delta.Set(packed)}
         op = self._compare(table.values[_OPAQUE_KEY], packed)
@@ -318,7 +349,11 @@ class LogWriter(RecordAppender):
 
     def put_tags(self, stored: StoredCheckpoint, add: Sequence[str], remove: Sequence[str]) -> None:
         """Add tags to a checkpoint, and remove others."""
-        self._append_record(log.MARK, payloads.pack_tags(stored.id, add, remove), self._flags_about(stored))
+        self._append_record(
+            log.MARK,
+            payloads.pack_tags(stored.id, add, remove),
+            self._flags_about(stored),
+        )
         stored.tags = payloads.merge_tags(stored.tags, add, remove)
 
     def _flags_about(self, stored: StoredCheckpoint) -> int:
@@ -371,4 +406,8 @@ def _check_strings(stored: StoredCheckpoint) -> None:
             raise CheckpointSerializationError(name, type(value).__name__, "it must be a string")
     for name, optional in (("next_node_id", stored.next), ("parent_id", stored.parent)):
         if optional is not None and not isinstance(optional, str):
-            raise CheckpointSerializationError(name, type(optional).__name__, "it must be a string or None")
+            raise CheckpointSerializationError(
+                name,
+                type(optional).__name__,
+                "it must be a string or None",
+            )

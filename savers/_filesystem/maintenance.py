@@ -97,7 +97,11 @@ class MaintenanceMethods(BaseCheckpointSaver):
 
         return self._remove(RunnableConfig.of(config), choose)
 
-    def _remove(self, config: RunnableConfig, choose: Callable[[Sequence[CheckpointInfo]], Collection[str]]) -> int:
+    def _remove(
+        self,
+        config: RunnableConfig,
+        choose: Callable[[Sequence[CheckpointInfo]], Collection[str]],
+    ) -> int:
         """Remove the checkpoints of a history that a function chooses from their infos, the newest first."""
         writer = self._store.shared_writer(config.thread, config.checkpoint_ns)
         with writer.mutex, self._store.write_lock(writer.thread_id):
@@ -114,7 +118,10 @@ class MaintenanceMethods(BaseCheckpointSaver):
     @wrap_os_errors("read")
     def size(self, thread: ThreadLike = None) -> int:
         """Return the bytes of all files of a thread, or of the whole store (None)."""
-        return catalog.measure_size(self._store, None if thread is None else resolve_thread_id(thread))
+        return catalog.measure_size(
+            self._store,
+            None if thread is None else resolve_thread_id(thread),
+        )
 
     @wrap_os_errors("read")
     def verify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> StoreReport:
@@ -136,7 +143,11 @@ class MaintenanceMethods(BaseCheckpointSaver):
 
     @wrap_os_errors("repair")
     def repair(
-        self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None
+        self,
+        thread: ThreadLike = None,
+        *,
+        dry_run: bool = False,
+        progress: Progress | None = None,
     ) -> RepairReport:
         """Make one thread, or all threads (None), readable, with every checkpoint that can be rebuilt.
 
@@ -162,7 +173,12 @@ class MaintenanceMethods(BaseCheckpointSaver):
         def finish(thread_id: str) -> None:
             live_logs.finish_begun_in_thread(self._store, thread_id)
 
-        repairer = Repairer(self._store, hold_run_lock=self._exclude_runs, finish=finish, dry_run=dry_run)
+        repairer = Repairer(
+            self._store,
+            hold_run_lock=self._exclude_runs,
+            finish=finish,
+            dry_run=dry_run,
+        )
         return repairer.repair(None if thread is None else resolve_thread_id(thread), progress)
 
     @wrap_os_errors("compact")
@@ -213,12 +229,21 @@ class MaintenanceMethods(BaseCheckpointSaver):
                     freed += max(0, size_before - writer.end)
         return freed
 
-    async def averify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> StoreReport:
+    async def averify(
+        self,
+        thread: ThreadLike = None,
+        *,
+        progress: Progress | None = None,
+    ) -> StoreReport:
         """As `verify`."""
         return await run_in_thread(self.verify, thread, progress=progress)
 
     async def arepair(
-        self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None
+        self,
+        thread: ThreadLike = None,
+        *,
+        dry_run: bool = False,
+        progress: Progress | None = None,
     ) -> RepairReport:
         """As `repair`."""
         return await run_in_thread(self.repair, thread, dry_run=dry_run, progress=progress)

@@ -75,7 +75,11 @@ class FailedThreads:
         error = next(iter(self._errors.values()))
         text = f"cannot {self._operation} these threads, all others are done: {self._list_names()}"
         if isinstance(error, CheckpointCorruptionError):
-            raise CheckpointCorruptionError(error.path, error.offset, f"{error.reason} ({text})") from error
+            raise CheckpointCorruptionError(
+                error.path,
+                error.offset,
+                f"{error.reason} ({text})",
+            ) from error
         if isinstance(error, CheckpointFormatError):
             raise CheckpointFormatError(error.path, f"{error.reason} ({text})") from error
         if isinstance(error, OSError):

@@ -39,7 +39,14 @@ class RecordAppender(LogReader):
         """Append the record that ends this log."""
         self._append_record(type, payloads.packb([version, time_ns() // 1000]))
 
-    def _append_record(self, type: int, payload: bytes, flags: int = 0, back: int = 0, key: int = 0) -> int:
+    def _append_record(
+        self,
+        type: int,
+        payload: bytes,
+        flags: int = 0,
+        back: int = 0,
+        key: int = 0,
+    ) -> int:
         """Append a record in one write and return its offset. Creates the file if there is none.
 
         Raises:
@@ -68,7 +75,18 @@ class RecordAppender(LogReader):
                 flags |= log.SCATTERED
             unsynced = 0 if self.is_synced_before_use else offset - self.synced
             # By position, because this is part of every put.
-            frame = log.pack_frame(offset, self.fid, self.seq, type, payload, flags, back, key, unsynced, self.boot)
+            frame = log.pack_frame(
+                offset,
+                self.fid,
+                self.seq,
+                type,
+                payload,
+                flags,
+                back,
+                key,
+                unsynced,
+                self.boot,
+            )
         try:
             self._append(beginning + frame if beginning else frame)
         except BaseException:
@@ -96,7 +114,10 @@ class RecordAppender(LogReader):
             self.io.truncate(self.fd, start)
         except OSError:
             # The next writer finds a torn record and salvages it.
-            _LOGGER.warning("%s: a write that failed could not be undone; the next writer will", self.path)
+            _LOGGER.warning(
+                "%s: a write that failed could not be undone; the next writer will",
+                self.path,
+            )
             self.close()
             return
         try:
@@ -137,12 +158,24 @@ class RecordAppender(LogReader):
 
         There are two copies, so that one damaged copy costs nothing.
         """
-        meta = {"thread": self.thread_id, "ns": self.namespace, "opaque": self.serializer is not None}
+        meta = {
+            "thread": self.thread_id,
+            "ns": self.namespace,
+            "opaque": self.serializer is not None,
+        }
         payload = payloads.packb(meta)
         frames = b""
         for seq in range(META_RECORDS):
             offset = log.HEADER_SIZE + len(frames)
-            frames += log.pack_frame(offset, fid, seq, log.META, payload, unsynced=offset, boot=self.boot)
+            frames += log.pack_frame(
+                offset,
+                fid,
+                seq,
+                log.META,
+                payload,
+                unsynced=offset,
+                boot=self.boot,
+            )
         return frames
 
     def begin(self, header: log.Header, meta_frames: bytes) -> None:
@@ -222,7 +255,10 @@ class RecordAppender(LogReader):
         try:
             self._truncate_or_overwrite(start, end)
         except OSError:
-            _LOGGER.exception("%s: a put that failed could not be undone; the next writer will", self.path)
+            _LOGGER.exception(
+                "%s: a put that failed could not be undone; the next writer will",
+                self.path,
+            )
         else:
             self.unacknowledged = None
         self.close()

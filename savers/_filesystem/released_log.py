@@ -26,7 +26,11 @@ class ReleasedLog(LogReader):
         if is_found and self.closed_by is None:
             end = self.end
             self.close()
-            raise CheckpointCorruptionError(self.path, end, "the end of the released history is missing")
+            raise CheckpointCorruptionError(
+                self.path,
+                end,
+                "the end of the released history is missing",
+            )
         if not is_found and self.io.stat(self.path) is not None:
             raise CheckpointCorruptionError(self.path, 0, "the released history is missing")
         return is_found

@@ -181,7 +181,9 @@ class Repairer:
             if is_unfinished and not self._dry_run:
                 self._finish(thread_id)
         return RepairReport(
-            files=tuple(repairs), finished=(thread_id,) if is_unfinished else (), removed=tuple(removed)
+            files=tuple(repairs),
+            finished=(thread_id,) if is_unfinished else (),
+            removed=tuple(removed),
         )
 
     def _repair_unknown_thread(self, paths: list[str]) -> RepairReport:
@@ -203,7 +205,13 @@ class Repairer:
                     repairs.append(self._repair_unidentified(path, report, None, reason))
         return RepairReport(files=tuple(repairs))
 
-    def _repair_unidentified(self, path: str, report: FileReport, thread_id: str | None, reason: str) -> FileRepair:
+    def _repair_unidentified(
+        self,
+        path: str,
+        report: FileReport,
+        thread_id: str | None,
+        reason: str,
+    ) -> FileRepair:
         """Remove a log if it is incomplete; refuse any other for a reason."""
         if _is_incomplete(report):
             return self._remove_incomplete(path, report)
@@ -237,7 +245,9 @@ class Repairer:
         for path in paths:
             report, _ = check_file(self._store, path, thread_id)
             if report is not None:
-                repairs.append(FileRepair(before=report, thread_id=thread_id, refused=report.reason))
+                repairs.append(
+                    FileRepair(before=report, thread_id=thread_id, refused=report.reason),
+                )
         return tuple(repairs)
 
     def _remove_leftovers(self, directory: str) -> list[str]:

@@ -77,7 +77,9 @@ def keep(
 
 
 def replay_states(
-    writer: LogWriter, checkpoints: Sequence[StoredCheckpoint], lost_offset: int | None
+    writer: LogWriter,
+    checkpoints: Sequence[StoredCheckpoint],
+    lost_offset: int | None,
 ) -> Iterator[tuple[StoredCheckpoint, delta.Table]]:
     """Yield each checkpoint with its packed state, reading the log once.
 
@@ -101,7 +103,10 @@ def replay_states(
         if in_order.pop():
             yield stored, replay.advance_to(stored, frames)
         else:
-            own_frames = writer.file.good_frames(stored.keyframe_offset, stored.offset + stored.size)
+            own_frames = writer.file.good_frames(
+                stored.keyframe_offset,
+                stored.offset + stored.size,
+            )
             yield stored, Replay(writer, lost_offset=lost_offset).advance_to(stored, own_frames)
 
 
@@ -141,7 +146,11 @@ class _Rewriter:
         try:
             draft = self._make_draft(values, pack)
         except delta.Mismatch:
-            raise CheckpointCorruptionError(source.path, stored.offset, "the state's checksum is wrong") from None
+            raise CheckpointCorruptionError(
+                source.path,
+                stored.offset,
+                "the state's checksum is wrong",
+            ) from None
         except delta.MALFORMED as error:
             reason = f"the state makes no sense: {error}"
             raise CheckpointCorruptionError(source.path, stored.offset, reason) from error
@@ -163,7 +172,11 @@ class _Rewriter:
             target.put_tags(new, stored.tags, ())
         self._remember(changed, values)
 
-    def _make_draft(self, values: Mapping[str, delta.Value], pack: Callable[[str], bytes]) -> delta.Draft:
+    def _make_draft(
+        self,
+        values: Mapping[str, delta.Value],
+        pack: Callable[[str], bytes],
+    ) -> delta.Draft:
         draft: delta.Draft = {}
         for name in self._written:
             if name not in values:
@@ -175,7 +188,10 @@ class _Rewriter:
         return draft
 
     def _compare(
-        self, before: _WrittenValue | None, value: delta.Value, pack: Callable[[], bytes]
+        self,
+        before: _WrittenValue | None,
+        value: delta.Value,
+        pack: Callable[[], bytes],
     ) -> delta.Operation | None:
         """Return the operation that makes a value of the one before; None if they are equal."""
         if before is None or before.kind != value.kind:
@@ -213,7 +229,10 @@ class _Rewriter:
         return delta.read_pieces(value, pieces, self._source.read_bytes)
 
     def _check_written(
-        self, stored: StoredCheckpoint, changed: Sequence[str], values: Mapping[str, delta.Value]
+        self,
+        stored: StoredCheckpoint,
+        changed: Sequence[str],
+        values: Mapping[str, delta.Value],
     ) -> None:
         """Check that the new log has the checksums and lengths of the old one.
 

@@ -33,7 +33,10 @@ def identify_log(store: Store, damaged: ExaminedLog, size: int) -> int:
     """
     header = None
     with suppress(log.IncompleteLog, CheckpointerError):
-        header = log.read_header(damaged.path, damaged.io.read_at(damaged.fd, 0, min(size, HEAD_SIZE)))
+        header = log.read_header(
+            damaged.path,
+            damaged.io.read_at(damaged.fd, 0, min(size, HEAD_SIZE)),
+        )
     if header is None:
         digest = layout.locate_thread(damaged.thread_id).digest
         header = log.Header(_find_fid(damaged, size), 0, 0, digest)
@@ -169,10 +172,16 @@ class Salvage:
             checked = self._checked_values.get(name)
             if checked is not None and checked.value is value:
                 # The value has only grown: its first pieces are known, and so is its checksum.
-                checked.is_sound = checked.is_sound and self._are_in_records(value.pieces[checked.checked :])
+                checked.is_sound = checked.is_sound and self._are_in_records(
+                    value.pieces[checked.checked :],
+                )
                 checked.checked = len(value.pieces)
             else:
-                checked = _CheckedValue(value, len(value.pieces), self._is_sound_value(replay, value))
+                checked = _CheckedValue(
+                    value,
+                    len(value.pieces),
+                    self._is_sound_value(replay, value),
+                )
                 self._checked_values[name] = checked
             is_sound = is_sound and checked.is_sound
         return is_sound

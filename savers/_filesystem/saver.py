@@ -9,7 +9,14 @@ from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
 
-from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, Tag, WaitingInterrupt
+from graphkit import (
+    Checkpoint,
+    CheckpointInfo,
+    HistorySummary,
+    RunnableConfig,
+    Tag,
+    WaitingInterrupt,
+)
 from graphkit.abc import (
     ConfigLike,
     HasVersions,
@@ -145,7 +152,13 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
             return checkpoint
 
     @wrap_os_errors("write to")
-    def put(self, config: ConfigLike, checkpoint: Checkpoint, *, unique: bool = False) -> RunnableConfig:
+    def put(
+        self,
+        config: ConfigLike,
+        checkpoint: Checkpoint,
+        *,
+        unique: bool = False,
+    ) -> RunnableConfig:
         """As in the contract. With `unique`, replaces a checkpoint of the same id, if the history has one."""
         config = RunnableConfig.of(config)
         target = config.checkpoint_id
@@ -333,7 +346,10 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
                     writer.put(or_put, None)
                     stored = writer.find(config.checkpoint_id)
                 if stored is None:
-                    raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id or 'at all'}")
+                    raise CheckpointNotFoundError(
+                        config.thread,
+                        f"checkpoint {config.checkpoint_id or 'at all'}",
+                    )
                 append(writer, stored)
             ticket = self._sync_mode.take_ticket(writer, start)
         self._sync_mode.settle(ticket)
@@ -358,13 +374,25 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
                     # The end of the root's log decides for the namespaces.
                     return []
                 if stored is not None:
-                    config = RunnableConfig(thread_id, checkpoint_ns=namespace, checkpoint_id=stored.id)
-                    latest[namespace] = LatestCheckpoint(config, stored.metadata, reader.read_writes(stored))
+                    config = RunnableConfig(
+                        thread_id,
+                        checkpoint_ns=namespace,
+                        checkpoint_id=stored.id,
+                    )
+                    latest[namespace] = LatestCheckpoint(
+                        config,
+                        stored.metadata,
+                        reader.read_writes(stored),
+                    )
         return find_waiting_interrupts(latest)
 
     @wrap_os_errors("read")
     def search(
-        self, metadata: Mapping[str, Any], *, thread_id: ThreadLike = None, limit: int | None = None
+        self,
+        metadata: Mapping[str, Any],
+        *,
+        thread_id: ThreadLike = None,
+        limit: int | None = None,
     ) -> Sequence[CheckpointInfo]:
         """As in the contract. Of all threads (None), logs a warning about one that cannot be read and omits it."""
         if thread_id is not None:
@@ -384,7 +412,11 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
         except (OSError, CheckpointerError) as error:
             if is_out_of_resources(error):
                 raise
-            _LOGGER.warning("thread %.80r is passed over, for it cannot be read: %s", thread_id, error)
+            _LOGGER.warning(
+                "thread %.80r is passed over, for it cannot be read: %s",
+                thread_id,
+                error,
+            )
 
     # Threads
 
@@ -414,8 +446,15 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
             # In one order in all processes, so that two copies cannot wait for each other.
             for thread_id in sorted({source_id, target_id}):
                 stack.enter_context(self._exclude_runs(thread_id))
-            if self.namespaces(target_id) and not log_copy.is_partial_copy(self._store, source_id, target_id):
-                raise CheckpointConflictError(target_id, "not empty; release or delete it before copying into it")
+            if self.namespaces(target_id) and not log_copy.is_partial_copy(
+                self._store,
+                source_id,
+                target_id,
+            ):
+                raise CheckpointConflictError(
+                    target_id,
+                    "not empty; release or delete it before copying into it",
+                )
             with self._store.write_lock(target_id):
                 log_copy.copy_thread(self._store, source_id, target_id)
 
@@ -451,7 +490,12 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
             version = versions[-1]
         elif version not in versions:
             raise CheckpointNotFoundError(thread_id, f"version {version}")
-        reader = self._store.shared_version(thread_id, config.checkpoint_ns, version, is_ending=version == releasing)
+        reader = self._store.shared_version(
+            thread_id,
+            config.checkpoint_ns,
+            version,
+            is_ending=version == releasing,
+        )
         with reader.mutex:
             checkpoints = self._lister.list_checkpoints(reader) if reader.refresh() else []
         return Tag(thread_id, checkpoints, version)
@@ -459,7 +503,13 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
     # Watching
 
     @wrap_os_errors("follow")
-    def watch(self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0) -> Watch:
+    def watch(
+        self,
+        thread: ThreadLike = None,
+        *,
+        latest: bool = False,
+        interval: float = 1.0,
+    ) -> Watch:
         """As in the contract, but reads only after file events instead of polling.
 
         On a network file system, and if the system has no more event watches to give, it polls every
@@ -468,7 +518,13 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
         """
         from savers._filesystem.watch import FileWatch
 
-        return FileWatch(self._store, self._resolve_watched(thread), make_info, latest=latest, interval=interval)
+        return FileWatch(
+            self._store,
+            self._resolve_watched(thread),
+            make_info,
+            latest=latest,
+            interval=interval,
+        )
 
     @property
     def is_durable(self) -> bool:
@@ -487,7 +543,11 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
         except CheckpointerError:
             raise
         except OSError as error:
-            raise CheckpointStorageError(error.filename or self._store.root, "lock", error) from error
+            raise CheckpointStorageError(
+                error.filename or self._store.root,
+                "lock",
+                error,
+            ) from error
         try:
             yield
         finally:
@@ -546,10 +606,12 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
 
 def _check_arguments(base_directory: Any, state_serializer: Any) -> None:
     if not isinstance(base_directory, (str, os.PathLike)) or not os.fspath(base_directory):
-        raise CheckpointerConfigurationError(f"base_directory must be a path, not {base_directory!r}")
+        raise CheckpointerConfigurationError(
+            f"base_directory must be a path, not {base_directory!r}",
+        )
     if state_serializer is not None and not isinstance(state_serializer, StateSerializer):
         raise CheckpointerConfigurationError(
-            f"state_serializer must be a StateSerializer, not {type(state_serializer).__name__}"
+            f"state_serializer must be a StateSerializer, not {type(state_serializer).__name__}",
         )
 
 

@@ -102,7 +102,9 @@ class Store:
         if not self.io.is_dir(self.root):
             # Check twice: another process may be making the directory at this moment.
             if self.io.stat(self.root) is not None and not self.io.is_dir(self.root):
-                raise CheckpointerConfigurationError(f"{self.root} is a file; name a directory for the checkpoints")
+                raise CheckpointerConfigurationError(
+                    f"{self.root} is a file; name a directory for the checkpoints",
+                )
             self._make_root()
         marker = self.read_marker()
         if marker is not None and marker.problem:
@@ -120,7 +122,7 @@ class Store:
                 self.io.mkdir(directory)
         except (FileExistsError, NotADirectoryError) as error:
             raise CheckpointerConfigurationError(
-                f"{error.filename} is a file; name a directory for the checkpoints"
+                f"{error.filename} is a file; name a directory for the checkpoints",
             ) from error
         for directory in missing:
             self.io.fsync_dir(os.path.dirname(directory))
@@ -183,7 +185,11 @@ class Store:
 
     def directory(self, thread_id: str, namespace: str = "") -> str:
         """Return the path of a thread's directory, or of one of its namespaces."""
-        return layout.join(self.root, layout.locate_thread(thread_id).name, layout.namespace_name(namespace))
+        return layout.join(
+            self.root,
+            layout.locate_thread(thread_id).name,
+            layout.namespace_name(namespace),
+        )
 
     def _make_directories(self, thread_id: str, namespace: str) -> None:
         """Make the directories of a log, where they are missing; the caller holds the write lock.
@@ -225,7 +231,11 @@ class Store:
                 names.append(name)
             else:
                 file_type = describe_file_type(status.st_mode)
-                _LOGGER.warning("%s is passed over, for it is %s where a directory should be", path, file_type)
+                _LOGGER.warning(
+                    "%s is passed over, for it is %s where a directory should be",
+                    path,
+                    file_type,
+                )
         return names
 
     def remember_id(self, name: str, id: str) -> None:
@@ -276,7 +286,14 @@ class Store:
         assert isinstance(writer, LogWriter)
         return writer
 
-    def shared_version(self, thread_id: str, namespace: str, version: int, *, is_ending: bool = False) -> LogReader:
+    def shared_version(
+        self,
+        thread_id: str,
+        namespace: str,
+        version: int,
+        *,
+        is_ending: bool = False,
+    ) -> LogReader:
         """Return a released log, or one whose release is unfinished (`is_ending`).
 
         Other callers may use it too: hold its mutex.
@@ -312,7 +329,10 @@ class Store:
         return writer
 
     def _arguments(
-        self, path: str, thread_id: str, namespace: str
+        self,
+        path: str,
+        thread_id: str,
+        namespace: str,
     ) -> tuple[FileIO, str, tuple[str, str], bytes, Codec, StateSerializer | None]:
         digest = layout.locate_thread(thread_id).digest
         return self.io, path, (thread_id, namespace), digest, self._codec, self._serializer

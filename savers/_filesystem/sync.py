@@ -119,7 +119,10 @@ class Syncer:
                     writer.unacknowledged = ticket.start, ticket.end
                 log_copy.renew(self._store, writer, writer.acknowledged_end)
             except (OSError, CheckpointerError):
-                _LOGGER.exception("%s could not be rewritten; nothing is stored in it until it can be", writer.path)
+                _LOGGER.exception(
+                    "%s could not be rewritten; nothing is stored in it until it can be",
+                    writer.path,
+                )
                 writer.cut_off_unacknowledged()
 
 
@@ -230,7 +233,10 @@ class SyncPeriodically:
     def _start_thread(self) -> None:
         self._stop_event = threading.Event()
         self._thread = threading.Thread(
-            target=self._flush_periodically, args=(self._stop_event,), name="graphkit-flush", daemon=True
+            target=self._flush_periodically,
+            args=(self._stop_event,),
+            name="graphkit-flush",
+            daemon=True,
         )
         self._thread.start()
 
@@ -291,7 +297,9 @@ def parse_fsync(fsync: object) -> Fsync:
         return "always" if fsync == "always" else "never"
     if isinstance(fsync, (int, float)) and not isinstance(fsync, bool) and fsync > 0:
         return float(fsync)
-    raise CheckpointerConfigurationError(f'fsync must be "always", "never" or seconds above zero, not {fsync!r}')
+    raise CheckpointerConfigurationError(
+        f'fsync must be "always", "never" or seconds above zero, not {fsync!r}',
+    )
 
 
 def make_sync_mode(fsync: Fsync, store: Store) -> SyncMode:

@@ -117,7 +117,12 @@ def _list_logs(store: Store, directory: str) -> list[str]:
     return paths
 
 
-def check_thread(store: Store, files: ThreadFiles, thread_id: str | None, meter: ProgressMeter) -> ThreadReport:
+def check_thread(
+    store: Store,
+    files: ThreadFiles,
+    thread_id: str | None,
+    meter: ProgressMeter,
+) -> ThreadReport:
     """Check all logs of a thread.
 
     Args:

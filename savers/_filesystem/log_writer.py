@@ -1,4 +1,7 @@
-"""Appends checkpoints, pending writes and tags to the live log of one namespace."""
+"""Appends checkpoints, pending writes and tags to the live log of one namespace.
+
+`LogWriter` decides whether a checkpoint is written as a keyframe or as a delta.
+"""
 
 from __future__ import annotations
 

@@ -94,18 +94,19 @@ def _expand_block(block: tuple[int, int, int, int], read: Read) -> tuple[int, by
 
 def _join(pieces: Sequence[int], chunks: Sequence[tuple[int, bytes]]) -> bytes:
     """Return the bytes of pieces, cut out of the chunks that were read, which are in order."""
-    starts = pieces[::2]
-    lengths = pieces[1::2]
-    if len(chunks) == 1:
-        first, data = chunks[0]
-        return b"".join(
-            [data[start - first : start - first + n] for start, n in zip(starts, lengths, strict=True)],
-        )
-    firsts = [first for first, _ in chunks]
     parts: list[bytes] = []
-    for start, n in zip(starts, lengths, strict=True):
+    if len(chunks) == 1:
+        # The usual case; a long list has thousands of pieces.
+        first, data = chunks[0]
+        for start, length in zip(pieces[::2], pieces[1::2], strict=True):
+            at = start - first
+            parts.append(data[at : at + length])
+        return b"".join(parts)
+    firsts = [first for first, _ in chunks]
+    for start, length in zip(pieces[::2], pieces[1::2], strict=True):
         first, data = chunks[bisect_right(firsts, start) - 1]
-        parts.append(data[start - first : start - first + n])
+        at = start - first
+        parts.append(data[at : at + length])
     return b"".join(parts)
 
 
@@ -119,9 +120,8 @@ def _find_ranges(values: Sequence[Value]) -> list[tuple[int, int]]:
     lengths = [length for value in values for length in value.pieces[1::2]]
     if any(value.block is not None for value in values):
         # Pieces below zero are in a block, which is read separately.
-        in_file = [(start, length) for start, length in zip(starts, lengths, strict=True) if start >= 0]
-        starts = [start for start, _ in in_file]
-        lengths = [length for _, length in in_file]
+        lengths = [length for start, length in zip(starts, lengths, strict=True) if start >= 0]
+        starts = [start for start in starts if start >= 0]
     if not starts:
         return []
     first = min(starts)

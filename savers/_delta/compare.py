@@ -52,9 +52,10 @@ def compare_values(old: Value, old_body: bytes, packed: bytes, *, opaque: bool) 
 
 
 def _find_dropped(prefix: int, old: bytes, new: bytes) -> int:
-    """Return how many bytes after a common prefix are gone, if the rest of the old value follows; else 0.
+    """Return how many bytes after a common prefix are gone, if the rest of the old value follows.
 
-    This is what a moving window does, with or without elements in front that stay.
+    This is what a moving window does, with or without elements in front that stay. Returns 0 for
+    any other change.
     """
     rest = new[prefix:]
     needle = rest[:_NEEDLE_LENGTH]
@@ -69,7 +70,7 @@ def _find_dropped(prefix: int, old: bytes, new: bytes) -> int:
 
 
 def _find_common(old: bytes, new: bytes) -> tuple[int, int]:
-    """Return the lengths of the longest common prefix, and of the longest common suffix of the rest."""
+    """Return the length of the longest common prefix, and of the longest common suffix after it."""
     limit = min(len(old), len(new))
     prefix = _find_longest(limit, lambda n: old[:n] == new[:n])
     rest = limit - prefix
@@ -77,7 +78,7 @@ def _find_common(old: bytes, new: bytes) -> tuple[int, int]:
 
 
 def _find_longest(limit: int, is_same: Callable[[int], bool]) -> int:
-    """Return the greatest length up to a limit for which a monotonic predicate holds, by bisection."""
+    """Return the greatest length up to a limit for which a predicate holds, by bisection."""
     low = 0
     high = limit
     while low < high:

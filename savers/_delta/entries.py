@@ -1,4 +1,7 @@
-"""The entries of a keyframe's table, each of which describes one value; docs/format.md has the fields."""
+"""The entries of a keyframe's table, each of which describes one value.
+
+docs/format.md has the fields.
+"""
 
 from __future__ import annotations
 

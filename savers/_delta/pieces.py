@@ -103,7 +103,7 @@ def find_moved_window(before: list[int], length: int, new: Value) -> MovedWindow
 
 
 def _find_position(pieces: Sequence[int], start: int) -> int:
-    """Return how many bytes of some pieces precede a position of the file; 0 if it is not in them."""
+    """Return how many bytes of some pieces precede a position; 0 if the position is not in them."""
     skipped = 0
     for i in range(0, len(pieces), 2):
         first = pieces[i]

@@ -133,6 +133,7 @@ def _append(value: Value, count: int, body: bytes, start: int) -> None:
 
 def _splice(old: Value, arguments: Sequence[int], start: int) -> Value:
     count, prefix, removed, crc, length = arguments
+    new_length = old.length - removed + length
     pieces = cut(old.pieces, 0, prefix)
     if length:
         pieces += (start, length)
@@ -140,7 +141,7 @@ def _splice(old: Value, arguments: Sequence[int], start: int) -> Value:
     new = Value(
         kind=old.kind,
         count=count,
-        length=old.length - removed + length,
+        length=new_length,
         crc=crc,
         pieces=pieces,
     )
@@ -150,6 +151,7 @@ def _splice(old: Value, arguments: Sequence[int], start: int) -> Value:
 
 def _drop(old: Value, arguments: Sequence[int], start: int) -> Value:
     count, prefix, dropped, crc, length = arguments
+    new_length = old.length - dropped + length
     pieces = cut(old.pieces, 0, prefix)
     pieces += cut(old.pieces, prefix + dropped, old.length)
     if length:
@@ -157,7 +159,7 @@ def _drop(old: Value, arguments: Sequence[int], start: int) -> Value:
     new = Value(
         kind=old.kind,
         count=count,
-        length=old.length - dropped + length,
+        length=new_length,
         crc=crc,
         pieces=pieces,
     )

@@ -1,4 +1,4 @@
-"""One packed value: its kind, its count, its bytes as pieces, and the header that its bytes omit."""
+"""One packed value: its kind, its count, its pieces, and the header that its bytes omit."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _FIXED_LAST: Final = 0xBF
 
 
 def parse_header(data: bytes, at: int) -> tuple[int, int, int]:
-    """Return the kind of the packed value at a position, its count, and the length of its header."""
+    """Return the kind of the packed value at a position, its count, and its header's length."""
     first = data[at]
     if _FIXED_FIRST <= first <= _FIXED_LAST:
         if first >= _FIXED_STR:
@@ -103,7 +103,10 @@ Arrays and maps have no such form."""
 
 
 def pack_header(kind: int, count: int) -> bytes:
-    """Return the header that the bytes of a value omit, in its shortest form, as the packer writes it."""
+    """Return the header that the bytes of a value omit.
+
+    It has the shortest form, which is what the packer writes.
+    """
     if kind == OPAQUE:
         return b""
     if kind in _FIXED and count < _FIXED_COUNTS[kind]:

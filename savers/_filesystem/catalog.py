@@ -47,7 +47,7 @@ def _list_version_files(store: Store, directory: str) -> set[int]:
 
 
 def find_unfinished_release(store: Store, thread_id: str) -> int | None:
-    """Return the version that the live logs of a thread become; None if there is no release to finish.
+    """Return the version that the live logs of a thread become, if a release is unfinished.
 
     The RELEASE record at the end of the root's log names it; the process that wrote the record died
     or failed.
@@ -64,7 +64,8 @@ def find_unfinished_release(store: Store, thread_id: str) -> int | None:
 
 
 def _list_namespace_directories(store: Store, directory: str) -> list[str]:
-    return [layout.join(directory, name) for name in store.directories_in(directory, layout.is_namespace)]
+    names = store.directories_in(directory, layout.is_namespace)
+    return [layout.join(directory, name) for name in names]
 
 
 def list_namespaces(store: Store, thread_id: str) -> list[str]:
@@ -132,14 +133,17 @@ def _read_meta(store: Store, path: str) -> Any:
 
 
 def list_threads(store: Store, *, released: bool) -> list[str]:
-    """Return the threads of a store that have a live log; with `released`, also those with only versions.
+    """Return the threads that have a live log; with `released`, also those with only versions.
 
     Reads no log of a thread whose id is plain or remembered, and that is not being released. A
     store may have 10,000 threads.
     """
     threads: list[str] = []
     entries = store.io.entries(store.root)
-    releasing = {layout.parse_releasing_name(name) for name, _ in entries if name.startswith(layout.RELEASING)}
+    releasing: set[str | None] = set()
+    for name, _ in entries:
+        if name.startswith(layout.RELEASING):
+            releasing.add(layout.parse_releasing_name(name))
     for name, is_directory in entries:
         if not is_directory:
             if layout.is_thread(name):
@@ -226,7 +230,7 @@ def has_salvaged_files(store: Store, directory: str) -> bool:
 
 
 def has_checkpoints(store: Store, thread_id: str, namespace: str) -> bool:
-    """Return whether the live log of a namespace has checkpoints. The caller holds the write lock."""
+    """Return whether a live log has checkpoints; the caller holds the write lock."""
     writer = store.new_writer(thread_id, namespace)
     try:
         return writer.refresh_to_write() and writer.find_latest() is not None

@@ -86,7 +86,7 @@ def draft_by_comparison(
         old_value = before.get(name, _ABSENT)
         if old_value is value and kind_of(value) != PRIVATE:
             continue
-        if old.kind == delta.LIST and value.__class__ is FrozenList and _continues(old_value, value):
+        if old.kind == delta.LIST and _continues(old_value, value):
             items = value[len(old_value) :]
             if items and old.count == len(old_value):
                 draft[name] = delta.Append(
@@ -123,8 +123,8 @@ def check_key(name: Any) -> str:
     return str(name)
 
 
-def _continues(old: Any, new: FrozenList) -> bool:
+def _continues(old: Any, new: Any) -> bool:
     """Return whether a list begins with all elements of an old one, which are the same objects."""
-    if old.__class__ is not FrozenList or old.kind == PRIVATE:
+    if new.__class__ is not FrozenList or old.__class__ is not FrozenList or old.kind == PRIVATE:
         return False
     return len(old) <= len(new) and all(map(is_, old, new))

@@ -67,7 +67,7 @@ class Leftovers:
             return False
 
     def choose_path(self, thread_id: str) -> str:
-        """Return a free path to which the directory of a thread can be renamed before it is removed."""
+        """Return a free path to which a thread's directory can be renamed before it is removed."""
         self.remove_thread(thread_id)
         path = layout.join(self._root, _leftover_name(thread_id))
         if self._io.stat(path) is None:
@@ -81,7 +81,10 @@ def _leftover_name(thread_id: str) -> str:
 
 
 def remove_temporary_logs(io: FileIO, directory: str) -> None:
-    """Remove logs that a process began to rewrite and did not finish. The caller holds the write lock."""
+    """Remove logs that a process began to rewrite and did not finish.
+
+    The caller holds the write lock.
+    """
     for name in io.listdir(directory):
         if name.startswith(layout.TEMPORARY):
             path = layout.join(directory, name)

@@ -93,7 +93,7 @@ def _remove_releasing_name(store: Store, thread_id: str) -> None:
 
 
 def _end_log(store: Store, thread_id: str, namespace: str, version: int) -> bool:
-    """Append RELEASE to a live log, unless it ends in RELEASE; return False if the log is incomplete.
+    """Append RELEASE to a live log, unless it ends in RELEASE; False if the log is incomplete.
 
     Creates the root's log if there is none, because its end decides for the namespaces.
     """

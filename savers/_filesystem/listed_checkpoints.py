@@ -1,4 +1,4 @@
-"""Checkpoints as the saver returns them: their info, and lists whose states are loaded when first used."""
+"""Checkpoints as the saver returns them: their info, and lists that load states on first use."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def make_info(reader: LogReader, stored: StoredCheckpoint) -> CheckpointInfo:
 
 
 class CheckpointLister:
-    """Lists the checkpoints of logs. A listed checkpoint loads its state when that is first used."""
+    """Lists the checkpoints of logs. A listed checkpoint loads its state on first use."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def list_checkpoints(self, reader: LogReader) -> Sequence[Checkpoint]:
-        """Return the checkpoints of a log, the newest first. The caller holds the reader's mutex."""
+        """Return the checkpoints of a log, the newest first; the caller holds its mutex."""
         return [
             reader.make_checkpoint(stored, None, self._make_loader(reader, stored))
             for stored in reversed(reader.load_index().checkpoints)
@@ -71,7 +71,10 @@ class CheckpointLister:
         fid: int,
         stored: StoredCheckpoint,
     ) -> FrozenDict:
-        """Return the state of a listed checkpoint, whose log may have been rewritten or released since."""
+        """Return the state of a listed checkpoint.
+
+        Its log may have been rewritten or released since.
+        """
         damage: CheckpointCorruptionError | None = None
         for reader in self._open_logs(thread_id, namespace):
             try:
@@ -113,8 +116,7 @@ class CheckpointLister:
         In the file from which it was listed, it is still at the same offset.
         """
         with reader.mutex:
-            is_live = refresh_to_read(self._store, reader) if isinstance(reader, LogWriter) else reader.refresh()
-            if not is_live:
+            if not self._refresh(reader):
                 return None
             present = stored if reader.fid == fid else reader.find(stored.id)
             if present is None:
@@ -122,3 +124,9 @@ class CheckpointLister:
             state = reader.load_state(present)
             self._store.logs.account(reader)
             return state
+
+    def _refresh(self, reader: LogReader) -> bool:
+        """Refresh a log; return whether it has a history."""
+        if isinstance(reader, LogWriter):
+            return refresh_to_read(self._store, reader)
+        return reader.refresh()

@@ -33,7 +33,8 @@ class ExaminedLog(LogWriter):
         self.end = self.io.fstat(self.fd).st_size
 
     def _check_owner(self, meta: Any) -> None:
-        if not isinstance(meta, dict) or meta.get("thread") != self.thread_id or meta.get("ns") != self.namespace:
+        owner = (self.thread_id, self.namespace)
+        if not isinstance(meta, dict) or (meta.get("thread"), meta.get("ns")) != owner:
             raise CheckpointFormatError(
                 self.path,
                 "it belongs to another thread; put the file back where it came from",
@@ -41,7 +42,10 @@ class ExaminedLog(LogWriter):
         self.adopt_meta(meta)
 
     def adopt_meta(self, meta: dict[str, Any]) -> None:
-        """Adopt from a META record whether states are opaque, whatever the store was opened with."""
+        """Adopt from a META record whether states are opaque.
+
+        How the store was opened does not matter.
+        """
         self.serializer = _OPAQUE if meta.get("opaque") else None
 
 
@@ -98,7 +102,7 @@ class LogChecker:
             self._log.read_bodies([value], checkpoint)
 
     def is_followed_by_zeros(self, size: int) -> bool:
-        """Return whether only zeros follow the good records, as a writer may extend a log with zeros."""
+        """Return whether only zeros follow the good records; writers may extend a log with zeros."""
         checked = self._log
         return checked.version == log.MAJOR and checked.file.is_zero(self.good_end, size)
 
@@ -141,7 +145,7 @@ class LogChecker:
         self.checkpoint_ids.add(record.checkpoint.id)
 
     def _check_keyframe(self, before: delta.Table, record: payloads.DecodedRecord) -> None:
-        """Check that the values in a keyframe's table are those that the records before it led to."""
+        """Check that a keyframe's table has the values that the records before it led to."""
         described = record.table or ()
         for name, entry in zip(described[::2], described[1::2], strict=True):
             if entry is None or _describes(entry, before.values.get(name)):
@@ -151,7 +155,7 @@ class LogChecker:
                 raise CheckpointCorruptionError(self._log.path, record.checkpoint.offset, reason)
 
     def _is_new_data(self, name: str) -> bool:
-        """Return whether a keyframe names a new value, whose bytes are in the DATA records before it.
+        """Return whether a keyframe names a new value, with bytes in the DATA records before it.
 
         Raises:
             CheckpointCorruptionError: the bytes do not match the keyframe.
@@ -196,7 +200,10 @@ def find_thread_id(store: Store, name: str, files: list[str]) -> str | None:
 
 
 def find_namespace(store: Store, directory: str) -> str | None:
-    """Return the namespace that a directory belongs to, like `find_thread_id`; "" for a thread's own."""
+    """Return the namespace that a directory belongs to; "" for the directory of a thread.
+
+    Finds it as `find_thread_id` does.
+    """
     name = os.path.basename(directory)
     if not layout.is_namespace(name):
         return ""
@@ -310,7 +317,8 @@ def _is_file(store: Store, path: str) -> bool:
 
 def _find_unfinished(report: FileReport, checker: LogChecker) -> Unfinished:
     """Return the operation that the last record of a live log shows as begun."""
-    if os.path.basename(report.path) != layout.LOG or report.state != "ok" or checker.closed_by is None:
+    is_live = os.path.basename(report.path) == layout.LOG
+    if not is_live or report.state != "ok" or checker.closed_by is None:
         return ""
     return "release" if checker.closed_by.type == log.RELEASE else "delete"
 

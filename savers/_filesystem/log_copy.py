@@ -19,6 +19,7 @@ from savers._filesystem.record_appender import META_RECORDS, new_header
 from savers._filesystem.rewrite import replay_states
 
 if TYPE_CHECKING:
+    from savers import _delta as delta
     from savers._filesystem.store import Store
 
 _BATCH_SIZE: Final = 1 << 20
@@ -152,11 +153,17 @@ def is_partial_copy(store: Store, source: str, target: str) -> bool:
 
     Then it has some of the namespaces, but not yet the last.
     """
-    copied = [name for name in list_namespaces(store, source) if has_checkpoints(store, source, name)]
-    present = [name for name in list_namespaces(store, target) if has_checkpoints(store, target, name)]
+    copied = _list_histories(store, source)
+    present = _list_histories(store, target)
     if min(copied) in present or not set(present) <= set(copied):
         return False
     return all(_is_beginning(store, source, target, namespace) for namespace in present)
+
+
+def _list_histories(store: Store, thread_id: str) -> list[str]:
+    """Return the namespaces of a thread that have checkpoints."""
+    namespaces = list_namespaces(store, thread_id)
+    return [name for name in namespaces if has_checkpoints(store, thread_id, name)]
 
 
 def _is_beginning(store: Store, source: str, target: str, namespace: str) -> bool:
@@ -187,5 +194,9 @@ def _describe_checkpoints(writer: LogWriter) -> Iterator[tuple[Any, ...]]:
             stored.metadata,
             stored.tags,
             writer.read_packed_writes(stored),
-            [(name, value.kind, value.count, value.length, value.crc) for name, value in table.values.items()],
+            [_describe_value(name, value) for name, value in table.values.items()],
         )
+
+
+def _describe_value(name: str, value: delta.Value) -> tuple[Any, ...]:
+    return name, value.kind, value.count, value.length, value.crc

@@ -256,7 +256,7 @@ class LogWriter(RecordAppender):
         return keyframe_table
 
     def _spill(self, new: NewCheckpoint) -> dict[str, delta.Value]:
-        """Append the bytes of large values as DATA records, and remove these values from the draft."""
+        """Append the bytes of large values as DATA records; remove the values from the draft."""
         spilled: dict[str, delta.Value] = {}
         for name, op in list(new.draft.items()):
             if len(op.data) <= _SPILL_LENGTH:
@@ -375,7 +375,8 @@ def pack_writes(codec: Codec, values: Mapping[str, Any]) -> dict[str, bytes]:
     packed = {key: codec.pack(value, key) for key, value in values.items()}
     length = sum(len(key) * _LONGEST_CHARACTER + len(value) for key, value in packed.items())
     if length > _longest_data():
-        reason = f"they take {length} bytes, and one record has at most {_longest_data()}; record them in parts"
+        limit = _longest_data()
+        reason = f"they take {length} bytes, and a record has at most {limit}; record them in parts"
         raise CheckpointSerializationError("writes", "dict", reason)
     return packed
 

@@ -45,7 +45,7 @@ class MaintenanceMethods(BaseCheckpointSaver):
         keep_tags: Sequence[str] = (),
         keep_interrupted: bool = True,
     ) -> int:
-        """As in the contract. If it prunes all threads (None), it continues after one that cannot be read.
+        """As in the contract. Of all threads (None), one that cannot be read does not stop it.
 
         Raises:
             ValueError: neither keep_last nor older_than is given, or keep_last is below one.
@@ -70,8 +70,10 @@ class MaintenanceMethods(BaseCheckpointSaver):
 
     def _prune_thread(self, thread_id: str, retention: Retention) -> int:
         config = RunnableConfig(thread_id)
-        namespaces = self.namespaces(thread_id)
-        return sum(self._prune(config.replace(checkpoint_ns=namespace), retention) for namespace in namespaces)
+        removed = 0
+        for namespace in self.namespaces(thread_id):
+            removed += self._prune(config.replace(checkpoint_ns=namespace), retention)
+        return removed
 
     @wrap_os_errors("prune")
     def _prune(self, config: RunnableConfig, retention: Retention) -> int:
@@ -82,9 +84,12 @@ class MaintenanceMethods(BaseCheckpointSaver):
 
     @wrap_os_errors("remove from")
     def remove(self, config: ConfigLike, ids: Collection[str]) -> int:
-        """Remove checkpoints of a history, with their pending writes and tags; return how many it had.
+        """Remove checkpoints of a history, with their pending writes and tags.
 
         The other checkpoints keep their whole states. The cost is a rewrite of these.
+
+        Returns:
+            How many of the checkpoints the history had.
 
         Raises:
             CheckpointStorageError: the file system refused. Nothing was changed.
@@ -102,7 +107,10 @@ class MaintenanceMethods(BaseCheckpointSaver):
         config: RunnableConfig,
         choose: Callable[[Sequence[CheckpointInfo]], Collection[str]],
     ) -> int:
-        """Remove the checkpoints of a history that a function chooses from their infos, the newest first."""
+        """Remove the checkpoints of a history that a function chooses.
+
+        It gets the infos of all checkpoints, the newest first, and returns the ids to remove.
+        """
         writer = self._store.shared_writer(config.thread, config.checkpoint_ns)
         with writer.mutex, self._store.write_lock(writer.thread_id):
             live_logs.refresh_to_append(self._store, writer)
@@ -149,12 +157,13 @@ class MaintenanceMethods(BaseCheckpointSaver):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> RepairReport:
-        """Make one thread, or all threads (None), readable, with every checkpoint that can be rebuilt.
+        """Make one thread, or all threads (None), readable.
 
-        Copies the whole of a damaged log to `damaged-*` before it rewrites the log, and the bytes of
-        a write that did not finish to `torn-*`. Does not touch files without problems, so a second
-        call changes nothing. If no file has the id of a thread, name the thread: the name of its
-        directory proves the id. Holds the run lock of each thread in turn.
+        Keeps every checkpoint that can be rebuilt. Copies the whole of a damaged log to `damaged-*`
+        before it rewrites the log, and the bytes of a write that did not finish to `torn-*`. Does
+        not touch files without problems, so a second call changes nothing. If no file has the id
+        of a thread, name the thread: the name of its directory proves the id. Holds the run lock
+        of each thread in turn.
 
         Args:
             thread: the thread.
@@ -185,7 +194,8 @@ class MaintenanceMethods(BaseCheckpointSaver):
     def compact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
         """Free what no reader can reach in the live logs of one thread, or of all threads (None).
 
-        That is what was replaced: checkpoints, pending writes, tags. It is not needed after `prune`.
+        That is what was replaced: checkpoints, pending writes, tags. It is not needed after
+        `prune`.
 
         Args:
             thread: the thread.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
@@ -68,7 +69,7 @@ class OpenLogs:
             return
         for key in list(islice(self._logs, excess)):
             # A log that is in use, or must be rewritten first, stays until the next call.
-            self._close_if_idle(self._logs[key], lambda key=key: self._drop(key))  # type: ignore[misc]
+            self._close_if_idle(self._logs[key], partial(self._drop, key))
 
     @staticmethod
     def _close_if_idle(open_log: LogReader, then: Callable[[], object]) -> bool:
@@ -120,7 +121,10 @@ class OpenLogs:
                 self._drop_caches(open_log)
 
     def _drop_caches(self, used: LogReader) -> None:
-        """Drop the caches of the logs used longest ago, except the one in use, down to the limit."""
+        """Drop caches, of the logs used longest ago first, until the limit is met.
+
+        The log in use keeps its cache.
+        """
         for open_log in self._logs.values():
             if self._cached <= CACHED_BYTES:
                 return

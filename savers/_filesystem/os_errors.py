@@ -24,7 +24,9 @@ _MAX_NAMES: Final = 20
 
 
 def wrap_os_errors(operation: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a method of an object that has a `_store`: an OSError becomes a CheckpointStorageError.
+    """Decorate a method so that an OSError becomes a CheckpointStorageError.
+
+    The object of the method has a `_store`.
 
     Args:
         operation: what the method does with the path in the error, as a verb.

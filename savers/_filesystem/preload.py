@@ -14,7 +14,10 @@ _MODULES: Final[dict[str, object]] = {}
 
 
 def preload_modules() -> None:
-    """Import what the first put, the first run lock and the first fork need: 25 ms, once per process."""
+    """Import what the first put, the first run lock and the first fork need.
+
+    Takes 25 ms, once per process.
+    """
     with _IMPORT_LOCK:
         import json
         import platform

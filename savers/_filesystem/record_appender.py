@@ -1,4 +1,4 @@
-"""Appends records to a log, undoes failed writes, and salvages what a dead writer left at its end."""
+"""Appends records to a log, undoes failed writes, and recovers the end of a log."""
 
 from __future__ import annotations
 

@@ -288,7 +288,7 @@ class Repairer:
             damaged.close()
 
     def _cut_off(self, torn: ExaminedLog, report: FileReport) -> FileRepair:
-        """Salvage and cut off the bytes of a write that did not finish, as the next writer would."""
+        """Salvage and cut off the bytes of an unfinished write, as the next writer would."""
         store = self._store
         directory = os.path.dirname(torn.path)
         if self._dry_run:
@@ -361,7 +361,7 @@ def _is_incomplete(report: FileReport) -> bool:
 
 
 def _join_salvaged(report: FileReport, name: str) -> str:
-    """Return the path of a salvaged file beside a log, relative to the store's directory; "" if there is none."""
+    """Return the path of a salvaged file beside a log, relative to the store; "" for no file."""
     return layout.join(os.path.dirname(report.path), name) if name else ""
 
 

@@ -50,7 +50,7 @@ class ThreadReport:
     """Temporary files of a writer that died. They are harmless; the next rewrite and `repair`
     remove them."""
     set_aside: tuple[str, ...] = ()
-    """Salvaged files, which recovery and `repair` have made; the user may inspect and remove them."""
+    """Salvaged files, made by recovery and `repair`; the user may inspect and remove them."""
 
     @property
     def ok(self) -> bool:

@@ -308,9 +308,12 @@ def _names_all(writer: LogWriter, frame: log.Frame, data_frames: Sequence[log.Fr
     unpack = writer.codec.unpack
     record = payloads.decode_checkpoint(writer.path, frame, None, unpack)
     starts: set[int] = set()
-    for entry in (record.table or ())[1::2]:
-        if entry is not None and not delta.names_base(entry):
-            starts.update(delta.decode_entry(entry, frame.offset, _refuse_base).pieces[::2])
+    entries = (record.table or ())[1::2]
+    for entry in entries:
+        if entry is None or delta.names_base(entry):
+            continue
+        value = delta.decode_entry(entry, frame.offset, _refuse_base)
+        starts.update(value.pieces[::2])
     return all(data_frame.offset + log.FRAME_SIZE in starts for data_frame in data_frames)
 
 

@@ -202,7 +202,7 @@ class Salvage:
             return False
 
     def _are_in_records(self, pieces: list[int]) -> bool:
-        """Return whether pieces are in good records; pieces of a block, below zero, count as such."""
+        """Return whether pieces are in good records; pieces of a block (below zero) are skipped."""
         for i in range(0, len(pieces), 2):
             start = pieces[i]
             if start >= 0 and not self._is_in_records(start, pieces[i + 1]):
@@ -211,4 +211,5 @@ class Salvage:
 
     def _is_in_records(self, start: int, length: int) -> bool:
         """Return whether a range of the file is in good records."""
-        return all(start >= gap_end or start + length <= gap_start for gap_start, gap_end in self._gaps)
+        end = start + length
+        return all(start >= gap_end or end <= gap_start for gap_start, gap_end in self._gaps)

@@ -64,7 +64,7 @@ class FileRange(NamedTuple):
         return full_name
 
     def _is_available(self, path: str) -> bool:
-        """Return whether there is no file at a path, or one that holds the beginning of these bytes."""
+        """Return whether a path has no file, or one that holds the beginning of these bytes."""
         status = self.io.stat(path)
         if status is None:
             return True
@@ -78,7 +78,8 @@ class FileRange(NamedTuple):
         try:
             beginning = self._replace(end=self.start + status.st_size)
             other = FileRange(io=self.io, fd=other_fd, start=0, end=status.st_size)
-            return all(one == two for one, two in zip(beginning.read_parts(), other.read_parts(), strict=True))
+            pairs = zip(beginning.read_parts(), other.read_parts(), strict=True)
+            return all(one == two for one, two in pairs)
         finally:
             self.io.close(other_fd)
 

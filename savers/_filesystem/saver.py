@@ -56,7 +56,9 @@ _LOGGER: Final = getLogger("graphkit")
 
 @final
 class FileSystemSaver(MaintenanceMethods, HasVersions):
-    """Stores the history of each thread in an append-only log, in a directory that any process can read.
+    """Stores the history of each thread in an append-only log.
+
+    The logs are in one directory, which any process can open.
 
     When `put` returns, the checkpoint survives power loss (`fsync="always"`), power loss except for
     the last seconds (`fsync=seconds`), or the death of the process (`fsync="never"`). A put writes
@@ -159,7 +161,7 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
         *,
         unique: bool = False,
     ) -> RunnableConfig:
-        """As in the contract. With `unique`, replaces a checkpoint of the same id, if the history has one."""
+        """As in the contract. With `unique`, replaces a checkpoint of the same id."""
         config = RunnableConfig.of(config)
         target = config.checkpoint_id
         writer = self._shared_writer(config)
@@ -210,7 +212,9 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
     def _has_checkpoints(self, thread_id: str, namespace: str) -> bool:
         reader = self._store.shared_writer(thread_id, namespace)
         with reader.mutex:
-            return live_logs.refresh_to_read(self._store, reader) and reader.find_latest() is not None
+            if not live_logs.refresh_to_read(self._store, reader):
+                return False
+            return reader.find_latest() is not None
 
     @wrap_os_errors("read")
     def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
@@ -239,9 +243,11 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
         10,000 checkpoints take about 20 ms. If the history has tags, all records are decoded.
         """
         config = RunnableConfig.of(config)
-        if config.checkpoint_ns and catalog.find_unfinished_release(self._store, config.thread) is not None:
+        thread_id = config.thread
+        namespace = config.checkpoint_ns
+        if namespace and catalog.find_unfinished_release(self._store, thread_id) is not None:
             return None
-        with self._store.new_summary(config.thread, config.checkpoint_ns) as log_summary:
+        with self._store.new_summary(thread_id, namespace) as log_summary:
             if log_summary.read():
                 latest = log_summary.last
                 info = make_info(log_summary, latest)
@@ -253,7 +259,10 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
 
     @wrap_os_errors("read")
     def info(self, config: ConfigLike = None) -> CheckpointInfo | None:
-        """Return what is known of the checkpoint that the config names, or of the latest, without its state."""
+        """Return what is known of a checkpoint without decoding its state.
+
+        The config names the checkpoint; by default it is the latest.
+        """
         config = RunnableConfig.of(config)
         reader = self._shared_writer(config)
         with reader.mutex:
@@ -271,14 +280,14 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
         keep: Collection[str] = (),
         or_put: Checkpoint | None = None,
     ) -> None:
-        """As in the contract. Compares with the recorded writes under the write lock, across processes.
+        """As in the contract. Processes exclude each other while they compare and append.
 
         Args:
             config: names the checkpoint.
             writes: the values.
             keep: keys whose recorded values stay, if there are any.
-            or_put: a checkpoint with the id that the config names, which is put first if the history
-                has none.
+            or_put: a checkpoint with the id that the config names, which is put first if the
+                history has none.
         """
         check_writes(writes)
         # Before anything is appended: if a value is refused, `or_put` must not have been put.
@@ -287,7 +296,8 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
             return
 
         def append(writer: LogWriter, stored: StoredCheckpoint) -> None:
-            new = {key: value for key, value in packed.items() if key not in keep or key not in stored.writes}
+            kept = set(keep).intersection(stored.writes)
+            new = {key: value for key, value in packed.items() if key not in kept}
             if new:
                 writer.put_packed(stored, new)
 
@@ -356,7 +366,10 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
 
     @wrap_os_errors("read")
     def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
-        """As in the contract. Of all threads (None), logs a warning about one that cannot be read and omits it."""
+        """As in the contract.
+
+        Of all threads (None), it logs a warning about one that cannot be read, and omits it.
+        """
         if thread_id is not None:
             return self._find_interrupts(resolve_thread_id(thread_id))
         interrupts: list[WaitingInterrupt] = []
@@ -394,7 +407,10 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
         thread_id: ThreadLike = None,
         limit: int | None = None,
     ) -> Sequence[CheckpointInfo]:
-        """As in the contract. Of all threads (None), logs a warning about one that cannot be read and omits it."""
+        """As in the contract.
+
+        Of all threads (None), it logs a warning about one that cannot be read, and omits it.
+        """
         if thread_id is not None:
             return super().search(metadata, thread_id=thread_id, limit=limit)
         infos: list[CheckpointInfo] = []
@@ -406,7 +422,7 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
 
     @contextmanager
     def _warn_if_unreadable(self, thread_id: str) -> Iterator[None]:
-        """Log a warning instead of raising an error, so that the caller can continue with other threads."""
+        """Log a warning instead of raising an error, so that the caller can continue."""
         try:
             yield
         except (OSError, CheckpointerError) as error:
@@ -512,9 +528,9 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
     ) -> Watch:
         """As in the contract, but reads only after file events instead of polling.
 
-        On a network file system, and if the system has no more event watches to give, it polls every
-        `interval` seconds, and says so in a warning of the logger "graphkit". A run whose process
-        died is reported as idle at once on Linux; on other systems it is not reported.
+        On a network file system, and if the system has no more event watches to give, it polls
+        every `interval` seconds, and says so in a warning of the logger "graphkit". A run whose
+        process died is reported as idle at once on Linux; on other systems it is not reported.
         """
         from savers._filesystem.watch import FileWatch
 
@@ -563,7 +579,8 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
             Whether the caller holds it already.
         """
         config = RunnableConfig(thread_id)
-        if self.run_lock_key(config) in get_held_run_locks() or self._store.run_lock(thread_id, None).is_mine:
+        is_held = self.run_lock_key(config) in get_held_run_locks()
+        if is_held or self._store.run_lock(thread_id, None).is_mine:
             yield True
         else:
             with self._run_lock(config, None):
@@ -598,7 +615,10 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
         return self._store.shared_writer(config.thread, config.checkpoint_ns)
 
     def _find(self, reader: LogWriter, config: RunnableConfig) -> StoredCheckpoint | None:
-        """Refresh a log and return the checkpoint that the config names, or the latest; None if it has none."""
+        """Refresh a log and return the checkpoint that the config names, or the latest.
+
+        None if the history does not have it.
+        """
         if not live_logs.refresh_to_read(self._store, reader):
             return None
         return reader.find(config.checkpoint_id)

@@ -1,4 +1,4 @@
-"""A store: the root directory, its marker, the directories of its threads, its locks and its open logs."""
+"""A store: its root directory and marker, the directories of threads, the locks, the open logs."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 KNOWN_IDS: Final = 20_000
 """How many ids are remembered."""
 WAS_REMOVED: Final = (
-    "its directory was removed while it was in use, and its checkpoints with it; nothing was stored. "
-    "Put the directory back and resume, or start the thread anew"
+    "its directory was removed while it was in use, and its checkpoints with it; nothing was "
+    "stored. Put the directory back and resume, or start the thread again from the beginning"
 )
 _MARKER_LENGTH: Final = 1 << 16
 """How many bytes of the marker file are read."""
@@ -48,7 +48,7 @@ _LOGGER: Final = getLogger("graphkit")
 
 
 class Store:
-    """One directory of threads. Any number of threads of execution and processes may use it at once."""
+    """One directory of threads. Several threads of execution and processes may use it at once."""
 
     def __init__(
         self,
@@ -155,8 +155,9 @@ class Store:
         return marker
 
     def _has_store_files(self) -> bool:
-        """Return whether the names in the root show that it is a store, whatever its marker says."""
-        return any(name == layout.LOCKS or layout.is_thread(name) for name in self.io.listdir(self.root))
+        """Return whether the names in the root show that it is a store."""
+        names = self.io.listdir(self.root)
+        return layout.LOCKS in names or any(map(layout.is_thread, names))
 
     def write_marker(self, store_id: str) -> None:
         """Write the marker file of the current version, replacing an earlier one."""
@@ -320,7 +321,10 @@ class Store:
         return LogSummary(*self._arguments(path, thread_id, namespace))
 
     def new_writer(self, thread_id: str, namespace: str, path: str | None = None) -> LogWriter:
-        """Return the live log of a namespace, or the log at a path, for one caller, who closes it."""
+        """Return the live log of a namespace, or the log at a path, for one caller.
+
+        The caller closes it.
+        """
         if path is None:
             path = layout.join(self.directory(thread_id, namespace), layout.LOG)
         writer = LogWriter(*self._arguments(path, thread_id, namespace))
@@ -340,7 +344,7 @@ class Store:
     # Closing
 
     def close_idle(self) -> int:
-        """Close the logs and locks that no caller uses at this moment; return how many there were."""
+        """Close the logs and locks that no caller uses now; return how many there were."""
         closed = self.logs.close_idle()
         return closed + sum(lock.close_if_idle() for lock in self._write_locks)
 

@@ -31,7 +31,7 @@ class Ticket(NamedTuple):
 
 
 def take_ticket(writer: LogWriter, start: int) -> Ticket:
-    """Return a ticket for the bytes appended from `start` on. The caller holds the writer's mutex."""
+    """Return a ticket for the bytes appended from `start` on; the caller holds the mutex."""
     writer.pins += 1
     return Ticket(writer=writer, fd=writer.fd, start=start, end=writer.end)
 
@@ -108,7 +108,7 @@ class Syncer:
             release_ticket(ticket)
 
     def _rewrite_log(self, ticket: Ticket, *, is_acknowledged: bool) -> None:
-        """Rewrite the log after a failed sync; drop records at its end that were not acknowledged."""
+        """Rewrite the log after a failed sync, dropping unacknowledged records at its end."""
         writer = ticket.writer
         with writer.mutex, self._store.write_lock(writer.thread_id):
             try:
@@ -133,7 +133,7 @@ class SyncMode(Protocol):
     """The option of a saver for the same store in a worker process, which has no flush thread."""
 
     def take_ticket(self, writer: LogWriter, start: int) -> Ticket | None:
-        """Take a ticket for the bytes appended from `start` on; the caller holds the writer's mutex."""
+        """Take a ticket for the bytes appended from `start` on; the caller holds the mutex."""
         ...
 
     def settle(self, ticket: Ticket | None) -> None:
@@ -149,7 +149,7 @@ class SyncMode(Protocol):
         ...
 
     def stop(self) -> None:
-        """Stop the flush thread, if there is one; what is not on the disk yet stays to be flushed."""
+        """Stop the flush thread, if there is one; what is not on the disk can still be flushed."""
         ...
 
 
@@ -194,7 +194,7 @@ class SyncAlways:
 
 
 class SyncPeriodically:
-    """`fsync=seconds`: a daemon thread syncs what was put; it ends when there is nothing to sync."""
+    """`fsync=seconds`: a daemon thread syncs what was put, and ends when nothing is left."""
 
     worker_fsync: Fsync = "always"
 
@@ -212,7 +212,7 @@ class SyncPeriodically:
         self._stop_event = threading.Event()
 
     def reset_after_fork(self) -> None:
-        """Reset, in the child: it has no flush thread, and the parent syncs what the parent has put."""
+        """Reset, in the child: it has no flush thread, and the parent syncs its own puts."""
         self._reset()
 
     def take_ticket(self, writer: LogWriter, start: int) -> Ticket | None:

@@ -38,11 +38,15 @@ def verify(store: Store, thread_id: str | None, progress: Progress | None = None
         leftovers = sorted(filter(layout.is_leftover, store.io.listdir(store.root)))
         marker = check_marker(store)
     return StoreReport(
-        threads=tuple(report for report in reports if report.files or report.leftovers or report.set_aside),
+        threads=tuple(filter(_has_content, reports)),
         leftovers=tuple(leftovers),
         size=sum(file.size for report in reports for file in report.files),
         marker=marker,
     )
+
+
+def _has_content(report: ThreadReport) -> bool:
+    return bool(report.files or report.leftovers or report.set_aside)
 
 
 def check_marker(store: Store) -> FileReport | None:
@@ -96,7 +100,7 @@ def list_files(store: Store, thread_id: str | None) -> list[ThreadFiles]:
 
 
 def _list_logs(store: Store, directory: str) -> list[str]:
-    """Return the logs below the directory of a thread: the root's first, then those of the namespaces.
+    """Return the logs below the directory of a thread, the root's first.
 
     Something else in place of a directory is included, so that it is reported.
     """
@@ -147,19 +151,24 @@ def check_thread(
         if report is not None:
             reports.append(report)
             unfinished = unfinished or log_ending
-    others = [] if files.paths == [directory] else list(_list_other_files(store, directory))
+    leftovers: list[str] = []
+    salvaged: list[str] = []
+    if files.paths != [directory]:
+        for path in _list_other_files(store, directory):
+            is_leftover = os.path.basename(path).startswith(layout.TEMPORARY)
+            (leftovers if is_leftover else salvaged).append(path)
     return ThreadReport(
         thread_id=thread_id,
         directory=files.directory_name,
         files=tuple(reports),
         unfinished=unfinished,
-        leftovers=tuple(path for path in others if os.path.basename(path).startswith(layout.TEMPORARY)),
-        set_aside=tuple(path for path in others if os.path.basename(path).startswith(layout.SALVAGED_PREFIXES)),
+        leftovers=tuple(leftovers),
+        set_aside=tuple(salvaged),
     )
 
 
 def _list_other_files(store: Store, directory: str) -> Iterator[str]:
-    """Yield the leftovers and the salvaged files below a directory, relative to the store's root."""
+    """Yield the leftovers and salvaged files below a directory, relative to the store's root."""
     if not store.io.is_dir(directory):
         return
     for name in sorted(store.io.listdir(directory)):

@@ -316,15 +316,15 @@ def iter_changes(
     for key, value in writes.items():
         _, _, id = key.partition(":")  # noqa: A001 - the name of the field
         if key.startswith(INTERRUPT):
-            at = _get_time(value, "created_at")
-            yield make_change("interrupt", id=id, value=value, at=at)
+            stored_at = _get_time(value, "created_at")
+            yield make_change("interrupt", id=id, value=value, at=stored_at)
         elif key.startswith(ANSWER):
             yield make_change("answer", id=id, value=value, at=written_at)
         elif key.startswith(SUBGRAPH_INTERRUPT) and value is None:
             yield make_change("answer", id=id, at=written_at)
         elif key == FAILURE and value is not None:
-            at = _get_time(value, "at")
-            yield make_change("failure", value=value, at=at)
+            stored_at = _get_time(value, "at")
+            yield make_change("failure", value=value, at=stored_at)
         elif key.startswith(TASK):
             last_task = key
     if last_task is not None:

@@ -99,14 +99,14 @@ def _join(pieces: Sequence[int], chunks: Sequence[tuple[int, bytes]]) -> bytes:
         # The usual case; a long list has thousands of pieces.
         first, data = chunks[0]
         for start, length in zip(pieces[::2], pieces[1::2], strict=True):
-            at = start - first
-            parts.append(data[at : at + length])
+            offset = start - first
+            parts.append(data[offset : offset + length])
         return b"".join(parts)
     firsts = [first for first, _ in chunks]
     for start, length in zip(pieces[::2], pieces[1::2], strict=True):
         first, data = chunks[bisect_right(firsts, start) - 1]
-        at = start - first
-        parts.append(data[at : at + length])
+        offset = start - first
+        parts.append(data[offset : offset + length])
     return b"".join(parts)
 
 

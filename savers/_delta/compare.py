@@ -59,13 +59,13 @@ def _find_dropped(prefix: int, old: bytes, new: bytes) -> int:
     """
     rest = new[prefix:]
     needle = rest[:_NEEDLE_LENGTH]
-    at = old.find(needle, prefix + 1)
+    offset = old.find(needle, prefix + 1)
     for _ in range(_MAX_TRIES):
-        if at < 0:
+        if offset < 0:
             return 0
-        if rest.startswith(old[at:]):
-            return at - prefix
-        at = old.find(needle, at + 1)
+        if rest.startswith(old[offset:]):
+            return offset - prefix
+        offset = old.find(needle, offset + 1)
     return 0
 
 

@@ -36,15 +36,15 @@ class MovedWindow(NamedTuple):
 def cut(pieces: Sequence[int], first: int, last: int) -> list[int]:
     """Return the pieces of the bytes from `first` to `last` of a value."""
     result: list[int] = []
-    at = 0
+    offset = 0
     for i in range(0, len(pieces), 2):
         start = pieces[i]
         length = pieces[i + 1]
-        skip = max(first - at, 0)
-        stop = min(last - at, length)
+        skip = max(first - offset, 0)
+        stop = min(last - offset, length)
         if skip < stop:
             result += (start + skip, stop - skip)
-        at += length
+        offset += length
     return result
 
 

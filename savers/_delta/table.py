@@ -45,7 +45,7 @@ class Table:
         """
         values = self.values
         names = self.names
-        at = 0
+        offset = 0
         i = 0
         keys_changed = False
         while i < len(ops):
@@ -54,21 +54,21 @@ class Table:
             name = names[key] if key.__class__ is int else key
             if op == APPEND:
                 length = ops[i + 3]
-                _append(values[name], ops[i + 2], data[at : at + length], start + at)
+                _append(values[name], ops[i + 2], data[offset : offset + length], start + offset)
                 i += 4
             elif op == SET:
                 length = ops[i + 2]
                 keys_changed = keys_changed or name not in values
-                values[name] = self._set(data, at, length, start)
+                values[name] = self._set(data, offset, length, start)
                 i += 3
             elif op == SPLICE:
                 length = ops[i + 6]
-                values[name] = _splice(values[name], ops[i + 2 : i + 7], start + at)
+                values[name] = _splice(values[name], ops[i + 2 : i + 7], start + offset)
                 i += 7
             elif op == PACKED:
                 length = ops[i + 7]
                 keys_changed = keys_changed or name not in values
-                values[name] = _set_compressed(ops[i + 2 : i + 8], start + at)
+                values[name] = _set_compressed(ops[i + 2 : i + 8], start + offset)
                 i += 8
             elif op == DEL:
                 length = 0
@@ -77,19 +77,19 @@ class Table:
                 i += 2
             elif op == DROP:
                 length = ops[i + 6]
-                values[name] = _drop(values[name], ops[i + 2 : i + 7], start + at)
+                values[name] = _drop(values[name], ops[i + 2 : i + 7], start + offset)
                 i += 7
             else:
                 raise ValueError(f"unknown op {op!r}")
-            at += length
-        if at != len(data):
+            offset += length
+        if offset != len(data):
             raise ValueError("the data is longer or shorter than its ops say")
         if keys_changed:
             self.names = list(values)
 
     def apply_to_key(self, name: str, ops: Sequence[Any], data: bytes, start: int) -> None:
         """Apply only the ops of one key, the only key with a value in this table; see `apply`."""
-        at = 0
+        offset = 0
         i = 0
         while i < len(ops):
             op = ops[i]
@@ -102,15 +102,15 @@ class Table:
                 part = Table(opaque=self.opaque)
                 part.values = self.values
                 part.names = self.names
-                part.apply(ops[i : i + width], data[at : at + length], start + at)
+                part.apply(ops[i : i + width], data[offset : offset + length], start + offset)
             i += width
-            at += length
+            offset += length
 
-    def _set(self, data: bytes, at: int, length: int, start: int) -> Value:
-        kind, count, skip = (OPAQUE, 0, 0) if self.opaque or not length else parse_header(data, at)
-        body = data[at + skip : at + length]
+    def _set(self, data: bytes, offset: int, length: int, start: int) -> Value:
+        kind, count, skip = (OPAQUE, 0, 0) if self.opaque or not length else parse_header(data, offset)
+        body = data[offset + skip : offset + length]
         size = len(body)
-        return Value(kind, count, size, crc32(body), [start + at + skip, size] if size else [])
+        return Value(kind, count, size, crc32(body), [start + offset + skip, size] if size else [])
 
 
 def _set_compressed(arguments: Sequence[int], start: int) -> Value:

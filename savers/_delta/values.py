@@ -69,9 +69,9 @@ _FIXED_STR: Final = 0xA0
 _FIXED_LAST: Final = 0xBF
 
 
-def parse_header(data: bytes, at: int) -> tuple[int, int, int]:
+def parse_header(data: bytes, offset: int) -> tuple[int, int, int]:
     """Return the kind of the packed value at a position, its count, and its header's length."""
-    first = data[at]
+    first = data[offset]
     if _FIXED_FIRST <= first <= _FIXED_LAST:
         if first >= _FIXED_STR:
             return STR, first & 31, 1
@@ -82,7 +82,7 @@ def parse_header(data: bytes, at: int) -> tuple[int, int, int]:
     if known is None:
         return OPAQUE, 0, 0
     kind, layout = known
-    return kind, layout.unpack_from(data, at)[1], layout.size
+    return kind, layout.unpack_from(data, offset)[1], layout.size
 
 
 _HEADERS: Final = {

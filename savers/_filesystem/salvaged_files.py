@@ -24,13 +24,13 @@ class FileRange(NamedTuple):
 
     def read_parts(self) -> Iterator[bytes]:
         """Yield the bytes, 1 MiB at a time, as far as the file has them."""
-        at = self.start
-        while at < self.end:
-            data = self.io.read_at(self.fd, at, min(_PART_SIZE, self.end - at))
+        offset = self.start
+        while offset < self.end:
+            data = self.io.read_at(self.fd, offset, min(_PART_SIZE, self.end - offset))
             if not data:
                 return
             yield data
-            at += len(data)
+            offset += len(data)
 
     def is_zero(self) -> bool:
         """Return whether all of the bytes are zero."""

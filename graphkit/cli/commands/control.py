@@ -216,12 +216,12 @@ def update(
 
     graph = load_app(app, directory)
     saver = require_saver(graph)
-    at = find_config(saver, thread, ns=ns, checkpoint=checkpoint)
-    updated = graph.update_state(at, values, as_node, goto=goto)
+    config = find_config(saver, thread, ns=ns, checkpoint=checkpoint)
+    updated = graph.update_state(config, values, as_node, goto=goto)
     following = _describe_next(updated.next_node)
-    sentence = f"updated {escape(at.thread)}: it continues with {following}"
+    sentence = f"updated {escape(config.thread)}: it continues with {following}"
     data = {
-        "thread": at.thread,
+        "thread": config.thread,
         "ns": ns,
         "checkpoint": updated.checkpoint_id,
         "next": updated.next_node,
@@ -234,8 +234,8 @@ def _store_update(directory: str, thread: str, ns: str, values: Mapping[str, Any
     """Store values for the next resume."""
     saver = open_store(directory)
     thread_id = find_thread(saver, thread)
-    at = RunnableConfig(thread_id, checkpoint_ns=ns)
-    operations.update(saver, at, values)
+    config = RunnableConfig(thread_id, checkpoint_ns=ns)
+    operations.update(saver, config, values)
     keys = ", ".join(map(escape, values))
     sentence = f"stored for {escape(thread_id)}: the next resume merges {keys}"
     data = {
@@ -262,14 +262,14 @@ def fork(
     Example: graphkit fork runs order-17 order-17-again --checkpoint 3fa92c1b
     """
     saver = open_store_of(directory, app)
-    at = find_config(saver, thread, checkpoint=checkpoint)
-    forked = operations.fork(saver, at, target, created_at=context.now())
+    config = find_config(saver, thread, checkpoint=checkpoint)
+    forked = operations.fork(saver, config, target, created_at=context.now())
     path = pluralize(forked.checkpoints, "checkpoint")
     following = _describe_next(forked.origin.next_node_id)
-    sentence = f"{escape(target)} begins with {path} of {escape(at.thread)} and continues with {following}"
+    sentence = f"{escape(target)} begins with {path} of {escape(config.thread)} and continues with {following}"
     data = {
         "thread": target,
-        "from": at.thread,
+        "from": config.thread,
         "checkpoint": forked.config.checkpoint_id,
         "checkpoints": forked.checkpoints,
     }
@@ -295,17 +295,17 @@ def rollback(
     Example: graphkit rollback runs order-17 3fa92c1b
     """
     saver = open_store_of(directory, app)
-    at = RunnableConfig(find_thread(saver, thread))
-    old = find_checkpoint(saver, at, checkpoint)
-    at = at.with_check_point_id(old.id)
-    copy = operations.rollback(saver, at, created_at=context.now())
+    config = RunnableConfig(find_thread(saver, thread))
+    old = find_checkpoint(saver, config, checkpoint)
+    config = config.with_check_point_id(old.id)
+    copy = operations.rollback(saver, config, created_at=context.now())
     following = _describe_next(old.next_node_id)
     sentence = (
-        f"{escape(at.thread)} is back at the checkpoint after {escape(old.node_id)} "
+        f"{escape(config.thread)} is back at the checkpoint after {escape(old.node_id)} "
         f"and continues with {following}; nothing was removed"
     )
     data = {
-        "thread": at.thread,
+        "thread": config.thread,
         "checkpoint": copy.checkpoint_id,
         "from": old.id,
         "next": old.next_node_id,

@@ -57,21 +57,21 @@ def graph(
 
     compiled = None if app is None else load_app(app, directory)
     saver = open_store(directory) if compiled is None else require_saver(compiled)
-    at = RunnableConfig(find_thread(saver, thread))
-    latest = find_checkpoint(saver, at, checkpoint)
-    path = _path(lineage(saver.history(at), latest.id))
+    config = RunnableConfig(find_thread(saver, thread))
+    latest = find_checkpoint(saver, config, checkpoint)
+    path = _path(lineage(saver.history(config), latest.id))
     fingerprint = latest.metadata.get("graph")
     if compiled is None:
-        drawing = _draw_path(path, at.thread, type)
+        drawing = _draw_path(path, config.thread, type)
     else:
         if fingerprint is not None and fingerprint != compiled.topology.fingerprint:
             context.warn("graphkit: the graph has changed since this thread was stored")
-        drawing = compiled.get_graph(type, at.thread, path=path).content
+        drawing = compiled.get_graph(type, config.thread, path=path).content
 
     return Text(
         drawing,
         {
-            "thread": at.thread,
+            "thread": config.thread,
             "fingerprint": fingerprint,
             "path": path,
             "drawing": drawing,

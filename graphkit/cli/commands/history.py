@@ -96,9 +96,9 @@ def history(
     Example: graphkit history runs order-17 --limit 20
     """
     saver = open_store(directory)
-    at = find_config(saver, thread, ns=ns)
+    config = find_config(saver, thread, ns=ns)
     has_filter = source is not None or clean or node is not None
-    infos = _load_history(saver, at, None if has_filter else limit)
+    infos = _load_history(saver, config, None if has_filter else limit)
     rows = (
         checkpoint_row(saver, info, previous)
         for info, previous in with_previous(infos)
@@ -107,7 +107,7 @@ def history(
     return Table(
         _HISTORY_COLUMNS,
         list(islice(rows, limit)),
-        empty=f"thread {at.thread!r} has no matching checkpoints",
+        empty=f"thread {config.thread!r} has no matching checkpoints",
     )
 
 
@@ -201,9 +201,9 @@ def _had_stopped(saver: BaseCheckpointSaver, info: CheckpointInfo) -> bool:
 
     It may have stopped for a human or because of a failure.
     """
-    at = RunnableConfig(info.thread_id, info.id, info.checkpoint_ns)
+    config = RunnableConfig(info.thread_id, info.id, info.checkpoint_ns)
     try:
-        writes = saver.get_writes(at)
+        writes = saver.get_writes(config)
     except CheckpointSerializationError:  # only a payload can have an application type, so there was an interrupt
         return True
     return any(key == FAILURE or key.startswith((INTERRUPT, SUBGRAPH_INTERRUPT)) for key in writes)

@@ -87,9 +87,9 @@ def show(
     Example: graphkit show runs order-17 --key 'messages[0].text'
     """
     saver = open_store_of(directory, app)
-    at = find_config(saver, thread, ns=ns, checkpoint=checkpoint)
-    loaded = _load(saver, at)
-    at = at.with_check_point_id(loaded.id)
+    config = find_config(saver, thread, ns=ns, checkpoint=checkpoint)
+    loaded = _load(saver, config)
+    config = config.with_check_point_id(loaded.id)
     state: Mapping[str, Any] = strip_subgraph_updates(loaded.state)
     if key is not None:
         value = get_at_path(state, key)
@@ -98,7 +98,7 @@ def show(
 
     if keys:
         state = {name: type(value).__name__ for name, value in state.items()}
-    row = _properties(saver, at, loaded)
+    row = _properties(saver, config, loaded)
     row["state"] = state
     return Card(_COLUMNS, row, tree="state")
 
@@ -201,13 +201,13 @@ def diff(
     Example: graphkit diff runs order-17 3fa92c1b 77d0e2aa
     """
     saver = open_store_of(directory, app)
-    at = find_config(saver, thread, ns=ns)
-    after = find_checkpoint(saver, at, second)
-    before = find_checkpoint(saver, at, first or after.parent_id)
-    old = _load(saver, at.with_check_point_id(before.id))
-    new = _load(saver, at.with_check_point_id(after.id))
+    config = find_config(saver, thread, ns=ns)
+    after = find_checkpoint(saver, config, second)
+    before = find_checkpoint(saver, config, first or after.parent_id)
+    old = _load(saver, config.with_check_point_id(before.id))
+    new = _load(saver, config.with_check_point_id(after.id))
     found = list(differences(strip_subgraph_updates(old.state), strip_subgraph_updates(new.state)))
-    nodes = _nodes_between(saver.history(at), before.id, after.id)
+    nodes = _nodes_between(saver.history(config), before.id, after.id)
     data = {
         "from": before.id,
         "to": after.id,

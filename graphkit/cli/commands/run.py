@@ -145,16 +145,16 @@ def resume(
         raise UsageError("--recover chooses the checkpoint and answers nothing: omit --checkpoint and --value")
     graph = load_app(app, directory)
     saver = require_saver(graph)
-    at = find_config(saver, thread, checkpoint=checkpoint)
-    at = at.replace(max_iterations=max_iterations)
+    config = find_config(saver, thread, checkpoint=checkpoint)
+    config = config.replace(max_iterations=max_iterations)
     update = parse_assignments(assign or ()) or None
     if recover:
-        return iter([_recover(graph, at, update)])
+        return iter([_recover(graph, config, update)])
 
     answer: Any = ABSENT
     if value is not None:
         answer = parse_json(context.read_value(value), "--value")
-    return _follow(context, graph, GraphResume(answer, update=update), at)
+    return _follow(context, graph, GraphResume(answer, update=update), config)
 
 
 def _recover(graph: CompiledGraph, config: RunnableConfig, update: Mapping[str, Any] | None) -> View:

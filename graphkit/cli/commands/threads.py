@@ -272,8 +272,8 @@ def _describe_waiting(saver: BaseCheckpointSaver, summary: HistorySummary) -> An
     """Return what the run asks a human, why it failed, or how far its map or fork is."""
     latest = summary.latest
     if latest.status == "running":
-        at = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
-        return describe_progress(saver.get_writes(at))
+        config = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
+        return describe_progress(saver.get_writes(config))
     if latest.status not in {"interrupted", "failed"}:
         return None
     if summary.failure is not None and not summary.waiting:

@@ -108,11 +108,11 @@ def _open_watch(
             raise UsageError("--checkpoint requires a thread: name the thread too")
         return saver.watch(latest=latest, interval=interval)
     thread_id = find_thread(saver, thread, released=True)
-    at = RunnableConfig(thread_id)
+    config = RunnableConfig(thread_id)
     if checkpoint is not None:
-        found = find_checkpoint(saver, at, checkpoint)
-        at = at.with_check_point_id(found.id)
-    return saver.watch(at, latest=latest, interval=interval)
+        found = find_checkpoint(saver, config, checkpoint)
+        config = config.with_check_point_id(found.id)
+    return saver.watch(config, latest=latest, interval=interval)
 
 
 def _change_views(context: CliContext, saver: BaseCheckpointSaver, changes: Watch, limit: int | None) -> Iterator[View]:
@@ -181,11 +181,11 @@ class _ChangeRows:
 
     def _describe_progress(self, change: Change) -> str:
         """Return how far each running map and fork is; None if none runs."""
-        at = RunnableConfig(change.thread_id, checkpoint_ns=change.checkpoint_ns)
+        config = RunnableConfig(change.thread_id, checkpoint_ns=change.checkpoint_ns)
         if change.checkpoint is not None:
-            at = at.with_check_point_id(change.checkpoint.id)
+            config = config.with_check_point_id(change.checkpoint.id)
         try:
-            text = describe_progress(self._saver.get_writes(at))
+            text = describe_progress(self._saver.get_writes(config))
         except CheckpointerError:  # a type that is not registered here
             text = None
         if text is not None:

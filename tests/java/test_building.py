@@ -1,7 +1,7 @@
 """langgraph4j's table of validation errors (behaviour 3), re-stated; its defects are errors here.
 
 Fork shapes and merged subgraphs that it refuses, or fails on, and that work here stand in tests/unit/test_joins.py and
-test_merging.py. Its node of a command and mappings (1.9) is here a node that returns a Command, whose goto names a node.
+test_flatten.py. Its node of a command and mappings (1.9) is here a node that returns a Command, whose goto names a node.
 """
 
 import pytest

@@ -127,7 +127,7 @@ def test_map_nodes_that_are_refused(graph, id, action, items):
         graph.add_map_node(id, action, items)
 
 
-# Graphs as nodes; see test_merging.py too
+# Graphs as nodes; see test_flatten.py too
 
 
 def test_a_compiled_graph_is_one_node(graph):

@@ -330,7 +330,7 @@ def test_a_warning_of_python_is_one_line(store, monkeypatch):
     with warnings.catch_warnings(action="always"):
         done = graphkit("verify", store)
     assert "graphkit: warning: warned of" in done.err.splitlines()
-    assert "test_caring.py" not in done.err
+    assert "test_maintain.py" not in done.err
     assert warnings.showwarning is before
 
 

@@ -14,7 +14,7 @@ COMMANDS: Final = (
     ("search", "Find checkpoints by their metadata"),
     ("stats", "Sum up a store or a thread"),
     ("show", "Show a checkpoint"),
-    ("diff", "Tell two checkpoints apart"),
+    ("diff", "Compare two checkpoints"),
     ("graph", "Draw a graph"),
     ("interrupts", "List the pending interrupts"),
     ("answer", "Answer a pending interrupt"),

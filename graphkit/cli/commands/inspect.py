@@ -194,7 +194,7 @@ def diff(
     ns: Namespace = "",
     app: MaybeApp = None,
 ) -> Text:
-    """Tell two checkpoints apart.
+    """Compare two checkpoints.
 
     The command shows how their states differ, and which nodes finished between them.
 

@@ -6,26 +6,19 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from logging import getLogger
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
+from typing import TYPE_CHECKING, Any, Literal, Self, final
 
 from graphkit import (
     Checkpoint,
-    CheckpointInfo,
-    HistorySummary,
     RunnableConfig,
     Tag,
-    WaitingInterrupt,
 )
 from graphkit.abc import (
     ConfigLike,
-    HasVersions,
-    LatestCheckpoint,
     StateSerializer,
     ThreadLike,
     check_tags,
     check_writes,
-    find_waiting_interrupts,
     get_held_run_locks,
     resolve_thread_id,
 )
@@ -43,7 +36,8 @@ from savers._filesystem.io import FileIO
 from savers._filesystem.listed_checkpoints import CheckpointLister, make_info
 from savers._filesystem.log_writer import LogWriter, pack_writes
 from savers._filesystem.maintenance import MaintenanceMethods
-from savers._filesystem.os_errors import is_out_of_resources, wrap_os_errors
+from savers._filesystem.os_errors import wrap_os_errors
+from savers._filesystem.reading import ReadingMethods
 from savers._filesystem.store import Store
 from savers._filesystem.sync import Fsync, make_sync_mode, parse_fsync
 
@@ -51,11 +45,9 @@ if TYPE_CHECKING:
     from graphkit.abc import Watch
     from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
-_LOGGER: Final = getLogger("graphkit")
-
 
 @final
-class FileSystemSaver(MaintenanceMethods, HasVersions):
+class FileSystemSaver(ReadingMethods, MaintenanceMethods):
     """Stores the history of each thread in an append-only log.
 
     The logs are in one directory, which any process can open.
@@ -131,28 +123,6 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
 
     # Checkpoints
 
-    @wrap_os_errors("read")
-    def list(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
-        reader = self._shared_writer(RunnableConfig.of(config))
-        with reader.mutex:
-            checkpoints: Sequence[Checkpoint] = []
-            if live_logs.refresh_to_read(self._store, reader):
-                checkpoints = self._lister.list_checkpoints(reader)
-            self._store.logs.account(reader)
-            return checkpoints
-
-    @wrap_os_errors("read")
-    def get(self, config: ConfigLike = None) -> Checkpoint | None:
-        config = RunnableConfig.of(config)
-        reader = self._shared_writer(config)
-        with reader.mutex:
-            checkpoint = None
-            stored = self._find(reader, config)
-            if stored is not None:
-                checkpoint = reader.make_checkpoint(stored, reader.load_state(stored), None)
-            self._store.logs.account(reader)
-            return checkpoint
-
     @wrap_os_errors("write to")
     def put(
         self,
@@ -198,77 +168,6 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
                     return self.tag(RunnableConfig(thread_id), finished)
         return Tag(thread_id, checkpoints, version)
 
-    # Histories
-
-    @wrap_os_errors("read")
-    def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
-        thread_id = resolve_thread_id(thread)
-        return [
-            namespace
-            for namespace in catalog.list_namespaces(self._store, thread_id)
-            if self._has_checkpoints(thread_id, namespace)
-        ]
-
-    def _has_checkpoints(self, thread_id: str, namespace: str) -> bool:
-        reader = self._store.shared_writer(thread_id, namespace)
-        with reader.mutex:
-            if not live_logs.refresh_to_read(self._store, reader):
-                return False
-            return reader.find_latest() is not None
-
-    @wrap_os_errors("read")
-    def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
-        reader = self._shared_writer(RunnableConfig.of(config))
-        with reader.mutex:
-            if not live_logs.refresh_to_read(self._store, reader):
-                return []
-            checkpoints = reader.load_index().checkpoints
-            self._store.logs.account(reader)
-            return [make_info(reader, stored) for stored in reversed(checkpoints)]
-
-    @wrap_os_errors("read")
-    def _recent(self, config: RunnableConfig, limit: int) -> Sequence[CheckpointInfo]:
-        # Reads from the end of the log, at a cost that depends on the limit. Damage further back is
-        # found by `verify`, not here.
-        reader = self._shared_writer(config)
-        with reader.mutex:
-            if not live_logs.refresh_to_read(self._store, reader):
-                return []
-            return [make_info(reader, stored) for stored in reversed(reader.find_recent(limit))]
-
-    @wrap_os_errors("read")
-    def summary(self, config: ConfigLike = None) -> HistorySummary | None:
-        """As in the contract. Checks every record but decodes only the last.
-
-        10,000 checkpoints take about 20 ms. If the history has tags, all records are decoded.
-        """
-        config = RunnableConfig.of(config)
-        thread_id = config.thread
-        namespace = config.checkpoint_ns
-        if namespace and catalog.find_unfinished_release(self._store, thread_id) is not None:
-            return None
-        with self._store.new_summary(thread_id, namespace) as log_summary:
-            if log_summary.read():
-                latest = log_summary.last
-                info = make_info(log_summary, latest)
-                writes: Mapping[str, Any] = {}
-                if info.status in {"interrupted", "failed"}:
-                    writes = log_summary.read_writes(latest)
-                return self._make_summary(info, log_summary.count, (), writes)
-        return super().summary(config)
-
-    @wrap_os_errors("read")
-    def info(self, config: ConfigLike = None) -> CheckpointInfo | None:
-        """Return what is known of a checkpoint without decoding its state.
-
-        The config names the checkpoint; by default it is the latest.
-        """
-        config = RunnableConfig.of(config)
-        reader = self._shared_writer(config)
-        with reader.mutex:
-            stored = self._find(reader, config)
-            return None if stored is None else make_info(reader, stored)
-
     # Pending writes and tags
 
     @wrap_os_errors("write to")
@@ -303,14 +202,6 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
 
         self._append_to_checkpoint(config, append, or_put)
 
-    @wrap_os_errors("read")
-    def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
-        config = RunnableConfig.of(config)
-        reader = self._shared_writer(config)
-        with reader.mutex:
-            stored = self._find(reader, config)
-            return {} if stored is None else reader.read_writes(stored)
-
     @wrap_os_errors("write to")
     def add_tags(self, config: ConfigLike, *tags: str) -> None:
         check_tags(tags)
@@ -320,14 +211,6 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
     def remove_tags(self, config: ConfigLike, *tags: str) -> None:
         check_tags(tags)
         self._append_to_checkpoint(config, lambda writer, stored: writer.put_tags(stored, (), tags))
-
-    @wrap_os_errors("read")
-    def tags_of(self, config: ConfigLike) -> tuple[str, ...]:
-        config = RunnableConfig.of(config)
-        reader = self._shared_writer(config)
-        with reader.mutex:
-            stored = self._find(reader, config)
-            return () if stored is None else stored.tags
 
     def _append_to_checkpoint(
         self,
@@ -364,81 +247,7 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
             ticket = self._sync_mode.take_ticket(writer, start)
         self._sync_mode.settle(ticket)
 
-    @wrap_os_errors("read")
-    def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
-        """As in the contract.
-
-        Of all threads (None), it logs a warning about one that cannot be read, and omits it.
-        """
-        if thread_id is not None:
-            return self._find_interrupts(resolve_thread_id(thread_id))
-        interrupts: list[WaitingInterrupt] = []
-        for each_id in self.threads():
-            with self._warn_if_unreadable(each_id):
-                interrupts += self._find_interrupts(each_id)
-        return interrupts
-
-    def _find_interrupts(self, thread_id: str) -> Sequence[WaitingInterrupt]:
-        latest: dict[str, LatestCheckpoint] = {}
-        for namespace in catalog.list_namespaces(self._store, thread_id):
-            with self._store.new_summary(thread_id, namespace) as reader:
-                stored = reader.find_latest() if reader.refresh() else None
-                if not namespace and reader.closed_by is not None:
-                    # The end of the root's log decides for the namespaces.
-                    return []
-                if stored is not None:
-                    config = RunnableConfig(
-                        thread_id,
-                        checkpoint_ns=namespace,
-                        checkpoint_id=stored.id,
-                    )
-                    latest[namespace] = LatestCheckpoint(
-                        config,
-                        stored.metadata,
-                        reader.read_writes(stored),
-                    )
-        return find_waiting_interrupts(latest)
-
-    @wrap_os_errors("read")
-    def search(
-        self,
-        metadata: Mapping[str, Any],
-        *,
-        thread_id: ThreadLike = None,
-        limit: int | None = None,
-    ) -> Sequence[CheckpointInfo]:
-        """As in the contract.
-
-        Of all threads (None), it logs a warning about one that cannot be read, and omits it.
-        """
-        if thread_id is not None:
-            return super().search(metadata, thread_id=thread_id, limit=limit)
-        infos: list[CheckpointInfo] = []
-        for each_id in self.threads():
-            remaining = None if limit is None else limit - len(infos)
-            with self._warn_if_unreadable(each_id):
-                infos += super().search(metadata, thread_id=each_id, limit=remaining)
-        return infos
-
-    @contextmanager
-    def _warn_if_unreadable(self, thread_id: str) -> Iterator[None]:
-        """Log a warning instead of raising an error, so that the caller can continue."""
-        try:
-            yield
-        except (OSError, CheckpointerError) as error:
-            if is_out_of_resources(error):
-                raise
-            _LOGGER.warning(
-                "thread %.80r is passed over, for it cannot be read: %s",
-                thread_id,
-                error,
-            )
-
     # Threads
-
-    @wrap_os_errors("read")
-    def threads(self, *, released: bool = False) -> Sequence[str]:
-        return catalog.list_threads(self._store, released=released)
 
     @wrap_os_errors("delete")
     def delete(self, thread: ThreadLike = None) -> bool:
@@ -487,34 +296,6 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
             types=tuple(self._codec.types.values()),
             compression=self._store.compression,
         )
-
-    # Versions
-
-    @wrap_os_errors("read")
-    def versions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
-        return catalog.list_versions(self._store, resolve_thread_id(thread))
-
-    @wrap_os_errors("read")
-    def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
-        config = RunnableConfig.of(config)
-        thread_id = config.thread
-        releasing = catalog.find_unfinished_release(self._store, thread_id)
-        versions = catalog.list_versions(self._store, thread_id)
-        if version is None:
-            if not versions:
-                raise CheckpointNotFoundError(thread_id, "version")
-            version = versions[-1]
-        elif version not in versions:
-            raise CheckpointNotFoundError(thread_id, f"version {version}")
-        reader = self._store.shared_version(
-            thread_id,
-            config.checkpoint_ns,
-            version,
-            is_ending=version == releasing,
-        )
-        with reader.mutex:
-            checkpoints = self._lister.list_checkpoints(reader) if reader.refresh() else []
-        return Tag(thread_id, checkpoints, version)
 
     # Watching
 
@@ -610,18 +391,6 @@ class FileSystemSaver(MaintenanceMethods, HasVersions):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _shared_writer(self, config: RunnableConfig) -> LogWriter:
-        return self._store.shared_writer(config.thread, config.checkpoint_ns)
-
-    def _find(self, reader: LogWriter, config: RunnableConfig) -> StoredCheckpoint | None:
-        """Refresh a log and return the checkpoint that the config names, or the latest.
-
-        None if the history does not have it.
-        """
-        if not live_logs.refresh_to_read(self._store, reader):
-            return None
-        return reader.find(config.checkpoint_id)
 
 
 def _check_arguments(base_directory: Any, state_serializer: Any) -> None:

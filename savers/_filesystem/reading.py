@@ -1,0 +1,271 @@
+"""The methods of FileSystemSaver that only read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from logging import getLogger
+from typing import TYPE_CHECKING, Any, Final
+
+from graphkit import (
+    Checkpoint,
+    CheckpointInfo,
+    HistorySummary,
+    RunnableConfig,
+    Tag,
+    WaitingInterrupt,
+)
+from graphkit.abc import (
+    BaseCheckpointSaver,
+    ConfigLike,
+    HasVersions,
+    LatestCheckpoint,
+    ThreadLike,
+    find_waiting_interrupts,
+    resolve_thread_id,
+)
+from graphkit.errors import CheckpointerError, CheckpointNotFoundError
+from savers._filesystem import catalog, live_logs
+from savers._filesystem.listed_checkpoints import CheckpointLister, make_info
+from savers._filesystem.log_writer import LogWriter
+from savers._filesystem.os_errors import is_out_of_resources, wrap_os_errors
+from savers._filesystem.store import Store
+
+if TYPE_CHECKING:
+    from savers._filesystem.stored_checkpoint import StoredCheckpoint
+
+_LOGGER: Final = getLogger("graphkit")
+
+
+class ReadingMethods(BaseCheckpointSaver, HasVersions):
+    """What callers read from a store. Readers take no lock between processes."""
+
+    _store: Store
+    _lister: CheckpointLister
+
+    # Checkpoints
+
+    @wrap_os_errors("read")
+    def list(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
+        reader = self._shared_writer(RunnableConfig.of(config))
+        with reader.mutex:
+            checkpoints: Sequence[Checkpoint] = []
+            if live_logs.refresh_to_read(self._store, reader):
+                checkpoints = self._lister.list_checkpoints(reader)
+            self._store.logs.account(reader)
+            return checkpoints
+
+    @wrap_os_errors("read")
+    def get(self, config: ConfigLike = None) -> Checkpoint | None:
+        config = RunnableConfig.of(config)
+        reader = self._shared_writer(config)
+        with reader.mutex:
+            checkpoint = None
+            stored = self._find(reader, config)
+            if stored is not None:
+                checkpoint = reader.make_checkpoint(stored, reader.load_state(stored), None)
+            self._store.logs.account(reader)
+            return checkpoint
+
+    # Histories
+
+    @wrap_os_errors("read")
+    def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
+        thread_id = resolve_thread_id(thread)
+        return [
+            namespace
+            for namespace in catalog.list_namespaces(self._store, thread_id)
+            if self._has_checkpoints(thread_id, namespace)
+        ]
+
+    def _has_checkpoints(self, thread_id: str, namespace: str) -> bool:
+        reader = self._store.shared_writer(thread_id, namespace)
+        with reader.mutex:
+            if not live_logs.refresh_to_read(self._store, reader):
+                return False
+            return reader.find_latest() is not None
+
+    @wrap_os_errors("read")
+    def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
+        reader = self._shared_writer(RunnableConfig.of(config))
+        with reader.mutex:
+            if not live_logs.refresh_to_read(self._store, reader):
+                return []
+            checkpoints = reader.load_index().checkpoints
+            self._store.logs.account(reader)
+            return [make_info(reader, stored) for stored in reversed(checkpoints)]
+
+    @wrap_os_errors("read")
+    def _recent(self, config: RunnableConfig, limit: int) -> Sequence[CheckpointInfo]:
+        # Reads from the end of the log, at a cost that depends on the limit. Damage further back is
+        # found by `verify`, not here.
+        reader = self._shared_writer(config)
+        with reader.mutex:
+            if not live_logs.refresh_to_read(self._store, reader):
+                return []
+            return [make_info(reader, stored) for stored in reversed(reader.find_recent(limit))]
+
+    @wrap_os_errors("read")
+    def summary(self, config: ConfigLike = None) -> HistorySummary | None:
+        """As in the contract. Checks every record but decodes only the last.
+
+        10,000 checkpoints take about 20 ms. If the history has tags, all records are decoded.
+        """
+        config = RunnableConfig.of(config)
+        thread_id = config.thread
+        namespace = config.checkpoint_ns
+        if namespace and catalog.find_unfinished_release(self._store, thread_id) is not None:
+            return None
+        with self._store.new_summary(thread_id, namespace) as log_summary:
+            if log_summary.read():
+                latest = log_summary.last
+                info = make_info(log_summary, latest)
+                writes: Mapping[str, Any] = {}
+                if info.status in {"interrupted", "failed"}:
+                    writes = log_summary.read_writes(latest)
+                return self._make_summary(info, log_summary.count, (), writes)
+        return super().summary(config)
+
+    @wrap_os_errors("read")
+    def info(self, config: ConfigLike = None) -> CheckpointInfo | None:
+        """Return what is known of a checkpoint without decoding its state.
+
+        The config names the checkpoint; by default it is the latest.
+        """
+        config = RunnableConfig.of(config)
+        reader = self._shared_writer(config)
+        with reader.mutex:
+            stored = self._find(reader, config)
+            return None if stored is None else make_info(reader, stored)
+
+    # Pending writes and tags
+
+    @wrap_os_errors("read")
+    def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
+        config = RunnableConfig.of(config)
+        reader = self._shared_writer(config)
+        with reader.mutex:
+            stored = self._find(reader, config)
+            return {} if stored is None else reader.read_writes(stored)
+
+    @wrap_os_errors("read")
+    def tags_of(self, config: ConfigLike) -> tuple[str, ...]:
+        config = RunnableConfig.of(config)
+        reader = self._shared_writer(config)
+        with reader.mutex:
+            stored = self._find(reader, config)
+            return () if stored is None else stored.tags
+
+    @wrap_os_errors("read")
+    def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
+        """As in the contract.
+
+        Of all threads (None), it logs a warning about one that cannot be read, and omits it.
+        """
+        if thread_id is not None:
+            return self._find_interrupts(resolve_thread_id(thread_id))
+        interrupts: list[WaitingInterrupt] = []
+        for each_id in self.threads():
+            with self._warn_if_unreadable(each_id):
+                interrupts += self._find_interrupts(each_id)
+        return interrupts
+
+    def _find_interrupts(self, thread_id: str) -> Sequence[WaitingInterrupt]:
+        latest: dict[str, LatestCheckpoint] = {}
+        for namespace in catalog.list_namespaces(self._store, thread_id):
+            with self._store.new_summary(thread_id, namespace) as reader:
+                stored = reader.find_latest() if reader.refresh() else None
+                if not namespace and reader.closed_by is not None:
+                    # The end of the root's log decides for the namespaces.
+                    return []
+                if stored is not None:
+                    config = RunnableConfig(
+                        thread_id,
+                        checkpoint_ns=namespace,
+                        checkpoint_id=stored.id,
+                    )
+                    latest[namespace] = LatestCheckpoint(
+                        config,
+                        stored.metadata,
+                        reader.read_writes(stored),
+                    )
+        return find_waiting_interrupts(latest)
+
+    # Threads and versions
+
+    @wrap_os_errors("read")
+    def threads(self, *, released: bool = False) -> Sequence[str]:
+        return catalog.list_threads(self._store, released=released)
+
+    @wrap_os_errors("read")
+    def search(
+        self,
+        metadata: Mapping[str, Any],
+        *,
+        thread_id: ThreadLike = None,
+        limit: int | None = None,
+    ) -> Sequence[CheckpointInfo]:
+        """As in the contract.
+
+        Of all threads (None), it logs a warning about one that cannot be read, and omits it.
+        """
+        if thread_id is not None:
+            return super().search(metadata, thread_id=thread_id, limit=limit)
+        infos: list[CheckpointInfo] = []
+        for each_id in self.threads():
+            remaining = None if limit is None else limit - len(infos)
+            with self._warn_if_unreadable(each_id):
+                infos += super().search(metadata, thread_id=each_id, limit=remaining)
+        return infos
+
+    @contextmanager
+    def _warn_if_unreadable(self, thread_id: str) -> Iterator[None]:
+        """Log a warning instead of raising an error, so that the caller can continue."""
+        try:
+            yield
+        except (OSError, CheckpointerError) as error:
+            if is_out_of_resources(error):
+                raise
+            _LOGGER.warning(
+                "thread %.80r is passed over, for it cannot be read: %s",
+                thread_id,
+                error,
+            )
+
+    @wrap_os_errors("read")
+    def versions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
+        return catalog.list_versions(self._store, resolve_thread_id(thread))
+
+    @wrap_os_errors("read")
+    def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
+        config = RunnableConfig.of(config)
+        thread_id = config.thread
+        releasing = catalog.find_unfinished_release(self._store, thread_id)
+        versions = catalog.list_versions(self._store, thread_id)
+        if version is None:
+            if not versions:
+                raise CheckpointNotFoundError(thread_id, "version")
+            version = versions[-1]
+        elif version not in versions:
+            raise CheckpointNotFoundError(thread_id, f"version {version}")
+        reader = self._store.shared_version(
+            thread_id,
+            config.checkpoint_ns,
+            version,
+            is_ending=version == releasing,
+        )
+        with reader.mutex:
+            checkpoints = self._lister.list_checkpoints(reader) if reader.refresh() else []
+        return Tag(thread_id, checkpoints, version)
+
+    def _shared_writer(self, config: RunnableConfig) -> LogWriter:
+        return self._store.shared_writer(config.thread, config.checkpoint_ns)
+
+    def _find(self, reader: LogWriter, config: RunnableConfig) -> StoredCheckpoint | None:
+        """Refresh a log and return the checkpoint that the config names, or the latest.
+
+        None if the history does not have it.
+        """
+        if not live_logs.refresh_to_read(self._store, reader):
+            return None
+        return reader.find(config.checkpoint_id)

@@ -360,7 +360,11 @@ class FileSystemCheckpointSaver(AsyncMethods):
 
         Reads all metadata of the store. The other checkpoints keep their values. A DeltaChannel of
         LangGraph that needs the writes of a removed ancestor loses them, as with every saver.
+
+        Raises:
+            TypeError: `run_ids` is one id. Nothing was changed.
         """
+        _check_ids("run_ids", run_ids)
         runs = set(run_ids)
         if not runs:
             return
@@ -390,8 +394,10 @@ class FileSystemCheckpointSaver(AsyncMethods):
         stores its value.
 
         Raises:
-            ValueError: the strategy is unknown.
+            TypeError: `thread_ids` is one id. Nothing was changed.
+            ValueError: the strategy is unknown. Nothing was changed.
         """
+        _check_ids("thread_ids", thread_ids)
         if strategy not in {"keep_latest", "delete"}:
             raise ValueError(f"strategy must be 'keep_latest' or 'delete', not {strategy!r}")
         for thread in map(str, thread_ids):
@@ -419,6 +425,12 @@ class FileSystemCheckpointSaver(AsyncMethods):
     def _remove(self, history: RunnableConfig, ids: Sequence[str]) -> None:
         self.store.remove(history, ids)
         self._writes.remove(history, ids)
+
+
+def _check_ids(name: str, ids: object) -> None:
+    """Raise a TypeError for one id, whose characters would otherwise be taken as ids."""
+    if isinstance(ids, (str, bytes)):
+        raise TypeError(f"{name} must be a list of ids, not one id; pass [{ids!r}]")
 
 
 def _select_before(history: Sequence[CheckpointInfo], checkpoint_id: str | None) -> Sequence[CheckpointInfo]:

@@ -6,9 +6,10 @@ import os
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from datetime import datetime
+from datetime import UTC, datetime
 from heapq import merge
 from itertools import islice
+from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from langgraph.checkpoint.base import (
@@ -451,5 +452,13 @@ def _matches(info: CheckpointInfo, filter: Mapping[str, Any]) -> bool:
 
 
 def _parse_created_us(checkpoint: Mapping[str, Any]) -> int:
-    """Return when LangGraph made a checkpoint, in microseconds since 1970."""
-    return round(datetime.fromisoformat(checkpoint["ts"]).timestamp() * 1_000_000)
+    """Return when LangGraph made a checkpoint, in microseconds since 1970; now if `ts` is no time.
+
+    LangGraph's savers store `ts` and never read it, so callers may leave it empty.
+    """
+    try:
+        created_at = datetime.fromisoformat(checkpoint["ts"]).astimezone(UTC)
+    except (KeyError, TypeError, ValueError, OverflowError, OSError):
+        # OverflowError and OSError: a year that the platform cannot convert to UTC.
+        return time_ns() // 1000
+    return round(created_at.timestamp() * 1_000_000)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Generator, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from datetime import UTC, datetime
 from heapq import merge
 from itertools import islice
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from langgraph.checkpoint.base import (
     CheckpointTuple,
@@ -21,6 +21,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from graphkit import Checkpoint, CheckpointInfo, RunnableConfig
+from graphkit.abc import run_in_thread
 from graphkit.errors import CheckpointConflictError
 from graphkit.values import freeze
 from savers._filesystem import FileSystemSaver
@@ -53,13 +54,21 @@ _DELTA_CHANNELS: Final = "counters_since_delta_snapshot"
 """The metadata key that names the channels whose values depend on the writes of ancestors."""
 
 
+class _Completed:
+    """An awaitable that is done; unlike a coroutine, the caller need not await it."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
 class FileSystemCheckpointSaver(AsyncMethods):
     """Stores LangGraph's threads in a directory, which any process and the CLI can read.
 
     One object serves synchronous and asynchronous graphs, and any number of threads and processes.
-    It needs no setup and need not be closed. A put writes only what changed. Once it returns, the
-    checkpoint survives power loss (`fsync="always"`). LangGraph's serializer encodes the values;
-    reading them runs no code except what that serializer allows.
+    It needs no setup and need not be closed; `with`, `async with` and `setup()` work as with
+    LangGraph's own savers. A put writes only what changed. Once it returns, the checkpoint survives
+    power loss (`fsync="always"`). LangGraph's serializer encodes the values; reading them runs no
+    code except what that serializer allows.
 
     Every method of LangGraph's BaseCheckpointSaver is implemented with LangGraph's meaning. The
     latest checkpoint is the one written last, whatever the clock says. A thread that holds a run of
@@ -95,6 +104,32 @@ class FileSystemCheckpointSaver(AsyncMethods):
         super().__init__(serde=serde or JsonPlusSerializer(allowed_msgpack_modules=None))
         self.store = FileSystemSaver(base_directory, fsync=fsync, compression=compression)
         self._writes = PendingWrites(self.store)
+
+    # Opening and closing, as with LangGraph's own savers
+
+    def setup(self) -> Awaitable[None]:
+        """Do nothing; the store needs no setup.
+
+        Returns:
+            An awaitable without effect: the `setup` of LangGraph's asynchronous savers is awaited.
+        """
+        return _Completed()
+
+    def __enter__(self) -> Self:
+        """Return the saver."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Sync the store and close its files. A later use opens them again."""
+        self.store.close()
+
+    async def __aenter__(self) -> Self:
+        """Return the saver."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """As `__exit__`, in a worker thread."""
+        await run_in_thread(self.store.close)
 
     # Writing
 

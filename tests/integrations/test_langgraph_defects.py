@@ -1,11 +1,15 @@
 """FileSystemCheckpointSaver where LangGraph's own savers behave alike: what a user who switches would notice."""
 
+import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 
 from savers.langgraph import FileSystemCheckpointSaver
+from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.test_langgraph_store import put, thread
 
 
@@ -49,3 +53,52 @@ def test_a_checkpoint_without_ts_is_dated_by_the_clock(saver):
     config = saver.put(thread(), checkpoint, {}, {})
     assert "ts" not in saver.get_tuple(config).checkpoint
     assert saver.store.history(config)[0].created_at >= before
+
+
+# Opening and closing
+
+
+def test_the_saver_is_a_context_manager_that_closes_its_files_at_the_end(tmp_path):
+    opened = FileSystemCheckpointSaver(tmp_path, fsync="never")
+    with opened as saver:
+        assert saver is opened
+        saver.setup()
+        app = graphs.loop(1).compile(checkpointer=saver)
+        app.invoke({"n": 0}, thread())
+        assert _open_logs(tmp_path)
+    assert not _open_logs(tmp_path)
+    assert app.get_state(thread()).values["n"] == 1  # a later use opens it again
+    saver.store.close()
+
+
+def test_the_saver_is_an_async_context_manager_with_an_awaitable_setup(tmp_path):
+    async def run():
+        opened = FileSystemCheckpointSaver(tmp_path, fsync="never")
+        async with opened as saver:
+            assert saver is opened
+            await saver.setup()
+            await graphs.loop(1).compile(checkpointer=saver).ainvoke({"n": 0}, thread())
+            assert _open_logs(tmp_path)
+        assert not _open_logs(tmp_path)
+
+    asyncio.run(run())
+
+
+def test_an_error_leaves_the_context_and_what_was_put_stays(tmp_path):
+    def fail():
+        with FileSystemCheckpointSaver(tmp_path, fsync="never") as saver:
+            put(saver, a=1)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert len(list(FileSystemCheckpointSaver(tmp_path).list(None))) == 1
+
+
+def _open_logs(directory):
+    """The logs of a store that this process has open."""
+    files = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            files.append(fd.readlink())
+    return [file for file in files if file.name == "log" and directory in file.parents]

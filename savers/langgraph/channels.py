@@ -47,6 +47,10 @@ _MAX_SHORT: Final = 64
 _EMPTY: Final = FrozenDict()
 
 
+class SerializationValueError(CheckpointSerializationError, ValueError):
+    """The serializer refused a value with a ValueError. Code that catches that one still does."""
+
+
 class Encoder:
     """Encodes checkpoints as states, in any order.
 
@@ -115,8 +119,10 @@ class Encoder:
         """
         try:
             type_name, data = self._serde.dumps_typed(value)
-        except (TypeError, ValueError) as error:
+        except TypeError as error:
             raise CheckpointSerializationError(path, type(value).__name__, str(error)) from error
+        except ValueError as error:
+            raise SerializationValueError(path, type(value).__name__, str(error)) from error
         return type_name, bytes(data)
 
 

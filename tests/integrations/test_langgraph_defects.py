@@ -1,13 +1,16 @@
 """FileSystemCheckpointSaver where LangGraph's own savers behave alike: what a user who switches would notice."""
 
 import asyncio
+import pickle
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
+from graphkit import CheckpointSerializationError
 from savers.langgraph import FileSystemCheckpointSaver
 from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.test_langgraph_store import put, thread
@@ -102,3 +105,36 @@ def _open_logs(directory):
         with suppress(FileNotFoundError):
             files.append(fd.readlink())
     return [file for file in files if file.name == "log" and directory in file.parents]
+
+
+# Errors
+
+
+class Refusing(JsonPlusSerializer):
+    """Refuses the value "bad" with a ValueError, as an encrypting or a validating serializer might."""
+
+    def dumps_typed(self, obj):
+        if obj == "bad":
+            raise ValueError("the key is too short")
+        return super().dumps_typed(obj)
+
+
+def test_a_value_error_of_the_serializer_is_still_one_and_names_the_channel(tmp_path):
+    saver = FileSystemCheckpointSaver(tmp_path, serde=Refusing(), fsync="never")
+    config = put(saver, a=1)
+    for store in (lambda: put(saver, a="bad"), lambda: saver.put_writes(config, [("a", "bad")], "task")):
+        with pytest.raises(ValueError, match="the key is too short") as caught:
+            store()
+        assert isinstance(caught.value, CheckpointSerializationError)
+        assert caught.value.path == "a"
+        assert isinstance(caught.value.__cause__, ValueError)
+        again = pickle.loads(pickle.dumps(caught.value))
+        assert (type(again), str(again)) == (type(caught.value), str(caught.value))
+    assert [found.pending_writes for found in saver.list(None)] == [[]]
+
+
+def test_a_value_that_cannot_be_encoded_is_a_type_error_only(saver):
+    with pytest.raises(CheckpointSerializationError) as caught:
+        put(saver, a=object())
+    assert isinstance(caught.value, TypeError)
+    assert not isinstance(caught.value, ValueError)

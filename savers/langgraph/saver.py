@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Awaitable, Generator, Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from datetime import UTC, datetime
 from heapq import merge
 from itertools import islice
@@ -23,7 +22,6 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from graphkit import Checkpoint, CheckpointInfo, RunnableConfig
 from graphkit.abc import run_in_thread
 from graphkit.errors import CheckpointConflictError
-from graphkit.values import freeze
 from savers._filesystem import FileSystemSaver
 from savers.langgraph.async_methods import AsyncMethods
 from savers.langgraph.channels import (
@@ -36,6 +34,7 @@ from savers.langgraph.channels import (
     get_stored_channels,
 )
 from savers.langgraph.configs import get_checkpoint_id, make_langgraph_config, parse_config
+from savers.langgraph.metadata import LANGGRAPH, MADE_BY, matches, pack_metadata, unpack_metadata
 from savers.langgraph.steps import derive_next_node, derive_node
 from savers.langgraph.writes import EARLY, PendingWrites, Write, pack_writes
 
@@ -45,10 +44,6 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
     from savers._compression import Compression
-
-MADE_BY: Final = "graphkit:made_by"
-"""The metadata key that distinguishes LangGraph's checkpoints from those of graphkit."""
-LANGGRAPH: Final = "langgraph"
 
 _DELTA_CHANNELS: Final = "counters_since_delta_snapshot"
 """The metadata key that names the channels whose values depend on the writes of ancestors."""
@@ -169,7 +164,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
         Args:
             config: names the thread, the namespace and the parent.
             checkpoint: LangGraph's checkpoint.
-            metadata: the metadata, stored as they are.
+            metadata: the metadata, stored as they are, except that tuples become lists.
             new_versions: the channels whose versions differ from those of the parent.
             writes: the writes of the checkpoint by key.
 
@@ -202,7 +197,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
             next_node_id=derive_next_node(checkpoint),
             parent_id=parent_id,
             created_us=_parse_created_us(checkpoint),
-            metadata=freeze({**metadata, MADE_BY: LANGGRAPH}),
+            metadata=pack_metadata(metadata),
             state=frozen,
             changes=changes,
         )
@@ -261,14 +256,14 @@ class FileSystemCheckpointSaver(AsyncMethods):
         Args:
             config: names the thread. Without `checkpoint_ns`, all namespaces of the thread are
                 listed; with `checkpoint_id`, only that checkpoint.
-            filter: metadata keys and the values that they must have.
+            filter: metadata keys and the values that they must have. A tuple equals a list.
             before: yield only what was written before this checkpoint.
             limit: the most checkpoints to yield.
         """
         if limit is not None:
             limit = max(limit, 0)
         infos = self._list_infos(config, get_checkpoint_id(before))
-        matching = (info for info in infos if _matches(info, filter or {}))
+        matching = (info for info in infos if matches(info, filter or {}))
         for info in islice(matching, limit):
             history = RunnableConfig(info.thread_id, checkpoint_ns=info.checkpoint_ns)
             checkpoint = self.store.get(history.replace(checkpoint_id=info.id))
@@ -319,8 +314,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
         return checkpoint
 
     def _make_tuple(self, history: RunnableConfig, checkpoint: Checkpoint, thread_id: Any) -> CheckpointTuple:
-        metadata: Any = deepcopy(checkpoint.metadata)
-        del metadata[MADE_BY]
+        metadata: Any = unpack_metadata(checkpoint.metadata)
         decoded: Any = decode_checkpoint(self.serde, checkpoint.state)
         parent_config = None
         if checkpoint.parent_id:
@@ -480,10 +474,6 @@ def _select_before(history: Sequence[CheckpointInfo], checkpoint_id: str | None)
         if info.id == checkpoint_id:
             return history[position + 1 :]
     return [info for info in history if info.id < checkpoint_id]
-
-
-def _matches(info: CheckpointInfo, filter: Mapping[str, Any]) -> bool:
-    return all(info.metadata.get(key) == value for key, value in filter.items())
 
 
 def _parse_created_us(checkpoint: Mapping[str, Any]) -> int:

@@ -11,9 +11,10 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from graphkit import CheckpointSerializationError
+from graphkit.values import freeze
 from savers.langgraph import FileSystemCheckpointSaver
 from tests.integrations import langgraph_graphs as graphs
-from tests.integrations.test_langgraph_store import put, thread
+from tests.integrations.test_langgraph_store import again, put, thread
 
 
 @pytest.fixture
@@ -138,3 +139,44 @@ def test_a_value_that_cannot_be_encoded_is_a_type_error_only(saver):
         put(saver, a=object())
     assert isinstance(caught.value, TypeError)
     assert not isinstance(caught.value, ValueError)
+
+
+# Metadata
+
+
+def test_tuples_in_metadata_become_lists_and_a_filter_finds_them_by_either(saver):
+    metadata = {"pair": (1, 2), "nested": {"deep": [(1, (2,)), {"x": ()}]}, "step": 1}
+    config = put(saver, None, metadata, a=1)
+    put(saver, None, {"pair": [2, 1], "step": 2}, a=2)
+    lists = {"pair": [1, 2], "nested": {"deep": [[1, [2]], {"x": []}]}, "step": 1}
+    for one in (saver, again(saver)):
+        assert one.get_tuple(config).metadata == lists
+        for wanted in ((1, 2), [1, 2]):
+            assert [found.metadata["step"] for found in one.list(None, filter={"pair": wanted})] == [1]
+        assert [found.metadata["step"] for found in one.list(None, filter={"nested": lists["nested"]})] == [1]
+        assert [info.id for info in one.store.search({"pair": [1, 2]})] == [config["configurable"]["checkpoint_id"]]
+
+
+def test_tuples_that_an_earlier_version_stored_are_read_as_lists(saver):
+    config = put(saver, None, {"pair": "placeholder"}, a=1)
+    stored = saver.store.get(config)
+    saver.store.put(config, stored.with_metadata(freeze({**stored.metadata, "pair": (1, 2)})))
+    assert saver.store.get(config).metadata["pair"] == (1, 2)
+    assert saver.get_tuple(config).metadata == {"pair": [1, 2]}
+    assert len(list(saver.list(None, filter={"pair": [1, 2]}))) == 1
+
+
+def test_metadata_that_a_caller_changes_change_nothing_in_the_store(saver):
+    config = put(saver, None, {"items": [1], "inner": {"a": {1, 2}}}, a=1)
+    read = saver.get_tuple(config).metadata
+    read["items"].append(2)
+    read["inner"]["a"].add(3)
+    assert saver.get_tuple(config).metadata == {"items": [1], "inner": {"a": {1, 2}}}
+
+
+def test_metadata_that_contain_themselves_are_refused(saver):
+    items = []
+    items.append((items,))
+    with pytest.raises(ValueError, match="contains itself"):
+        put(saver, None, {"items": items}, a=1)
+    assert list(saver.list(None)) == []

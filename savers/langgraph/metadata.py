@@ -1,0 +1,57 @@
+"""The metadata of a LangGraph checkpoint, as LangGraph's savers return them: like JSON, without tuples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any, Final
+
+from graphkit import CheckpointInfo
+from graphkit.values import FrozenDict, freeze
+
+MADE_BY: Final = "graphkit:made_by"
+"""The metadata key that distinguishes LangGraph's checkpoints from those of graphkit."""
+LANGGRAPH: Final = "langgraph"
+
+
+def pack_metadata(metadata: Mapping[str, Any]) -> FrozenDict:
+    """Return the metadata to store: tuples become lists, and MADE_BY is added.
+
+    Raises:
+        ValueError: a value contains itself, or is nested too deeply.
+    """
+    frozen: FrozenDict = freeze({**metadata, MADE_BY: LANGGRAPH})
+    if _contains_tuple(frozen):
+        lists: dict[str, Any] = _copy_as_lists(frozen)
+        frozen = freeze(lists)
+    return frozen
+
+
+def unpack_metadata(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of stored metadata that the caller may change.
+
+    Earlier versions stored tuples; they are returned as lists, too.
+    """
+    return {key: _copy_as_lists(value) for key, value in stored.items() if key != MADE_BY}
+
+
+def matches(info: CheckpointInfo, filter: Mapping[str, Any]) -> bool:
+    """Return whether the metadata of a checkpoint have these keys and values."""
+    found = {key: info.metadata.get(key) for key in filter}
+    return bool(_copy_as_lists(found) == _copy_as_lists(dict(filter)))
+
+
+def _contains_tuple(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_contains_tuple, value.values()))
+    if isinstance(value, list):
+        return any(map(_contains_tuple, value))
+    return isinstance(value, tuple)
+
+
+def _copy_as_lists(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copy_as_lists(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_copy_as_lists(item) for item in value]
+    return deepcopy(value)

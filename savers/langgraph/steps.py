@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any, Final
 
+import ormsgpack
+
 from graphkit import END, START
 from savers.langgraph.channels import SEEN
 
@@ -60,4 +62,27 @@ def _iter_triggered(name: str, value: Any) -> Iterator[str]:
         if len(value) > starts.count("+"):
             yield end
     elif name == _SENDS and isinstance(value, (list, tuple)):
-        yield from (send.node for send in value if hasattr(send, "node"))
+        for send in value:
+            node = _get_send_node(send)
+            if node is not None:
+                yield node
+
+
+def _get_send_node(send: Any) -> str | None:
+    """Return the node that a Send starts; None for a value that is no Send.
+
+    In an import, which creates no objects, a Send is a msgpack extension.
+    """
+    if not isinstance(send, ormsgpack.Ext):
+        return getattr(send, "node", None)
+    try:
+        # An Ext does not show its content, but packing and unpacking it does.
+        _module, _name, (node, *_) = ormsgpack.unpackb(ormsgpack.packb(send), ext_hook=_unpack_fields)
+    except (TypeError, ValueError):
+        return None
+    return str(node)
+
+
+def _unpack_fields(_code: int, data: bytes) -> Any:
+    """Unpack the fields of a msgpack extension, but no extension in them."""
+    return ormsgpack.unpackb(data, ext_hook=ormsgpack.Ext, option=ormsgpack.OPT_NON_STR_KEYS)

@@ -317,3 +317,18 @@ def test_the_commands_tell_what_was_done(database, tmp_path, request):
     assert code == 1
     assert "its parent differs" in text
     assert command(f"import-langgraph-{kind}", tmp_path / "none", tmp_path / "runs")[0] not in {0, 1}
+
+
+def test_an_imported_thread_that_waits_at_a_send_shows_the_node_that_comes_next(opening, tmp_path):
+    with opening() as database:
+        graph = graphs.mapped()
+        graph.compile(checkpointer=database.saver, interrupt_before=["one"]).invoke({"log": []}, thread("t"))
+        assert database.bring(tmp_path / "store").ok
+    live = FileSystemCheckpointSaver(tmp_path / "live", fsync="never")
+    graphs.mapped().compile(checkpointer=live, interrupt_before=["one"]).invoke({"log": []}, thread("t"))
+    steps = [
+        [(info.node_id, info.next_node_id, info.status) for info in store.history(thread("t"))]
+        for store in (FileSystemSaver(tmp_path / "store"), live.store)
+    ]
+    assert steps[0] == steps[1]
+    assert steps[0][0] == ("split", "langgraph:one", "running")

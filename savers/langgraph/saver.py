@@ -15,7 +15,7 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
     DeltaChannelHistory,
     PendingWrite,
-    get_serializable_checkpoint_metadata,
+    get_checkpoint_metadata,
 )
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
@@ -145,7 +145,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
         """
         target = parse_config(config, checkpoint["id"])
         early = self._writes.get_own_early(target)
-        full_metadata = get_serializable_checkpoint_metadata(config, metadata)
+        full_metadata = get_checkpoint_metadata(config, metadata)
         self.restore(config, checkpoint, full_metadata, new_versions=new_versions, writes=early)
         if early:
             self._writes.mark_stored(target)

@@ -180,3 +180,10 @@ def test_metadata_that_contain_themselves_are_refused(saver):
     with pytest.raises(ValueError, match="contains itself"):
         put(saver, None, {"items": items}, a=1)
     assert list(saver.list(None)) == []
+
+
+def test_the_metadata_key_writes_is_kept(saver):
+    metadata = {"source": "input", "step": 2, "writes": {"key": "value"}}
+    config = put(saver, None, metadata, a=1)
+    assert saver.get_tuple(config).metadata == metadata
+    assert len(list(saver.list(None, filter={"writes": {"key": "value"}}))) == 1

@@ -435,8 +435,10 @@ class FileSystemCheckpointSaver(AsyncMethods):
                 self.delete_thread(thread)
                 continue
             for history in self._iter_histories(thread):
+                # Listed before the latest is determined: what a run puts meanwhile is in neither.
+                infos = self._list_history(history)
                 needed = self._find_needed(history)
-                self._remove(history, [info.id for info in self._list_history(history) if info.id not in needed])
+                self._remove(history, [info.id for info in infos if info.id not in needed])
 
     def _find_needed(self, history: RunnableConfig) -> set[str]:
         """Return the id of the latest checkpoint and those of the ancestors that it needs."""

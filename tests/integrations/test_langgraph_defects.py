@@ -187,3 +187,20 @@ def test_the_metadata_key_writes_is_kept(saver):
     config = put(saver, None, metadata, a=1)
     assert saver.get_tuple(config).metadata == metadata
     assert len(list(saver.list(None, filter={"writes": {"key": "value"}}))) == 1
+
+
+# Pruning
+
+
+def test_keep_latest_keeps_a_checkpoint_that_is_put_while_it_runs(saver, monkeypatch):
+    put(saver, a=1)
+    find_needed = saver._find_needed
+
+    def put_meanwhile(history):
+        needed = find_needed(history)
+        put(saver, a=2)
+        return needed
+
+    monkeypatch.setattr(saver, "_find_needed", put_meanwhile)
+    saver.prune(["t"])
+    assert [found.checkpoint["channel_values"] for found in saver.list(None)] == [{"a": 2}, {"a": 1}]

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 _DELTA_CHANNELS: Final = "counters_since_delta_snapshot"
 """The metadata key that names the channels whose values depend on the writes of ancestors."""
+_TASK_SEPARATOR: Final = ":"
+"""What separates a node and the id of its task in the namespace of a subgraph call."""
 
 
 class _Completed:
@@ -420,8 +422,10 @@ class FileSystemCheckpointSaver(AsyncMethods):
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Remove all checkpoints of threads except the latest of each namespace, or all (`delete`).
 
-        If the latest checkpoint needs ancestors for a DeltaChannel, these stay, back to the one that
-        stores its value.
+        The namespace of a subgraph call goes with the checkpoint of the root graph from which the
+        call started; that of a subgraph with a memory of its own (`checkpointer=True`) stays. If the
+        latest checkpoint needs ancestors for a DeltaChannel, these stay, back to the one that stores
+        its value.
 
         Raises:
             TypeError: `thread_ids` is one id. Nothing was changed.
@@ -433,12 +437,30 @@ class FileSystemCheckpointSaver(AsyncMethods):
         for thread in map(str, thread_ids):
             if strategy == "delete":
                 self.delete_thread(thread)
+            else:
+                self._keep_latest(thread)
+
+    def _keep_latest(self, thread: str) -> None:
+        root = RunnableConfig(thread)
+        removable = self._list_removable(root)
+        removed_roots = frozenset(removable)
+        for history in self._iter_histories(thread):
+            if history == root:
                 continue
-            for history in self._iter_histories(thread):
-                # Listed before the latest is determined: what a run puts meanwhile is in neither.
-                infos = self._list_history(history)
-                needed = self._find_needed(history)
-                self._remove(history, [info.id for info in infos if info.id not in needed])
+            infos = self._list_history(history)
+            if _is_call(history) and _get_root_id(infos) in removed_roots:
+                self._remove(history, [info.id for info in infos])
+            else:
+                self._remove(history, self._list_removable(history))
+        # Last: after a crash, the next prune finds the calls of the checkpoints that still exist.
+        self._remove(root, removable)
+
+    def _list_removable(self, history: RunnableConfig) -> Sequence[str]:
+        """Return the ids of a history that are not needed for its latest checkpoint."""
+        # Listed before the latest is determined: what a run puts meanwhile is in neither.
+        ids = [info.id for info in self._list_history(history)]
+        needed = self._find_needed(history)
+        return [id_ for id_ in ids if id_ not in needed]
 
     def _find_needed(self, history: RunnableConfig) -> set[str]:
         """Return the id of the latest checkpoint and those of the ancestors that it needs."""
@@ -476,6 +498,17 @@ def _select_before(history: Sequence[CheckpointInfo], checkpoint_id: str | None)
         if info.id == checkpoint_id:
             return history[position + 1 :]
     return [info for info in history if info.id < checkpoint_id]
+
+
+def _is_call(history: RunnableConfig) -> bool:
+    """Return whether a namespace belongs to one call of a subgraph: it contains the id of a task."""
+    return _TASK_SEPARATOR in history.checkpoint_ns
+
+
+def _get_root_id(infos: Sequence[CheckpointInfo]) -> str | None:
+    """Return the checkpoint of the root graph from which a subgraph was called last."""
+    parents = infos[0].metadata.get("parents") if infos else None
+    return parents.get("") if isinstance(parents, dict) else None
 
 
 def _parse_created_us(checkpoint: Mapping[str, Any]) -> int:

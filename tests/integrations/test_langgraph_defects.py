@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
 
 from graphkit import CheckpointSerializationError
 from graphkit.values import freeze
@@ -190,6 +192,67 @@ def test_the_metadata_key_writes_is_kept(saver):
 
 
 # Pruning
+
+
+def calling(calls, *, checkpointer=None):
+    """A graph whose node calls a subgraph `calls` times, and then waits."""
+    inner = StateGraph(graphs.Log)
+    inner.add_node("first", lambda _: {"log": ["first"]})
+    inner.add_node("second", lambda state: {"log": ["second"], "n": state["n"] + 1})
+    inner.add_edge(START, "first")
+    inner.add_edge("first", "second")
+    graph = StateGraph(graphs.Log)
+    graph.add_node("inner", inner.compile(checkpointer=checkpointer))
+    graph.add_node("ask", lambda _: {"log": [interrupt("go on?")]})
+    graph.add_edge(START, "inner")
+    graph.add_conditional_edges("inner", lambda state: "inner" if state["n"] < calls else "ask", ["inner", "ask"])
+    return graph
+
+
+def thread_only(thread_id="t"):
+    """The config of a whole thread, whose namespaces LangGraph chooses."""
+    return {"configurable": {"thread_id": thread_id}}
+
+
+def namespaces(saver, thread_id="t"):
+    return {one.config["configurable"]["checkpoint_ns"] for one in saver.list(thread_only(thread_id))}
+
+
+def test_keep_latest_removes_the_subgraph_calls_that_started_from_a_removed_checkpoint(saver):
+    app = calling(3).compile(checkpointer=saver)
+    app.invoke({"n": 0}, thread_only())
+    assert len(namespaces(saver)) == 4
+    before = app.get_state(thread_only())
+    saver.prune(["t"])
+    assert [one.config for one in saver.list(thread_only())] == [before.config]
+    for one in (saver, again(saver)):
+        assert namespaces(one) == {""}
+        assert list(one.store.namespaces("t")) == [""]
+        assert app.get_state(thread_only()).values == before.values
+    assert app.invoke(Command(resume="yes"), thread_only())["log"][-1] == "yes"
+    assert saver.store.verify().ok
+
+
+def test_keep_latest_keeps_the_call_that_waits_and_the_subgraph_with_a_memory_of_its_own(saver):
+    waiting = graphs.nested().compile(checkpointer=saver)
+    waiting.invoke({"log": []}, thread_only("waiting"))
+    remembering = calling(2, checkpointer=True).compile(checkpointer=saver)
+    remembering.invoke({"n": 0}, thread_only("remembering"))
+    before = {name: namespaces(saver, name) for name in ("waiting", "remembering")}
+    assert len(before["waiting"]) == 3
+    assert before["remembering"] == {"", "inner"}
+    saver.prune(["waiting", "remembering"])
+    assert {name: namespaces(saver, name) for name in before} == before
+    assert len(list(saver.list(None))) == 5
+    assert "asked yes" in str(waiting.invoke(Command(resume="yes"), thread_only("waiting")))
+
+
+def test_keep_latest_keeps_a_call_that_was_stored_before_the_checkpoint_it_started_from(saver):
+    put(saver, thread(), {"source": "loop"}, a=1)
+    call = {"configurable": {"thread_id": "t", "checkpoint_ns": "inner:1"}}
+    put(saver, call, {"parents": {"": "not yet stored"}}, a=1)
+    saver.prune(["t"])
+    assert namespaces(saver) == {"", "inner:1"}
 
 
 def test_keep_latest_keeps_a_checkpoint_that_is_put_while_it_runs(saver, monkeypatch):

@@ -17,7 +17,6 @@ from langgraph.checkpoint.base import (
     PendingWrite,
     get_checkpoint_metadata,
 )
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from graphkit import Checkpoint, CheckpointInfo, RunnableConfig
 from graphkit.abc import run_in_thread
@@ -35,6 +34,7 @@ from savers.langgraph.channels import (
 )
 from savers.langgraph.configs import get_checkpoint_id, make_langgraph_config, parse_config
 from savers.langgraph.metadata import LANGGRAPH, MADE_BY, matches, pack_metadata, unpack_metadata
+from savers.langgraph.serializer import make_serializer
 from savers.langgraph.steps import derive_next_node, derive_node
 from savers.langgraph.writes import EARLY, PendingWrites, Write, pack_writes
 
@@ -83,6 +83,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
         serde: SerializerProtocol | None = None,
         fsync: Literal["always", "never"] | float = "always",
         compression: Literal["zlib", "zstd"] | Compression | None = "zlib",
+        types: Iterable[type] = (),
     ) -> None:
         """Open a store, and create its directory if it is missing.
 
@@ -90,15 +91,17 @@ class FileSystemCheckpointSaver(AsyncMethods):
             base_directory: the directory of the store.
             serde: LangGraph's serializer. The default is LangGraph's own in its strict mode, which
                 restores the types of LangGraph, LangChain and the standard library, and returns
-                other types as plain data. `with_allowlist` adds types.
+                other types as plain data, except those in `types`.
             fsync: when a put waits for the disk: always, never, or after this many seconds.
             compression: how values of 100,000 bytes and more are stored.
+            types: classes of the application that the serializer may create. The types of their
+                fields must be listed, too.
 
         Raises:
             CheckpointerConfigurationError: the path is a file, or an option is invalid.
             CheckpointStorageError: the file system refused.
         """
-        super().__init__(serde=serde or JsonPlusSerializer(allowed_msgpack_modules=None))
+        super().__init__(serde=make_serializer(serde, types))
         self.store = FileSystemSaver(base_directory, fsync=fsync, compression=compression)
         self._writes = PendingWrites(self.store)
 

@@ -4,19 +4,23 @@ import asyncio
 import pickle
 from contextlib import suppress
 from datetime import UTC, datetime
+from enum import Enum
 from pathlib import Path
 
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
+from pydantic import BaseModel
 
-from graphkit import CheckpointSerializationError
+from graphkit import CheckpointerConfigurationError, CheckpointSerializationError
 from graphkit.values import freeze
 from savers.langgraph import FileSystemCheckpointSaver
 from tests.integrations import langgraph_graphs as graphs
-from tests.integrations.test_langgraph_store import again, put, thread
+from tests.integrations.test_langgraph_graphs import Note
+from tests.integrations.test_langgraph_store import Rot, again, put, thread
 
 
 @pytest.fixture
@@ -267,3 +271,40 @@ def test_keep_latest_keeps_a_checkpoint_that_is_put_while_it_runs(saver, monkeyp
     monkeypatch.setattr(saver, "_find_needed", put_meanwhile)
     saver.prune(["t"])
     assert [found.checkpoint["channel_values"] for found in saver.list(None)] == [{"a": 2}, {"a": 1}]
+
+
+# Types of the application
+
+
+class Color(Enum):
+    RED = "red"
+
+
+class Person(BaseModel):
+    name: str
+
+
+VALUES = {"note": Note("n"), "color": Color.RED, "person": Person(name="ada"), "many": [{"deep": (Note("m"),)}]}
+READ = {**VALUES, "many": [{"deep": [Note("m")]}]}  # LangGraph's serializer reads tuples as lists
+
+
+@pytest.mark.parametrize("serde", [None, "strict", "encrypted"])
+def test_the_types_that_are_given_come_back(tmp_path, serde):
+    strict = JsonPlusSerializer(allowed_msgpack_modules=None)
+    serde = {None: None, "strict": strict, "encrypted": EncryptedSerializer(Rot(), strict)}[serde]
+    saver = FileSystemCheckpointSaver(tmp_path, serde=serde, types=[Note, Color, Person], fsync="never")
+    config = put(saver, **VALUES)
+    saver.put_writes(config, [("note", Note("w"))], "task")
+    found = saver.get_tuple(config)
+    assert found.checkpoint["channel_values"] == READ
+    assert found.pending_writes == [("task", "note", Note("w"))]
+
+
+def test_types_that_cannot_be_allowed_are_refused(tmp_path):
+    class Own:
+        """A serializer of its own."""
+
+    for options in ({"types": ["Note"]}, {"types": [Note], "serde": Own()}):
+        with pytest.raises(CheckpointerConfigurationError):
+            FileSystemCheckpointSaver(tmp_path / "store", **options)
+    assert not (tmp_path / "store").exists()

@@ -56,6 +56,15 @@ class Value:
         self.depth = 0
         """How many further bases a reader follows from that keyframe to find all pieces."""
 
+    def copy(self) -> Value:
+        """Return a copy that can be changed without changing this value."""
+        new = Value(kind=self.kind, count=self.count, length=self.length, crc=self.crc, pieces=self.pieces[:])
+        new.block = self.block
+        new.base = self.base
+        new.shared = self.shared
+        new.depth = self.depth
+        return new
+
     def set_base(self, keyframe: int, depth: int) -> None:
         """Record that the keyframe at this position has named all pieces."""
         self.base = keyframe

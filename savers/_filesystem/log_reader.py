@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from graphkit import Checkpoint
 from graphkit.codec import MalformedDataError
@@ -10,6 +11,7 @@ from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from graphkit.values import PRIVATE, FrozenDict, freeze, private_copy
 from savers import _delta as delta
 from savers._filesystem import log, payloads
+from savers._filesystem.decoded_chain import MAX_LENGTH, DecodedChain
 from savers._filesystem.index import Index
 from savers._filesystem.open_log import OpenLog
 
@@ -138,7 +140,7 @@ class LogReader(OpenLog):
         if is_last and self.state is not None and self.state.kind != PRIVATE:
             return self.state
         table = self.load_table(checkpoint)
-        bodies = self.read_bodies(table.values.values(), checkpoint)
+        bodies = self._read_table(table, checkpoint)
         try:
             state = self._decode(table, bodies)
         except CheckpointerError:
@@ -167,8 +169,12 @@ class LogReader(OpenLog):
         last = self.last_checkpoint
         if self.table is not None and last is not None and checkpoint.offset == last.offset:
             return self.table
-        table: delta.Table | None = None
         end = checkpoint.offset + checkpoint.size
+        table: delta.Table | None = None
+        if end - checkpoint.keyframe_offset <= MAX_LENGTH:
+            table = self._get_chain(checkpoint.keyframe_offset, end).build_table(checkpoint.offset)
+            if table is not None:
+                return table
         for decoded, _ in self.read_chain(checkpoint.keyframe_offset, end):
             if decoded.table is not None:
                 table = self.build_table(decoded)
@@ -177,6 +183,30 @@ class LogReader(OpenLog):
         if table is None:
             raise CheckpointCorruptionError(self.path, checkpoint.offset, "it has no keyframe")
         return table
+
+    def _get_chain(self, keyframe_offset: int, end: int) -> DecodedChain:
+        """Return the records from a keyframe to an offset, decoded."""
+        chain = self.chain
+        if chain is None or chain.keyframe_offset != keyframe_offset:
+            chain = DecodedChain(self, keyframe_offset)
+        chain.read_to(end)
+        self.chain = chain
+        return chain
+
+    def _read_table(self, table: delta.Table, checkpoint: StoredCheckpoint) -> list[bytes]:
+        """Return the bytes of the values of a packed state, in the order of its keys."""
+        known = self.bodies
+        found: dict[str, bytes] = {}
+        for name, value in table.values.items():
+            body = known.find(name, value)
+            if body is not None and crc32(body) == value.crc:
+                found[name] = body
+        missing = {name: value for name, value in table.values.items() if name not in found}
+        read = self.read_bodies(missing.values(), checkpoint)
+        for (name, value), body in zip(missing.items(), read, strict=True):
+            known.keep(name, value, body)
+            found[name] = body
+        return [found[name] for name in table.values]
 
     def read_writes(self, checkpoint: StoredCheckpoint) -> dict[str, Any]:
         """Return the pending writes of a checkpoint, in the order of their first recording.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointFormatError
 from savers._filesystem import log, payloads
+from savers._filesystem.decoded_chain import DecodedBodies, DecodedChain
 from savers._filesystem.index import Index
 from savers._filesystem.io import boot_number
 from savers._filesystem.table_reader import TableReader
@@ -102,6 +103,7 @@ class OpenLog(TableReader):
         """Where the last keyframe ends."""
         self.index: Index | None = None
         """All checkpoints, if a caller has needed them."""
+        self._forget_past()
 
     # Opening and closing
 
@@ -119,6 +121,13 @@ class OpenLog(TableReader):
         """Drop the state and the index; they are read again when a caller needs them."""
         self.state = None
         self.index = None
+        self._forget_past()
+
+    def _forget_past(self) -> None:
+        self.chain: DecodedChain | None = None
+        """The records of the keyframe of which a state other than the last was read last."""
+        self.bodies = DecodedBodies()
+        """The bytes of that state's long values."""
 
     def __del__(self) -> None:
         # A saver that was dropped without being closed must not keep descriptors.

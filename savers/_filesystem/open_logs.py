@@ -112,6 +112,9 @@ class OpenLogs:
             size = open_log.keyframe_length + max(0, open_log.end - open_log.keyframe_end)
         if open_log.index is not None:
             size += ENTRY_COST * len(open_log.index.checkpoints)
+        if open_log.chain is not None:
+            size += open_log.chain.size
+        size += open_log.bodies.size
         if -_UNACCOUNTED < size - self._sizes.get(open_log, 0) < _UNACCOUNTED:
             return
         with self._guard:

@@ -95,12 +95,16 @@ class TableReader:
 
     # Tables
 
-    def read_chain(self, keyframe: int, end: int) -> list[tuple[payloads.DecodedRecord, int]]:
+    def read_chain(
+        self, keyframe: int, end: int, base: StoredCheckpoint | None = None
+    ) -> list[tuple[payloads.DecodedRecord, int]]:
         """Return the CHECKPOINT records from a keyframe on, each with the offset where it ends.
 
         Args:
             keyframe: the offset of the keyframe.
             end: where the last of the records ends.
+            base: the checkpoint of the record that ends at `keyframe`, if the records from the
+                keyframe to there are known.
 
         Raises:
             CheckpointCorruptionError: the keyframe or a record is missing.
@@ -111,7 +115,6 @@ class TableReader:
         data = self.io.read_at(self.fd, keyframe, end - keyframe)
         chain: list[tuple[payloads.DecodedRecord, int]] = []
         offset = keyframe
-        base: StoredCheckpoint | None = None
         while offset < end:
             frame = log.parse_frame(data, offset - keyframe, offset, self.fid)
             if isinstance(frame, str):

@@ -1,0 +1,113 @@
+"""Past states are the same whether the records of their keyframe are decoded anew or kept."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointNotFoundError, RunnableConfig
+from savers import FileSystemSaver
+from savers._filesystem import log_reader
+
+THREAD = RunnableConfig("t")
+
+
+def name(checkpoint_id):
+    return THREAD.replace(checkpoint_id=checkpoint_id)
+
+
+def fill(saver, randomness, count, state, ids):
+    """Put checkpoints whose values grow, shrink, slide, are replaced, go away and come back."""
+    for _ in range(count):
+        state = dict(state)
+        state["log"] = [*state.get("log", ()), randomness.randbytes(randomness.randrange(200)).hex()]
+        state["window"] = [*state.get("window", ()), randomness.random()][-20:]
+        if randomness.random() < 0.1:
+            state["log"] = state["log"][: randomness.randrange(len(state["log"]) + 1)]
+        if randomness.random() < 0.1:
+            state["text"] = "t" * randomness.randrange(3000)
+        if randomness.random() < 0.05:
+            state.pop("window")
+        if randomness.random() < 0.05:
+            state["large"] = randomness.randbytes(60_000).hex() * 2
+        new = Checkpoint(node_id="n", next_node_id="m", state=state)
+        target = THREAD
+        if ids and randomness.random() < 0.1:
+            target = name(ids.pop(randomness.randrange(len(ids))))
+        saver.put(target, new)
+        ids.append(new.id)
+    return state
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """A function that reads a state with a saver that keeps nothing."""
+
+    def read(directory, checkpoint_id):
+        with monkeypatch.context() as patch:
+            patch.setattr(log_reader, "MAX_LENGTH", 0)
+            return FileSystemSaver(directory).get(name(checkpoint_id)).state
+
+    return read
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_in_any_order_and_while_the_log_grows(seed, tmp_path, plain):
+    randomness = random.Random(seed)
+    ids = []
+    writer = FileSystemSaver(tmp_path, fsync="never")
+    reader = FileSystemSaver(tmp_path, fsync="never")
+    state = fill(writer, randomness, 120, {}, ids)
+    for round_number in range(3):
+        order = {0: list(reversed(ids)), 1: list(ids), 2: randomness.sample(ids, len(ids))}[round_number]
+        for checkpoint_id in order[:60]:
+            expected = plain(tmp_path, checkpoint_id)
+            assert reader.get(name(checkpoint_id)).state == expected
+            assert list(writer.get(name(checkpoint_id)).state.items()) == list(expected.items())
+        state = fill(writer, randomness, 10, state, ids)
+
+
+def test_what_is_kept_counts_as_cached_and_can_be_dropped(tmp_path):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    ids = []
+    fill(saver, random.Random(1), 40, {}, ids)
+    before = saver._store.logs._cached
+    checkpoint = saver.get(name(ids[-5]))
+    assert saver._store.logs._cached > before
+    for reader in saver._store.logs._logs.values():
+        reader.drop_caches()
+        assert reader.chain is None
+        assert not reader.bodies.size
+    assert saver.get(name(ids[-5])).state == checkpoint.state
+
+
+def test_a_thread_that_begins_again_has_none_of_the_old_states(tmp_path):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    other = FileSystemSaver(tmp_path, fsync="never")
+    ids = []
+    fill(saver, random.Random(1), 40, {}, ids)
+    assert saver.get(name(ids[3])) is not None
+    other.delete("t")
+    assert saver.get(name(ids[3])) is None
+    again = []
+    fill(other, random.Random(2), 40, {}, again)
+    for checkpoint_id in again:
+        assert saver.get(name(checkpoint_id)).state == other.get(name(checkpoint_id)).state
+    with pytest.raises(CheckpointNotFoundError):
+        saver.put_writes(name(ids[3]), {"a": 1})
+
+
+def test_damage_before_the_first_reading_is_an_error_each_time(tmp_path):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    ids = []
+    fill(saver, random.Random(1), 40, {}, ids)
+    saver.get(name(ids[20]))
+    reader = next(iter(saver._store.logs._logs.values()))
+    stored = reader.find(ids[10])
+    with Path(reader.path).open("r+b") as file:
+        file.seek(stored.offset + stored.size // 2)
+        file.write(b"\xff\x00\xff")
+    reader.drop_caches()
+    for _ in range(2):
+        with pytest.raises(CheckpointCorruptionError):
+            saver.get(name(ids[10]))

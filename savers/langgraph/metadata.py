@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, Final
 
-from graphkit import CheckpointInfo
 from graphkit.values import FrozenDict, freeze
 
 MADE_BY: Final = "graphkit:made_by"
@@ -35,9 +34,11 @@ def unpack_metadata(stored: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _copy_as_lists(value) for key, value in stored.items() if key != MADE_BY}
 
 
-def matches(info: CheckpointInfo, filter: Mapping[str, Any]) -> bool:
-    """Return whether the metadata of a checkpoint have these keys and values."""
-    found = {key: info.metadata.get(key) for key in filter}
+def matches(metadata: Mapping[str, Any], filter: Mapping[str, Any]) -> bool:
+    """Return whether the metadata of a checkpoint have these keys and values. A tuple equals a list."""
+    if not filter:
+        return True
+    found = {key: metadata.get(key) for key in filter}
     return bool(_copy_as_lists(found) == _copy_as_lists(dict(filter)))
 
 

@@ -6,8 +6,6 @@ import os
 import random
 from collections.abc import Awaitable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from heapq import merge
-from itertools import islice
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
@@ -22,6 +20,7 @@ from graphkit import Checkpoint, CheckpointInfo, RunnableConfig
 from graphkit.abc import run_in_thread
 from graphkit.errors import CheckpointConflictError
 from savers._filesystem import FileSystemSaver
+from savers._filesystem.history_views import make_checkpoint
 from savers.langgraph.async_methods import AsyncMethods
 from savers.langgraph.channels import (
     WRITES,
@@ -33,7 +32,8 @@ from savers.langgraph.channels import (
     get_stored_channels,
 )
 from savers.langgraph.configs import get_checkpoint_id, make_langgraph_config, parse_config
-from savers.langgraph.metadata import LANGGRAPH, MADE_BY, matches, pack_metadata, unpack_metadata
+from savers.langgraph.listing import Query, select_from_store, select_from_thread
+from savers.langgraph.metadata import LANGGRAPH, MADE_BY, pack_metadata, unpack_metadata
 from savers.langgraph.serializer import make_serializer
 from savers.langgraph.steps import derive_next_node, derive_node
 from savers.langgraph.writes import EARLY, PendingWrites, Write, pack_writes
@@ -265,35 +265,28 @@ class FileSystemCheckpointSaver(AsyncMethods):
             before: yield only what was written before this checkpoint.
             limit: the most checkpoints to yield.
         """
-        if limit is not None:
-            limit = max(limit, 0)
-        infos = self._list_infos(config, get_checkpoint_id(before))
-        matching = (info for info in infos if matches(info, filter or {}))
-        for info in islice(matching, limit):
-            history = RunnableConfig(info.thread_id, checkpoint_ns=info.checkpoint_ns)
-            checkpoint = self.store.get(history.replace(checkpoint_id=info.id))
-            if checkpoint is not None:
-                yield self._make_tuple(history, checkpoint, info.thread_id)
-
-    def _list_infos(self, config: LangGraphConfig | None, before: str | None) -> Iterable[CheckpointInfo]:
-        """Return the checkpoints that `list` selects by config and `before`, newest first."""
-        namespace = None
-        threads: Iterable[str]
+        query = Query(
+            filter=filter or {},
+            before=get_checkpoint_id(before),
+            checkpoint_id=get_checkpoint_id(config),
+            limit=None if limit is None else max(limit, 0),
+        )
         if config:
-            threads = [str(config["configurable"]["thread_id"])]
-            namespace = config["configurable"].get("checkpoint_ns")
+            names = config["configurable"]
+            selected = select_from_thread(self.store, str(names["thread_id"]), names.get("checkpoint_ns"), query)
         else:
-            threads = self.store.threads()
-        checkpoint_id = get_checkpoint_id(config)
-
-        selected = []
-        for thread in threads:
-            for history in self._iter_histories(thread):
-                if namespace not in {None, history.checkpoint_ns}:
-                    continue
-                infos = _select_before(self._list_history(history), before)
-                selected.append([info for info in infos if checkpoint_id in {None, info.id}])
-        return merge(*selected, key=lambda info: info.created_at, reverse=True)
+            selected = select_from_store(self.store, query)
+        for _, view, stored in selected:
+            history = RunnableConfig(view.thread_id, checkpoint_ns=view.namespace)
+            found = view.read(stored)
+            if found is not None:
+                checkpoint = make_checkpoint(stored, found.state)
+                yield self._make_tuple(history, checkpoint, view.thread_id, found.writes)
+                continue
+            # The log has changed since: the checkpoint may have been replaced or removed.
+            latest = self.store.get(history.replace(checkpoint_id=stored.id))
+            if latest is not None:
+                yield self._make_tuple(history, latest, view.thread_id)
 
     def _iter_histories(self, thread: str) -> Iterator[RunnableConfig]:
         """Yield a config for each namespace of a thread, except those of early writes."""
@@ -318,7 +311,13 @@ class FileSystemCheckpointSaver(AsyncMethods):
             )
         return checkpoint
 
-    def _make_tuple(self, history: RunnableConfig, checkpoint: Checkpoint, thread_id: Any) -> CheckpointTuple:
+    def _make_tuple(
+        self,
+        history: RunnableConfig,
+        checkpoint: Checkpoint,
+        thread_id: Any,
+        writes: Mapping[str, Any] | None = None,
+    ) -> CheckpointTuple:
         metadata: Any = unpack_metadata(checkpoint.metadata)
         decoded: Any = decode_checkpoint(self.serde, checkpoint.state)
         parent_config = None
@@ -329,7 +328,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
             checkpoint=decoded,
             metadata=metadata,
             parent_config=parent_config,
-            pending_writes=[self._decode_write(write) for write in self._read_writes(history, checkpoint)],
+            pending_writes=[self._decode_write(write) for write in self._read_writes(history, checkpoint, writes)],
         )
 
     def writes_of(self, config: LangGraphConfig) -> Sequence[Write]:
@@ -341,8 +340,10 @@ class FileSystemCheckpointSaver(AsyncMethods):
             return []
         return self._read_writes(history, checkpoint)
 
-    def _read_writes(self, history: RunnableConfig, checkpoint: Checkpoint) -> Sequence[Write]:
-        return self._writes.read(history.replace(checkpoint_id=checkpoint.id), checkpoint.state)
+    def _read_writes(
+        self, history: RunnableConfig, checkpoint: Checkpoint, own: Mapping[str, Any] | None = None
+    ) -> Sequence[Write]:
+        return self._writes.read(history.replace(checkpoint_id=checkpoint.id), checkpoint.state, own)
 
     def _decode_write(self, write: Write) -> PendingWrite:
         return write.task_id, write.channel, self.serde.loads_typed((write.type, write.data))
@@ -488,19 +489,6 @@ def _check_ids(name: str, ids: object) -> None:
     """Raise a TypeError for one id, whose characters would otherwise be taken as ids."""
     if isinstance(ids, (str, bytes)):
         raise TypeError(f"{name} must be a list of ids, not one id; pass [{ids!r}]")
-
-
-def _select_before(history: Sequence[CheckpointInfo], checkpoint_id: str | None) -> Sequence[CheckpointInfo]:
-    """Return the part of a history that was written before a checkpoint; all of it for None.
-
-    If the history does not contain the checkpoint, its id decides: LangGraph's ids sort by time.
-    """
-    if checkpoint_id is None:
-        return history
-    for position, info in enumerate(history):
-        if info.id == checkpoint_id:
-            return history[position + 1 :]
-    return [info for info in history if info.id < checkpoint_id]
 
 
 def _is_call(history: RunnableConfig) -> bool:

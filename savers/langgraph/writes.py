@@ -8,6 +8,7 @@ write is lost in whatever order they arrive.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -21,6 +22,7 @@ from savers.langgraph.channels import WRITES, Encoder
 
 if TYPE_CHECKING:
     from savers._filesystem import FileSystemSaver
+    from savers._filesystem.store import Store
 
 EARLY: Final = "#early:"
 """The prefix of the namespace that holds the early writes of another namespace."""
@@ -28,6 +30,8 @@ EARLY: Final = "#early:"
 _KEY: Final = "write:"
 _CLEANUP_INTERVAL: Final = 100
 """The checkpoints with early writes between two cleanups. A cleanup spares as many placeholders."""
+_MAX_DIRECTORIES: Final = 4096
+"""How many paths of directories are remembered."""
 
 
 class Write(NamedTuple):
@@ -89,6 +93,8 @@ class PendingWrites:
         """Checkpoints for which this process stored early writes, and which are not yet put."""
         self._puts_since_cleanup: Counter[tuple[str, str]] = Counter()
         """By thread and namespace: how many checkpoints with early writes were put."""
+        self._early_directories: dict[tuple[str, str], str] = {}
+        """By thread and namespace: the directory that its early writes have, if there are any."""
 
     def put(self, config: RunnableConfig, writes: Sequence[Write]) -> None:
         """Store writes for the checkpoint that the config names, whether it exists or not."""
@@ -115,15 +121,38 @@ class PendingWrites:
             return {}
         return self.get_early(config)
 
-    def read(self, config: RunnableConfig, state: Mapping[str, Any]) -> list[Write]:
-        """Return the writes of a checkpoint, sorted like LangGraph's: by task path, task id, index."""
+    def read(
+        self, config: RunnableConfig, state: Mapping[str, Any], own: Mapping[str, Any] | None = None
+    ) -> list[Write]:
+        """Return the writes of a checkpoint, sorted like LangGraph's: by task path, task id, index.
+
+        Args:
+            config: names the checkpoint.
+            state: its state.
+            own: what is recorded with the checkpoint itself, if the caller has read it.
+        """
+        early = self.get_early(config) if self._has_early(config) else {}
+        if own is None:
+            own = self._store.get_writes(config)
         writes: dict[str, Write] = {}
-        for records in (state.get(WRITES, {}), self.get_early(config), self._store.get_writes(config)):
+        for records in (state.get(WRITES, {}), early, own):
             for key, record in records.items():
                 write = Write(*record)
                 if key not in writes or not write.is_ordinary:
                     writes[key] = write
         return sorted(writes.values(), key=_sort_key)
+
+    def _has_early(self, config: RunnableConfig) -> bool:
+        """Return whether there may be early writes for the namespace of a config."""
+        # Opening a log that does not exist costs 20 times as much as this.
+        key = (config.thread, config.checkpoint_ns)
+        path = self._early_directories.get(key)
+        if path is None:
+            if len(self._early_directories) >= _MAX_DIRECTORIES:
+                self._early_directories.clear()
+            path = get_store(self._store).directory(config.thread, EARLY + config.checkpoint_ns)
+            self._early_directories[key] = path
+        return os.path.lexists(path)
 
     def mark_stored(self, config: RunnableConfig) -> None:
         """Record that a checkpoint was put together with its early writes.
@@ -155,6 +184,11 @@ class PendingWrites:
     def remove(self, config: RunnableConfig, ids: Sequence[str]) -> None:
         """Remove the early writes of these checkpoints of a namespace."""
         self._store.remove(_early_config(config), ids)
+
+
+def get_store(saver: FileSystemSaver) -> Store:
+    """Return the directory of a saver, for reading it in other ways than the saver does."""
+    return saver._store  # noqa: SLF001 - a part of the same package
 
 
 def _sort_key(write: Write) -> Any:

@@ -1,0 +1,239 @@
+"""Histories as they are at one moment, for callers that read some of their checkpoints later.
+
+A view remembers which file it was made from, and how long that was. While the log stays as it is,
+its checkpoints are read without looking for them again. After any change, `read` returns None, and
+the caller finds the checkpoint by its id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, final
+
+from graphkit import Checkpoint
+from graphkit.errors import CheckpointerError
+from graphkit.values import private_copy
+from savers._filesystem import catalog, layout, log
+from savers._filesystem.index import Index
+from savers._filesystem.io import FileIO
+from savers._filesystem.live_logs import refresh_to_read
+from savers._filesystem.log_reader import LogReader
+from savers._filesystem.os_errors import wrap_os_errors
+
+if TYPE_CHECKING:
+    import os
+
+    from graphkit.values import FrozenDict
+    from savers._filesystem.log_writer import LogWriter
+    from savers._filesystem.store import Store
+    from savers._filesystem.stored_checkpoint import StoredCheckpoint
+
+_FEWEST_READ: Final = 16
+"""The fewest checkpoints that are read from the end of a log at first."""
+_GROWTH: Final = 4
+"""Each time, this many times more are read."""
+_LONGEST_SCAN: Final = 1 << 20
+"""Logs of more bytes are not read as a whole: reading from the end costs less."""
+
+Visit = Callable[["StoredCheckpoint"], bool]
+"""Takes a checkpoint; returns whether the next one is wanted too."""
+FileState = tuple[int, int, int, int, int]
+"""What distinguishes the content of a log from that of any other at its path."""
+
+
+class ReadCheckpoint(NamedTuple):
+    """What belongs to a checkpoint and was read later than its record."""
+
+    state: FrozenDict
+    writes: Mapping[str, Any]
+
+
+class HistoryView(Protocol):
+    """The checkpoints of one history at one moment."""
+
+    thread_id: str
+    namespace: str
+
+    def walk_back(self, visit: Visit, expected: int | None) -> None:
+        """Visit the checkpoints, newest first, until `visit` returns False.
+
+        Args:
+            visit: the function to call.
+            expected: about how many visits there will be; None if all checkpoints are wanted.
+        """
+
+    def read(self, stored: StoredCheckpoint) -> ReadCheckpoint | None:
+        """Return the state and the pending writes of a checkpoint; None if the log has changed."""
+
+
+@final
+class SharedView:
+    """A view of a log that the saver keeps open."""
+
+    def __init__(self, store: Store, thread_id: str, namespace: str) -> None:
+        self.thread_id = thread_id
+        self.namespace = namespace
+        self._store = store
+        self._fid = 0
+        self._end = 0
+
+    @property
+    def _reader(self) -> LogWriter:
+        return self._store.shared_writer(self.thread_id, self.namespace)
+
+    @wrap_os_errors("read")
+    def walk_back(self, visit: Visit, expected: int | None) -> None:
+        """See HistoryView. Reads no further back than the visits go."""
+        reader = self._reader
+        with reader.mutex:
+            if not refresh_to_read(self._store, reader):
+                return
+            self._fid = reader.fid
+            self._end = reader.end
+            if expected is None:
+                reader.load_index()
+            _walk_back_in(reader, visit, expected or 0)
+            self._store.logs.account(reader)
+
+    @wrap_os_errors("read")
+    def read(self, stored: StoredCheckpoint) -> ReadCheckpoint | None:
+        """See HistoryView."""
+        reader = self._reader
+        with reader.mutex:
+            if not refresh_to_read(self._store, reader):
+                return None
+            if reader.fid != self._fid or reader.end != self._end:
+                return None
+            found = ReadCheckpoint(reader.load_state(stored), reader.read_writes(stored))
+            self._store.logs.account(reader)
+            return found
+
+
+def _walk_back_in(reader: LogReader, visit: Visit, expected: int) -> None:
+    visited = 0
+    wanted = max(expected, _FEWEST_READ)
+    while True:
+        checkpoints = reader.find_recent(wanted)
+        for stored in reversed(checkpoints[: len(checkpoints) - visited]):
+            if not visit(stored):
+                return
+        visited = len(checkpoints)
+        if visited < wanted:
+            return
+        wanted *= _GROWTH
+
+
+@final
+class _Bytes(FileIO):
+    """The bytes of a file that was read as a whole."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self.data = data
+
+    def read_at(self, fd: int, offset: int, length: int) -> bytes:  # noqa: ARG002 - there is one file
+        return self.data[offset : offset + length]
+
+    def close(self, fd: int) -> None:
+        """Do nothing: the file was closed when it had been read."""
+
+
+@final
+class ScannedView(LogReader):
+    """A view of a short log that was read once, as a whole, and is not kept open."""
+
+    def __init__(self, store: Store, thread_id: str, namespace: str) -> None:
+        path = layout.join(store.directory(thread_id, namespace), layout.LOG)
+        super().__init__(*store._arguments(path, thread_id, namespace))  # noqa: SLF001 - as every log
+        self._store = store
+        self._file_state: FileState | None = None
+
+    def scan_file(self) -> bool:
+        """Read the log; return whether that was possible, and the log is a live history.
+
+        False as well for a log that is long, damaged or torn.
+        """
+        try:
+            self.fd = self.io.open(self.path)
+            status = self.io.fstat(self.fd)
+            size = status.st_size
+            if size > _LONGEST_SCAN:
+                return False
+            data = self.io.read_at(self.fd, 0, size)
+            self.index = Index()
+            self.end = self.read_beginning(size, data)
+            for frame in self.scan(self.end, size, self.seq, data):
+                self._take_frame(frame, with_table=False)
+                self.end = frame.end
+        except (OSError, CheckpointerError, log.IncompleteLog):
+            return False
+        finally:
+            if self.fd >= 0:
+                self.io.close(self.fd)
+                self.fd = -1
+        self.io = _Bytes(data)
+        self.fd = 0
+        self._file_state = get_file_state(status)
+        return self.end == size and self.closed_by is None
+
+    def walk_back(self, visit: Visit, expected: int | None) -> None:  # noqa: ARG002 - all are known
+        """See HistoryView."""
+        assert self.index is not None
+        for stored in reversed(self.index.checkpoints):
+            if not visit(stored):
+                return
+
+    def forget(self) -> None:
+        """Drop the bytes of the log, so that they take no memory; `read` then returns None."""
+        self.fd = -1
+        self.io = self._store.io
+
+    @wrap_os_errors("read")
+    def read(self, stored: StoredCheckpoint) -> ReadCheckpoint | None:
+        """See HistoryView."""
+        if self.fd < 0:
+            return None
+        status = self._store.io.stat_unchecked(self.path)
+        if status is None or get_file_state(status) != self._file_state:
+            return None
+        with self.mutex:
+            return ReadCheckpoint(self.load_state(stored), self.read_writes(stored))
+
+
+def get_file_state(status: os.stat_result) -> FileState:
+    """Return what distinguishes a log from another one, or from itself after it has grown."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def scan_thread(store: Store, thread_id: str, skip_prefix: str) -> list[ScannedView] | None:
+    """Return views of the histories of a thread, the root first; each log is read once.
+
+    None if a log must be read in another way.
+
+    Args:
+        store: the store.
+        thread_id: the thread.
+        skip_prefix: the prefix of namespaces to leave out.
+    """
+    views: list[ScannedView] = []
+    for namespace in catalog.list_namespaces(store, thread_id):
+        if namespace.startswith(skip_prefix):
+            continue
+        view = ScannedView(store, thread_id, namespace)
+        if not view.scan_file():
+            return None
+        views.append(view)
+    return views
+
+
+def make_checkpoint(stored: StoredCheckpoint, state: FrozenDict) -> Checkpoint:
+    """Return the Checkpoint for a stored one and its state."""
+    return Checkpoint.from_stored(
+        id=stored.id,
+        node_id=stored.node,
+        next_node_id=stored.next,
+        parent_id=stored.parent,
+        created_us=stored.created,
+        metadata=private_copy(stored.metadata),
+        state=state,
+    )

@@ -1,0 +1,263 @@
+"""`list` returns what reading every checkpoint one by one would: the plain listing below."""
+
+import itertools
+import os
+import random
+from datetime import UTC, datetime, timedelta
+from heapq import merge
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.base.id import uuid6
+
+from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
+from savers.langgraph import FileSystemCheckpointSaver
+
+EARLY = "#early:"
+MADE_BY = "graphkit:made_by"
+START = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def again(saver):
+    """Another object on the same store, which has read nothing yet."""
+    return FileSystemCheckpointSaver(saver.store.base_directory, fsync="never")
+
+
+def thread(thread_id="t", ns="", **more):
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns, **more}}
+
+
+def put(saver, config, created=None, id=None, metadata=None, **values):
+    checkpoint = empty_checkpoint()
+    checkpoint["id"] = id or str(uuid6())
+    checkpoint["ts"] = (created or datetime.now(UTC)).isoformat()
+    checkpoint["channel_values"] = values
+    checkpoint["channel_versions"] = {name: saver.get_next_version(None, None) for name in values}
+    return saver.put(config, checkpoint, metadata or {"source": "loop", "step": 0}, checkpoint["channel_versions"])
+
+
+def infos_before(infos, before):
+    if before is None:
+        return infos
+    for position, info in enumerate(infos):
+        if info.id == before:
+            return infos[position + 1 :]
+    return [info for info in infos if info.id < before]
+
+
+def plain(saver, config, filter=None, before=None, limit=None):
+    """List by reading all infos, and then each checkpoint by its id."""
+    store = saver.store
+    names = (config or {}).get("configurable", {})
+    threads = [names["thread_id"]] if config else store.threads()
+    before = (before or {}).get("configurable", {}).get("checkpoint_id")
+    selected = []
+    for thread_id in threads:
+        for namespace in store.namespaces(thread_id):
+            if namespace.startswith(EARLY) or names.get("checkpoint_ns") not in {None, namespace}:
+                continue
+            infos = store.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
+            infos = [info for info in infos if info.metadata.get(MADE_BY)]
+            infos = infos_before(infos, before)
+            selected.append([info for info in infos if names.get("checkpoint_id") in {None, info.id}])
+    merged = merge(*selected, key=lambda info: info.created_at, reverse=True)
+    wanted = (filter or {}).items()
+    matching = (info for info in merged if all(info.metadata.get(key) == value for key, value in wanted))
+    found = []
+    for info in islice(matching, None if limit is None else max(limit, 0)):
+        one = saver.get_tuple(thread(info.thread_id, info.checkpoint_ns, checkpoint_id=info.id))
+        if one is not None:
+            found.append(one)
+    return found
+
+
+def fill(saver, seed, threads=("t", "A thread/with: another name", "u"), count=40):
+    """Put checkpoints with every kind of write, while the clock goes back and on."""
+    randomness = random.Random(seed)
+    configs = [thread(thread_id, ns) for thread_id in threads for ns in ("", "sub", "sub|x:y")]
+    last = {}
+    messages = {}
+    ids = []
+    clock = START
+    for step in range(count):
+        number = randomness.randrange(len(configs))
+        clock += timedelta(seconds=randomness.choice((1, 1, 5, 0, -7, -60)))
+        messages.setdefault(number, []).append("m" * randomness.randrange(300))
+        config = last.get(number, configs[number])
+        values = {"messages": list(messages[number]), "n": step}
+        replaced = None
+        if randomness.random() < 0.15 and number in last:
+            replaced = last[number]["configurable"]["checkpoint_id"]
+        new_id = replaced or str(uuid6())
+        names = configs[number]["configurable"]
+        target = thread(names["thread_id"], names["checkpoint_ns"], checkpoint_id=new_id)
+        if randomness.random() < 0.3:
+            saver.put_writes(target, [("n", step), ("early", [1])], "task", "path")
+        metadata = {"source": "loop", "step": step % 4, "parents": {}, "list": [step % 3]}
+        last[number] = put(saver, config, clock, new_id, metadata, **values)
+        if randomness.random() < 0.3:
+            saver.put_writes(last[number], [("n", "late"), ("__error__", "x")], f"task{step}")
+        if randomness.random() < 0.2:
+            saver.put_writes(random.Random(step).choice(list(last.values())), [("later", step)], f"to{step}")
+        ids.append(last[number])
+    saver.store.put(RunnableConfig("graphkit's own"), Checkpoint(node_id="a", next_node_id=None, state={"a": 1}))
+    return ids
+
+
+@pytest.fixture
+def saver(tmp_path):
+    return FileSystemCheckpointSaver(tmp_path / "store", fsync="never")
+
+
+FILTERS = ({}, {"step": 2}, {"list": [1], "source": "loop"}, {"step": "none"})
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_every_combination_of_arguments(saver, seed):
+    ids = fill(saver, seed)
+    elsewhere = thread(checkpoint_id=str(uuid6(clock_seq=0)))
+    befores = (None, ids[-1], ids[len(ids) // 2], ids[0], elsewhere)
+    configs = (None, {"configurable": {"thread_id": "t"}}, thread("t"), thread("u", "sub"), thread("absent"), ids[7])
+    warm = again(saver)
+    for config, wanted, before, limit in itertools.product(configs, FILTERS, befores, (None, 0, 1, 3, 20, -1)):
+        expected = plain(warm, config, wanted, before, limit)
+        assert list(warm.list(config, filter=wanted, before=before, limit=limit)) == expected
+        if limit in {None, 3}:
+            assert list(again(saver).list(config, filter=wanted, before=before, limit=limit)) == expected
+
+
+def test_a_long_history_with_replaced_checkpoints(saver):
+    ids = fill(saver, 5, threads=("t",), count=300)
+    for config, limit in itertools.product((thread("t"), None), (None, 1, 15, 16, 17, 64, 65, 300)):
+        expected = plain(saver, config, None, None, limit)
+        assert list(saver.list(config, limit=limit)) == expected
+        assert list(again(saver).list(config, limit=limit)) == expected
+    for before in ids[::37]:
+        expected = plain(saver, thread("t"), None, before, 5)
+        assert list(again(saver).list(thread("t"), before=before, limit=5)) == expected
+
+
+CHANGES = {}
+
+
+def change(function):
+    CHANGES[function.__name__] = function
+    return function
+
+
+@change
+def a_checkpoint_is_put(saver, ids):
+    put(saver, ids[-1], START, n=1)
+
+
+@change
+def every_checkpoint_gets_a_write(saver, ids):
+    for config in ids:
+        saver.put_writes(config, [("n", "meanwhile")], "other")
+
+
+@change
+def every_checkpoint_is_replaced(saver, ids):
+    for config in ids:
+        names = config["configurable"]
+        put(saver, thread(names["thread_id"], names["checkpoint_ns"]), START, names["checkpoint_id"], n="new")
+
+
+@change
+def threads_are_removed(saver, _):
+    saver.delete_thread("u")
+    saver.delete_thread("t")
+
+
+@change
+def a_thread_is_removed_and_begun_again(saver, ids):
+    saver.delete_thread("t")
+    put(saver, thread("t"), START, n=1)
+    put(saver, thread("t"), START, ids[3]["configurable"]["checkpoint_id"], n="same id")
+
+
+@change
+def threads_are_pruned(saver, _):
+    saver.prune(["t", "u"])
+
+
+@change
+def a_thread_is_released(saver, _):
+    saver.store.release(RunnableConfig("t"))
+
+
+@change
+def the_log_is_written_anew(saver, _):
+    saver.store.compact("t")
+
+
+@pytest.mark.parametrize("changing", CHANGES)
+@pytest.mark.parametrize("config", [None, {"configurable": {"thread_id": "t"}}, thread("u")], ids=str)
+@pytest.mark.parametrize("limit", [None, 6])
+def test_what_changes_while_the_iterator_waits(saver, changing, config, limit):
+    ids = fill(saver, 11)
+    reader = again(saver)
+    order = plain(reader, config, None, None, limit)
+    listing = reader.list(config, limit=limit)
+    found = [next(listing), next(listing)]
+    assert found == order[:2]
+    CHANGES[changing](again(saver), ids)
+    one_by_one = [again(saver).get_tuple(one.config) for one in order[2:]]
+    assert list(listing) == [one for one in one_by_one if one is not None]
+
+
+def path_of(saver, thread_id, ns=""):
+    return Path(saver.store._store.directory(thread_id, ns)) / "log"
+
+
+@pytest.mark.parametrize("config", [None, thread("t"), {"configurable": {"thread_id": "t"}}], ids=str)
+def test_a_damaged_thread_is_an_error(saver, config):
+    fill(saver, 1)
+    path = path_of(saver, "t")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x40
+    path.write_bytes(data)
+    with pytest.raises(CheckpointCorruptionError):
+        list(again(saver).list(config))
+    with pytest.raises(CheckpointCorruptionError):
+        plain(again(saver), config)
+    assert list(again(saver).list(thread("u"))) == plain(again(saver), thread("u"))
+
+
+def test_a_torn_end_is_as_if_it_was_not_there(saver):
+    fill(saver, 1)
+    path = path_of(saver, "t")
+    os.truncate(path, path.stat().st_size - 3)
+    for config in (None, thread("t")):
+        assert list(again(saver).list(config)) == plain(again(saver), config)
+
+
+def test_an_unfinished_delete_and_an_incomplete_log(saver):
+    fill(saver, 2)
+    path_of(saver, "u").write_bytes(b"\0" * 100)
+    path_of(saver, "t", "sub").write_bytes(b"")
+    for limit in (None, 4):
+        assert list(again(saver).list(None, limit=limit)) == plain(again(saver), None, limit=limit)
+
+
+def test_many_logs_do_not_stay_in_memory(saver, monkeypatch):
+    ids = fill(saver, 3)
+    assert ids
+    monkeypatch.setattr("savers.langgraph.listing._MAX_KEPT", 3000)
+    assert list(saver.list(None)) == plain(saver, None)
+
+
+def test_no_descriptor_stays_open(saver):
+    fill(saver, 4)
+    reader = again(saver)
+    list(reader.list(None))
+    before = os.dup(0)
+    os.close(before)
+    for _ in range(3):
+        list(reader.list(None))
+        next(reader.list(None))
+    after = os.dup(0)
+    os.close(after)
+    assert after == before

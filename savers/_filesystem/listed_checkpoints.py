@@ -25,18 +25,19 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 def make_info(reader: LogReader, stored: StoredCheckpoint) -> CheckpointInfo:
     """Return what is known of a stored checkpoint without decoding its state."""
+    # By position: keywords cost 0.4 us of the 2 us, and a history has one of these per checkpoint.
     return CheckpointInfo(
-        thread_id=reader.thread_id,
-        checkpoint_ns=reader.namespace,
-        id=stored.id,
-        parent_id=stored.parent,
-        node_id=stored.node,
-        next_node_id=stored.next,
-        created_at=_EPOCH + timedelta(microseconds=stored.created),
-        size=stored.size,
-        status=derive_status(stored.next, stored.outline_writes()),
-        tags=stored.tags,
-        metadata=private_copy(stored.metadata),
+        reader.thread_id,
+        reader.namespace,
+        stored.id,
+        stored.parent,
+        stored.node,
+        stored.next,
+        _EPOCH + timedelta(microseconds=stored.created),
+        stored.size,
+        derive_status(stored.next, stored.outline_writes()),
+        stored.tags,
+        private_copy(stored.metadata),
     )
 
 

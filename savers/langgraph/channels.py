@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import ChannelVersions
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
+    from savers.langgraph.serializer import Deserializer
+
 CHANNEL: Final = "channel:"
 VALUE: Final = "value:"
 SEEN: Final = "seen:"
@@ -215,16 +217,17 @@ def get_state(checkpoint: Checkpoint | None) -> FrozenDict:
     return _EMPTY if checkpoint is None else checkpoint.state
 
 
-def decode_checkpoint(serde: SerializerProtocol, state: Mapping[str, Any]) -> dict[str, Any]:
+def decode_checkpoint(deserializer: Deserializer, state: Mapping[str, Any]) -> dict[str, Any]:
     """Return LangGraph's checkpoint of a state."""
     versions = get_versions(state)
     values: dict[str, Any] = {}
     for name in versions:
-        value = decode_value(serde, state, name)
+        value = decode_value(deserializer, state, name)
         if value is not ABSENT:
             values[name] = value
     seen = {key.removeprefix(SEEN): dict(node) for key, node in state.items() if key.startswith(SEEN)}
-    rest = serde.loads_typed(tuple(state[REST]))
+    type_name, data = state[REST]
+    rest = deserializer.deserialize(type_name, data, REST)
     return {**rest, "channel_values": values, "channel_versions": versions, "versions_seen": seen}
 
 
@@ -238,11 +241,11 @@ def get_stored_channels(state: Mapping[str, Any]) -> set[str]:
     return {key.removeprefix(CHANNEL) for key, entry in state.items() if key.startswith(CHANNEL) and len(entry) > 1}
 
 
-def decode_value(serde: SerializerProtocol, state: Mapping[str, Any], name: str) -> Any:
+def decode_value(deserializer: Deserializer, state: Mapping[str, Any], name: str) -> Any:
     """Return the value of one channel, or ABSENT; decode no other channel."""
     _, *typed = state.get(CHANNEL + name, (None,))
     if not typed:
         return ABSENT
     type_name, header = typed
     data = b"".join((header, *state.get(VALUE + name, ())))
-    return serde.loads_typed((type_name, data))
+    return deserializer.deserialize(type_name, data, name)

@@ -112,7 +112,7 @@ def _import(
     serde: SerializerProtocol,
     progress: Progress | None,
 ) -> ImportReport:
-    saver = FileSystemCheckpointSaver(directory, serde=serde, fsync=_FSYNC_INTERVAL)
+    saver = FileSystemCheckpointSaver(directory, serde=serde, fsync=_FSYNC_INTERVAL, on_blocked_type="plain")
     done = 0
     skipped = 0
     problems: list[str] = []

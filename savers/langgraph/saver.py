@@ -34,7 +34,7 @@ from savers.langgraph.channels import (
 from savers.langgraph.configs import get_checkpoint_id, make_langgraph_config, parse_config
 from savers.langgraph.listing import Query, select_from_store, select_from_thread
 from savers.langgraph.metadata import LANGGRAPH, MADE_BY, pack_metadata, unpack_metadata
-from savers.langgraph.serializer import make_serializer
+from savers.langgraph.serializer import Deserializer, OnBlockedType, check_on_blocked_type, make_serializer
 from savers.langgraph.steps import derive_next_node, derive_node
 from savers.langgraph.writes import EARLY, PendingWrites, Write, pack_writes
 
@@ -84,24 +84,29 @@ class FileSystemCheckpointSaver(AsyncMethods):
         fsync: Literal["always", "never"] | float = "always",
         compression: Literal["zlib", "zstd"] | Compression | None = "zlib",
         types: Iterable[type] = (),
+        on_blocked_type: OnBlockedType = "raise",
     ) -> None:
         """Open a store, and create its directory if it is missing.
 
         Args:
             base_directory: the directory of the store.
             serde: LangGraph's serializer. The default is LangGraph's own in its strict mode, which
-                restores the types of LangGraph, LangChain and the standard library, and returns
-                other types as plain data, except those in `types`.
+                restores the types of LangGraph, LangChain and the standard library, and those in
+                `types`.
             fsync: when a put waits for the disk: always, never, or after this many seconds.
             compression: how values of 100,000 bytes and more are stored.
             types: classes of the application that the serializer may create. The types of their
                 fields must be listed, too.
+            on_blocked_type: what reading does with a type that the serializer may not create:
+                raise a CheckpointSerializationError, or return its plain data, such as a dict.
 
         Raises:
             CheckpointerConfigurationError: the path is a file, or an option is invalid.
             CheckpointStorageError: the file system refused.
         """
+        check_on_blocked_type(on_blocked_type)
         super().__init__(serde=make_serializer(serde, types))
+        self._on_blocked_type: OnBlockedType = on_blocked_type
         self.store = FileSystemSaver(base_directory, fsync=fsync, compression=compression)
         self._writes = PendingWrites(self.store)
 
@@ -238,7 +243,13 @@ class FileSystemCheckpointSaver(AsyncMethods):
     # Reading
 
     def get_tuple(self, config: LangGraphConfig) -> CheckpointTuple | None:
-        """Return the checkpoint that the config names, or the latest; None if it does not exist."""
+        """Return the checkpoint that the config names, or the latest; None if it does not exist.
+
+        Raises:
+            CheckpointSerializationError: the serializer may not create a type of a value; the error
+                names the channel and the type.
+            CheckpointConflictError: the thread holds a run of graphkit.
+        """
         history = parse_config(config)
         checkpoint = self._get_checkpoint(history, config["configurable"].get("checkpoint_id"))
         if checkpoint is None:
@@ -264,6 +275,9 @@ class FileSystemCheckpointSaver(AsyncMethods):
             filter: metadata keys and the values that they must have. A tuple equals a list.
             before: yield only what was written before this checkpoint.
             limit: the most checkpoints to yield.
+
+        Raises:
+            CheckpointSerializationError: as for `get_tuple`.
         """
         query = Query(
             filter=filter or {},
@@ -319,7 +333,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
         writes: Mapping[str, Any] | None = None,
     ) -> CheckpointTuple:
         metadata: Any = unpack_metadata(checkpoint.metadata)
-        decoded: Any = decode_checkpoint(self.serde, checkpoint.state)
+        decoded: Any = decode_checkpoint(self._deserializer, checkpoint.state)
         parent_config = None
         if checkpoint.parent_id:
             parent_config = make_langgraph_config(thread_id, history.checkpoint_ns, checkpoint.parent_id)
@@ -346,7 +360,13 @@ class FileSystemCheckpointSaver(AsyncMethods):
         return self._writes.read(history.replace(checkpoint_id=checkpoint.id), checkpoint.state, own)
 
     def _decode_write(self, write: Write) -> PendingWrite:
-        return write.task_id, write.channel, self.serde.loads_typed((write.type, write.data))
+        value = self._deserializer.deserialize(write.type, write.data, write.channel)
+        return write.task_id, write.channel, value
+
+    @property
+    def _deserializer(self) -> Deserializer:
+        # Made anew: `with_allowlist` sets another serializer in a copy of this object.
+        return Deserializer(self.serde, self._on_blocked_type)
 
     def get_delta_channel_history(
         self, *, config: LangGraphConfig, channels: Sequence[str]
@@ -366,7 +386,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
                 if write.channel in missing:
                     histories[write.channel]["writes"].append(self._decode_write(write))
             for name in missing & get_stored_channels(ancestor.state):
-                histories[name]["seed"] = decode_value(self.serde, ancestor.state, name)
+                histories[name]["seed"] = decode_value(self._deserializer, ancestor.state, name)
                 missing.discard(name)
         for channel_history in histories.values():
             channel_history["writes"].reverse()

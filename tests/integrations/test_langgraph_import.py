@@ -332,3 +332,10 @@ def test_an_imported_thread_that_waits_at_a_send_shows_the_node_that_comes_next(
     ]
     assert steps[0] == steps[1]
     assert steps[0][0] == ("split", "langgraph:one", "running")
+
+
+def test_an_import_with_a_strict_serializer_does_not_stop_at_a_type_of_the_application(opening, tmp_path):
+    serde = JsonPlusSerializer(allowed_msgpack_modules=None)
+    with opening(serde) as database:
+        notes().compile(checkpointer=database.saver).invoke({"note": Note("old")}, thread("t"))
+        assert database.bring(tmp_path / "store", serde=serde).ok

@@ -28,11 +28,27 @@ class Table:
         """The bytes of all values."""
         return sum([value.length for value in self.values.values()])
 
-    def copy(self) -> Table:
-        """Return a copy that can be changed without changing this table."""
+    def apply_to_copy(self, ops: Sequence[Any], data: bytes, start: int) -> Table:
+        """Return the table after a record, and leave this one as it is.
+
+        The tables share the values that the record does not change. See `apply`, which raises the
+        same errors.
+        """
         new = Table(opaque=self.opaque)
-        new.names = self.names
-        new.values = {name: value.copy() for name, value in self.values.items()}
+        names = self.names
+        values = self.values.copy()
+        new.names = names
+        new.values = values
+        i = 0
+        while i < len(ops):
+            op = ops[i]
+            if op == APPEND:
+                # The only op that changes a value instead of replacing it.
+                key = ops[i + 1]
+                name = names[key] if key.__class__ is int else key
+                values[name] = values[name].copy()
+            i += WIDTHS[op]
+        new.apply(ops, data, start)
         return new
 
     def apply(self, ops: Sequence[Any], data: bytes, start: int) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-from savers import _delta as delta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from zlib import crc32
 
 if TYPE_CHECKING:
+    from savers import _delta as delta
     from savers._filesystem.payloads import DecodedRecord
     from savers._filesystem.table_reader import TableReader
 
 MAX_LENGTH: Final = 8 << 20
 """Chains of more bytes are not kept."""
-_SNAPSHOT_DISTANCE: Final = 16
-"""Records between two tables that are kept. A copy of a table costs as much as about 16 changes."""
+_DISTANCE: Final = 16
+"""Records between two tables that are kept as long as the chain."""
 _RECORD_COST: Final = 1 << 10
 """About how many bytes a decoded record takes in addition to its own."""
 _PIECE_COST: Final = 8
@@ -34,8 +34,11 @@ class DecodedChain:
         self._records: list[DecodedRecord] = []
         self._positions: dict[int, int] = {}
         """The number of each record in the chain, by its offset."""
-        self._snapshots: list[delta.Table] = []
+        self._tables: list[delta.Table] = []
         """The table of every 16th record."""
+        self._recent: dict[int, delta.Table] = {}
+        """By number, the tables that were built last. Histories are read from their end, so the
+        next caller wants one of these."""
         self._end = keyframe_offset
         self.size = 0
         """About how many bytes this takes."""
@@ -50,13 +53,17 @@ class DecodedChain:
             return
         base = self._records[-1].checkpoint if self._records else None
         for decoded, record_end in self._reader.read_chain(self._end, end, base):
-            self._positions[decoded.checkpoint.offset] = len(self._records)
-            self._records.append(decoded)
-            self.size += decoded.checkpoint.size + _RECORD_COST
-            self._end = record_end
+            self.add(decoded, record_end)
+
+    def add(self, decoded: DecodedRecord, end: int) -> None:
+        """Add the record that follows the last one, and ends at an offset."""
+        self._positions[decoded.checkpoint.offset] = len(self._records)
+        self._records.append(decoded)
+        self.size += decoded.checkpoint.size + _RECORD_COST
+        self._end = end
 
     def build_table(self, offset: int) -> delta.Table | None:
-        """Return the table of the record at an offset, which is the caller's own.
+        """Return the table of the record at an offset; the caller must not change it.
 
         None if the chain has no such record, or none that has a table.
 
@@ -66,57 +73,81 @@ class DecodedChain:
         number = self._positions.get(offset)
         if number is None:
             return None
-        nearest = min(number // _SNAPSHOT_DISTANCE, len(self._snapshots) - 1)
-        table: delta.Table | None = None
-        first = 0
-        if nearest >= 0:
-            table = self._snapshots[nearest].copy()
-            first = nearest * _SNAPSHOT_DISTANCE + 1
-        for position in range(first, number + 1):
+        if number in self._recent:
+            return self._recent[number]
+        nearest = min(number // _DISTANCE, len(self._tables) - 1)
+        table = self._tables[nearest] if nearest >= 0 else None
+        self._recent = {}
+        for position in range(nearest * _DISTANCE + 1 if nearest >= 0 else 0, number + 1):
             table = self._apply(table, self._records[position])
-            if position == len(self._snapshots) * _SNAPSHOT_DISTANCE and table is not None:
-                self._keep(table.copy())
+            if table is not None:
+                self._keep(position, table, number)
         return table
 
     def _apply(self, table: delta.Table | None, decoded: DecodedRecord) -> delta.Table | None:
         if decoded.table is not None:
             return self._reader.build_table(decoded)
         if table is not None:
-            self._reader.apply_change(table, decoded)
-        return table
+            return self._reader.apply_change_to_copy(table, decoded)
+        return None
 
-    def _keep(self, table: delta.Table) -> None:
-        self._snapshots.append(table)
-        self.size += _PIECE_COST * sum(len(value.pieces) for value in table.values.values())
+    def _keep(self, position: int, table: delta.Table, number: int) -> None:
+        if position == len(self._tables) * _DISTANCE:
+            self._tables.append(table)
+            self.size += _PIECE_COST * sum(len(value.pieces) for value in table.values.values())
+        if position > number - _DISTANCE:
+            self._recent[position] = table
 
 
-class DecodedBodies:
-    """The bytes of the long values of the state that was read last.
+class ReadValue(NamedTuple):
+    """A value of a state that was read."""
 
-    Of a value that only grew, an older state has the first bytes. So they need not be read again,
-    nor cut out of the thousands of pieces that such a value has.
+    value: delta.Value
+    body: bytes
+    """Its bytes, whose checksum is right."""
+    decoded: Any
+
+
+class ReadValues:
+    """The values of the state that was read last.
+
+    A value that did not change from one checkpoint to the next need not be read again. Of a value
+    that only grew, an older state has the first bytes, which need not be cut out of thousands of
+    pieces again.
     """
 
     def __init__(self) -> None:
-        self._bodies: dict[str, tuple[list[int], bytes]] = {}
+        self._values: dict[str, ReadValue] = {}
         self.size = 0
         """About how many bytes this takes."""
 
-    def find(self, name: str, value: delta.Value) -> bytes | None:
-        """Return the bytes of a value if they are known; the caller checks their checksum."""
-        if name not in self._bodies or value.block is not None:
+    def find(self, name: str, value: delta.Value) -> ReadValue | None:
+        """Return what was read of a value itself; None if it was another value."""
+        known = self._values.get(name)
+        if known is None or known.value is not value:
             return None
-        pieces, body = self._bodies[name]
-        if len(body) < value.length or pieces[: len(value.pieces)] != value.pieces:
-            return None
-        return body[: value.length]
+        return known
 
-    def keep(self, name: str, value: delta.Value, body: bytes) -> None:
-        """Keep the bytes of a value, in place of those that were kept before."""
-        if value.block is not None or len(value.pieces) < _MIN_PIECES:
-            return
-        known = self._bodies.get(name)
+    def find_body(self, name: str, value: delta.Value) -> bytes | None:
+        """Return the bytes of a value if another one that was read begins with them."""
+        known = self._values.get(name)
+        if known is None or value.block is not None or known.value.block is not None:
+            return None
+        pieces = value.pieces
+        if len(pieces) < _MIN_PIECES or known.value.pieces[: len(pieces)] != pieces:
+            return None
+        body = known.body[: value.length]
+        return body if crc32(body) == value.crc else None
+
+    def keep(self, name: str, read: ReadValue) -> None:
+        """Keep a value, in place of the one that was kept under its name before."""
+        known = self._values.get(name)
         if known is not None:
-            self.size -= len(known[1]) + _PIECE_COST * len(known[0])
-        self._bodies[name] = (value.pieces, body)
-        self.size += len(body) + _PIECE_COST * len(value.pieces)
+            self.size -= _measure(known)
+        self._values[name] = read
+        self.size += _measure(read)
+
+
+def _measure(read: ReadValue) -> int:
+    # The bytes, what was decoded of them, and the pieces.
+    return 2 * len(read.body) + _PIECE_COST * len(read.value.pieces)

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, final
 
 from graphkit import Checkpoint
-from graphkit.errors import CheckpointerError
+from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from graphkit.values import private_copy
-from savers._filesystem import catalog, layout, log
+from savers._filesystem import catalog, layout, log, payloads
+from savers._filesystem.decoded_chain import DecodedChain
 from savers._filesystem.index import Index
 from savers._filesystem.io import FileIO
 from savers._filesystem.live_logs import refresh_to_read
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import os
 
     from graphkit.values import FrozenDict
+    from savers import _delta as delta
     from savers._filesystem.log_writer import LogWriter
     from savers._filesystem.store import Store
     from savers._filesystem.stored_checkpoint import StoredCheckpoint
@@ -147,6 +149,8 @@ class ScannedView(LogReader):
         super().__init__(*store._arguments(path, thread_id, namespace))  # noqa: SLF001 - as every log
         self._store = store
         self._file_state: FileState | None = None
+        self._chains: dict[int, DecodedChain] = {}
+        """The records of each keyframe, by its offset."""
 
     def scan_file(self) -> bool:
         """Read the log; return whether that was possible, and the log is a live history.
@@ -163,7 +167,10 @@ class ScannedView(LogReader):
             self.index = Index()
             self.end = self.read_beginning(size, data)
             for frame in self.scan(self.end, size, self.seq, data):
-                self._take_frame(frame, with_table=False)
+                if frame.type == log.CHECKPOINT:
+                    self._take_checkpoint(frame)
+                else:
+                    self._take_other(frame)
                 self.end = frame.end
         except (OSError, CheckpointerError, log.IncompleteLog):
             return False
@@ -176,6 +183,30 @@ class ScannedView(LogReader):
         self._file_state = get_file_state(status)
         return self.end == size and self.closed_by is None
 
+    def _take_checkpoint(self, frame: log.Frame) -> None:
+        """Take in a checkpoint, and keep its record decoded: its state is read soon."""
+        base = self.last_checkpoint
+        decoded = payloads.decode_checkpoint(self.path, frame, base, self.codec.unpack)
+        stored = decoded.checkpoint
+        keyframe_offset = frame.offset
+        if frame.flags & log.KEY:
+            self._chains[frame.offset] = DecodedChain(self, frame.offset)
+        elif base is not None:
+            keyframe_offset = base.keyframe_offset
+        chain = self._chains.get(keyframe_offset)
+        if chain is None or stored.keyframe_offset != keyframe_offset:
+            reason = "it names another record as its keyframe"
+            raise CheckpointCorruptionError(self.path, frame.offset, reason)
+        chain.add(decoded, frame.end)
+        self.last_checkpoint = stored
+        self._add_to_index(stored, decoded.target)
+
+    def load_table(self, checkpoint: StoredCheckpoint) -> delta.Table:
+        """Return the packed state of a checkpoint; the caller must not change it."""
+        chain = self._chains.get(checkpoint.keyframe_offset)
+        table = None if chain is None else chain.build_table(checkpoint.offset)
+        return super().load_table(checkpoint) if table is None else table
+
     def walk_back(self, visit: Visit, expected: int | None) -> None:  # noqa: ARG002 - all are known
         """See HistoryView."""
         assert self.index is not None
@@ -187,6 +218,7 @@ class ScannedView(LogReader):
         """Drop the bytes of the log, so that they take no memory; `read` then returns None."""
         self.fd = -1
         self.io = self._store.io
+        self._chains = {}
 
     @wrap_os_errors("read")
     def read(self, stored: StoredCheckpoint) -> ReadCheckpoint | None:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 from graphkit import Checkpoint
 from graphkit.codec import MalformedDataError
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
-from graphkit.values import PRIVATE, FrozenDict, freeze, private_copy
+from graphkit.values import PRIVATE, FrozenDict, freeze, kind_of, private_copy
 from savers import _delta as delta
 from savers._filesystem import log, payloads
-from savers._filesystem.decoded_chain import MAX_LENGTH, DecodedChain
+from savers._filesystem.decoded_chain import MAX_LENGTH, DecodedChain, ReadValue
 from savers._filesystem.index import Index
 from savers._filesystem.open_log import OpenLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
@@ -140,9 +139,8 @@ class LogReader(OpenLog):
         if is_last and self.state is not None and self.state.kind != PRIVATE:
             return self.state
         table = self.load_table(checkpoint)
-        bodies = self._read_table(table, checkpoint)
         try:
-            state = self._decode(table, bodies)
+            state = self._read_state(table, checkpoint)
         except CheckpointerError:
             raise
         except delta.MALFORMED as error:
@@ -152,17 +150,50 @@ class LogReader(OpenLog):
             self.state = state
         return state
 
-    def _decode(self, table: delta.Table, bodies: Sequence[bytes]) -> FrozenDict:
+    def _read_state(self, table: delta.Table, checkpoint: StoredCheckpoint) -> FrozenDict:
         if self.serializer is not None:
-            values = dict(self.serializer.loads(bodies[0]))
-            return FrozenDict(freeze(values))
-        unpack = self.codec.unpack
+            bodies = self.read_bodies(table.values.values(), checkpoint)
+            return FrozenDict(freeze(dict(self.serializer.loads(bodies[0]))))
+        past = self.past_values
+        known = {name: past.find(name, value) for name, value in table.values.items()}
+        found = self._read_unknown(table, known, checkpoint)
+        # The next record changes the values of the last table.
+        is_changed_later = table is self.table
         state = FrozenDict()
-        for (name, value), body in zip(table.values.items(), bodies, strict=True):
-            header = delta.pack_header(value.kind, value.count)
-            decoded = unpack(header + body, name)
+        for name, value in table.values.items():
+            read = known[name]
+            if read is None:
+                header = delta.pack_header(value.kind, value.count)
+                body = found[name]
+                decoded = self.codec.unpack(header + body, name)
+                if kind_of(decoded) != PRIVATE:
+                    kept = value.copy() if is_changed_later else value
+                    past.keep(name, ReadValue(kept, body, decoded))
+            else:
+                decoded = read.decoded
             dict.__setitem__(state, name, decoded)  # A FrozenDict refuses assignments.
         return state
+
+    def _read_unknown(
+        self,
+        table: delta.Table,
+        known: Mapping[str, ReadValue | None],
+        checkpoint: StoredCheckpoint,
+    ) -> dict[str, bytes]:
+        """Return the bytes of the values of a packed state that are not known."""
+        bodies: dict[str, bytes] = {}
+        missing: dict[str, delta.Value] = {}
+        for name, value in table.values.items():
+            if known[name] is not None:
+                continue
+            body = self.past_values.find_body(name, value)
+            if body is None:
+                missing[name] = value
+            else:
+                bodies[name] = body
+        if missing:
+            bodies.update(zip(missing, self.read_bodies(missing.values(), checkpoint), strict=True))
+        return bodies
 
     def load_table(self, checkpoint: StoredCheckpoint) -> delta.Table:
         """Return the packed state of a checkpoint; the caller must not change it."""
@@ -192,21 +223,6 @@ class LogReader(OpenLog):
         chain.read_to(end)
         self.chain = chain
         return chain
-
-    def _read_table(self, table: delta.Table, checkpoint: StoredCheckpoint) -> list[bytes]:
-        """Return the bytes of the values of a packed state, in the order of its keys."""
-        known = self.bodies
-        found: dict[str, bytes] = {}
-        for name, value in table.values.items():
-            body = known.find(name, value)
-            if body is not None and crc32(body) == value.crc:
-                found[name] = body
-        missing = {name: value for name, value in table.values.items() if name not in found}
-        read = self.read_bodies(missing.values(), checkpoint)
-        for (name, value), body in zip(missing.items(), read, strict=True):
-            known.keep(name, value, body)
-            found[name] = body
-        return [found[name] for name in table.values]
 
     def read_writes(self, checkpoint: StoredCheckpoint) -> dict[str, Any]:
         """Return the pending writes of a checkpoint, in the order of their first recording.

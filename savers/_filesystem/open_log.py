@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointFormatError
 from savers._filesystem import log, payloads
-from savers._filesystem.decoded_chain import DecodedBodies, DecodedChain
+from savers._filesystem.decoded_chain import DecodedChain, ReadValues
 from savers._filesystem.index import Index
 from savers._filesystem.io import boot_number
 from savers._filesystem.table_reader import TableReader
@@ -126,8 +126,8 @@ class OpenLog(TableReader):
     def _forget_past(self) -> None:
         self.chain: DecodedChain | None = None
         """The records of the keyframe of which a state other than the last was read last."""
-        self.bodies = DecodedBodies()
-        """The bytes of that state's long values."""
+        self.past_values = ReadValues()
+        """The values of that state."""
 
     def __del__(self) -> None:
         # A saver that was dropped without being closed must not keep descriptors.

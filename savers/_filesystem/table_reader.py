@@ -142,6 +142,18 @@ class TableReader:
             reason = f"the change is malformed: {error}"
             raise CheckpointCorruptionError(self.path, decoded.checkpoint.offset, reason) from error
 
+    def apply_change_to_copy(self, table: delta.Table, decoded: payloads.DecodedRecord) -> delta.Table:
+        """Return the table after a record; leave that of the record before it as it is.
+
+        Raises:
+            CheckpointCorruptionError: the ops are malformed.
+        """
+        try:
+            return table.apply_to_copy(decoded.ops, decoded.data, decoded.start)
+        except delta.MALFORMED as error:
+            reason = f"the change is malformed: {error}"
+            raise CheckpointCorruptionError(self.path, decoded.checkpoint.offset, reason) from error
+
     def build_table(self, decoded: payloads.DecodedRecord) -> delta.Table:
         """Return the table that a keyframe carries, with the keyframe's own ops applied.
 

@@ -357,7 +357,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
     def _read_writes(
         self, history: RunnableConfig, checkpoint: Checkpoint, own: Mapping[str, Any] | None = None
     ) -> Sequence[Write]:
-        return self._writes.read(history.replace(checkpoint_id=checkpoint.id), checkpoint.state, own)
+        return self._writes.read(history, checkpoint.id, checkpoint.state, own)
 
     def _decode_write(self, write: Write) -> PendingWrite:
         value = self._deserializer.deserialize(write.type, write.data, write.channel)

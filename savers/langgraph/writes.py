@@ -122,18 +122,25 @@ class PendingWrites:
         return self.get_early(config)
 
     def read(
-        self, config: RunnableConfig, state: Mapping[str, Any], own: Mapping[str, Any] | None = None
+        self,
+        history: RunnableConfig,
+        checkpoint_id: str,
+        state: Mapping[str, Any],
+        own: Mapping[str, Any] | None = None,
     ) -> list[Write]:
         """Return the writes of a checkpoint, sorted like LangGraph's: by task path, task id, index.
 
         Args:
-            config: names the checkpoint.
+            history: names the history of the checkpoint.
+            checkpoint_id: its id.
             state: its state.
             own: what is recorded with the checkpoint itself, if the caller has read it.
         """
-        early = self.get_early(config) if self._has_early(config) else {}
+        early: Mapping[str, Any] = {}
+        if self._has_early(history):
+            early = self.get_early(history.replace(checkpoint_id=checkpoint_id))
         if own is None:
-            own = self._store.get_writes(config)
+            own = self._store.get_writes(history.replace(checkpoint_id=checkpoint_id))
         writes: dict[str, Write] = {}
         for records in (state.get(WRITES, {}), early, own):
             for key, record in records.items():

@@ -67,6 +67,21 @@ def test_in_any_order_and_while_the_log_grows(seed, tmp_path, plain):
         state = fill(writer, randomness, 10, state, ids)
 
 
+def test_the_latest_state_is_read_anew_when_another_process_has_appended(tmp_path, plain):
+    randomness = random.Random(7)
+    ids = []
+    writer = FileSystemSaver(tmp_path, fsync="never")
+    reader = FileSystemSaver(tmp_path, fsync="never")
+    state = {}
+    for _ in range(60):
+        state = fill(writer, randomness, 1, state, ids)
+        latest = reader.get(THREAD)
+        assert latest.state == plain(tmp_path, latest.id)
+        past = randomness.choice(ids)
+        assert reader.get(name(past)).state == plain(tmp_path, past)
+        assert writer.get(name(past)).state == plain(tmp_path, past)
+
+
 def test_what_is_kept_counts_as_cached_and_can_be_dropped(tmp_path):
     saver = FileSystemSaver(tmp_path, fsync="never")
     ids = []
@@ -77,7 +92,7 @@ def test_what_is_kept_counts_as_cached_and_can_be_dropped(tmp_path):
     for reader in saver._store.logs._logs.values():
         reader.drop_caches()
         assert reader.chain is None
-        assert not reader.bodies.size
+        assert not reader.past_values.size
     assert saver.get(name(ids[-5])).state == checkpoint.state
 
 

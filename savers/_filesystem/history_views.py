@@ -7,7 +7,7 @@ the caller finds the checkpoint by its id.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, final
 
 from graphkit import Checkpoint
@@ -144,11 +144,11 @@ class _Bytes(FileIO):
 class ScannedView(LogReader):
     """A view of a short log that was read once, as a whole, and is not kept open."""
 
-    def __init__(self, store: Store, thread_id: str, namespace: str) -> None:
-        path = layout.join(store.directory(thread_id, namespace), layout.LOG)
+    def __init__(self, store: Store, live_log: LiveLog) -> None:
+        thread_id, namespace, path = live_log
         super().__init__(*store._arguments(path, thread_id, namespace))  # noqa: SLF001 - as every log
         self._store = store
-        self._file_state: FileState | None = None
+        self.file_state: FileState | None = None
         self._chains: dict[int, DecodedChain] = {}
         """The records of each keyframe, by its offset."""
 
@@ -180,7 +180,7 @@ class ScannedView(LogReader):
                 self.fd = -1
         self.io = _Bytes(data)
         self.fd = 0
-        self._file_state = get_file_state(status)
+        self.file_state = get_file_state(status)
         return self.end == size and self.closed_by is None
 
     def _take_checkpoint(self, frame: log.Frame) -> None:
@@ -226,7 +226,7 @@ class ScannedView(LogReader):
         if self.fd < 0:
             return None
         status = self._store.io.stat_unchecked(self.path)
-        if status is None or get_file_state(status) != self._file_state:
+        if status is None or get_file_state(status) != self.file_state:
             return None
         with self.mutex:
             return ReadCheckpoint(self.load_state(stored), self.read_writes(stored))
@@ -237,21 +237,42 @@ def get_file_state(status: os.stat_result) -> FileState:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def scan_thread(store: Store, thread_id: str, skip_prefix: str) -> list[ScannedView] | None:
-    """Return views of the histories of a thread, the root first; each log is read once.
+class LiveLog(NamedTuple):
+    """The log of one history, not yet opened."""
 
-    None if a log must be read in another way.
+    thread_id: str
+    namespace: str
+    path: str
+
+
+def list_logs(store: Store, thread_id: str, skip_prefix: str) -> list[LiveLog]:
+    """Return the live logs of a thread, that of the root namespace first.
 
     Args:
         store: the store.
         thread_id: the thread.
         skip_prefix: the prefix of namespaces to leave out.
     """
+    directory = store.directory(thread_id)
+    names = store.io.listdir(directory)
+    # Most threads have no other namespace, so that no directory needs to be looked into.
+    if not any(map(layout.is_namespace, names)):
+        return [LiveLog(thread_id, "", layout.join(directory, layout.LOG))] if layout.LOG in names else []
+    return [
+        LiveLog(thread_id, namespace, layout.join(store.directory(thread_id, namespace), layout.LOG))
+        for namespace in catalog.list_namespaces(store, thread_id)
+        if not namespace.startswith(skip_prefix)
+    ]
+
+
+def scan_logs(store: Store, logs: Iterable[LiveLog]) -> list[ScannedView] | None:
+    """Return views of the histories of a thread; each log is read once.
+
+    None if a log must be read in another way.
+    """
     views: list[ScannedView] = []
-    for namespace in catalog.list_namespaces(store, thread_id):
-        if namespace.startswith(skip_prefix):
-            continue
-        view = ScannedView(store, thread_id, namespace)
+    for live_log in logs:
+        view = ScannedView(store, live_log)
         if not view.scan_file():
             return None
         views.append(view)

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import merge
+from heapq import heappop, heappush, merge
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from savers._filesystem.history_views import (
+    FileState,
     HistoryView,
+    LiveLog,
     ScannedView,
     SharedView,
-    scan_thread,
+    get_file_state,
+    list_logs,
+    scan_logs,
 )
 from savers.langgraph.metadata import LANGGRAPH, MADE_BY, matches
 from savers.langgraph.writes import EARLY, get_store
 
 if TYPE_CHECKING:
     from savers._filesystem import FileSystemSaver
+    from savers._filesystem.store import Store
     from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
+_MAX_TIMES: Final = 20_000
+"""How many times of logs are remembered."""
+_FIRST: Final = -(1 << 63)
+"""Comes before the negative of every time."""
 _MAX_KEPT: Final = 32 << 20
 """The bytes of logs that a listing of the whole store keeps until their states are read."""
 
@@ -120,12 +129,51 @@ def select_from_thread(saver: FileSystemSaver, thread: str, namespace: Any, quer
     return _merge([_Selection(view, query).run() for view in views], query)
 
 
-def select_from_store(saver: FileSystemSaver, query: Query) -> Iterable[Selected]:
+class NewestTimes:
+    """The time of the newest checkpoint of each log that was read, as long as the log stays as it is.
+
+    A log need not be read again as long as others have enough newer checkpoints. The time at which
+    the file was last written would not do: clocks go back, and the time of a checkpoint is its
+    maker's.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[FileState, int | None]] = {}
+
+    def find(self, store: Store, live_log: LiveLog) -> tuple[bool, int | None]:
+        """Return whether the newest time of a log is known, and the time; None: no checkpoints."""
+        state, newest = self._known.get(live_log.path, (None, None))
+        if state is None:
+            return False, None
+        status = store.io.stat_unchecked(live_log.path)
+        if status is None or get_file_state(status) != state:
+            return False, None
+        return True, newest
+
+    def remember(self, view: ScannedView) -> None:
+        """Note the newest time of a log that was read."""
+        assert view.index is not None
+        assert view.file_state is not None
+        if len(self._known) >= _MAX_TIMES:
+            self._known.clear()
+        times = [stored.created for stored in view.index.checkpoints if stored.metadata.get(MADE_BY) == LANGGRAPH]
+        self._known[view.path] = view.file_state, max(times, default=None)
+
+
+def select_from_store(saver: FileSystemSaver, query: Query, times: NewestTimes) -> Iterable[Selected]:
     """Return the checkpoints that a query selects from all threads."""
+    if query.limit is not None:
+        selected = _NewestFirst(saver, query, times).run()
+        if selected is not None:
+            return selected
+    return _select_from_all(saver, query, times)
+
+
+def _select_from_all(saver: FileSystemSaver, query: Query, times: NewestTimes) -> Iterable[Selected]:
     kept = 0
     selections: list[list[Selected]] = []
     for thread in saver.threads():
-        for view in _open_views(saver, thread):
+        for view in _open_views(saver, thread, times):
             selections.append(_Selection(view, query).run())
             if isinstance(view, ScannedView):
                 kept += view.end
@@ -134,12 +182,96 @@ def select_from_store(saver: FileSystemSaver, query: Query) -> Iterable[Selected
     return _merge(selections, query)
 
 
-def _open_views(saver: FileSystemSaver, thread: str) -> Iterable[HistoryView]:
+def _open_views(saver: FileSystemSaver, thread: str, times: NewestTimes) -> Sequence[HistoryView]:
     store = get_store(saver)
-    scanned = scan_thread(store, thread, EARLY)
-    if scanned is not None:
-        return scanned
+    scanned = scan_logs(store, list_logs(store, thread, EARLY))
+    if scanned is None:
+        return _open_shared(saver, thread)
+    for view in scanned:
+        times.remember(view)
+    return scanned
+
+
+def _open_shared(saver: FileSystemSaver, thread: str) -> Sequence[HistoryView]:
+    store = get_store(saver)
     return [SharedView(store, thread, name) for name in saver.namespaces(thread) if not name.startswith(EARLY)]
+
+
+class _NewestFirst:
+    """Selects checkpoints from as few logs as possible, those with the newest checkpoints first."""
+
+    def __init__(self, saver: FileSystemSaver, query: Query, times: NewestTimes) -> None:
+        self._saver = saver
+        self._store = get_store(saver)
+        self._query = query
+        self._times = times
+        self._heap: list[tuple[int, bool, int]] = []
+        """For each history: the time before which its next checkpoint was made, negative; whether
+        it is open, so that this is the checkpoint's rank; and its number."""
+        self._logs: dict[int, LiveLog] = {}
+        """The logs that are not open, by the number of their history."""
+        self._open: dict[int, Iterator[Selected]] = {}
+        self._next: dict[int, Selected] = {}
+
+    def run(self) -> list[Selected] | None:
+        """Return the checkpoints; None if logs changed meanwhile so that all must be read."""
+        assert self._query.limit is not None
+        for thread in self._saver.threads():
+            self._add_thread(thread)
+        selected: list[Selected] = []
+        while self._heap and len(selected) < self._query.limit:
+            negative, is_open, number = heappop(self._heap)
+            if is_open:
+                selected.append(self._next[number])
+                self._push_next(number)
+            elif not self._open_log(number, -negative):
+                return None
+        return selected
+
+    def _add_thread(self, thread: str) -> None:
+        logs = list_logs(self._store, thread, EARLY)
+        bounds = [self._times.find(self._store, live_log) for live_log in logs]
+        if not all(is_known for is_known, _ in bounds):
+            scanned = scan_logs(self._store, logs)
+            if scanned is None:
+                for shared in _open_shared(self._saver, thread):
+                    self._add_view(self._count(), shared)
+                return
+            # The views are not kept: most of them are not needed.
+            for view in scanned:
+                self._times.remember(view)
+            bounds = [self._times.find(self._store, live_log) for live_log in logs]
+        for live_log, (is_known, newest) in zip(logs, bounds, strict=True):
+            number = self._count()
+            self._logs[number] = live_log
+            if not is_known:
+                # It has changed since: open it first.
+                heappush(self._heap, (_FIRST, False, number))
+            elif newest is not None:
+                heappush(self._heap, (-newest, False, number))
+
+    def _count(self) -> int:
+        return len(self._logs) + len(self._open)
+
+    def _open_log(self, number: int, bound: int) -> bool:
+        """Open a log; return False if its checkpoints should have come earlier."""
+        live_log = self._logs[number]
+        scanned = scan_logs(self._store, [live_log])
+        if scanned is None:
+            return False
+        self._times.remember(scanned[0])
+        self._add_view(number, scanned[0])
+        return number not in self._next or self._next[number].rank <= bound
+
+    def _add_view(self, number: int, view: HistoryView) -> None:
+        self._open[number] = iter(_Selection(view, self._query).run())
+        self._push_next(number)
+
+    def _push_next(self, number: int) -> None:
+        following = next(self._open[number], None)
+        if following is not None:
+            self._next[number] = following
+            heappush(self._heap, (-following.rank, True, number))
 
 
 def _merge(selections: list[list[Selected]], query: Query) -> Iterator[Selected]:

@@ -32,7 +32,7 @@ from savers.langgraph.channels import (
     get_stored_channels,
 )
 from savers.langgraph.configs import get_checkpoint_id, make_langgraph_config, parse_config
-from savers.langgraph.listing import Query, select_from_store, select_from_thread
+from savers.langgraph.listing import NewestTimes, Query, select_from_store, select_from_thread
 from savers.langgraph.metadata import LANGGRAPH, MADE_BY, pack_metadata, unpack_metadata
 from savers.langgraph.serializer import Deserializer, OnBlockedType, check_on_blocked_type, make_serializer
 from savers.langgraph.steps import derive_next_node, derive_node
@@ -109,6 +109,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
         self._on_blocked_type: OnBlockedType = on_blocked_type
         self.store = FileSystemSaver(base_directory, fsync=fsync, compression=compression)
         self._writes = PendingWrites(self.store)
+        self._times = NewestTimes()
 
     # Opening and closing, as with LangGraph's own savers
 
@@ -289,7 +290,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
             names = config["configurable"]
             selected = select_from_thread(self.store, str(names["thread_id"]), names.get("checkpoint_ns"), query)
         else:
-            selected = select_from_store(self.store, query)
+            selected = select_from_store(self.store, query, self._times)
         for _, view, stored in selected:
             history = RunnableConfig(view.thread_id, checkpoint_ns=view.namespace)
             found = view.read(stored)

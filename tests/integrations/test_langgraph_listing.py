@@ -14,6 +14,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
 from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
+from savers._filesystem import history_views
 from savers.langgraph import FileSystemCheckpointSaver
 
 EARLY = "#early:"
@@ -138,6 +139,66 @@ def test_a_long_history_with_replaced_checkpoints(saver):
     for before in ids[::37]:
         expected = plain(saver, thread("t"), None, before, 5)
         assert list(again(saver).list(thread("t"), before=before, limit=5)) == expected
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_newest_of_all_threads_while_other_processes_change_them(saver, seed):
+    randomness = random.Random(seed)
+    ids = fill(saver, seed, threads=[f"t{number}" for number in range(8)], count=60)
+    reader = again(saver)
+    for step in range(40):
+        thread_id = f"t{randomness.randrange(9)}"
+        made = START + timedelta(seconds=randomness.choice((-5000, 0, 60, 5000)), microseconds=step)
+        kind = randomness.randrange(8)
+        if kind == 0:
+            saver.delete_thread(thread_id)
+        elif kind == 1:
+            saver.prune([thread_id])
+        elif kind == 2:
+            saver.store.release(RunnableConfig(thread_id))
+        elif kind == 3:
+            path = path_of(saver, thread_id)
+            if path.exists():
+                os.utime(path, (randomness.randrange(2**31),) * 2)
+        else:
+            put(saver, thread(thread_id, randomness.choice(("", "sub"))), made, n=step)
+        limit = randomness.choice((1, 3, 20))
+        before = randomness.choice((None, None, ids[step]))
+        wanted = randomness.choice(FILTERS)
+        expected = plain(again(saver), None, wanted, before, limit)
+        assert list(reader.list(None, filter=wanted, before=before, limit=limit)) == expected
+
+
+def test_only_the_logs_with_the_newest_checkpoints_are_read_again(saver, monkeypatch):
+    for number in range(30):
+        put(saver, thread(f"t{number}"), START + timedelta(seconds=number % 7), n=number)
+    first = list(saver.list(None, limit=3))
+    opened = []
+    scan_file = history_views.ScannedView.scan_file
+    monkeypatch.setattr(
+        history_views.ScannedView, "scan_file", lambda view: opened.append(view.thread_id) or scan_file(view)
+    )
+    assert list(saver.list(None, limit=3)) == first
+    assert sorted(opened) == ["t13", "t20", "t27", "t6"]
+
+
+def test_a_log_that_is_written_between_two_looks_at_it_is_in_its_place(saver, monkeypatch):
+    for number in range(5):
+        put(saver, thread(f"t{number}"), START + timedelta(seconds=number), n=number)
+    reader = again(saver)
+    list(reader.list(None, limit=2))
+    other = again(saver)
+    scan_file = history_views.ScannedView.scan_file
+    changes = iter([START + timedelta(seconds=100)])
+
+    def scan_after_change(view):
+        for made in changes:
+            put(other, thread("t3"), made, n="new")
+        return scan_file(view)
+
+    monkeypatch.setattr(history_views.ScannedView, "scan_file", scan_after_change)
+    found = list(reader.list(None, limit=3))
+    assert found == plain(again(saver), None, limit=3)
 
 
 CHANGES = {}

@@ -67,6 +67,9 @@ class HistoryView(Protocol):
     def read(self, stored: StoredCheckpoint) -> ReadCheckpoint | None:
         """Return the state and the pending writes of a checkpoint; None if the log has changed."""
 
+    def forget(self) -> None:
+        """Drop what the view keeps in memory of the log; `read` may then return None."""
+
 
 @final
 class SharedView:
@@ -109,6 +112,9 @@ class SharedView:
             found = ReadCheckpoint(reader.load_state(stored), reader.read_writes(stored))
             self._store.logs.account(reader)
             return found
+
+    def forget(self) -> None:
+        """Do nothing: the saver keeps the log."""
 
 
 def _walk_back_in(reader: LogReader, visit: Visit, expected: int) -> None:
@@ -215,10 +221,11 @@ class ScannedView(LogReader):
                 return
 
     def forget(self) -> None:
-        """Drop the bytes of the log, so that they take no memory; `read` then returns None."""
+        """See HistoryView."""
         self.fd = -1
         self.io = self._store.io
         self._chains = {}
+        self._forget_past()
 
     @wrap_os_errors("read")
     def read(self, stored: StoredCheckpoint) -> ReadCheckpoint | None:

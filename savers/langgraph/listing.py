@@ -55,6 +55,8 @@ class Selected(NamedTuple):
     """Its place among the histories: the greatest comes first."""
     view: HistoryView
     stored: StoredCheckpoint
+    is_last: bool = False
+    """Whether nothing else of the view is needed."""
 
 
 class _Selection:
@@ -85,6 +87,8 @@ class _Selection:
             for stored in self._newer:
                 if stored.id < before and not self._take(stored):
                     break
+        if self.selected:
+            self.selected[-1] = self.selected[-1]._replace(is_last=True)
         return self.selected
 
     def _visit(self, stored: StoredCheckpoint) -> bool:

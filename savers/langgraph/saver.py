@@ -291,9 +291,11 @@ class FileSystemCheckpointSaver(AsyncMethods):
             selected = select_from_thread(self.store, str(names["thread_id"]), names.get("checkpoint_ns"), query)
         else:
             selected = select_from_store(self.store, query, self._times)
-        for _, view, stored in selected:
+        for _, view, stored, is_last in selected:
             history = RunnableConfig(view.thread_id, checkpoint_ns=view.namespace)
             found = view.read(stored)
+            if is_last:
+                view.forget()
             if found is not None:
                 checkpoint = make_checkpoint(stored, found.state)
                 yield self._make_tuple(history, checkpoint, view.thread_id, found.writes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, final
+from zlib import crc32
 
 from graphkit import Checkpoint
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
@@ -36,6 +37,9 @@ _GROWTH: Final = 4
 """Each time, this many times more are read."""
 _LONGEST_SCAN: Final = 1 << 20
 """Logs of more bytes are not read as a whole: reading from the end costs less."""
+
+_FEW_PIECES: Final = 64
+"""Entries of a list of pieces up to which the pieces are cut one by one."""
 
 Visit = Callable[["StoredCheckpoint"], bool]
 """Takes a checkpoint; returns whether the next one is wanted too."""
@@ -157,6 +161,7 @@ class ScannedView(LogReader):
         self.file_state: FileState | None = None
         self._chains: dict[int, DecodedChain] = {}
         """The records of each keyframe, by its offset."""
+        self._data = b""
 
     def scan_file(self) -> bool:
         """Read the log; return whether that was possible, and the log is a live history.
@@ -184,6 +189,7 @@ class ScannedView(LogReader):
             if self.fd >= 0:
                 self.io.close(self.fd)
                 self.fd = -1
+        self._data = data
         self.io = _Bytes(data)
         self.fd = 0
         self.file_state = get_file_state(status)
@@ -207,6 +213,12 @@ class ScannedView(LogReader):
         self.last_checkpoint = stored
         self._add_to_index(stored, decoded.target)
 
+    def read_bodies(self, values: Iterable[delta.Value], checkpoint: StoredCheckpoint) -> list[bytes]:
+        """Return the bytes of some values of a packed state; raise the same errors as every log."""
+        values = list(values)
+        bodies = _cut_bodies(values, self._data)
+        return super().read_bodies(values, checkpoint) if bodies is None else bodies
+
     def load_table(self, checkpoint: StoredCheckpoint) -> delta.Table:
         """Return the packed state of a checkpoint; the caller must not change it."""
         chain = self._chains.get(checkpoint.keyframe_offset)
@@ -225,6 +237,7 @@ class ScannedView(LogReader):
         self.fd = -1
         self.io = self._store.io
         self._chains = {}
+        self._data = b""
         self._forget_past()
 
     @wrap_os_errors("read")
@@ -242,6 +255,33 @@ class ScannedView(LogReader):
 def get_file_state(status: os.stat_result) -> FileState:
     """Return what distinguishes a log from another one, or from itself after it has grown."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _cut_bodies(values: Iterable[delta.Value], data: bytes) -> list[bytes] | None:
+    """Return the bytes of values from the bytes of their log.
+
+    None if they are compressed, have many pieces, or do not have the right checksum. Values of a
+    few pieces take a third of the time that they take when their ranges are computed first.
+    """
+    bodies: list[bytes] = []
+    total = 0
+    for value in values:
+        pieces = value.pieces
+        if value.block is not None or len(pieces) > _FEW_PIECES:
+            return None
+        parts: list[bytes] = []
+        for i in range(0, len(pieces), 2):
+            start = pieces[i]
+            if start < 0:
+                return None
+            parts.append(data[start : start + pieces[i + 1]])
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        if len(body) != value.length or crc32(body) != value.crc:
+            return None
+        total += len(body)
+        bodies.append(body)
+    # No bytes are named twice in one state.
+    return bodies if total <= len(data) else None
 
 
 class LiveLog(NamedTuple):

@@ -268,7 +268,8 @@ class FileSystemCheckpointSaver(AsyncMethods):
         """Yield checkpoints, newest first: of a history, of a thread, or of the whole store (None).
 
         The iterator reads each state when it is needed and holds no lock in between. It skips a
-        checkpoint that is removed meanwhile.
+        checkpoint that is removed meanwhile. With `limit`, it reads logs only as far as it needs;
+        it does not find damage elsewhere.
 
         Args:
             config: names the thread. Without `checkpoint_ns`, all namespaces of the thread are

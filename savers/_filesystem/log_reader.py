@@ -74,7 +74,12 @@ class LogReader(OpenLog):
         """
         index = None
         if self.index is None:
+            if self.recent_end == self.end and len(self.recent) >= limit:
+                return list(self.recent[-limit:])
             index = self._index_end(limit)
+            if index is not None:
+                self.recent = index.checkpoints
+                self.recent_end = self.end
         if index is None:
             index = self.load_index()
         return index.checkpoints[-limit:]

@@ -126,6 +126,10 @@ class OpenLog(TableReader):
     def _forget_past(self) -> None:
         self.chain: DecodedChain | None = None
         """The records of the keyframe of which a state other than the last was read last."""
+        self.recent: Sequence[StoredCheckpoint] = ()
+        """The last checkpoints, if they were read without the index."""
+        self.recent_end = -1
+        """Where the log ended then."""
         self.past_values = ReadValues()
         """The values of that state."""
 

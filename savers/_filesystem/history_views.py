@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, final
 from zlib import crc32
 
-from graphkit import Checkpoint
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
-from graphkit.values import private_copy
 from savers._filesystem import catalog, layout, log, payloads
 from savers._filesystem.decoded_chain import DecodedChain
 from savers._filesystem.index import Index
@@ -324,16 +322,3 @@ def scan_logs(store: Store, logs: Iterable[LiveLog]) -> list[ScannedView] | None
             return None
         views.append(view)
     return views
-
-
-def make_checkpoint(stored: StoredCheckpoint, state: FrozenDict) -> Checkpoint:
-    """Return the Checkpoint for a stored one and its state."""
-    return Checkpoint.from_stored(
-        id=stored.id,
-        node_id=stored.node,
-        next_node_id=stored.next,
-        parent_id=stored.parent,
-        created_us=stored.created,
-        metadata=private_copy(stored.metadata),
-        state=state,
-    )

@@ -50,7 +50,7 @@ class CheckpointLister:
     def list_checkpoints(self, reader: LogReader) -> Sequence[Checkpoint]:
         """Return the checkpoints of a log, the newest first; the caller holds its mutex."""
         return [
-            reader.make_checkpoint(stored, None, self._make_loader(reader, stored))
+            stored.make_checkpoint(load=self._make_loader(reader, stored))
             for stored in reversed(reader.load_index().checkpoints)
         ]
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphkit import Checkpoint
 from graphkit.codec import MalformedDataError
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
-from graphkit.values import PRIVATE, FrozenDict, freeze, kind_of, private_copy
+from graphkit.values import PRIVATE, FrozenDict, freeze, kind_of
 from savers import _delta as delta
 from savers._filesystem import log, payloads
 from savers._filesystem.decoded_chain import MAX_LENGTH, DecodedChain, ReadValue
@@ -15,7 +14,7 @@ from savers._filesystem.index import Index
 from savers._filesystem.open_log import OpenLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
@@ -113,24 +112,6 @@ class LogReader(OpenLog):
         return index if len(index.checkpoints) >= limit else None
 
     # Reading what belongs to a checkpoint
-
-    def make_checkpoint(
-        self,
-        stored: StoredCheckpoint,
-        state: FrozenDict | None,
-        load: Callable[[], FrozenDict] | None,
-    ) -> Checkpoint:
-        """Return the Checkpoint for a stored one, with its state or a function that loads it."""
-        return Checkpoint.from_stored(
-            id=stored.id,
-            node_id=stored.node,
-            next_node_id=stored.next,
-            parent_id=stored.parent,
-            created_us=stored.created,
-            metadata=private_copy(stored.metadata),
-            state=state,
-            load=load,
-        )
 
     def load_state(self, checkpoint: StoredCheckpoint) -> FrozenDict:
         """Return the state of a checkpoint of this log.

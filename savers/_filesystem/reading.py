@@ -63,7 +63,7 @@ class ReadingMethods(BaseCheckpointSaver, HasVersions):
             checkpoint = None
             stored = self._find(reader, config)
             if stored is not None:
-                checkpoint = reader.make_checkpoint(stored, reader.load_state(stored), None)
+                checkpoint = stored.make_checkpoint(reader.load_state(stored))
             self._store.logs.account(reader)
             return checkpoint
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from graphkit import Checkpoint
+from graphkit.values import private_copy
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from graphkit.values import FrozenDict
 
@@ -80,3 +83,18 @@ class StoredCheckpoint:
         if self.cleared:
             return {**self.writes, **dict.fromkeys(self.cleared)}
         return self.writes
+
+    def make_checkpoint(
+        self, state: FrozenDict | None = None, load: Callable[[], FrozenDict] | None = None
+    ) -> Checkpoint:
+        """Return the Checkpoint, with its state or a function that loads it."""
+        return Checkpoint.from_stored(
+            id=self.id,
+            node_id=self.node,
+            next_node_id=self.next,
+            parent_id=self.parent,
+            created_us=self.created,
+            metadata=private_copy(self.metadata),
+            state=state,
+            load=load,
+        )

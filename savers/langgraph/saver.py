@@ -20,7 +20,6 @@ from graphkit import Checkpoint, CheckpointInfo, RunnableConfig
 from graphkit.abc import run_in_thread
 from graphkit.errors import CheckpointConflictError
 from savers._filesystem import FileSystemSaver
-from savers._filesystem.history_views import make_checkpoint
 from savers.langgraph.async_methods import AsyncMethods
 from savers.langgraph.channels import (
     WRITES,
@@ -298,7 +297,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
             if is_last:
                 view.forget()
             if found is not None:
-                checkpoint = make_checkpoint(stored, found.state)
+                checkpoint = stored.make_checkpoint(found.state)
                 yield self._make_tuple(history, checkpoint, view.thread_id, found.writes)
                 continue
             # The log has changed since: the checkpoint may have been replaced or removed.

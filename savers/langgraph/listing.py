@@ -39,7 +39,7 @@ class Query:
     """Which checkpoints `list` yields."""
 
     filter: Mapping[str, Any]
-    """Metadata keys and the values that they must have."""
+    """Metadata keys and the values that they must have, with lists instead of tuples."""
     before: str | None
     """Only checkpoints that were written before the one with this id."""
     checkpoint_id: str | None

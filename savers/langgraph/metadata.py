@@ -22,7 +22,7 @@ def pack_metadata(metadata: Mapping[str, Any]) -> FrozenDict:
     """
     frozen: FrozenDict = freeze({**metadata, MADE_BY: LANGGRAPH})
     if _contains_tuple(frozen):
-        lists: dict[str, Any] = _copy_as_lists(frozen)
+        lists: dict[str, Any] = copy_as_lists(frozen)
         frozen = freeze(lists)
     return frozen
 
@@ -32,15 +32,17 @@ def unpack_metadata(stored: Mapping[str, Any]) -> dict[str, Any]:
 
     Earlier versions stored tuples; they are returned as lists, too.
     """
-    return {key: _copy_as_lists(value) for key, value in stored.items() if key != MADE_BY}
+    return {key: copy_as_lists(value) for key, value in stored.items() if key != MADE_BY}
 
 
 def matches(metadata: Mapping[str, Any], filter: Mapping[str, Any]) -> bool:
-    """Return whether the metadata of a checkpoint have these keys and values. A tuple equals a list."""
-    if not filter:
-        return True
-    found = {key: metadata.get(key) for key in filter}
-    return bool(_copy_as_lists(found) == _copy_as_lists(dict(filter)))
+    """Return whether the metadata of a checkpoint have these keys and values.
+
+    Args:
+        metadata: the stored metadata. A tuple in them equals a list.
+        filter: keys and values, as `copy_as_lists` returns them.
+    """
+    return all(copy_as_lists(metadata.get(key)) == value for key, value in filter.items())
 
 
 def _contains_tuple(value: Any) -> bool:
@@ -51,12 +53,13 @@ def _contains_tuple(value: Any) -> bool:
     return isinstance(value, tuple)
 
 
-def _copy_as_lists(value: Any) -> Any:
+def copy_as_lists(value: Any) -> Any:
+    """Return a copy of a value in which lists replace tuples, at any depth."""
     # Nearly all values are numbers and strings; `deepcopy` takes ten times as long to see that.
     if value.__class__ in _SCALARS:
         return value
     if isinstance(value, dict):
-        return {key: _copy_as_lists(item) for key, item in value.items()}
+        return {key: copy_as_lists(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_copy_as_lists(item) for item in value]
+        return [copy_as_lists(item) for item in value]
     return deepcopy(value)

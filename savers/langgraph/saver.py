@@ -32,7 +32,7 @@ from savers.langgraph.channels import (
 )
 from savers.langgraph.configs import get_checkpoint_id, make_langgraph_config, parse_config
 from savers.langgraph.listing import NewestTimes, Query, select_from_store, select_from_thread
-from savers.langgraph.metadata import LANGGRAPH, MADE_BY, pack_metadata, unpack_metadata
+from savers.langgraph.metadata import LANGGRAPH, MADE_BY, copy_as_lists, pack_metadata, unpack_metadata
 from savers.langgraph.serializer import Deserializer, OnBlockedType, check_on_blocked_type, make_serializer
 from savers.langgraph.steps import derive_next_node, derive_node
 from savers.langgraph.writes import EARLY, PendingWrites, Write, pack_writes
@@ -281,7 +281,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
             CheckpointSerializationError: as for `get_tuple`.
         """
         query = Query(
-            filter=filter or {},
+            filter=copy_as_lists(filter or {}),
             before=get_checkpoint_id(before),
             checkpoint_id=get_checkpoint_id(config),
             limit=None if limit is None else max(limit, 0),

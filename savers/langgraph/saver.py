@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from langgraph.checkpoint.base import (
     CheckpointTuple,
@@ -16,11 +16,10 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 
-from graphkit import Checkpoint, CheckpointInfo, RunnableConfig
+from graphkit import Checkpoint, RunnableConfig
 from graphkit.abc import run_in_thread
 from graphkit.errors import CheckpointConflictError
 from savers._filesystem import FileSystemSaver
-from savers.langgraph.async_methods import AsyncMethods
 from savers.langgraph.channels import (
     WRITES,
     Encoder,
@@ -33,9 +32,10 @@ from savers.langgraph.channels import (
 from savers.langgraph.configs import get_checkpoint_id, make_langgraph_config, parse_config
 from savers.langgraph.listing import NewestTimes, Query, select_from_store, select_from_thread
 from savers.langgraph.metadata import LANGGRAPH, MADE_BY, copy_as_lists, pack_metadata, unpack_metadata
+from savers.langgraph.pruning import PruningMethods
 from savers.langgraph.serializer import Deserializer, OnBlockedType, check_on_blocked_type, make_serializer
 from savers.langgraph.steps import derive_next_node, derive_node
-from savers.langgraph.writes import EARLY, PendingWrites, Write, pack_writes
+from savers.langgraph.writes import PendingWrites, Write, pack_writes
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig as LangGraphConfig
@@ -43,11 +43,6 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
     from savers._compression import Compression
-
-_DELTA_CHANNELS: Final = "counters_since_delta_snapshot"
-"""The metadata key that names the channels whose values depend on the writes of ancestors."""
-_TASK_SEPARATOR: Final = ":"
-"""What separates a node and the id of its task in the namespace of a subgraph call."""
 
 
 class _Completed:
@@ -57,7 +52,7 @@ class _Completed:
         yield from ()
 
 
-class FileSystemCheckpointSaver(AsyncMethods):
+class FileSystemCheckpointSaver(PruningMethods):
     """Stores LangGraph's threads in a directory, which any process and the CLI can read.
 
     One object serves synchronous and asynchronous graphs, and any number of threads and processes.
@@ -305,16 +300,6 @@ class FileSystemCheckpointSaver(AsyncMethods):
             if latest is not None:
                 yield self._make_tuple(history, latest, view.thread_id)
 
-    def _iter_histories(self, thread: str) -> Iterator[RunnableConfig]:
-        """Yield a config for each namespace of a thread, except those of early writes."""
-        for namespace in self.store.namespaces(thread):
-            if not namespace.startswith(EARLY):
-                yield RunnableConfig(thread, checkpoint_ns=namespace)
-
-    def _list_history(self, history: RunnableConfig) -> Sequence[CheckpointInfo]:
-        """Return the infos of LangGraph's checkpoints of a history, newest first."""
-        return [info for info in self.store.history(history) if info.metadata.get(MADE_BY) == LANGGRAPH]
-
     def _get_checkpoint(self, history: RunnableConfig, checkpoint_id: str | None = None) -> Checkpoint | None:
         """Return a checkpoint of a history, the latest without an id; None if there is none.
 
@@ -407,122 +392,6 @@ class FileSystemCheckpointSaver(AsyncMethods):
             checkpoint = self._get_checkpoint(history, checkpoint.parent_id)
             if checkpoint is not None:
                 yield checkpoint
-
-    # Whole threads
-
-    def delete_thread(self, thread_id: str) -> None:
-        """Remove a thread with its namespaces and writes; an unknown thread is not an error."""
-        self.store.delete(str(thread_id))
-
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Remove the checkpoints that these runs made, in every thread.
-
-        Reads all metadata of the store. The other checkpoints keep their values. A DeltaChannel of
-        LangGraph that needs the writes of a removed ancestor loses them, as with every saver.
-
-        Raises:
-            TypeError: `run_ids` is one id. Nothing was changed.
-        """
-        _check_ids("run_ids", run_ids)
-        runs = set(run_ids)
-        if not runs:
-            return
-        for thread in self.store.threads():
-            for history in self._iter_histories(thread):
-                infos = self._list_history(history)
-                self._remove(history, [info.id for info in infos if info.metadata.get("run_id") in runs])
-            if not self.store.namespaces(thread):
-                self.store.delete(thread)
-
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy a thread with its ids, parents and writes to an empty thread.
-
-        An unknown source is not an error; the target stays empty.
-
-        Raises:
-            CheckpointConflictError: the target is not empty. Nothing was changed.
-        """
-        source = str(source_thread_id)
-        if self.store.namespaces(source):
-            self.store.copy(source, str(target_thread_id))
-
-    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Remove all checkpoints of threads except the latest of each namespace, or all (`delete`).
-
-        The namespace of a subgraph call goes with the checkpoint of the root graph from which the
-        call started; that of a subgraph with a memory of its own (`checkpointer=True`) stays. If the
-        latest checkpoint needs ancestors for a DeltaChannel, these stay, back to the one that stores
-        its value.
-
-        Raises:
-            TypeError: `thread_ids` is one id. Nothing was changed.
-            ValueError: the strategy is unknown. Nothing was changed.
-        """
-        _check_ids("thread_ids", thread_ids)
-        if strategy not in {"keep_latest", "delete"}:
-            raise ValueError(f"strategy must be 'keep_latest' or 'delete', not {strategy!r}")
-        for thread in map(str, thread_ids):
-            if strategy == "delete":
-                self.delete_thread(thread)
-            else:
-                self._keep_latest(thread)
-
-    def _keep_latest(self, thread: str) -> None:
-        root = RunnableConfig(thread)
-        removable = self._list_removable(root)
-        removed_roots = frozenset(removable)
-        for history in self._iter_histories(thread):
-            if history == root:
-                continue
-            infos = self._list_history(history)
-            if _is_call(history) and _get_root_id(infos) in removed_roots:
-                self._remove(history, [info.id for info in infos])
-            else:
-                self._remove(history, self._list_removable(history))
-        # Last: after a crash, the next prune finds the calls of the checkpoints that still exist.
-        self._remove(root, removable)
-
-    def _list_removable(self, history: RunnableConfig) -> Sequence[str]:
-        """Return the ids of a history that are not needed for its latest checkpoint."""
-        # Listed before the latest is determined: what a run puts meanwhile is in neither.
-        ids = [info.id for info in self._list_history(history)]
-        needed = self._find_needed(history)
-        return [id_ for id_ in ids if id_ not in needed]
-
-    def _find_needed(self, history: RunnableConfig) -> set[str]:
-        """Return the id of the latest checkpoint and those of the ancestors that it needs."""
-        latest = self._get_checkpoint(history)
-        if latest is None:
-            return set()
-        needed = {latest.id}
-        missing = set(latest.metadata.get(_DELTA_CHANNELS, ())) - get_stored_channels(latest.state)
-        for ancestor in self._iter_ancestors(history, latest.id):
-            if not missing:
-                break
-            needed.add(ancestor.id)
-            missing -= get_stored_channels(ancestor.state)
-        return needed
-
-    def _remove(self, history: RunnableConfig, ids: Sequence[str]) -> None:
-        self.store.remove(history, ids)
-        self._writes.remove(history, ids)
-
-
-def _check_ids(name: str, ids: object) -> None:
-    """Raise a TypeError for one id, whose characters would otherwise be taken as ids."""
-    if isinstance(ids, (str, bytes)):
-        raise TypeError(f"{name} must be a list of ids, not one id; pass [{ids!r}]")
-
-
-def _is_call(history: RunnableConfig) -> bool:
-    """Return whether a namespace belongs to one call of a subgraph: it contains the id of a task."""
-    return _TASK_SEPARATOR in history.checkpoint_ns
-
-
-def _get_root_id(infos: Sequence[CheckpointInfo]) -> str | None:
-    """Return the checkpoint of the root graph from which a subgraph was called last."""
-    parents = infos[0].metadata.get("parents") if infos else None
-    return parents.get("") if isinstance(parents, dict) else None
 
 
 def _parse_created_us(checkpoint: Mapping[str, Any]) -> int:

@@ -2,16 +2,23 @@
 
 `prune` applies it to each live history of a thread, nested ones included. The latest checkpoint
 always stays. Released versions are not touched.
+
+A checkpoint that stays keeps the ancestors that it needs: with a DeltaChannel, LangGraph stores a
+value whole only now and then, and reads the other values from the pending writes of the ancestors,
+back to the one that stores the value.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import final
+from typing import Final, final
 
 from graphkit._records.output import CheckpointInfo
+
+_DELTA_CHANNELS: Final = "counters_since_delta_snapshot"
+"""The metadata key under which LangGraph names the DeltaChannels whose values a checkpoint does not store."""
 
 
 @final
@@ -44,7 +51,12 @@ class Retention:
         Args:
             history: all checkpoints of one namespace, newest first.
         """
-        return [info for info in history[self.keep_last or 1 :] if not self._keeps(info)]
+        kept = [*history[: self.keep_last or 1]]
+        old = history[self.keep_last or 1 :]
+        kept += filter(self._keeps, old)
+        kept_ids = {info.id for info in kept}
+        needed_ids = _find_needed(kept, history)
+        return [info for info in old if info.id not in kept_ids and info.id not in needed_ids]
 
     def _keeps(self, info: CheckpointInfo) -> bool:
         if self.older_than is not None and info.created_at >= self.older_than:
@@ -52,3 +64,33 @@ class Retention:
         if not set(info.tags).isdisjoint(self.keep_tags):
             return True
         return self.keep_interrupted and info.status == "interrupted"
+
+
+def _find_needed(kept: Sequence[CheckpointInfo], history: Sequence[CheckpointInfo]) -> Collection[str]:
+    """Return the ids of the ancestors from whose pending writes the values of kept checkpoints are read."""
+    # Nearly all histories have no DeltaChannel, and these need no index.
+    remaining = [(info, _get_delta_channels(info)) for info in kept]
+    remaining = [(info, channels) for info, channels in remaining if channels]
+    if not remaining:
+        return ()
+    infos = {info.id: info for info in history}
+    needed: dict[str, set[str]] = {}
+    while remaining:
+        info, channels = remaining.pop()
+        parent = infos.get(info.parent_id or "")
+        if parent is None:
+            continue
+        # Several kept checkpoints share ancestors: each is walked once for each channel.
+        known = needed.setdefault(parent.id, set())
+        new = channels - known
+        known |= new
+        unstored = new & _get_delta_channels(parent)
+        if unstored:
+            remaining.append((parent, unstored))
+    return needed.keys()
+
+
+def _get_delta_channels(info: CheckpointInfo) -> set[str]:
+    """Return the channels whose values a checkpoint does not store."""
+    channels = info.metadata.get(_DELTA_CHANNELS)
+    return set(channels) if isinstance(channels, Mapping) else set()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from graphkit.abc import set_public_module
+from graphkit.abc import run_in_thread, set_public_module
 from graphkit.errors import MissingDependencyError
 
 if TYPE_CHECKING:
@@ -16,7 +19,39 @@ if TYPE_CHECKING:
     )
     from savers.langgraph.saver import FileSystemCheckpointSaver as FileSystemCheckpointSaver
 
-__all__ = ["FileSystemCheckpointSaver", "ImportReport", "import_langgraph_postgres", "import_langgraph_sqlite"]
+__all__ = [
+    "FileSystemCheckpointSaver",
+    "ImportReport",
+    "checkpointer",
+    "import_langgraph_postgres",
+    "import_langgraph_sqlite",
+]
+
+
+@asynccontextmanager
+async def checkpointer() -> AsyncIterator[FileSystemCheckpointSaver]:
+    """Open the checkpointer for LangGraph's Agent Server, in the directory that GRAPHKIT_DIR names.
+
+    In langgraph.json:
+
+        "checkpointer": {"path": "savers.langgraph.checkpointer"}
+
+    The server enters this context when it starts, and leaves it when it stops. The options are the
+    defaults of FileSystemCheckpointSaver; write such a function yourself for others.
+
+    Raises:
+        CheckpointerConfigurationError: GRAPHKIT_DIR is missing, or what it names cannot be used.
+        MissingDependencyError: LangGraph is not installed.
+    """
+    # Defined here, because the server looks for it in the dictionary of the module.
+    try:
+        import langgraph.checkpoint.base  # noqa: F401 - checks that the package is installed
+    except ImportError as error:
+        raise MissingDependencyError("langgraph", "langgraph") from error
+    from savers.langgraph.agent_server import open_from_environment
+
+    async with await run_in_thread(open_from_environment, os.environ) as saver:
+        yield saver
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""python -m benchmarks [TABLE ...] [--dir DIR]."""
+"""Compare graphkit and its peers on real files, and print tables."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import platform
 import tempfile
 from pathlib import Path
+from typing import Any
 
 TABLES = (
     "steps",
@@ -25,9 +26,28 @@ TABLES = (
 parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
 parser.add_argument("tables", nargs="*", choices=[*TABLES, []], help="which tables; all by default")
 parser.add_argument("--dir", type=Path, help="where the files go")
+parser.add_argument("--rows", help="names of rows of langgraph_savers, with commas between; all by default")
+parser.add_argument("--rounds", type=int, default=3, help="rounds of langgraph_savers; 3 by default")
+parser.add_argument("--quick", action="store_true", help="langgraph_savers with little work, to see that it runs")
 arguments = parser.parse_args()
+
+
+def read_options(table: str) -> dict[str, Any]:
+    """Return the options of a table; only langgraph_savers has some."""
+    if table != "langgraph_savers":
+        return {}
+    from benchmarks.langgraph_savers import QUICK
+
+    options: dict[str, Any] = {"rounds": arguments.rounds}
+    if arguments.rows:
+        options["keys"] = arguments.rows.split(",")
+    if arguments.quick:
+        options |= {"sizes": QUICK, "rounds": 1}
+    return options
+
 
 print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}")
 with tempfile.TemporaryDirectory(dir=arguments.dir) as root:
     for table in arguments.tables or TABLES:
-        importlib.import_module(f"benchmarks.{table}").main(lambda: Path(tempfile.mkdtemp(dir=root)))
+        main = importlib.import_module(f"benchmarks.{table}").main
+        main(lambda: Path(tempfile.mkdtemp(dir=root)), **read_options(table))

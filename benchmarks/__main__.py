@@ -36,7 +36,7 @@ def read_options(table: str) -> dict[str, Any]:
     """Return the options of a table; only langgraph_savers has some."""
     if table != "langgraph_savers":
         return {}
-    from benchmarks.langgraph_savers import QUICK
+    from benchmarks.peers.bench import QUICK
 
     options: dict[str, Any] = {"rounds": arguments.rounds}
     if arguments.rows:

@@ -49,18 +49,9 @@ def langgraph(make_saver: Callable[[], Any], **options: Any) -> Callable[[], flo
     """Time per step of LangGraph with a checkpointer."""
 
     def measure() -> float:
-        from langgraph.graph import StateGraph as Peer
+        from benchmarks.peers.workloads import run_steps
 
-        graph = Peer(State)
-        graph.add_node("a", count)
-        graph.add_node("b", count)
-        graph.add_edge("__start__", "a")
-        graph.add_edge("a", "b")
-        graph.add_conditional_edges("b", lambda state: "__end__" if state["n"] >= STEPS else "a", ["a", "__end__"])
-        app = graph.compile(checkpointer=make_saver())
-        app.invoke({"n": STEPS - 2}, {"configurable": {"thread_id": "first"}}, **options)
-        config = {"configurable": {"thread_id": "bench"}, "recursion_limit": STEPS + 10}
-        return timed(lambda: app.invoke({"n": 0}, config, **options)) / STEPS
+        return run_steps(make_saver(), STEPS, **options)
 
     return measure
 

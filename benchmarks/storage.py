@@ -153,6 +153,6 @@ def main(folder: Callable[[], Path]) -> None:
             reads.append([float(figure) for figure in result.stdout.split()])
         return reads[-1][column]
 
-    names = ["latest, first in its process (cold)", "latest again (warm)", "metadata of all, first scan"]
+    names = ["latest, first in its process (cold)", "latest again (warm)", "history: metadata of all, first scan"]
     rows = [Row(name, lambda column=column: read(column)) for column, name in enumerate(names)]  # type: ignore[misc]
     run(f"Reading a thread of {PUTS} (600 KB state)", rows, rounds=5, unit="ms", scale=1e3)

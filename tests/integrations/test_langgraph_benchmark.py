@@ -1,0 +1,86 @@
+"""Every row of the table of LangGraph's checkpointers measures something, with little work."""
+
+import shutil
+
+import pytest
+
+pytest.importorskip("langgraph.checkpoint.sqlite")
+
+from benchmarks import langgraph_savers
+from benchmarks.peers import bench as benches
+from benchmarks.peers.bench import QUICK, Bench
+from benchmarks.peers.contenders import CONTENDERS
+
+KEYS = [row.key for row in langgraph_savers.make_rows(QUICK)]
+MEMORY, OFF, _, NEVER, ALWAYS = CONTENDERS
+LEFT_BYTES = 200
+"""What a store keeps of a thread that was deleted, at most."""
+
+
+@pytest.fixture(autouse=True)
+def no_sync_of_the_whole_machine(monkeypatch):
+    monkeypatch.setattr(benches.os, "sync", lambda: None)
+
+
+@pytest.fixture
+def make_folder(tmp_path):
+    numbers = iter(range(1000))
+
+    def make():
+        folder = tmp_path / str(next(numbers))
+        folder.mkdir()
+        return folder
+
+    return make
+
+
+def sample(key, contender, make_folder):
+    (row,) = [row for row in langgraph_savers.make_rows(QUICK) if row.key == key]
+    row.sample(Bench(contender, QUICK, make_folder))
+    return row
+
+
+@pytest.mark.sweep(8)
+@pytest.mark.parametrize("key", KEYS)
+def test_a_row_is_measured_without_the_rows_before_it(key, make_folder):
+    if key == "encrypted":
+        pytest.importorskip("Crypto")
+    if key == "syncs" and shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    for contender in (OFF, NEVER):
+        row = sample(key, contender, make_folder)
+        assert row.notes == {}
+        assert row.median(contender.name) > 0, contender.name
+
+
+@pytest.mark.parametrize("key", ["process", "syncs"])
+def test_memory_has_no_figure_for_another_process(key, make_folder):
+    assert sample(key, MEMORY, make_folder).format_cell(MEMORY.name) == ""
+
+
+def test_a_second_round_deletes_a_thread_that_exists(make_folder):
+    bench = Bench(ALWAYS, QUICK, make_folder)
+    for _ in range(2):
+        assert bench.grown().size() > LEFT_BYTES
+        bench.delete()
+        assert bench.deleted().size() < LEFT_BYTES
+
+
+def test_the_table_has_the_chosen_rows_and_their_ratios(make_folder, capsys):
+    langgraph_savers.main(make_folder, keys=["bytes", "newest"], rounds=2, sizes=QUICK)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    head, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert head[2:] == [*(contender.name for contender in CONTENDERS), "never / OFF", "always / FULL"]
+    assert [row[0] for row in rows] == ["`bytes`", "`newest`"]
+    for row in rows:
+        memory, off, full, never, always, never_ratio, always_ratio = map(float, row[2:])
+        assert memory >= 0
+        assert never_ratio == pytest.approx(never / off, rel=0.1)
+        assert always_ratio == pytest.approx(always / full, rel=0.1)
+
+
+def test_an_unknown_row_is_an_error_that_lists_the_names(make_folder):
+    with pytest.raises(SystemExit) as caught:
+        langgraph_savers.main(make_folder, keys=["newst"])
+    assert "newst" in str(caught.value)
+    assert "newest" in str(caught.value)

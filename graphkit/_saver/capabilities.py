@@ -14,6 +14,7 @@ Wrappers have the capabilities of the saver that they wrap.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from graphkit._saver.thread_id import ThreadLike
@@ -117,6 +118,35 @@ class SupportsCompact(Protocol):
 
     def compact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
         """Free space in one thread, or in all (None). Return the number of bytes freed."""
+        ...
+
+
+@runtime_checkable
+class SupportsDeleteIdle(Protocol):
+    """A saver that deletes threads that no process has written to for a while."""
+
+    def delete_idle(
+        self,
+        thread: ThreadLike = None,
+        *,
+        idle_since: datetime,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Sequence[str]:
+        """Delete whole threads that no process has written to since a moment; return their ids, sorted.
+
+        Pending writes and tags count as writes. A thread with a run stays, and so does one that is
+        written to at the same time.
+
+        Args:
+            thread: the thread; None is all of them.
+            idle_since: threads that were written to at this time or later stay; aware.
+            dry_run: change nothing, and only return the threads that are idle.
+            progress: called after each thread.
+
+        Raises:
+            ValueError: `idle_since` has no time zone.
+        """
         ...
 
 

@@ -1,4 +1,4 @@
-"""The methods of FileSystemSaver for operators: verify, repair, compact, prune, remove, size."""
+"""The methods of FileSystemSaver for operators: verify, repair, compact, prune, delete_idle, ..."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from graphkit.abc import (
     resolve_thread_id,
     run_in_thread,
 )
-from savers._filesystem import catalog, live_logs, rewrite
+from graphkit.errors import ThreadBusyError
+from savers._filesystem import catalog, idle, live_logs, rewrite
 from savers._filesystem.listed_checkpoints import make_info
 from savers._filesystem.os_errors import FailedThreads, wrap_os_errors
 from savers._filesystem.store import Store
@@ -122,6 +123,66 @@ class MaintenanceMethods(BaseCheckpointSaver):
                 kept = [stored for stored in checkpoints if stored.id not in removed]
                 rewrite.keep(self._store, writer, kept)
         return len(removed)
+
+    @wrap_os_errors("delete")
+    def delete_idle(
+        self,
+        thread: ThreadLike = None,
+        *,
+        idle_since: datetime,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Sequence[str]:
+        """Delete whole threads that no process has written to since a moment.
+
+        Deletes one thread, or all such threads (None), each as `delete` does, with its versions and
+        the files that repair set aside. The modification times of the files show when a process
+        wrote last: checkpoints, pending writes, tags, releases and repairs count; reads do not. A
+        thread that waits for a human is idle, too, if no process wrote to it. A thread with a run is
+        skipped. The time is checked again under the locks, so that a thread that is written to
+        meanwhile stays. The cost is a few system calls for each file of the store.
+
+        Args:
+            thread: the thread.
+            idle_since: threads that were written to at this time or later stay; aware.
+            dry_run: change nothing, and only return the threads that are idle.
+            progress: called after each thread with how many are done, how many there are, and its
+                id.
+
+        Returns:
+            The threads that were deleted, sorted.
+
+        Raises:
+            ValueError: `idle_since` has no time zone.
+            CheckpointStorageError: the file system refused. Of all threads (None), it has deleted
+                the others, and the error names those that it could not delete.
+        """
+        if idle_since.tzinfo is None:
+            raise ValueError(f"idle_since must have a time zone, such as UTC: {idle_since!r}")
+        since_ns = round(idle_since.timestamp() * 1_000_000_000)
+        thread_ids = self.threads(released=True) if thread is None else [resolve_thread_id(thread)]
+        failed = FailedThreads("delete")
+        deleted: list[str] = []
+        for done, thread_id in enumerate(thread_ids, 1):
+            with failed.catch(thread_id):
+                if self._delete_if_idle(thread_id, since_ns, dry_run=dry_run):
+                    deleted.append(thread_id)
+            if progress is not None:
+                progress(done, len(thread_ids), thread_id)
+        failed.raise_if_any()
+        return deleted
+
+    def _delete_if_idle(self, thread_id: str, since_ns: int, *, dry_run: bool) -> bool:
+        # Nearly all threads are not idle, and these need no lock.
+        if not idle.is_idle(self._store, thread_id, since_ns):
+            return False
+        if dry_run:
+            return True
+        try:
+            with self._run_lock(RunnableConfig(thread_id), 0.0):
+                return idle.delete_if_idle(self._store, thread_id, since_ns)
+        except ThreadBusyError:
+            return False
 
     @wrap_os_errors("read")
     def size(self, thread: ThreadLike = None) -> int:
@@ -261,3 +322,20 @@ class MaintenanceMethods(BaseCheckpointSaver):
     async def acompact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
         """As `compact`."""
         return await run_in_thread(self.compact, thread, progress=progress)
+
+    async def adelete_idle(
+        self,
+        thread: ThreadLike = None,
+        *,
+        idle_since: datetime,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Sequence[str]:
+        """As `delete_idle`."""
+        return await run_in_thread(
+            self.delete_idle,
+            thread,
+            idle_since=idle_since,
+            dry_run=dry_run,
+            progress=progress,
+        )

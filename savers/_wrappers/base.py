@@ -15,13 +15,14 @@ from graphkit.abc import (
     ConfigLike,
     HasVersions,
     SupportsCompact,
+    SupportsDeleteIdle,
     SupportsRepair,
     SupportsVerify,
     ThreadLike,
     Watch,
 )
 from graphkit.errors import CheckpointerConfigurationError
-from savers._wrappers.mixins import CompactMixin, RepairMixin, VerifyMixin
+from savers._wrappers.mixins import CompactMixin, DeleteIdleMixin, RepairMixin, VerifyMixin
 
 
 class SaverWrapper(BaseCheckpointSaver):
@@ -330,6 +331,7 @@ _MIXINS: Final[Mapping[type, type]] = {
     SupportsVerify: VerifyMixin,
     SupportsRepair: RepairMixin,
     SupportsCompact: CompactMixin,
+    SupportsDeleteIdle: DeleteIdleMixin,
 }
 """The class that forwards the methods of each capability."""
 

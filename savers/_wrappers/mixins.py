@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from graphkit.abc import Progress, RepairReport, ThreadLike, VerifyReport
@@ -34,3 +36,21 @@ class CompactMixin:
 
     def compact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
         return self.delegate.compact(thread, progress=progress)  # type: ignore[no-any-return]
+
+
+class DeleteIdleMixin:
+    """Forwards `delete_idle`; see `graphkit.abc.SupportsDeleteIdle`."""
+
+    delegate: Any
+
+    def delete_idle(
+        self,
+        thread: ThreadLike = None,
+        *,
+        idle_since: datetime,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Sequence[str]:
+        return self.delegate.delete_idle(  # type: ignore[no-any-return]
+            thread, idle_since=idle_since, dry_run=dry_run, progress=progress
+        )

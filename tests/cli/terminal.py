@@ -51,7 +51,7 @@ def graphkit(*args, terminal=False, width=100, colour=False, stdin="", now=NOW, 
     context = CliContext(
         out=out,
         err=err,
-        input=Terminal(stdin, is_terminal=terminal),
+        input=Terminal(stdin, is_terminal=terminal) if isinstance(stdin, str) else stdin,
         is_terminal=terminal,
         width=width,
         colour=colour,

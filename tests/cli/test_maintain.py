@@ -1,6 +1,8 @@
 """verify, repair, compact, prune, copy, delete, release: each says what it did, and with --dry-run what it would do."""
 
+import io
 import logging
+import os
 import re
 import sys
 import warnings
@@ -8,8 +10,9 @@ import warnings
 import pytest
 
 from graphkit import RunnableConfig
+from graphkit.cli.cells import format_bytes
 from savers import FileSystemSaver, MemorySaver
-from tests.cli.terminal import checkpoint, damage, graphkit
+from tests.cli.terminal import checkpoint, damage, graphkit, minutes_ago
 
 
 def files(store):
@@ -214,6 +217,92 @@ def test_prune_by_age(store):
     assert graphkit("prune", store, "--older-than", "soon").code == 2
 
 
+def age(store, thread, minutes):
+    """Set the time at which every file of a thread was last written."""
+    time = minutes_ago(minutes).timestamp()
+    for path in next(store.glob(f"t-{thread}-*")).rglob("*"):
+        os.utime(path, (time, time))
+
+
+@pytest.fixture
+def idle(store):
+    """Two threads that nobody has written to for an hour, and one of ten minutes ago."""
+    age(store, "order-17", 60)
+    age(store, "order-18", 60)
+    age(store, "import-a", 10)
+    return store
+
+
+def threads(store):
+    return [row["thread"] for row in graphkit("threads", store, "--json").json]
+
+
+def test_idle_threads_are_deleted_whole_after_a_question(idle):
+    size = format_bytes(sum(path.stat().st_size for path in idle.glob("t-order-*/*")))
+    would = graphkit("prune", idle, "--idle", "30min", "--dry-run")
+    assert would.lines == [f"would delete 2 threads idle for 30min, {size}", "    order-17", "    order-18"]
+    no = graphkit("prune", idle, "--idle", "30min", terminal=True, stdin="\n")
+    assert (no.code, no.out) == (1, "nothing was deleted\n")
+    assert no.err == f"delete 2 threads idle for 30min, {size}, for good? [y/N] "
+    assert len(threads(idle)) == 3
+    done = graphkit("prune", idle, "--idle", "30min", terminal=True, stdin="y\n")
+    assert (done.code, done.out) == (0, "deleted 2 threads idle for 30min\n")  # one of them waited at an interrupt
+    assert threads(idle) == ["import-a"]
+    assert graphkit("prune", idle, "--idle", "30min", "--yes").out == "no thread is idle for 30min\n"
+
+
+def test_idle_threads_in_a_script(idle, saver):
+    done = graphkit("prune", idle, "--idle", "30min")
+    assert (done.code, "pass --yes" in done.err) == (2, True)
+    would = graphkit("prune", idle, "--idle", "30min", "--dry-run", "--json").json
+    assert would == {
+        "deleted": ["order-17", "order-18"],
+        "size": saver.size("order-17") + saver.size("order-18"),
+        "dry_run": True,
+    }
+    assert graphkit("prune", idle, "order-18", "--idle", "30min", "--yes", "--json").json["deleted"] == ["order-18"]
+    assert graphkit("prune", idle, "import-a", "--idle", "30min", "--yes", "--json").json["deleted"] == []
+    assert threads(idle) == ["import-a", "order-17"]
+
+
+def test_a_thread_in_use_again_stays(idle, saver):
+    """A run takes the thread between the question and the answer."""
+
+    class Answer(io.StringIO):
+        def isatty(self):
+            return True
+
+        def readline(self, *_):
+            saver.put(RunnableConfig("order-18"), checkpoint(14, "x", "y", {}, 13))
+            return "y\n"
+
+    done = graphkit("prune", idle, "--idle", "30min", terminal=True, stdin=Answer())
+    assert done.out == "deleted 1 thread idle for 30min; 1 thread stayed: in use again\n"
+    assert threads(idle) == ["import-a", "order-18"]
+    assert len(saver.list(RunnableConfig("order-18"))) == 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--keep-last", "1"],
+        ["--older-than", "1d"],
+        ["--keep-tag", "golden"],
+        ["--interrupted"],
+    ],
+)
+def test_idle_excludes_the_options_that_select_checkpoints(idle, options):
+    done = graphkit("prune", idle, "--idle", "1s", "--yes", *options)
+    assert (done.code, "whole threads" in done.err) == (2, True)
+    assert len(threads(idle)) == 3
+
+
+def test_an_idle_age_that_is_none_is_refused(idle):
+    assert graphkit("prune", idle, "--idle", "soon", "--yes").code == 2
+    assert graphkit("prune", idle, "nowhere", "--idle", "1s", "--yes").code == 11
+    assert len(threads(idle)) == 3
+
+
 def test_copy(store):
     would = graphkit("copy", store, "order-17", "new", "--dry-run")
     assert would.out == "would copy 2 checkpoints of order-17 to new\n"
@@ -255,10 +344,11 @@ def test_release(store):
     assert graphkit("delete", store, "order-18", "--yes").code == 0
 
 
-@pytest.mark.parametrize("command", ["verify", "repair", "compact"])
+@pytest.mark.parametrize("command", ["verify", "repair", "compact", "prune --idle"])
 def test_a_saver_that_cannot(monkeypatch, command):
     monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: MemorySaver())
-    done = graphkit(command, "memory:")
+    arguments = ["prune", "memory:", "--idle", "1d"] if command == "prune --idle" else [command, "memory:"]
+    done = graphkit(*arguments)
     assert (done.code, done.err) == (18, f"graphkit: MemorySaver cannot {command}; a checkpoint directory can\n")
 
 

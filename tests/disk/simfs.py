@@ -42,6 +42,8 @@ class SimFS:
         self._numbers = itertools.count(ROOT)
         self._files, self._dirs, self._links, self._locks, self._fds = {}, {}, {}, {}, {}
         self._poisoned = {}
+        self.now_ns = 1  # the clock of modification times; tests set it
+        self._modified = {}
         self.root = self._plant({} if tree is None else tree)
 
     def _plant(self, tree):
@@ -51,6 +53,7 @@ class SimFS:
             self._dirs[number] = {name: self._plant(below) for name, below in tree.items()}
         else:
             self._files[number] = bytearray(tree)
+            self._modified[number] = self.now_ns
         return number
 
     def note(self, *what):
@@ -97,7 +100,11 @@ class SimFS:
     def _status(self, number):
         mode = stat.S_IFREG | 0o600 if number in self._files else stat.S_IFDIR | 0o700
         return SimpleNamespace(
-            st_mode=mode, st_ino=number, st_nlink=self._links[number], st_size=len(self._files.get(number, b""))
+            st_mode=mode,
+            st_ino=number,
+            st_nlink=self._links[number],
+            st_size=len(self._files.get(number, b"")),
+            st_mtime_ns=self._modified.get(number, 0),
         )
 
     # Files
@@ -160,6 +167,7 @@ class SimFS:
         content = self._files[handle.number]
         content.extend(bytes(max(0, offset - len(content))))
         content[offset : offset + len(data)] = data
+        self._modified[handle.number] = self.now_ns
         self._done("write", handle.number, offset, data)
         return len(data)
 
@@ -170,6 +178,7 @@ class SimFS:
             if len(content) != size:
                 del content[size:]
                 content.extend(bytes(size - len(content)))
+                self._modified[handle.number] = self.now_ns
                 self._done("truncate", handle.number, size)
 
     def fstat(self, fd):

@@ -5,7 +5,7 @@ import pytest
 
 from graphkit import BaseCheckpointSaver, HasVersions, RunnableConfig
 from graphkit._saver.capabilities import QUALITIES
-from graphkit.abc import SupportsCompact, SupportsRepair, SupportsVerify
+from graphkit.abc import SupportsCompact, SupportsDeleteIdle, SupportsRepair, SupportsVerify
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.testing import ScriptedSaver, made
 from savers import MemorySaver, SaverWrapper, ValidatingSaver, VersionedMemorySaver
@@ -101,8 +101,11 @@ class Capable(MemorySaver):
     def compact(self, thread=None, *, progress=None):
         return self.called.append(("compact", thread, progress))
 
+    def delete_idle(self, thread=None, *, idle_since, dry_run=False, progress=None):
+        return self.called.append(("delete_idle", thread, idle_since, dry_run, progress))
 
-OPTIONAL = [SupportsVerify, SupportsRepair, SupportsCompact]
+
+OPTIONAL = [SupportsVerify, SupportsRepair, SupportsCompact, SupportsDeleteIdle]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +121,13 @@ def test_a_wrapper_has_the_optional_methods_of_its_delegate(wrap):
     wrapper.verify("t", progress=print)
     wrapper.repair("t", dry_run=True, progress=print)
     wrapper.compact("t", progress=print)
-    assert inner.called == [("verify", "t", print), ("repair", "t", True, print), ("compact", "t", print)]
+    wrapper.delete_idle("t", idle_since="now", dry_run=True, progress=print)
+    assert inner.called == [
+        ("verify", "t", print),
+        ("repair", "t", True, print),
+        ("compact", "t", print),
+        ("delete_idle", "t", "now", True, print),
+    ]
 
 
 @pytest.mark.parametrize("wrap", [SaverWrapper, ValidatingSaver, ScriptedSaver])

@@ -10,7 +10,7 @@ import typer
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import SupportsCompact
+from graphkit._saver.capabilities import SupportsCompact, SupportsDeleteIdle
 from graphkit._saver.retention import Retention
 from graphkit.cli.cells import format_bytes
 from graphkit.cli.commands.verify import has_files, missing_capability
@@ -118,17 +118,35 @@ def prune(
         bool,
         typer.Option("--interrupted", help="Also remove checkpoints with pending interrupts."),
     ] = False,
+    idle: Annotated[
+        str | None,
+        typer.Option(
+            "--idle",
+            metavar="AGE",
+            help="Delete whole threads that no process has written to for this long: 12h, 30d.",
+            show_default=False,
+        ),
+    ] = None,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", "-y", help="With --idle: do not ask for confirmation."),
+    ] = False,
     dry_run: DryRun = False,
 ) -> Message:
-    """Remove old checkpoints.
+    """Remove old checkpoints, or delete idle threads.
 
-    The command never removes the latest checkpoint of a history. It requires --keep-last,
-    --older-than or both.
+    With --keep-last, --older-than or both, the command never removes the latest checkpoint of a
+    history. With --idle, it deletes whole threads with all their versions, also those that wait at
+    an interrupt; a thread with a run stays. It asks for confirmation; in a script, pass --yes.
 
     Example: graphkit prune runs --keep-last 10 --older-than 30d --keep-tag golden
     """
+    if idle is not None:
+        if keep_last is not None or older_than is not None or keep_tag or interrupted:
+            raise UsageError("--idle deletes whole threads: give it without the options that select checkpoints")
+        return _prune_idle(context, directory, thread, age=idle, is_confirmed=yes, dry_run=dry_run)
     if keep_last is None and older_than is None:
-        raise UsageError("say what to prune: --keep-last, --older-than or both")
+        raise UsageError("say what to prune: --keep-last, --older-than or both, or --idle")
     saver = open_store(directory)
     options = _PruneOptions(
         keep_last=keep_last,
@@ -149,6 +167,51 @@ def prune(
         f"{verb} {pluralize(count, 'checkpoint')} of {pluralize(len(threads), 'thread')}",
         {"removed": count, "threads": len(threads), "dry_run": dry_run},
     )
+
+
+def _prune_idle(
+    context: CliContext,
+    directory: str,
+    thread: str | None,
+    *,
+    age: str,
+    is_confirmed: bool,
+    dry_run: bool,
+) -> Message:
+    """Delete the threads that no process has written to for as long as `age`, after a confirmation."""
+    idle_since = context.now() - parse_age(age)
+    saver = open_store(directory)
+    if not isinstance(saver, SupportsDeleteIdle):
+        raise missing_capability(saver, "prune --idle")
+    assert isinstance(saver, BaseCheckpointSaver)
+    only = None if thread is None else find_thread(saver, thread, released=True)
+    found = saver.delete_idle(only, idle_since=idle_since, dry_run=True)
+    size = sum(map(saver.size, found))
+    what = f"{pluralize(len(found), 'thread')} idle for {age}, {format_bytes(size)}"
+    data: dict[str, Any] = {"deleted": list(found), "size": size, "dry_run": dry_run}
+    if dry_run:
+        return Message("\n".join([f"would delete {what}", *map(_indent, found)]), data)
+    if not found:
+        return Message(f"no thread is idle for {age}", data)
+    if not is_confirmed and not _confirm(context, f"delete {what}, for good?"):
+        data["deleted"] = []
+        return Message("nothing was deleted", data, exit_code=1)
+
+    deleted: list[str] = []
+    with context.progress("deleting") as progress:
+        for done, thread_id in enumerate(found, 1):
+            # A thread that a process has written to since then stays.
+            deleted += saver.delete_idle(thread_id, idle_since=idle_since)
+            progress(done, len(found), thread_id)
+    data["deleted"] = deleted
+    text = f"deleted {pluralize(len(deleted), 'thread')} idle for {age}"
+    if len(deleted) < len(found):
+        text += f"; {pluralize(len(found) - len(deleted), 'thread')} stayed: in use again"
+    return Message(text, data)
+
+
+def _indent(thread_id: str) -> str:
+    return f"    {escape(thread_id)}"
 
 
 def _count_checkpoints(saver: BaseCheckpointSaver, thread_id: str) -> int:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.capabilities import SupportsDeleteIdle
 from graphkit._saver.versions import HasVersions
 from graphkit._saver.writes import ANSWER, INTERRUPT
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
@@ -179,6 +180,27 @@ class MaintenanceTests(ContractTests):
             with self.raises(ValueError):
                 saver.prune(thread, keep_tags=["tag"])
             assert len(saver.list(CONFIG)) == 2  # noqa: PLR2004
+
+    # Delete idle threads
+
+    def test_delete_idle_deletes_only_threads_that_nobody_writes_to(self) -> None:
+        saver = self.open("lists_threads")
+        if not isinstance(saver, SupportsDeleteIdle):
+            self.skip("the saver has no delete_idle")
+        assert isinstance(saver, BaseCheckpointSaver)
+        now = datetime.now(UTC)
+        saver.put(CONFIG, made({"n": 1}, created_at=now - timedelta(days=9)))  # the write counts, not this time
+        saver.put(make_config("u"), made({"n": 2}))
+        assert [*saver.delete_idle(idle_since=now - timedelta(days=1))] == []
+        later = now + timedelta(days=1)
+        assert [*saver.delete_idle(idle_since=later, dry_run=True)] == ["t", "u"]
+        assert len(saver.threads()) == 2  # noqa: PLR2004
+        assert [*saver.delete_idle("u", idle_since=later)] == ["u"]
+        with saver.run_lock(CONFIG):
+            assert [*saver.delete_idle(idle_since=later)] == []
+        assert len(saver.list(CONFIG)) == 1
+        assert [*saver.delete_idle(idle_since=later)] == ["t"]
+        assert [*saver.threads()] == []
 
 
 def _get_numbers(infos: Iterable[CheckpointInfo]) -> list[int]:

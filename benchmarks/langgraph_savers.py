@@ -50,7 +50,8 @@ class Row:
         median = self.median(contender)
         if median is None:
             return self.notes.get(contender, "")
-        return f"{median * SCALES[self.unit]:.3g}"
+        figure = median * SCALES[self.unit]
+        return f"{figure:,.0f}" if figure >= 1000 else f"{figure:.3g}"
 
     def format_ratio(self, ours: str, theirs: str) -> str:
         """Return how much longer ours takes."""
@@ -85,7 +86,7 @@ def make_rows(sizes: Sizes) -> list[Row]:
             "process",
             f"latest of {sizes.puts}, new process (after imports)",
             "ms",
-            lambda bench: bench.read_in_new_process(),
+            lambda bench: bench.read_in_new_processes(3),
         ),
         Row("delete", f"delete_thread of {sizes.puts}", "ms", lambda bench: bench.delete()),
         Row("left", "... left on the disk", "MB", lambda bench: bench.deleted().size()),

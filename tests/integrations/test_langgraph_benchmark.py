@@ -53,6 +53,14 @@ def test_a_row_is_measured_without_the_rows_before_it(key, make_folder):
         assert row.median(contender.name) > 0, contender.name
 
 
+def test_a_large_figure_is_written_in_full():
+    row = langgraph_savers.Row("size", "a size", "MB", lambda _: 1_030_456_789.0)
+    row.samples["a"] = [1_030_456_789.0]
+    row.samples["b"] = [12_345.0]
+    assert (row.format_cell("a"), row.format_cell("b")) == ("1,030", "0.0123")
+    assert row.format_ratio("b", "a") == "1.2e-05"
+
+
 @pytest.mark.parametrize("key", ["process", "syncs"])
 def test_memory_has_no_figure_for_another_process(key, make_folder):
     assert sample(key, MEMORY, make_folder).format_cell(MEMORY.name) == ""
@@ -73,7 +81,8 @@ def test_the_table_has_the_chosen_rows_and_their_ratios(make_folder, capsys):
     assert head[2:] == [*(contender.name for contender in CONTENDERS), "never / OFF", "always / FULL"]
     assert [row[0] for row in rows] == ["`bytes`", "`newest`"]
     for row in rows:
-        memory, off, full, never, always, never_ratio, always_ratio = map(float, row[2:])
+        figures = [float(cell.replace(",", "")) for cell in row[2:]]
+        memory, off, full, never, always, never_ratio, always_ratio = figures
         assert memory >= 0
         assert never_ratio == pytest.approx(never / off, rel=0.1)
         assert always_ratio == pytest.approx(always / full, rel=0.1)

@@ -186,7 +186,7 @@ class MaintenanceTests(ContractTests):
     def test_delete_idle_deletes_only_threads_that_nobody_writes_to(self) -> None:
         saver = self.open("lists_threads")
         if not isinstance(saver, SupportsDeleteIdle):
-            self.skip("the saver has no delete_idle")
+            self.skip("the saver does not declare delete_idle")
         assert isinstance(saver, BaseCheckpointSaver)
         now = datetime.now(UTC)
         saver.put(CONFIG, made({"n": 1}, created_at=now - timedelta(days=9)))  # the write counts, not this time

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from graphkit import Checkpoint, CheckpointInfo, RunnableConfig
+from graphkit.abc import run_in_thread
 from savers._filesystem import FileSystemSaver
 from savers.langgraph.async_methods import AsyncMethods
 from savers.langgraph.channels import get_stored_channels
 from savers.langgraph.metadata import LANGGRAPH, MADE_BY
+from savers.langgraph.retention import TtlSweeper
 from savers.langgraph.writes import EARLY, PendingWrites
 
 _DELTA_CHANNELS: Final = "counters_since_delta_snapshot"
@@ -24,6 +26,7 @@ class PruningMethods(AsyncMethods):
 
     store: FileSystemSaver
     _writes: PendingWrites
+    _sweeper: TtlSweeper | None
 
     @abstractmethod
     def _get_checkpoint(self, history: RunnableConfig, checkpoint_id: str | None = None) -> Checkpoint | None:
@@ -89,6 +92,22 @@ class PruningMethods(AsyncMethods):
                 self.delete_thread(thread)
             else:
                 self._keep_latest(thread)
+
+    def sweep_ttl(self) -> int:
+        """Delete the threads whose `ttl` is over now, instead of waiting for the background thread.
+
+        Returns:
+            How many; 0 without a `ttl`.
+
+        Raises:
+            CheckpointerError: a thread could not be read or deleted. All others are done, and the
+                error names those that failed.
+        """
+        return 0 if self._sweeper is None else self._sweeper.sweep()
+
+    async def asweep_ttl(self) -> int:
+        """As `sweep_ttl`, in a worker thread."""
+        return await run_in_thread(self.sweep_ttl)
 
     def _keep_latest(self, thread: str) -> None:
         root = RunnableConfig(thread)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Awaitable, Generator, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -33,6 +33,7 @@ from savers.langgraph.configs import get_checkpoint_id, make_langgraph_config, p
 from savers.langgraph.listing import NewestTimes, Query, select_from_store, select_from_thread
 from savers.langgraph.metadata import LANGGRAPH, MADE_BY, copy_as_lists, pack_metadata, unpack_metadata
 from savers.langgraph.pruning import PruningMethods
+from savers.langgraph.retention import TtlSweeper, parse_ttl
 from savers.langgraph.serializer import Deserializer, OnBlockedType, check_on_blocked_type, make_serializer
 from savers.langgraph.steps import derive_next_node, derive_node
 from savers.langgraph.writes import PendingWrites, Write, pack_writes
@@ -79,6 +80,7 @@ class FileSystemCheckpointSaver(PruningMethods):
         compression: Literal["zlib", "zstd"] | Compression | None = "zlib",
         types: Iterable[type] = (),
         on_blocked_type: OnBlockedType = "raise",
+        ttl: timedelta | None = None,
     ) -> None:
         """Open a store, and create its directory if it is missing.
 
@@ -93,17 +95,24 @@ class FileSystemCheckpointSaver(PruningMethods):
                 fields must be listed, too.
             on_blocked_type: what reading does with a type that the serializer may not create:
                 raise a CheckpointSerializationError, or return its plain data, such as a dict.
+            ttl: how long a thread stays after the last write to it, also one that waits at an
+                interrupt. A background thread deletes older threads of LangGraph: when the saver is
+                opened, and then ten times in each `ttl`, but not more often than every minute and
+                not less often than every hour. Choose a time longer than any step of a graph.
 
         Raises:
             CheckpointerConfigurationError: the path is a file, or an option is invalid.
             CheckpointStorageError: the file system refused.
         """
         check_on_blocked_type(on_blocked_type)
+        if ttl is not None:
+            ttl = parse_ttl(ttl)
         super().__init__(serde=make_serializer(serde, types))
         self._on_blocked_type: OnBlockedType = on_blocked_type
         self.store = FileSystemSaver(base_directory, fsync=fsync, compression=compression)
         self._writes = PendingWrites(self.store)
         self._times = NewestTimes()
+        self._sweeper = None if ttl is None else TtlSweeper(self.store, ttl)
 
     # Opening and closing, as with LangGraph's own savers
 
@@ -120,8 +129,8 @@ class FileSystemCheckpointSaver(PruningMethods):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Sync the store and close its files. A later use opens them again."""
-        self.store.close()
+        """Sync the store and close its files. A later use opens them again, but no longer applies `ttl`."""
+        self._close()
 
     async def __aenter__(self) -> Self:
         """Return the saver."""
@@ -129,7 +138,12 @@ class FileSystemCheckpointSaver(PruningMethods):
 
     async def __aexit__(self, *_: object) -> None:
         """As `__exit__`, in a worker thread."""
-        await run_in_thread(self.store.close)
+        await run_in_thread(self._close)
+
+    def _close(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.stop()
+        self.store.close()
 
     # Writing
 

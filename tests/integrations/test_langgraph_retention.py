@@ -1,10 +1,30 @@
 """Retention of LangGraph's threads: keep-last with DeltaChannels, threads that nobody writes to, and `ttl=`."""
 
-import pytest
+import asyncio
+import gc
+import logging
+import os
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
-from graphkit import RunnableConfig
-from savers import MemorySaver
+import pytest
+from langgraph.types import Command
+
+from graphkit import (
+    Checkpoint,
+    CheckpointerConfigurationError,
+    CheckpointerError,
+    CheckpointStorageError,
+    RunnableConfig,
+)
+from savers import FileSystemSaver, MemorySaver
+from savers._filesystem import layout
 from savers.langgraph import FileSystemCheckpointSaver
+from savers.langgraph.retention import sweep_periodically
 from tests.cli.terminal import graphkit
 from tests.integrations import langgraph_graphs as graphs
 
@@ -95,3 +115,220 @@ def test_keep_last_without_delta_channels_keeps_no_more(saver):
     app.invoke({"log": [], "n": 0}, THREAD)
     saver.store.prune("t", keep_last=2)
     assert len(read_states(app)) == 2
+
+
+# ttl=
+
+DAY = timedelta(days=1)
+WAIT = 30  # seconds, for what takes milliseconds
+
+
+def thread(name):
+    return {"configurable": {"thread_id": name}}
+
+
+def age(store, name, days):
+    """Set the time at which every file of a thread was last written."""
+    time = (datetime.now(UTC) - days * DAY).timestamp()
+    for path in Path(store.base_directory, layout.locate_thread(name).name).rglob("*"):
+        os.utime(path, (time, time))
+
+
+def fill(directory):
+    """Threads of LangGraph, one of which waits at an interrupt in a subgraph, and a run of graphkit's own."""
+    saver = FileSystemCheckpointSaver(directory, fsync="never")
+    for name in ("recent", "old", "older"):
+        graphs.loop().compile(checkpointer=saver).invoke({"log": [], "n": 0}, thread(name))
+    graphs.nested().compile(checkpointer=saver).invoke({"log": []}, thread("waiting"))
+    saver.store.put(RunnableConfig("own"), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+    for name, days in {"old": 2, "older": 9, "waiting": 2, "own": 9}.items():
+        age(saver.store, name, days)
+    saver.store.close()
+    return saver
+
+
+@contextmanager
+def without_background_thread():
+    """Leaves the sweeps to the test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("savers.langgraph.retention.sweep_periodically", lambda *_: None)
+        yield
+
+
+def test_threads_that_nobody_wrote_to_for_the_ttl_are_deleted(tmp_path):
+    fill(tmp_path)
+    with without_background_thread(), FileSystemCheckpointSaver(tmp_path, ttl=5 * DAY) as saver:
+        assert saver.sweep_ttl() == 1
+        assert saver.store.threads() == ["old", "own", "recent", "waiting"]
+        assert saver.sweep_ttl() == 0
+        assert saver.get_tuple(thread("older")) is None
+        assert saver.store.verify().ok
+    with without_background_thread(), FileSystemCheckpointSaver(tmp_path, ttl=DAY) as saver:
+        assert asyncio.run(saver.asweep_ttl()) == 2  # a thread that waits counts, a run of graphkit's own stays
+        assert saver.store.threads() == ["own", "recent"]
+
+
+def test_without_ttl_nothing_is_deleted(tmp_path):
+    saver = fill(tmp_path)
+    assert saver.sweep_ttl() == 0
+    assert len(saver.store.threads()) == 5
+    assert not [one for one in threading.enumerate() if one.name == "graphkit-ttl"]
+
+
+@pytest.mark.parametrize("write", ["answer", "put_writes", "update"])
+def test_a_write_begins_the_time_anew(tmp_path, write):
+    fill(tmp_path)
+    with without_background_thread(), FileSystemCheckpointSaver(tmp_path, ttl=DAY) as saver:
+        app = graphs.nested().compile(checkpointer=saver)
+        {
+            "answer": lambda: app.invoke(Command(resume="yes"), thread("waiting")),
+            "put_writes": lambda: saver.put_writes(app.get_state(thread("waiting")).config, [("log", ["x"])], "task"),
+            "update": lambda: app.update_state(thread("waiting"), {"log": ["x"]}),
+        }[write]()
+        assert saver.sweep_ttl() == 2
+        assert "waiting" in saver.store.threads()
+
+
+def test_a_thread_can_be_used_again_after_its_end(tmp_path):
+    saver = fill(tmp_path)
+    app = graphs.loop().compile(checkpointer=saver)
+    assert app.get_state(thread("older")).values  # this object has its log open
+    with without_background_thread(), FileSystemCheckpointSaver(tmp_path, ttl=5 * DAY) as other:
+        other.sweep_ttl()
+    assert app.get_state(thread("older")).values == {}
+    app.invoke({"log": [], "n": 2}, thread("older"))
+    assert app.get_state(thread("older")).values["n"] == 3
+
+
+def test_opening_starts_a_sweep_in_the_background(tmp_path, monkeypatch):
+    fill(tmp_path)
+    deleted = threading.Event()
+    delete_idle = FileSystemSaver.delete_idle
+
+    def note(saver, thread=None, **options):
+        found = delete_idle(saver, thread, **options)
+        if thread == "waiting" and not options.get("dry_run"):  # the last of the threads
+            deleted.set()
+        return found
+
+    monkeypatch.setattr(FileSystemSaver, "delete_idle", note)
+    with FileSystemCheckpointSaver(tmp_path, ttl=DAY) as saver:
+        assert deleted.wait(WAIT)
+        assert saver.store.threads() == ["own", "recent"]
+
+
+class Stop(threading.Event):
+    """Notes how long the thread would wait, and ends it after some rounds."""
+
+    def __init__(self, rounds):
+        super().__init__()
+        self.rounds = rounds
+        self.waits = []
+
+    def wait(self, timeout=None):
+        self.waits.append(timeout)
+        return len(self.waits) >= self.rounds
+
+
+@pytest.mark.parametrize(
+    ("ttl", "seconds"),
+    [(timedelta(seconds=5), 60), (timedelta(hours=1), 360), (30 * DAY, 3600)],
+)
+def test_the_interval_follows_from_the_ttl(tmp_path, ttl, seconds):
+    stop = Stop(rounds=3)
+    store = FileSystemSaver(tmp_path)
+    sweep_periodically(lambda: store, ttl, stop)
+    assert stop.waits == [seconds] * 3
+
+
+def test_each_round_goes_by_the_clock(tmp_path):
+    """With a clock that moves on by three days in each round."""
+    store = fill(tmp_path).store
+    left = []
+
+    class Note(Stop):
+        def wait(self, timeout=None):
+            left.append(store.threads())
+            return super().wait(timeout)
+
+    times = iter([datetime.now(UTC) + days * DAY for days in (0, 3, 6)])
+    sweep_periodically(lambda: store, 4 * DAY, Note(rounds=3), lambda: next(times))
+    assert left == [["old", "own", "recent", "waiting"], ["own", "recent"], ["own"]]
+
+
+def test_an_error_is_logged_and_the_next_round_tries_again(tmp_path, monkeypatch, caplog):
+    store = fill(tmp_path).store
+    delete_idle = FileSystemSaver.delete_idle
+    failures = [CheckpointStorageError("log", "delete", PermissionError(13, "Permission denied"))]
+
+    def fail_once(saver, thread=None, **options):
+        if thread == "old" and failures:
+            raise failures.pop()
+        return delete_idle(saver, thread, **options)
+
+    monkeypatch.setattr(FileSystemSaver, "delete_idle", fail_once)
+    with caplog.at_level(logging.INFO, logger="graphkit"):
+        sweep_periodically(lambda: store, DAY, Stop(rounds=1))
+        assert store.threads() == ["old", "own", "recent"]  # all others are done
+        assert "['old']" in caplog.text
+        sweep_periodically(lambda: store, DAY, Stop(rounds=1))
+    assert store.threads() == ["own", "recent"]
+
+
+def test_a_damaged_thread_is_an_error_and_stays(tmp_path):
+    fill(tmp_path)
+    log = tmp_path / layout.locate_thread("old").name / "log"
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 255
+    data[-30] ^= 255
+    log.write_bytes(data)
+    with without_background_thread(), FileSystemCheckpointSaver(tmp_path, ttl=DAY) as saver:
+        age(saver.store, "old", 2)
+        with pytest.raises(CheckpointerError, match="'old'"):
+            saver.sweep_ttl()
+        assert saver.store.threads() == ["old", "own", "recent"]
+    assert log.read_bytes() == data
+
+
+def test_the_thread_ends_with_the_saver(tmp_path):
+    saver = FileSystemCheckpointSaver(tmp_path, ttl=DAY)
+    copied = saver.with_allowlist([])
+    background = saver._sweeper._thread
+    del saver
+    gc.collect()
+    assert background.is_alive()  # a copy, as LangGraph makes one, still uses the store
+    del copied
+    gc.collect()
+    background.join(WAIT)
+    assert not background.is_alive()
+
+
+def test_closing_ends_the_thread(tmp_path):
+    with FileSystemCheckpointSaver(tmp_path, ttl=DAY) as saver:
+        background = saver._sweeper._thread
+        assert background.daemon
+    assert not background.is_alive()
+
+    async def run():
+        async with FileSystemCheckpointSaver(tmp_path, ttl=DAY) as saver:
+            return saver._sweeper._thread
+
+    assert not asyncio.run(run()).is_alive()
+
+
+def test_a_program_ends_although_it_closes_nothing(tmp_path):
+    code = (
+        "import sys; from datetime import timedelta; from savers.langgraph import FileSystemCheckpointSaver\n"
+        "saver = FileSystemCheckpointSaver(sys.argv[1], ttl=timedelta(days=1))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=WAIT, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("ttl", [30, 2.5, "30d", timedelta(0), timedelta(days=-1), True])
+def test_a_ttl_that_is_no_time_is_refused_before_anything_is_made(tmp_path, ttl):
+    with pytest.raises(CheckpointerConfigurationError, match=r"timedelta\(days=30\)"):
+        FileSystemCheckpointSaver(tmp_path / "new", ttl=ttl)
+    assert not (tmp_path / "new").exists()

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from graphkit import RunnableConfig
+from savers.langgraph.comparison import list_differences
 from savers.langgraph.saver import FileSystemCheckpointSaver
 from savers.langgraph.sources import (
     HistoryKey,
@@ -68,14 +69,15 @@ def import_langgraph_sqlite(
         file: the SQLite database.
         directory: the directory of the store; created if it is missing.
         progress: called after each checkpoint.
-        serde: the serializer with which the database was written, if it encrypts.
+        serde: the serializer with which the database was written, if it encrypts, or if it is none
+            of LangGraph's.
 
     Raises:
         CheckpointStorageError: the database cannot be read, or the file system refused. Checkpoints
             imported so far stay.
         CheckpointConflictError: a thread of the same id holds a run of graphkit.
     """
-    serde = serde or make_passthrough_serializer()
+    serde = make_passthrough_serializer(serde)
     return _import(open_sqlite(os.fspath(file), serde), directory, serde, progress)
 
 
@@ -94,7 +96,8 @@ def import_langgraph_postgres(
         dsn: the connection string.
         directory: the directory of the store; created if it is missing.
         progress: called after each checkpoint.
-        serde: the serializer with which the database was written, if it encrypts.
+        serde: the serializer with which the database was written, if it encrypts, or if it is none
+            of LangGraph's.
 
     Raises:
         MissingDependencyError: psycopg is not installed.
@@ -102,7 +105,7 @@ def import_langgraph_postgres(
             imported so far stay.
         CheckpointConflictError: a thread of the same id holds a run of graphkit.
     """
-    serde = serde or make_passthrough_serializer()
+    serde = make_passthrough_serializer(serde)
     return _import(open_postgres(dsn, serde), directory, serde, progress)
 
 
@@ -127,7 +130,7 @@ def _import(
                     skipped += 1
                 else:
                     _restore(saver, history, original)
-                problems += _iter_differences(saver, history, checkpoint_id, original)
+                problems += _iter_problems(saver, history, checkpoint_id, original)
                 done += 1
                 if progress is not None:
                     progress(done, total, history.thread_id)
@@ -164,44 +167,29 @@ def _restore(saver: FileSystemCheckpointSaver, history: HistoryKey, original: So
     )
 
 
-def _iter_differences(
+def _iter_problems(
     saver: FileSystemCheckpointSaver, history: HistoryKey, checkpoint_id: str, original: SourceCheckpoint
 ) -> Iterator[str]:
     """Read a checkpoint back and yield a message for each part that differs from the database."""
-    config = _langgraph_config(history, checkpoint_id)
-    checkpoint: dict[str, Any] | None = None
-    metadata: Any = None
-    parent_id: str | None = None
-    stored = saver.get_tuple(config)
-    if stored is not None:
-        checkpoint = _serialize_values(saver, stored.checkpoint)
-        metadata = stored.metadata
-        if stored.parent_config is not None:
-            parent_id = stored.parent_config["configurable"]["checkpoint_id"]
-
-    is_equal = {
-        "checkpoint": checkpoint == _serialize_values(saver, original.checkpoint),
-        "metadata": metadata == original.metadata,
-        "parent": parent_id == original.parent_id,
-        "writes": saver.writes_of(config) == sorted(original.writes),
-    }
+    stored = _read_back(saver, _langgraph_config(history, checkpoint_id))
     where = f"thread {history.thread_id!r}, namespace {history.namespace!r}, checkpoint {checkpoint_id}"
-    for part, equal in is_equal.items():
-        if not equal:
-            yield f"{where}: its {part} differs"
+    for part in list_differences(saver.serde, stored, original):
+        yield f"{where}: its {part} differs"
 
 
-def _serialize_values(saver: FileSystemCheckpointSaver, checkpoint: Any) -> dict[str, Any]:
-    """Return a checkpoint with its values as bytes, which can be compared.
-
-    Channels without a version are left out, as LangGraph's savers do.
-    """
-    versions = checkpoint["channel_versions"]
-    serialized = {}
-    for name, value in checkpoint["channel_values"].items():
-        if name in versions:
-            serialized[name] = saver.serde.dumps_typed(value)
-    return {**checkpoint, "channel_values": serialized}
+def _read_back(saver: FileSystemCheckpointSaver, config: Any) -> SourceCheckpoint | None:
+    stored = saver.get_tuple(config)
+    if stored is None:
+        return None
+    parent_id = None
+    if stored.parent_config is not None:
+        parent_id = stored.parent_config["configurable"]["checkpoint_id"]
+    return SourceCheckpoint(
+        parent_id=parent_id,
+        checkpoint=stored.checkpoint,
+        metadata=stored.metadata,
+        writes=saver.writes_of(config),
+    )
 
 
 def _find_damage(saver: FileSystemCheckpointSaver) -> list[str]:

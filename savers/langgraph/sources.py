@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import ormsgpack
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import TASKS
 
@@ -26,9 +27,20 @@ _FIRST_VERSION_WITH_SENDS = 4
 """Older formats of LangGraph keep the pending sends of a checkpoint in its parent's writes."""
 
 
-def make_passthrough_serializer() -> JsonPlusSerializer:
-    """Make a serializer that passes values of any type through without creating them."""
-    return JsonPlusSerializer(__unpack_ext_hook__=ormsgpack.Ext)
+def make_passthrough_serializer(serde: SerializerProtocol | None = None) -> SerializerProtocol:
+    """Make a serializer that passes values of any type through without creating them.
+
+    Args:
+        serde: the serializer of the values. The result decrypts as it does. A serializer that is none
+            of LangGraph's is returned unchanged.
+    """
+    if serde is None:
+        return JsonPlusSerializer(__unpack_ext_hook__=ormsgpack.Ext)
+    if isinstance(serde, EncryptedSerializer):
+        return EncryptedSerializer(serde.cipher, make_passthrough_serializer(serde.serde))
+    if type(serde) is JsonPlusSerializer:
+        return JsonPlusSerializer(pickle_fallback=serde.pickle_fallback, __unpack_ext_hook__=ormsgpack.Ext)
+    return serde
 
 
 class HistoryKey(NamedTuple):

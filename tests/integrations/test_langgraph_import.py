@@ -228,9 +228,42 @@ def test_encrypted_values_stay_encrypted(opening, tmp_path):
     serde = EncryptedSerializer(Rot(), JsonPlusSerializer(allowed_msgpack_modules=None))
     with opening(serde) as database:
         graphs.loop().compile(checkpointer=database.saver).invoke({"n": 0}, thread("loop"))
-        assert database.bring(tmp_path / "runs", serde=serde).checkpoints
+        first = database.bring(tmp_path / "runs", serde=serde)
+        assert (first.ok, first.problems, first.skipped) == (True, (), 0)
+        again = database.bring(tmp_path / "runs", serde=serde)
+        assert (again.ok, again.checkpoints, again.skipped) == (True, 0, first.checkpoints)
         ours = FileSystemCheckpointSaver(tmp_path / "runs", serde=serde)
         assert seen(ours) == seen(database.saver)
+        database.execute("DELETE FROM checkpoints")
+        graphs.loop().compile(checkpointer=database.saver).invoke({"n": 1}, thread("loop"))
+        ids = {info.id for info in ours.store.history(thread("loop"))}
+        assert database.bring(tmp_path / "runs", serde=serde).checkpoints
+        assert {info.id for info in ours.store.history(thread("loop"))} > ids
+
+
+def test_an_encrypted_value_that_differs_is_reported(opening, tmp_path):
+    serde = EncryptedSerializer(Rot())
+    with opening(serde) as database:
+        config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+        checkpoint = {**empty_checkpoint(), "channel_values": {"a": [1]}, "channel_versions": {"a": "1"}}
+        database.saver.put(config, checkpoint, {}, {"a": "1"})
+        assert database.bring(tmp_path / "runs", serde=serde).ok
+        database.execute("DELETE FROM checkpoints")
+        if isinstance(database.saver, PostgresSaver):
+            database.execute("DELETE FROM checkpoint_blobs")
+        database.saver.put(config, {**checkpoint, "channel_values": {"a": [2]}}, {}, {"a": "1"})
+        report = database.bring(tmp_path / "runs", serde=serde)
+        assert [problem.rsplit(": ", 1)[1] for problem in report.problems] == ["its checkpoint differs"]
+
+
+def test_an_encrypted_type_of_the_application_stays_one(opening, tmp_path):
+    """The serializer that is given decrypts, and creates nothing."""
+    serde = EncryptedSerializer(Rot(), JsonPlusSerializer(allowed_msgpack_modules=None))
+    with opening(serde) as database:
+        notes().compile(checkpointer=database.saver).invoke({"note": Note("old")}, thread("t"))
+        assert database.bring(tmp_path / "store", serde=serde).ok
+    ours = FileSystemCheckpointSaver(tmp_path / "store", serde=serde, types=[Note])
+    assert ours.get_tuple(thread("t")).checkpoint["channel_values"]["note"] == Note("new")
 
 
 def test_sends_of_an_old_format_are_found_at_the_parent(server, tmp_path):

@@ -51,7 +51,9 @@ class Row:
         if median is None:
             return self.notes.get(contender, "")
         figure = median * SCALES[self.unit]
-        return f"{figure:,.0f}" if figure >= 1000 else f"{figure:.3g}"
+        if figure >= 1000:
+            return f"{figure:,.0f}"
+        return f"{figure:.3g}" if figure >= 0.001 else "< 0.001"
 
     def format_ratio(self, ours: str, theirs: str) -> str:
         """Return how much longer ours takes."""
@@ -60,7 +62,9 @@ class Row:
         if numerator is None or not denominator:
             return ""
         ratio = numerator / denominator
-        return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
+        if ratio >= 10:
+            return f"{ratio:.0f}"
+        return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.3f}"
 
 
 SCALES = {"s": 1.0, "ms": 1e3, "us": 1e6, "MB": 1e-6, "calls": 1.0}
@@ -88,7 +92,7 @@ def make_rows(sizes: Sizes) -> list[Row]:
             "ms",
             lambda bench: bench.read_in_new_processes(3),
         ),
-        Row("delete", f"delete_thread of {sizes.puts}", "ms", lambda bench: bench.delete()),
+        Row("delete", f"`delete_thread` of {sizes.puts}", "ms", lambda bench: bench.delete()),
         Row("left", "... left on the disk", "MB", lambda bench: bench.deleted().size()),
     ]
 
@@ -98,7 +102,7 @@ def _make_step_rows() -> list[Row]:
         asynchronous = call == "ainvoke"
         return Row(
             f"{call}-{durability}",
-            f"step, {call}, durability={durability}",
+            f"step, `{call}`, {durability}",
             "us",
             lambda bench: bench.step(asynchronous=asynchronous, durability=durability),
         )
@@ -132,10 +136,10 @@ def _make_thread_rows(sizes: Sizes) -> list[Row]:
         ),
         Row("latest-warm", f"latest of {sizes.puts}, warm", "ms", read_latest_warm),
         Row("newest", f"10 newest of {sizes.puts}", "ms", lambda bench: median_of(3, lambda: list_newest(bench))),
-        Row("history", f"get_state_history of {sizes.steps} steps", "ms", lambda bench: read_history(bench, None)),
+        Row("history", f"`get_state_history` of {sizes.steps} steps", "ms", lambda bench: read_history(bench, None)),
         Row(
             "history-20",
-            "get_state_history(limit=20)",
+            "`get_state_history(limit=20)`",
             "ms",
             lambda bench: median_of(3, lambda: read_history(bench, 20)),
         ),
@@ -146,9 +150,11 @@ def _make_thread_rows(sizes: Sizes) -> list[Row]:
 
 def _make_store_rows(sizes: Sizes) -> list[Row]:
     return [
-        Row("list", f"list(None), {sizes.threads} threads of 5", "ms", lambda bench: bench.list_all(1)),
-        Row("list-20", "list(None, limit=20)", "ms", lambda bench: bench.list_all(3, limit=20)),
-        Row("list-filter", "list(None, filter=step 4)", "ms", lambda bench: bench.list_all(1, filter={"step": 4})),
+        Row("list", f"`list(None)`, {sizes.threads} threads of 5", "ms", lambda bench: bench.list_all(1)),
+        Row("list-20", "`list(None, limit=20)`", "ms", lambda bench: bench.list_all(3, limit=20)),
+        Row(
+            "list-filter", "`list(None, filter=...)`: step 4", "ms", lambda bench: bench.list_all(1, filter={"step": 4})
+        ),
     ]
 
 
@@ -161,13 +167,13 @@ def _make_chat_rows(sizes: Sizes) -> list[Row]:
     return [
         Row(
             "delta-history",
-            f"DeltaChannel of {steps} steps, get_state_history(limit=20)",
+            f"DeltaChannel of {steps} steps, `get_state_history(limit=20)`",
             "ms",
             lambda bench: read_delta(bench, lambda app: drain(app.get_state_history(THREAD, limit=20))),
         ),
         Row(
             "delta-state",
-            f"DeltaChannel of {steps} steps, get_state, new object",
+            f"DeltaChannel of {steps} steps, `get_state`, new object",
             "ms",
             lambda bench: read_delta(bench, lambda app: app.get_state(THREAD)),
         ),

@@ -230,7 +230,7 @@ class Bench:
         store.reopen()
         return seconds
 
-    def encrypt(self) -> float:
+    def encrypt(self) -> float | None:
         """Return the bytes of encrypted puts of a growing list."""
         store = self.make_store(encrypted=True)
         put_growing(store.saver, "bench", self.sizes.encrypted_puts)

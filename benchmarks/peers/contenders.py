@@ -107,7 +107,9 @@ class Store:
         self.close()
         shutil.rmtree(self.folder)
 
-    def size(self) -> float:
-        """Return the bytes on the disk after the files were closed."""
+    def size(self) -> float | None:
+        """Return the bytes on the disk after the files were closed; None if there are none."""
+        if self.contender.kind == "memory":
+            return None
         self.reopen()
         return float(sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file()))

@@ -13,6 +13,8 @@ from graphkit import END, START, BaseCheckpointSaver, StateGraph
 from savers import FileSystemSaver, MemorySaver
 
 STEPS = 1000
+SHORT = 200
+"""Steps of the rows that are compared closely: more rounds, because the disk's latency drifts within seconds."""
 
 
 class State(TypedDict):
@@ -26,21 +28,19 @@ def count(state: Any) -> dict[str, int]:
     return {"n": state["n"] + 1}
 
 
-def again(state: Any) -> str:
-    """The edge: round and round."""
-    return END if state["n"] >= STEPS else "a"
-
-
-def ours(make_saver: Callable[[], BaseCheckpointSaver | None]) -> Callable[[], float]:
+def ours(make_saver: Callable[[], BaseCheckpointSaver | None], steps: int = STEPS) -> Callable[[], float]:
     """Time per step of graphkit with a saver."""
+
+    def again(state: Any) -> str:
+        return END if state["n"] >= steps else "a"
 
     def measure() -> float:
         saver = make_saver()
         graph = StateGraph(State).add_node("a", count).add_node("b", count)
         graph.add_edge(START, "a").add_edge("a", "b").add_conditional_edges("b", again)
         app = graph.compile(checkpoint_saver=saver)
-        app.invoke({"n": STEPS - 2}, {"configurable": {"thread_id": "first"}})  # what a store does once
-        return timed(lambda: app.invoke({"n": 0}, {"configurable": {"thread_id": "bench"}})) / STEPS
+        app.invoke({"n": steps - 2}, {"configurable": {"thread_id": "first"}})  # what a store does once
+        return timed(lambda: app.invoke({"n": 0}, {"configurable": {"thread_id": "bench"}})) / steps
 
     return measure
 
@@ -56,17 +56,17 @@ def langgraph(make_saver: Callable[[], Any], **options: Any) -> Callable[[], flo
     return measure
 
 
-def floor(folder: Callable[[], Path]) -> float:
+def floor(folder: Callable[[], Path], steps: int = STEPS) -> float:
     """A raw append and fdatasync of 200 bytes."""
     descriptor = os.open(folder() / "raw", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
 
     def append() -> None:
-        for _ in range(STEPS):
+        for _ in range(steps):
             os.write(descriptor, b"x" * 200)
             os.fdatasync(descriptor)
 
     try:
-        return timed(append) / STEPS
+        return timed(append) / steps
     finally:
         os.close(descriptor)
 
@@ -104,3 +104,9 @@ def main(folder: Callable[[], Path]) -> None:
         Row("LangGraph, SqliteSaver FULL, sync", langgraph(sqlite("FULL"), durability="sync")),
     ]
     run(f"One step ({STEPS} steps of a two-node loop)", rows, rounds=5, base=raw)
+    rows = [
+        Row(raw, lambda: floor(folder, SHORT)),
+        Row("graphkit, FileSystemSaver, always", ours(lambda: FileSystemSaver(folder()), SHORT)),
+        Row("graphkit, FileSystemSaver, never", ours(lambda: FileSystemSaver(folder(), fsync="never"), SHORT)),
+    ]
+    run(f"One step beside the disk's own ({SHORT} steps in turn)", rows, rounds=15, base=raw)

@@ -17,12 +17,16 @@ from benchmarks.table import timed
 
 @dataclass
 class Row:
-    """One line of the table: its name for --rows, and the samples of each contender."""
+    """One line of the table: its name for --rows, and the samples of each contender.
+
+    In a round, the contenders take `turns` turns each, so that a noisy second hits all of them.
+    """
 
     key: str
     title: str
     unit: str
     measure: Callable[[Bench], float | None]
+    turns: int = 1
     samples: dict[str, list[float]] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -90,7 +94,8 @@ def make_rows(sizes: Sizes) -> list[Row]:
             "process",
             f"latest of {sizes.puts}, new process (after imports)",
             "ms",
-            lambda bench: bench.read_in_new_processes(3),
+            lambda bench: bench.read_in_new_process(),
+            turns=3,
         ),
         Row("delete", f"`delete_thread` of {sizes.puts}", "ms", lambda bench: bench.delete()),
         Row("left", "... left on the disk", "MB", lambda bench: bench.deleted().size()),
@@ -105,6 +110,7 @@ def _make_step_rows() -> list[Row]:
             f"step, `{call}`, {durability}",
             "us",
             lambda bench: bench.step(asynchronous=asynchronous, durability=durability),
+            turns=4,
         )
 
     return [make(call, durability) for call in ("invoke", "ainvoke") for durability in ("sync", "async", "exit")]
@@ -127,34 +133,29 @@ def _make_thread_rows(sizes: Sizes) -> list[Row]:
     def read_history(bench: Bench, limit: int | None) -> float:
         return bench.read_graph(bench.stepped(), lambda app: drain(app.get_state_history(THREAD, limit=limit)))
 
+    def read_newest_history(bench: Bench) -> float:
+        return read_history(bench, 20)
+
+    steps = sizes.steps
     return [
-        Row(
-            "latest-cold",
-            f"latest of {sizes.puts}, new object",
-            "ms",
-            lambda bench: median_of(3, lambda: read_latest(bench)),
-        ),
+        Row("latest-cold", f"latest of {sizes.puts}, new object", "ms", read_latest, turns=5),
         Row("latest-warm", f"latest of {sizes.puts}, warm", "ms", read_latest_warm),
-        Row("newest", f"10 newest of {sizes.puts}", "ms", lambda bench: median_of(3, lambda: list_newest(bench))),
-        Row("history", f"`get_state_history` of {sizes.steps} steps", "ms", lambda bench: read_history(bench, None)),
-        Row(
-            "history-20",
-            "`get_state_history(limit=20)`",
-            "ms",
-            lambda bench: median_of(3, lambda: read_history(bench, 20)),
-        ),
+        Row("newest", f"10 newest of {sizes.puts}", "ms", list_newest, turns=5),
+        Row("history", f"`get_state_history` of {steps} steps", "ms", lambda bench: read_history(bench, None), turns=3),
+        Row("history-20", "`get_state_history(limit=20)`", "ms", read_newest_history, turns=5),
         Row("past-cold", "a past state by id, new object", "ms", lambda bench: bench.read_past(cold=True)),
-        Row("past-warm", "a past state by id, warm", "ms", lambda bench: bench.read_past(cold=False)),
+        Row("past-warm", "a past state by id, warm", "ms", lambda bench: bench.read_past(cold=False), turns=3),
     ]
 
 
 def _make_store_rows(sizes: Sizes) -> list[Row]:
+    def list_filtered(bench: Bench) -> float:
+        return bench.list_all(filter={"step": 4})
+
     return [
-        Row("list", f"`list(None)`, {sizes.threads} threads of 5", "ms", lambda bench: bench.list_all(1)),
-        Row("list-20", "`list(None, limit=20)`", "ms", lambda bench: bench.list_all(3, limit=20)),
-        Row(
-            "list-filter", "`list(None, filter=...)`: step 4", "ms", lambda bench: bench.list_all(1, filter={"step": 4})
-        ),
+        Row("list", f"`list(None)`, {sizes.threads} threads of 5", "ms", lambda bench: bench.list_all(), turns=2),
+        Row("list-20", "`list(None, limit=20)`", "ms", lambda bench: bench.list_all(limit=20), turns=5),
+        Row("list-filter", "`list(None, filter=...)`: step 4", "ms", list_filtered, turns=2),
     ]
 
 
@@ -162,7 +163,7 @@ def _make_chat_rows(sizes: Sizes) -> list[Row]:
     steps = sizes.delta_steps
 
     def read_delta(bench: Bench, read: Callable[[Any], Any]) -> float:
-        return median_of(3, lambda: bench.read_graph(bench.delta(), read, delta=True))
+        return bench.read_graph(bench.delta(), read, delta=True)
 
     return [
         Row(
@@ -170,14 +171,16 @@ def _make_chat_rows(sizes: Sizes) -> list[Row]:
             f"DeltaChannel of {steps} steps, `get_state_history(limit=20)`",
             "ms",
             lambda bench: read_delta(bench, lambda app: drain(app.get_state_history(THREAD, limit=20))),
+            turns=2,
         ),
         Row(
             "delta-state",
             f"DeltaChannel of {steps} steps, `get_state`, new object",
             "ms",
             lambda bench: read_delta(bench, lambda app: app.get_state(THREAD)),
+            turns=5,
         ),
-        Row("window", f"last 100 of {sizes.window_steps} messages, step", "us", lambda bench: bench.slide()),
+        Row("window", f"last 100 of {sizes.window_steps} messages, step", "us", lambda bench: bench.slide(), turns=2),
         Row("window-bytes", "... on the disk", "MB", lambda bench: bench.windowed().size()),
         Row("encrypted", f"{sizes.encrypted_puts} puts, encrypted, on the disk", "MB", lambda bench: bench.encrypt()),
     ]
@@ -211,9 +214,10 @@ def main(folder: Callable[[], Path], *, keys: Sequence[str] = (), rounds: int = 
     for number in range(rounds):
         for row in rows:
             print(f"round {number + 1} of {rounds}: {row.key}", file=sys.stderr)
-            for bench in benches:
-                row.sample(bench)
-        benches.append(benches.pop(0))  # another contender begins in the next round
+            for _ in range(row.turns):
+                for bench in benches:
+                    row.sample(bench)
+                benches.append(benches.pop(0))  # another contender begins in the next turn
     names = [contender.name for contender in CONTENDERS]
     print(f"\n### LangGraph's checkpointers, median of {rounds} interleaved rounds\n")
     print("| row | | " + " | ".join([*names, *(title for title, _, _ in RATIOS)]) + " |")

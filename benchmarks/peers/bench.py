@@ -33,6 +33,7 @@ class Sizes:
 
     puts: int = 3000
     steps: int = 1000
+    step_run: int = 300
     threads: int = 1000
     delta_steps: int = 800
     window_steps: int = 500
@@ -42,7 +43,15 @@ class Sizes:
 
 
 QUICK = Sizes(
-    puts=30, steps=12, threads=6, delta_steps=12, window_steps=12, encrypted_puts=12, tasks=4, synced_threads=4
+    puts=30,
+    steps=12,
+    step_run=12,
+    threads=6,
+    delta_steps=12,
+    window_steps=12,
+    encrypted_puts=12,
+    tasks=4,
+    synced_threads=4,
 )
 
 COLD = """
@@ -180,12 +189,12 @@ class Bench:
 
         async def run() -> float:
             async with self.contender.open_async(folder) as saver:
-                return await arun_steps(saver, self.sizes.steps, durability=durability)
+                return await arun_steps(saver, self.sizes.step_run, durability=durability)
 
         if asynchronous:
             return asyncio.run(run())
         store = Store(self.contender, folder)
-        seconds = run_steps(store.saver, self.sizes.steps, durability=durability)
+        seconds = run_steps(store.saver, self.sizes.step_run, durability=durability)
         store.remove()
         return seconds
 
@@ -203,15 +212,10 @@ class Bench:
 
         return median_of(9, read)
 
-    def list_all(self, times: int, **options: Any) -> float:
+    def list_all(self, **options: Any) -> float:
         """Measure a listing of the whole store by a new object."""
-        store = self.many()
-
-        def read() -> float:
-            saver = store.reopen()
-            return timed(lambda: drain(saver.list(None, **options)))
-
-        return median_of(times, read)
+        saver = self.many().reopen()
+        return timed(lambda: drain(saver.list(None, **options)))
 
     def read_graph(self, store: Store, read: Callable[[Any], Any], *, delta: bool = False) -> float:
         """Measure a read of a graph that is compiled with a new object."""
@@ -219,16 +223,15 @@ class Bench:
         app = chat_graph(saver, 1, delta=True) if delta else counting_graph(saver, 1)
         return timed(lambda: read(app))
 
-    def read_in_new_processes(self, times: int) -> float | None:
-        """Measure the first read of a process, in several processes."""
+    def read_in_new_process(self) -> float | None:
+        """Measure the first read of a process."""
         if self.contender.kind == "memory":
             return None
         store = self.grown()
         store.close()
-        arguments = [self.contender.kind, self.contender.option, str(store.folder)]
-        seconds = median_of(times, lambda: float(run_script(COLD, arguments)))
+        output = run_script(COLD, [self.contender.kind, self.contender.option, str(store.folder)])
         store.reopen()
-        return seconds
+        return float(output)
 
     def encrypt(self) -> float | None:
         """Return the bytes of encrypted puts of a growing list."""

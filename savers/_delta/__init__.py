@@ -23,7 +23,10 @@ from savers._delta.bodies import (
     read_bodies as read_bodies,
     read_pieces as read_pieces,
 )
-from savers._delta.compare import compare_values as compare_values
+from savers._delta.compare import (
+    compare_bytes as compare_bytes,
+    compare_values as compare_values,
+)
 from savers._delta.entries import (
     MAX_DEPTH as MAX_DEPTH,
     decode_entry as decode_entry,

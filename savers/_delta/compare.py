@@ -7,11 +7,15 @@ from typing import Final
 from zlib import crc32
 
 from savers._delta.operations import SPLICE_COST, Append, Drop, Operation, Set, Splice
-from savers._delta.values import LIST, OPAQUE, Value, parse_header
+from savers._delta.values import BIN, LIST, OPAQUE, Value, pack_header, parse_header
 
 _NEEDLE_LENGTH: Final = 64
-"""How many bytes of the new value are searched for in the old one, to find a window that moved."""
-_MAX_TRIES: Final = 8
+"""The fewest bytes of the new value that are searched for in the old one, to find a window that
+moved."""
+_LONG_NEEDLE: Final = 1 << 10
+"""As many bytes are searched for first: the elements of a list, such as messages of a chat, often
+begin with the same hundred bytes."""
+_MAX_TRIES: Final = 16
 """If the needle occurs more often than this, it does not show where the window begins."""
 
 
@@ -32,6 +36,39 @@ def compare_values(old: Value, old_body: bytes, packed: bytes, *, opaque: bool) 
         return None if count == old.count else Set(packed)
     if kind == LIST and count > old.count and new.startswith(old_body):
         return Append(count - old.count, new[len(old_body) :])
+    change = _find_change(old_body, new, count)
+    return Set(packed) if change is None else change
+
+
+def compare_bytes(old: Value, old_body: bytes, new: bytes) -> Operation | None:
+    """Return the operation that turns one bytes object into another; None if they are equal.
+
+    Bytes that were appended cost what was appended, apart from one comparison.
+
+    Args:
+        old: the old value, of kind BIN.
+        old_body: the old bytes object.
+        new: the new one.
+    """
+    size = old.length
+    if new.startswith(old_body):
+        added = new[size:]
+        if not added:
+            return None
+        if len(added) + SPLICE_COST < len(new):
+            return Splice(count=len(new), prefix=size, removed=0, crc=crc32(added, old.crc), data=added)
+    else:
+        change = _find_change(old_body, new, len(new))
+        if change is not None:
+            return change
+    return Set(pack_header(BIN, len(new)) + new)
+
+
+def _find_change(old_body: bytes, new: bytes, count: int) -> Operation | None:
+    """Return a Drop or a Splice that turns the bytes of a value into others.
+
+    None if it would not be shorter than the new value.
+    """
     prefix, suffix = _find_common(old_body, new)
     middle = new[prefix : len(new) - suffix]
     if len(middle) > _NEEDLE_LENGTH:
@@ -45,8 +82,8 @@ def compare_values(old: Value, old_body: bytes, packed: bytes, *, opaque: bool) 
                 crc=crc32(new),
                 data=new[kept:],
             )
-    if len(middle) + SPLICE_COST >= len(packed):
-        return Set(packed)
+    if len(middle) + SPLICE_COST >= len(new):
+        return None
     removed = len(old_body) - prefix - suffix
     return Splice(count=count, prefix=prefix, removed=removed, crc=crc32(new), data=middle)
 
@@ -58,8 +95,26 @@ def _find_dropped(prefix: int, old: bytes, new: bytes) -> int:
     any other change.
     """
     rest = new[prefix:]
-    needle = rest[:_NEEDLE_LENGTH]
-    offset = old.find(needle, prefix + 1)
+    long = rest[:_LONG_NEEDLE]
+    dropped = _find_window(old, rest, long, prefix + 1, prefix)
+    if dropped or len(long) < _LONG_NEEDLE:
+        return dropped
+    # Less of the old value may be left than the needle is long.
+    start = max(prefix + 1, len(old) - _LONG_NEEDLE)
+    return _find_window(old, rest, rest[:_NEEDLE_LENGTH], start, prefix)
+
+
+def _find_window(old: bytes, rest: bytes, needle: bytes, start: int, prefix: int) -> int:
+    """Return how many bytes precede the window in the old value; 0 if it is not found.
+
+    Args:
+        old: the old value.
+        rest: the new value after the common prefix.
+        needle: the first bytes of the rest.
+        start: where in the old value to begin.
+        prefix: the length of the common prefix.
+    """
+    offset = old.find(needle, start)
     for _ in range(_MAX_TRIES):
         if offset < 0:
             return 0

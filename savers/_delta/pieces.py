@@ -38,6 +38,8 @@ def cut(pieces: Sequence[int], first: int, last: int) -> list[int]:
     result: list[int] = []
     offset = 0
     for i in range(0, len(pieces), 2):
+        if offset >= last:
+            break
         start = pieces[i]
         length = pieces[i + 1]
         skip = max(first - offset, 0)
@@ -46,6 +48,21 @@ def cut(pieces: Sequence[int], first: int, last: int) -> list[int]:
             result += (start + skip, stop - skip)
         offset += length
     return result
+
+
+def cut_rest(pieces: Sequence[int], first: int) -> list[int]:
+    """Return the pieces of the bytes from `first` to the end of a value.
+
+    Looks only at the pieces before these: most values that lose bytes lose the first few.
+    """
+    offset = 0
+    for i in range(0, len(pieces), 2):
+        length = pieces[i + 1]
+        if offset + length > first:
+            skip = max(first - offset, 0)
+            return [pieces[i] + skip, length - skip, *pieces[i + 2 :]]
+        offset += length
+    return []
 
 
 def is_in_block(pieces: Sequence[int]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from zlib import crc32
 
 from savers._delta.operations import APPEND, DEL, DROP, PACKED, SET, SPLICE, WIDTHS
-from savers._delta.pieces import cut, is_in_block
+from savers._delta.pieces import cut, cut_rest, is_in_block
 from savers._delta.values import BLOCK_BASE, OPAQUE, Value, check_size, parse_header
 
 
@@ -42,8 +42,8 @@ class Table:
         i = 0
         while i < len(ops):
             op = ops[i]
-            if op == APPEND:
-                # The only op that changes a value instead of replacing it.
+            if op == APPEND or (op == SPLICE and not ops[i + 4]):
+                # The only ops that change a value instead of replacing it: bytes are added.
                 key = ops[i + 1]
                 name = names[key] if key.__class__ is int else key
                 values[name] = values[name].copy()
@@ -156,11 +156,19 @@ def _append(value: Value, count: int, body: bytes, start: int) -> None:
 
 def _splice(old: Value, arguments: Sequence[int], start: int) -> Value:
     count, prefix, removed, crc, length = arguments
+    if not removed and prefix == old.length:
+        # Bytes are added at the end: the pieces are not copied, and the base stays.
+        old.count = count
+        old.length += length
+        old.crc = crc
+        if length:
+            old.pieces += (start, length)
+        return old
     new_length = old.length - removed + length
     pieces = cut(old.pieces, 0, prefix)
     if length:
         pieces += (start, length)
-    pieces += cut(old.pieces, prefix + removed, old.length)
+    pieces += cut_rest(old.pieces, prefix + removed)
     new = Value(
         kind=old.kind,
         count=count,
@@ -176,7 +184,7 @@ def _drop(old: Value, arguments: Sequence[int], start: int) -> Value:
     count, prefix, dropped, crc, length = arguments
     new_length = old.length - dropped + length
     pieces = cut(old.pieces, 0, prefix)
-    pieces += cut(old.pieces, prefix + dropped, old.length)
+    pieces += cut_rest(old.pieces, prefix + dropped)
     if length:
         pieces += (start, length)
     new = Value(

@@ -48,6 +48,11 @@ def draft_from_changes(
             items = state[name][op:]
             if items:
                 draft[name] = delta.Append(len(items), codec.pack_items(items, name, op))
+        elif _are_bytes(old, changes.base.get(name), state[name]):
+            assert old is not None
+            difference = delta.compare_bytes(old, changes.base[name], state[name])
+            if difference is not None:
+                draft[name] = difference
         else:
             packed = codec.pack(state[name], name)
             if len(packed) > _COMPARE_LENGTH and old is not None:
@@ -94,7 +99,10 @@ def draft_by_comparison(
                     codec.pack_items(items, name, len(old_value)),
                 )
                 continue
-        op = compare(old, codec.pack(value, name))
+        if _are_bytes(old, old_value, value):
+            op = delta.compare_bytes(old, old_value, value)
+        else:
+            op = compare(old, codec.pack(value, name))
         if op is not None:
             draft[name] = op
     for name in table.values:
@@ -121,6 +129,19 @@ def check_key(name: Any) -> str:
             "the keys of a state are strings",
         )
     return str(name)
+
+
+def _are_bytes(stored: delta.Value | None, old: Any, new: Any) -> bool:
+    """Return whether a value was and is a bytes object, so that it can be compared unpacked.
+
+    Args:
+        stored: the stored value, if there is one.
+        old: the old value, as far as it is known.
+        new: the new value.
+    """
+    if new.__class__ is not bytes or old.__class__ is not bytes or stored is None:
+        return False
+    return stored.kind == delta.BIN and stored.length == len(old)
 
 
 def _continues(old: Any, new: Any) -> bool:

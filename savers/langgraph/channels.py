@@ -3,15 +3,14 @@
 A state holds the version and the value of each channel. The value is the bytes that LangGraph's
 serializer returned; nothing here interprets them.
 
-The bytes are cut so that a growing value is cheap to store. The header of a msgpack value (how many
-elements it has) is kept apart from the rest, and the rest is a list of pieces. If the bytes of a
-value begin with the old bytes, the new value is the old pieces and one more, and the file stores
-only what was added.
+The header of a msgpack value (how many elements it has) is kept apart from the rest. If a list
+grows, its header changes, but the rest begins with the old bytes. If a list drops its first
+elements, the rest continues what is left of the old bytes. The file stores only the difference.
 
 | key | value |
 |---|---|
 | `channel:<name>` | `[version]`, or `[version, type, bytes]`: a short value, or the header of a long one |
-| `value:<name>` | what follows the header, in pieces |
+| `value:<name>` | what follows the header; earlier versions stored a list of pieces |
 | `seen:<node>` | versions_seen of a node |
 | `checkpoint` | `[type, bytes]`: all other fields of the checkpoint |
 | `writes` | the writes that `put_writes` received before the checkpoint itself |
@@ -19,12 +18,12 @@ only what was added.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from graphkit import Checkpoint
 from graphkit.errors import CheckpointSerializationError
-from graphkit.values import PLAIN, REMOVED, SET, Changes, FrozenDict, FrozenList, freeze
+from graphkit.values import PLAIN, REMOVED, SET, Changes, FrozenDict, freeze
 from savers import _delta as delta
 
 if TYPE_CHECKING:
@@ -67,7 +66,6 @@ class Encoder:
         self,
         checkpoint: Mapping[str, Any],
         new_versions: ChannelVersions,
-        base: FrozenDict,
         iter_earlier_states: Callable[[], Iterable[Mapping[str, Any]]],
     ) -> dict[str, Any]:
         """Return the state of a checkpoint.
@@ -75,7 +73,6 @@ class Encoder:
         Args:
             checkpoint: LangGraph's checkpoint.
             new_versions: the channels whose versions differ from those of the parent.
-            base: the state that was stored last; the new state reuses its equal pieces.
             iter_earlier_states: returns the states of the parent and of the checkpoints before it,
                 in which unchanged channels are found.
 
@@ -92,7 +89,7 @@ class Encoder:
             if unchanged is not None:
                 _copy_channel(unchanged, state, name)
             elif name in values:
-                self._encode_channel(state, name, version, values[name], base)
+                self._encode_channel(state, name, version, values[name])
             else:
                 state[CHANNEL + name] = [version]
         for node, seen in checkpoint["versions_seen"].items():
@@ -101,7 +98,7 @@ class Encoder:
         state[REST] = list(self.serialize(rest, REST))
         return state
 
-    def _encode_channel(self, state: dict[str, Any], name: str, version: Any, value: Any, base: FrozenDict) -> None:
+    def _encode_channel(self, state: dict[str, Any], name: str, version: Any, value: Any) -> None:
         type_name, data = self.serialize(value, name)
         header = data
         if len(data) > _MAX_SHORT:
@@ -109,9 +106,7 @@ class Encoder:
             header = data[:header_length]
         state[CHANNEL + name] = [version, type_name, header]
         if len(header) < len(data):
-            old_pieces = base.get(VALUE + name, ())
-            rest = data[len(header) :]
-            state[VALUE + name] = _cut_pieces(old_pieces, rest)
+            state[VALUE + name] = data[len(header) :]
 
     def serialize(self, value: Any, path: str) -> tuple[str, bytes]:
         """Return the type and the bytes that the serializer makes of a value.
@@ -155,28 +150,6 @@ def _copy_channel(source: Mapping[str, Any], target: dict[str, Any], name: str) 
             target[key] = source[key]
 
 
-def _cut_pieces(old: Sequence[bytes], data: bytes) -> list[bytes]:
-    """Cut bytes into the old pieces that they begin with, and one piece of the rest."""
-    # To compare all pieces at once is the usual case, and 10 times as fast as one after the other.
-    pieces = [*old]
-    if not data.startswith(b"".join(old)):
-        pieces = [*_iter_leading(old, data)]
-    length = sum(map(len, pieces))
-    if length < len(data):
-        pieces.append(data[length:])
-    return pieces
-
-
-def _iter_leading(old: Sequence[bytes], data: bytes) -> Iterator[bytes]:
-    """Yield the old pieces with which the bytes begin."""
-    position = 0
-    for piece in old:
-        if not data.startswith(piece, position):
-            return
-        yield piece
-        position += len(piece)
-
-
 def freeze_with_changes(base: FrozenDict, new: Mapping[str, Any]) -> tuple[FrozenDict, Changes]:
     """Freeze a state and compare it with the state that was stored last.
 
@@ -189,27 +162,11 @@ def freeze_with_changes(base: FrozenDict, new: Mapping[str, Any]) -> tuple[Froze
     for key in ops:
         dict.__delitem__(state, key)
     for key, value in new.items():
-        old = base.get(key)
-        if old == value:
-            continue
-        if not key.startswith(VALUE):
+        if base.get(key) != value:
             ops[key] = SET
             dict.__setitem__(state, key, freeze(value))
-            continue
-        # For a list, a number means that it was extended from this length.
-        if old and value[: len(old)] == old:
-            ops[key] = len(old)
-        else:
-            ops[key] = SET
-        dict.__setitem__(state, key, _freeze_pieces(value))
     state.kind = PLAIN  # the state contains only bytes and versions
     return state, Changes(base, ops)
-
-
-def _freeze_pieces(pieces: Sequence[bytes]) -> FrozenList:
-    frozen = FrozenList(pieces)
-    frozen.kind = PLAIN  # to compute it would cost O(pieces) at every put
-    return frozen
 
 
 def get_state(checkpoint: Checkpoint | None) -> FrozenDict:
@@ -247,5 +204,8 @@ def decode_value(deserializer: Deserializer, state: Mapping[str, Any], name: str
     if not typed:
         return ABSENT
     type_name, header = typed
-    data = b"".join((header, *state.get(VALUE + name, ())))
-    return deserializer.deserialize(type_name, data, name)
+    rest = state.get(VALUE + name, b"")
+    if rest.__class__ is not bytes:
+        # An earlier version stored a list of pieces.
+        rest = b"".join(rest)
+    return deserializer.deserialize(type_name, header + rest, name)

@@ -205,7 +205,7 @@ class FileSystemCheckpointSaver(PruningMethods):
                 yield earlier.state
 
         base = get_state(latest)
-        state = Encoder(self.serde).encode(checkpoint, new_versions, base, iter_earlier_states)
+        state = Encoder(self.serde).encode(checkpoint, new_versions, iter_earlier_states)
         if writes:
             state[WRITES] = dict(writes)
         frozen, changes = freeze_with_changes(base, state)

@@ -11,13 +11,16 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from graphkit import (
+    Checkpoint,
     CheckpointConflictError,
     CheckpointCorruptionError,
     GraphRunnerError,
+    RunnableConfig,
     StateGraph,
 )
 from savers import FileSystemSaver
@@ -92,6 +95,7 @@ def test_after_kill_9_the_graph_goes_on_where_it_was(durability, tmp_path):
 
 APPEND = """
 import sys
+from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from savers.langgraph import FileSystemCheckpointSaver
 saver = FileSystemCheckpointSaver(sys.argv[1], fsync="never")
@@ -278,6 +282,41 @@ def test_a_list_that_grows_is_stored_as_its_growth(saver):
         config = put(saver, config, messages=items)
     assert values(again(saver).get_tuple(CONFIG))["messages"] == items
     assert saver.store.size("t") < 300 * (200 + 500)
+
+
+def test_a_window_of_messages_is_stored_as_what_enters_it(saver):
+    messages, config, last = [], None, None
+    for n in range(500):
+        kind = HumanMessage if n % 2 else AIMessage
+        messages = [*messages, kind(f"message {n} " + "x" * 100, id=str(n))][-100:]
+        config = put(saver, config, messages=messages)
+        if n == 250:
+            last = config, messages
+    assert values(again(saver).get_tuple(CONFIG))["messages"] == messages
+    assert values(again(saver).get_tuple(last[0]))["messages"] == last[1]
+    assert saver.store.size("t") < 400_000
+
+
+def test_values_that_an_earlier_version_stored_in_pieces_are_read_and_continued(saver):
+    serde = saver.serde
+    items = [{"id": n, "text": "x" * 200} for n in range(20)]
+    packed = serde.dumps_typed(items)[1]
+    rest = {key: value for key, value in empty_checkpoint().items() if key in {"v", "ts", "id", "updated_channels"}}
+    state = {
+        "channel:messages": ["1", "msgpack", packed[:3]],
+        "value:messages": [packed[3:1000], packed[1000:]],
+        "checkpoint": list(serde.dumps_typed(rest)),
+    }
+    old = Checkpoint(
+        id=rest["id"], node_id="a", next_node_id="langgraph:b", state=state, metadata={"graphkit:made_by": "langgraph"}
+    )
+    saver.store.put(RunnableConfig("t"), old)
+    for one in (saver, again(saver)):
+        assert values(one.get_tuple(CONFIG)) == {"messages": items}
+    config = put(saver, thread(checkpoint_id=old.id), new={}, messages=[*items, 1])
+    put(saver, config, messages=[*items, 1, 2])
+    assert [values(found)["messages"] for found in again(saver).list(CONFIG)] == [[*items, 1, 2], [*items, 1], items]
+    assert saver.store.verify().ok
 
 
 def test_early_writes_that_were_taken_over_are_removed_now_and_then(saver):

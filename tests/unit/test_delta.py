@@ -178,6 +178,78 @@ def test_growth_costs_what_it_grows_by_in_keyframes_too():
     assert named < 3 * 400 * 2, "and so do the pieces that they name"
 
 
+def test_bytes_that_grow_cost_what_they_grow_by_in_keyframes_too():
+    tape = Tape(key_every=20)
+    grown = b""
+    expected = []
+    for n in range(400):
+        grown += random.Random(n).randbytes(100)
+        expected.append(msgpack.packb(grown))
+        tape.put({"grown": expected[-1]})
+    assert len(tape.data) < 400 * 106
+    named = sum(len(record[1][1] or ()) for record in tape.records if record[1] is not None)
+    assert named < 3 * 400 * 2, "the pieces that a keyframe's base has named are not named again"
+    assert [tape.state(number)["grown"] for number in range(0, 400, 7)] == expected[::7]
+
+
+def compare_bytes(old, new):
+    """The operation between two bytes objects, and what it makes of the old one."""
+    table = table_of(a=msgpack.packb(old))
+    disk = {100: msgpack.packb(old)}
+    op = delta.compare_bytes(table.values["a"], old, new)
+    if op is not None:
+        ops, data = delta.encode_draft({"a": op}, table.names)
+        disk[1_000_000] = data
+        table.apply(ops, data, 1_000_000)
+    value = table.values["a"]
+    body = join(value, disk)
+    assert (value.count, value.length, value.crc) == (len(body), len(body), crc32(body))
+    return op, body
+
+
+def join(value, disk):
+    """The bytes of a value whose pieces are in these chunks, by their position."""
+    parts = []
+    for start, length in zip(value.pieces[::2], value.pieces[1::2], strict=True):
+        first = max(position for position in disk if position <= start)
+        parts.append(disk[first][start - first :][:length])
+    return b"".join(parts)
+
+
+HEAD = b"the same hundred bytes at the beginning of every element of a list, such as the name of its class: "
+ELEMENTS = [b"%d " % (n % 2) + HEAD + str(n).encode() + random.Random(n).randbytes(100) for n in range(200)]
+
+
+@pytest.mark.parametrize("dropped", [1, 2, 51, 99])
+@pytest.mark.parametrize("kept_in_front", [0, 1])
+def test_a_window_of_bytes_costs_what_enters_it(dropped, kept_in_front):
+    front = ELEMENTS[:kept_in_front]
+    old = b"".join(front + ELEMENTS[1:101])
+    new = b"".join(front + ELEMENTS[1 + dropped : 101 + dropped])
+    op, body = compare_bytes(old, new)
+    assert body == new
+    assert isinstance(op, delta.Drop)
+    assert op.data == b"".join(ELEMENTS[101 : 101 + dropped])
+
+
+def test_bytes_are_appended_replaced_or_set_as_is_shorter():
+    old = b"".join(ELEMENTS[:20])
+    for new, kind, added in [
+        (old + b"more", delta.Splice, b"more"),
+        (old[:500] + b"other" + old[505:], delta.Splice, b"other"),
+        (old[:-1], delta.Splice, b""),
+        (old[100:], delta.Splice, b""),
+        (b"short", delta.Set, msgpack.packb(b"short")),
+        (b"", delta.Set, msgpack.packb(b"")),
+    ]:
+        op, body = compare_bytes(old, new)
+        assert (op.__class__, op.data, body) == (kind, added, new)
+    assert compare_bytes(old, old) == (None, old)
+    op, body = compare_bytes(b"", old)
+    assert isinstance(op, delta.Set)
+    assert body == old
+
+
 @pytest.mark.parametrize(
     "value",
     [

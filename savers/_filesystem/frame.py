@@ -66,6 +66,8 @@ META_RECORDS: Final = {1: 1, 2: 2}
 SECTOR: Final = 512
 """What a disk keeps or loses as a whole."""
 _ZERO_SECTOR: Final = bytes(SECTOR)
+_MAX_FRAMES: Final = 256
+"""How many records are parsed at once: few enough that the collector seldom sees them."""
 
 _FILE_HEADER: Final = struct.Struct("<8sHHIIIQQ16sI")
 _HEAD: Final = struct.Struct("<4sIIBIIIIHHH")
@@ -81,8 +83,8 @@ _EXTENT_V1: Final = struct.Struct("<4xI20xII")
 """Of a record's header only: length, fid, check."""
 _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")
-_unpack_frame: Final = _FRAME.unpack_from
-_unpack_trailer: Final = _TRAILER.unpack_from
+unpack_head: Final = _FRAME.unpack_from
+unpack_trailer: Final = _TRAILER.unpack_from
 _CHECKED: Final = FRAME_SIZE - _CHECK.size
 """Bytes of a record's header in front of its own checksum."""
 _CHECKED_V1: Final = FRAME_SIZE_V1 - _U32.size
@@ -372,7 +374,7 @@ def parse_frame(data: bytes, start: int, offset: int, fid: int) -> Frame | str: 
         if data.startswith(SYNC_V1, start):
             return _parse_frame_v1(data, start, offset, fid)
         return ""
-    fields = _unpack_frame(data, start)
+    fields = unpack_head(data, start)
     sync, length, crc, flags, back, key, seq, frame_fid, unsynced, boot, _, check, type_ = fields
     if sync != SYNC:
         if sync == SYNC_V1:
@@ -391,12 +393,64 @@ def parse_frame(data: bytes, start: int, offset: int, fid: int) -> Frame | str: 
     payload = data[start + FRAME_SIZE : trailer]
     if crc32(payload) != crc:
         return "the record's checksum is wrong"
-    if _unpack_trailer(data, trailer) != (whole, END):
+    if unpack_trailer(data, trailer) != (whole, END):
         return "the record's trailer is wrong"
     vouched = offset - unsynced * SECTOR if unsynced < _U16_MAX else 0
     # By position: keywords would take 0.4 us more, of 1.1 us, for each record that is read.
     end = offset + whole
     return Frame(offset, end, type_, flags, back, key, seq, payload, vouched, boot, MAJOR)
+
+
+def parse_frames(data: bytes, start: int, stop: int, offset: int, fid: int, seq: int) -> list[Frame]:
+    """Return the records of version 2 that follow one another from `data[start:]` on, at most 256.
+
+    Each of them has passed every check of `parse_frame` and of `check_known`. What ends the list
+    (the end of the data, another version, damage, a record of a newer format) is for `parse_frame`
+    to find out.
+
+    A scan spends most of its time here. One loop takes 1.2 us for a record; `parse_frame` takes
+    2.2 us with its call.
+
+    Args:
+        data: a range of the file.
+        start: where the first record begins in the data.
+        stop: no record begins here or later.
+        offset: where the first record begins in the file.
+        fid: the id of the file.
+        seq: the number of the first record.
+    """
+    frames: list[Frame] = []
+    new = tuple.__new__
+    while start < stop and len(frames) < _MAX_FRAMES:
+        try:
+            fields = unpack_head(data, start)
+            sync, length, crc, flags, back, key, frame_seq, frame_fid, unsynced, boot, _, check, type_ = fields
+            trailer = start + FRAME_SIZE + length
+            ending = unpack_trailer(data, trailer)
+        except struct.error:
+            break
+        payload = data[start + FRAME_SIZE : trailer]
+        whole = length + OVERHEAD
+        is_good = (
+            sync == SYNC
+            and check == crc32(_TYPE_AND_OFFSET.pack(type_, offset), crc32(data[start : start + _CHECKED]))
+            and frame_fid == fid
+            and frame_seq == seq
+            and crc32(payload) == crc
+            and ending == (whole, END)
+            and length <= MAX_PAYLOAD
+            and META <= type_ <= DATA
+            and not flags & ~_KNOWN_FLAGS
+        )
+        if not is_good:
+            break
+        vouched = offset - unsynced * SECTOR if unsynced < _U16_MAX else 0
+        end = offset + whole
+        frames.append(new(Frame, (offset, end, type_, flags, back, key, seq, payload, vouched, boot, MAJOR)))
+        start += whole
+        offset = end
+        seq += 1
+    return frames
 
 
 def _parse_frame_v1(data: bytes, start: int, offset: int, fid: int) -> Frame | str:  # noqa: PLR0911 - one check a line
@@ -442,7 +496,7 @@ def read_trailer_length(data: bytes) -> int:
     The record is not checked.
     """
     if data[-1] == END and len(data) >= TRAILER_SIZE:
-        length = int(_unpack_trailer(data, len(data) - TRAILER_SIZE)[0])
+        length = int(unpack_trailer(data, len(data) - TRAILER_SIZE)[0])
         if length >= OVERHEAD:
             return length
     return int(_U32.unpack_from(data, len(data) - TRAILER_SIZE_V1)[0])

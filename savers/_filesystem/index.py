@@ -20,6 +20,11 @@ class Index:
         position = self._positions.get(id)
         return None if position is None else self.checkpoints[position]
 
+    def append(self, checkpoint: StoredCheckpoint) -> None:
+        """Add the checkpoint of the next record, which replaces no other."""
+        self._positions[checkpoint.id] = len(self.checkpoints)
+        self.checkpoints.append(checkpoint)
+
     def add(self, checkpoint: StoredCheckpoint, target: str | None) -> bool:
         """Add the checkpoint of the next record.
 
@@ -32,8 +37,7 @@ class Index:
             Whether it was added; False if no checkpoint has the id of the target.
         """
         if target is None:
-            self._positions[checkpoint.id] = len(self.checkpoints)
-            self.checkpoints.append(checkpoint)
+            self.append(checkpoint)
             return True
         position = self._positions.get(target)
         if position is None:

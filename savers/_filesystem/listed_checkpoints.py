@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from graphkit import Checkpoint, CheckpointInfo
+from graphkit import END, Checkpoint, CheckpointInfo
 from graphkit.abc import derive_status
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError
-from graphkit.values import FrozenDict, private_copy
+from graphkit.values import PLAIN, FrozenDict, private_copy
 from savers._filesystem import catalog
 from savers._filesystem.live_logs import refresh_to_read
 from savers._filesystem.log_writer import LogWriter
@@ -21,23 +21,34 @@ if TYPE_CHECKING:
     from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_new_info: Final = tuple.__new__
 
 
 def make_info(reader: LogReader, stored: StoredCheckpoint) -> CheckpointInfo:
     """Return what is known of a stored checkpoint without decoding its state."""
-    # By position: keywords cost 0.4 us of the 2 us, and a history has one of these per checkpoint.
-    return CheckpointInfo(
-        reader.thread_id,
-        reader.namespace,
-        stored.id,
-        stored.parent,
-        stored.node,
-        stored.next,
-        _EPOCH + timedelta(microseconds=stored.created),
-        stored.size,
-        derive_status(stored.next, stored.outline_writes()),
-        stored.tags,
-        private_copy(stored.metadata),
+    # A history has one of these per checkpoint. By position, without the calls that most need not
+    # make, and without the constructor: 0.7 us instead of 2 us.
+    next_node = stored.next
+    metadata = stored.metadata
+    if stored.writes:
+        status = derive_status(next_node, stored.outline_writes())
+    else:
+        status = "finished" if next_node == END else "running"
+    return _new_info(
+        CheckpointInfo,
+        (
+            reader.thread_id,
+            reader.namespace,
+            stored.id,
+            stored.parent,
+            stored.node,
+            next_node,
+            _EPOCH + timedelta(0, 0, stored.created),
+            stored.size,
+            status,
+            stored.tags,
+            metadata if metadata.kind == PLAIN else private_copy(metadata),
+        ),
     )
 
 

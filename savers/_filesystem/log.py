@@ -44,6 +44,7 @@ from savers._filesystem.frame import (
     pack_frame_v1,
     parse_extent,
     parse_frame,
+    parse_frames,
     read_header,
     read_trailer_length,
     repack_frame,
@@ -90,10 +91,12 @@ __all__ = [
     "pack_frame_v1",
     "parse_extent",
     "parse_frame",
+    "parse_frames",
     "read_frame",
     "read_header",
     "repack_frame",
     "scan",
+    "scan_runs",
 ]
 
 MAX_DISTANCE: Final = 0xF000_0000
@@ -107,7 +110,13 @@ _PROBE: Final = 1 << 12
 
 
 def scan(file: LogFile, start: int, end: int, seq: int, data: bytes = b"") -> Iterator[Frame]:
-    """Yield the records from an offset on; stop before bytes that are nothing yet or torn.
+    """Yield the records from an offset on; see `scan_runs`."""
+    for frames in scan_runs(file, start, end, seq, data):
+        yield from frames
+
+
+def scan_runs(file: LogFile, start: int, end: int, seq: int, data: bytes = b"") -> Iterator[list[Frame]]:
+    """Yield the records from an offset on, several at once; stop before bytes that are nothing yet or torn.
 
     Args:
         file: the log.
@@ -117,14 +126,21 @@ def scan(file: LogFile, start: int, end: int, seq: int, data: bytes = b"") -> It
         data: the beginning of the file, as far as the caller has read it already.
 
     Raises:
-        CheckpointCorruptionError: the log is damaged.
-        CheckpointFormatError: a record needs a newer graphkit.
+        CheckpointCorruptionError: the log is damaged. The records before the damage were yielded.
+        CheckpointFormatError: a record needs a newer graphkit. Likewise.
     """
     assert file.fid is not None
     offset = start
     base = 0
     wanted = WINDOW
     while offset < end:
+        frames = parse_frames(data, offset - base, end - base, offset, file.fid, seq)
+        if frames:
+            yield frames
+            offset = frames[-1].end
+            seq += len(frames)
+            wanted = WINDOW
+            continue
         frame = parse_frame(data, offset - base, offset, file.fid)
         if frame == "" and base + len(data) < end:
             # A record longer than the window is read whole the second time.
@@ -141,7 +157,7 @@ def scan(file: LogFile, start: int, end: int, seq: int, data: bytes = b"") -> It
             judge(file, offset, end, "records are missing before it")
             return
         check_known(file.path, frame)
-        yield frame
+        yield [frame]
         offset = frame.end
         seq += 1
         wanted = WINDOW

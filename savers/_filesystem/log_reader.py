@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from graphkit.codec import MalformedDataError
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
@@ -12,11 +12,15 @@ from savers._filesystem import log, payloads
 from savers._filesystem.decoded_chain import MAX_LENGTH, DecodedChain, ReadValue
 from savers._filesystem.index import Index
 from savers._filesystem.open_log import OpenLog
+from savers._filesystem.plain_records import read_plain_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from savers._filesystem.stored_checkpoint import StoredCheckpoint
+
+_MIN_RUN: Final = 1 << 16
+"""If fewer bytes than this remain of what was read, the log is read on."""
 
 
 class LogReader(OpenLog):
@@ -38,16 +42,46 @@ class LogReader(OpenLog):
                 self.index = Index()
                 self.seq = 1
                 self.end = self.find_first_record()
-                for frame in self.scan(self.end, end, 1):
-                    self._take_frame(frame, with_table=False)
-                    self.seq = frame.seq + 1
-                    self.end = frame.end
+                self._read_index(end)
             except BaseException:
                 self.close()
                 raise
             self.table, self.state = table, state
             self.keyframe_length, self.keyframe_end = keyframe_length, keyframe_end
         return self.index
+
+    def _read_index(self, end: int) -> None:
+        """Add the records between `self.end` and an offset to the index, without their tables."""
+        index = self.index
+        assert index is not None
+        data = b""
+        base = 0
+        while self.end < end:
+            if self.end - base + _MIN_RUN > len(data):
+                base = self.end
+                data = self.io.read_at(self.fd, base, min(log.WINDOW, end - base))
+            last = self.last_checkpoint
+            if last is not None:
+                run = read_plain_run(data, base, self.end, end, self.fid, self.seq, last, self.codec.unpack)
+                if run.end > self.end:
+                    for checkpoint in run.checkpoints:
+                        index.append(checkpoint)
+                        self.last_checkpoint = checkpoint
+                    self.depth += len(run.checkpoints)
+                    self.seq = run.seq
+                    self.end = run.end
+                    continue
+            frame = log.parse_frame(data, self.end - base, self.end, self.fid)
+            if isinstance(frame, str) or frame.seq != self.seq:
+                # It is longer than what was read, torn or damaged.
+                scanned = next(self.scan(self.end, end, self.seq), None)
+                if scanned is None:
+                    return
+                frame = scanned
+            log.check_known(self.path, frame)
+            self._take_frame(frame, with_table=False)
+            self.seq = frame.seq + 1
+            self.end = frame.end
 
     def find_latest(self) -> StoredCheckpoint | None:
         """Return the latest checkpoint of the history; None if it is empty."""

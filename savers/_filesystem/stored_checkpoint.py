@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _NIL: Final = b"\xc0"
 """None, packed."""
+_NO_WRITES: Final[dict[str, int]] = {}
+"""Shared by all checkpoints without pending writes, and never changed."""
 _NO_KEYS: Final[frozenset[str]] = frozenset()
 
 
@@ -27,7 +29,6 @@ class StoredCheckpoint:
 
     def __init__(
         self,
-        *,
         id: str,
         node: str,
         next: str | None,
@@ -39,6 +40,7 @@ class StoredCheckpoint:
         size: int = 0,
         keyframe_offset: int = 0,
     ) -> None:
+        # By position where a log is scanned: keywords cost 0.3 us of the 4 us for a record.
         self.offset = offset
         """Where its record begins."""
         self.size = size
@@ -54,7 +56,7 @@ class StoredCheckpoint:
         self.metadata = metadata
         self.is_replacement = is_replacement
         """Whether its record replaces an earlier checkpoint."""
-        self.writes: dict[str, int] = {}
+        self.writes: dict[str, int] = _NO_WRITES
         """The key of each pending write, with the offset of the WRITE record that holds its
         value."""
         self.cleared: frozenset[str] = _NO_KEYS
@@ -64,7 +66,7 @@ class StoredCheckpoint:
 
     def add_writes(self, values: Mapping[str, bytes], offset: int) -> None:
         """Note the packed values that the WRITE record at an offset adds to the pending writes."""
-        self.writes.update(dict.fromkeys(values, offset))
+        self.writes = {**self.writes, **dict.fromkeys(values, offset)}
         cleared = {key for key, packed in values.items() if packed == _NIL}
         if cleared or self.cleared:
             self.cleared = self.cleared.difference(values).union(cleared)

@@ -1,0 +1,118 @@
+"""A scan that reads runs of plain records at once finds what one record after the other shows, and the same damage."""
+
+import random
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from graphkit import Checkpoint, RunnableConfig
+from graphkit.errors import CheckpointerError
+from savers import FileSystemSaver
+from savers._filesystem import log_reader
+from savers._filesystem.plain_records import PlainRun
+
+THREAD = RunnableConfig("t")
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+NODES = ["a", "b", "c", None]
+METADATA = [
+    {}, {"step": 1}, {"step": 2, "who": "x"}, {"when": EPOCH}, {"list": [1, {"a": 2}]}, {"big": 1 << 70}, {"s": "\ud800"},
+    {"step": 3, "b": b"\x01", "none": None, "float": 0.5, "true": True},
+]  # fmt: skip
+
+
+def fill(directory, seed, count=60, *, replaces=True):
+    """Put checkpoints of every shape; return their ids."""
+    randomness = random.Random(seed)
+    saver = FileSystemSaver(directory, fsync="never")
+    ids = []
+    now = EPOCH
+    for number in range(count):
+        now += timedelta(microseconds=randomness.randrange(-1000, 5000))
+        new = Checkpoint(
+            id=randomness.choice([None, None, None, None, f"id {seed} {number}"]),
+            node_id=randomness.choice(NODES[:-1]),
+            next_node_id=randomness.choice(NODES),
+            parent_id=randomness.choice([None, "elsewhere", *ids[-1:] * 6]),
+            created_at=now,
+            metadata=randomness.choice([*METADATA, {"step": number}, {"step": number}]),
+            state={"n": number, "items": list(range(number))},
+        )
+        target = THREAD
+        if replaces and ids and randomness.random() < 0.1:
+            target = THREAD.replace(checkpoint_id=ids.pop(randomness.randrange(len(ids))))
+        saver.put(target, new)
+        ids.append(new.id)
+        if randomness.random() < 0.4:
+            owner = THREAD.replace(checkpoint_id=randomness.choice([*ids, *ids[-1:] * 20]))
+            saver.put_writes(owner, {"k": randomness.choice([None, number]), f"k{number}": "v"})
+        if randomness.random() < 0.1:
+            saver.add_tags(THREAD.replace(checkpoint_id=ids[-1]), f"tag {number}")
+    saver.close()
+    return ids
+
+
+@pytest.fixture
+def one_by_one(monkeypatch):
+    """A function that reads a history one record after the other."""
+
+    def read(directory):
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                log_reader, "read_plain_run", lambda _data, _base, offset, *rest: PlainRun([], offset, rest[2])
+            )
+            return outline(directory)
+
+    return read
+
+
+def outline(directory):
+    """What a new saver finds by scanning a log, or the error that it raises."""
+    saver = FileSystemSaver(directory)
+    try:
+        writer = saver._shared_writer(THREAD)
+        writer.refresh()
+        infos = saver.history(THREAD)
+        found = {info.id: saver.get_writes(THREAD.replace(checkpoint_id=info.id)) for info in infos}
+        return [*infos], found, writer.seq, writer.end, writer.depth
+    except CheckpointerError as error:
+        return type(error), str(error)
+    finally:
+        saver.close()
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+@pytest.mark.sweep(4, of="seed")
+@pytest.mark.parametrize("seed", range(20))
+def test_every_shape_of_record(seed, replaces, tmp_path, one_by_one):
+    fill(tmp_path, seed, replaces=replaces)
+    infos, _, _, _, _ = found = outline(tmp_path)
+    assert len(infos) > 40
+    assert found == one_by_one(tmp_path)
+
+
+def test_most_records_are_read_in_runs(tmp_path, monkeypatch):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    for number in range(200):
+        saver.put(THREAD, Checkpoint(node_id="n", next_node_id="n", state={"n": number}, metadata={"step": number}))
+    single = []
+    take = log_reader.LogReader._take_frame
+    monkeypatch.setattr(log_reader.LogReader, "_take_frame", lambda *a, **k: (single.append(a), take(*a, **k)))
+    reader = FileSystemSaver(tmp_path)
+    assert len(reader.history(THREAD)) == 200
+    assert len(single) < 30
+
+
+def test_every_flipped_byte_shows_as_it_does_one_by_one(tmp_path, disk, sweep, one_by_one):
+    fill(tmp_path, 5, 25)
+    path = disk.log_of(tmp_path)
+    good = path.read_bytes()
+    flips = sweep.some([(offset, bit) for offset in range(64, len(good)) for bit in (0, 5)], 500)
+    refused = 0
+    for offset, bit in flips:
+        bad = bytearray(good)
+        bad[offset] ^= 1 << bit
+        path.write_bytes(bad)
+        found = outline(tmp_path)
+        assert found == one_by_one(tmp_path), (offset, bit)
+        refused += len(found) == 2
+    assert refused > len(flips) * 0.9

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from graphkit.codec import Codec
     from savers._compression import Compression
 
-MIN_KEYFRAME_DISTANCE: Final = 16 << 10
-"""No keyframe is written before this many bytes of changes."""
-RECORD_COST: Final = 1 << 10
-"""The cost of reading one more record, in bytes decoded: about 3 us."""
+MIN_KEYFRAME_DISTANCE: Final = 64 << 10
+"""No keyframe is written before changes of this cost, which is in bytes."""
+RECORD_COST: Final = 1 << 9
+"""The cost of one more record in addition to that of its bytes."""
 _MAX_DEPTH: Final = 60_000
 """The most changes after a keyframe."""
 _OPAQUE_KEY: Final = ""
@@ -131,8 +131,10 @@ class LogWriter(RecordAppender):
         It cannot if the order of the keys changed otherwise than by dropping some and adding others
         at the end.
         """
+        assert self.last_checkpoint is not None
         distance = self.end - self.keyframe_end
-        if distance + self.depth * RECORD_COST > max(MIN_KEYFRAME_DISTANCE, self.keyframe_length):
+        keyframe_size = self.keyframe_end - self.last_checkpoint.keyframe_offset
+        if distance + self.depth * RECORD_COST > max(MIN_KEYFRAME_DISTANCE, keyframe_size):
             return False
         if distance > log.MAX_DISTANCE or self.depth >= _MAX_DEPTH:
             return False

@@ -10,12 +10,32 @@ import typer
 from graphkit import errors
 from graphkit.cli.app import application
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = (DOCS / "cli.md").read_text(encoding="utf-8")
 COMMANDS = typer.main.get_command(application()).commands
 
 
 def section(name):
     return re.split(r"^#{2,3} ", PAGE.split(f"\n### {name}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def parse(line):
+    """The name and the context of a command that a page shows; `import langgraph-sqlite` is one command in two words."""
+    _, *words = shlex.split(line)
+    if " ".join(words).startswith("import langgraph-"):
+        words = ["-".join(words[:2]), *words[2:]]
+    name, *args = words
+    return name, COMMANDS[name].make_context(name, args)
+
+
+def commands_of(page):
+    """The commands in the fenced blocks of a page."""
+    fences = re.findall(r"^```([^\n`]*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    blocks = [block for language, block in fences if language in {"", "sh"}]
+    return [line for block in blocks for line in block.splitlines() if line.startswith("graphkit ")]
+
+
+SHOWN = [(page.name, line) for page in sorted(DOCS.glob("*.md")) for line in commands_of(page)]
 
 
 def own(command):
@@ -52,13 +72,22 @@ def test_every_documented_option_exists(name):
 def test_every_command_takes_json_and_debug_and_has_an_example_that_parses(name):
     command = COMMANDS[name]
     assert {"--json", "--debug"} <= {word for param in command.params for word in param.opts}
-    program, *words = shlex.split(command.epilog.removeprefix("Example: "))
-    two_words = " ".join(words).startswith("import langgraph-")  # one command, spelled as two words
-    called, args = ("-".join(words[:2]), words[2:]) if two_words else (words[0], words[1:])
-    assert (program, called) == ("graphkit", name)
-    context = command.make_context(name, list(args))
+    example = command.epilog.removeprefix("Example: ")
+    called, context = parse(example)
+    assert example.startswith("graphkit ")
+    assert called == name
     assert context.params["directory"]
-    assert command.epilog.removeprefix("Example: ") in section(name)
+    assert example in section(name)
+
+
+@pytest.mark.parametrize(("page", "line"), SHOWN)
+def test_a_command_that_a_page_shows_parses(page, line):
+    _, context = parse(line)
+    assert context.params["directory"], page
+
+
+def test_the_pages_show_commands():
+    assert {page for page, _ in SHOWN} >= {"cli.md", "langgraph.md"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -42,6 +42,7 @@ COMMAND_MODULES: Final = (
     "maintain",
     "transfer",
     "import_langgraph",
+    "export_langgraph",
 )
 """The modules of `graphkit.cli.commands`, in the order of the help. Each has its commands in a
 tuple COMMANDS.

@@ -39,6 +39,7 @@ COMMANDS: Final = (
         "import-langgraph-postgres",
         "Copy LangGraph's threads from PostgreSQL",
     ),
+    ("export-langgraph-sqlite", "Copy LangGraph's threads to a SQLite file"),
 )
 """The commands with their short help, in the order of the help. A test compares them with those of
 the application."""

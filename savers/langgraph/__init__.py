@@ -6,12 +6,16 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from graphkit.abc import run_in_thread, set_public_module
 from graphkit.errors import MissingDependencyError
 
 if TYPE_CHECKING:
+    from savers.langgraph.exporting import (
+        ExportReport as ExportReport,
+        export_langgraph_sqlite as export_langgraph_sqlite,
+    )
     from savers.langgraph.importing import (
         ImportReport as ImportReport,
         import_langgraph_postgres as import_langgraph_postgres,
@@ -20,12 +24,21 @@ if TYPE_CHECKING:
     from savers.langgraph.saver import FileSystemCheckpointSaver as FileSystemCheckpointSaver
 
 __all__ = [
+    "ExportReport",
     "FileSystemCheckpointSaver",
     "ImportReport",
     "checkpointer",
+    "export_langgraph_sqlite",
     "import_langgraph_postgres",
     "import_langgraph_sqlite",
 ]
+
+_MODULES: Final = {
+    "ExportReport": "exporting",
+    "FileSystemCheckpointSaver": "saver",
+    "export_langgraph_sqlite": "exporting",
+}
+"""The module of each public name that is not in `importing`."""
 
 
 @asynccontextmanager
@@ -68,8 +81,7 @@ def __getattr__(name: str) -> object:
     except ImportError as error:
         # Not stored in globals(): the package may be installed while this process runs.
         return _make_stand_in(name, error)
-    module = "saver" if name == "FileSystemCheckpointSaver" else "importing"
-    value = getattr(import_module(f"{__name__}.{module}"), name)
+    value = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'importing')}"), name)
     globals()[name] = value
     set_public_module(globals(), __name__)
     return value

@@ -18,8 +18,8 @@ def parse_config(config: LangGraphConfig, checkpoint_id: str | None = None) -> R
     )
 
 
-def make_langgraph_config(thread_id: Any, namespace: str, checkpoint_id: str) -> LangGraphConfig:
-    """Return LangGraph's config of a checkpoint."""
+def make_langgraph_config(thread_id: Any, namespace: str, checkpoint_id: str | None) -> LangGraphConfig:
+    """Return LangGraph's config of a checkpoint; of a history without one (None)."""
     return {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id}}
 
 

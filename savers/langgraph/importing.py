@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphkit import RunnableConfig
 from savers.langgraph.comparison import list_differences
+from savers.langgraph.configs import make_langgraph_config
 from savers.langgraph.saver import FileSystemCheckpointSaver
 from savers.langgraph.sources import (
     HistoryKey,
@@ -147,19 +148,9 @@ def _history_config(history: HistoryKey) -> RunnableConfig:
     return RunnableConfig(history.thread_id, checkpoint_ns=history.namespace)
 
 
-def _langgraph_config(history: HistoryKey, checkpoint_id: str | None) -> Any:
-    return {
-        "configurable": {
-            "thread_id": history.thread_id,
-            "checkpoint_ns": history.namespace,
-            "checkpoint_id": checkpoint_id,
-        }
-    }
-
-
 def _restore(saver: FileSystemCheckpointSaver, history: HistoryKey, original: SourceCheckpoint) -> None:
     saver.restore(
-        _langgraph_config(history, original.parent_id),
+        make_langgraph_config(*history, original.parent_id),
         original.checkpoint,
         original.metadata,
         new_versions=original.checkpoint["channel_versions"],
@@ -171,7 +162,7 @@ def _iter_problems(
     saver: FileSystemCheckpointSaver, history: HistoryKey, checkpoint_id: str, original: SourceCheckpoint
 ) -> Iterator[str]:
     """Read a checkpoint back and yield a message for each part that differs from the database."""
-    stored = _read_back(saver, _langgraph_config(history, checkpoint_id))
+    stored = _read_back(saver, make_langgraph_config(*history, checkpoint_id))
     where = f"thread {history.thread_id!r}, namespace {history.namespace!r}, checkpoint {checkpoint_id}"
     for part in list_differences(saver.serde, stored, original):
         yield f"{where}: its {part} differs"

@@ -101,13 +101,16 @@ class SqliteSource:
             " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
             (*history, checkpoint_id),
         ).fetchone()
-        writes = self._connection.execute(self._select_writes, (*history, checkpoint_id))
         return SourceCheckpoint(
             parent_id=parent_id or None,
             checkpoint=self._serde.loads_typed((type_name, data)),
             metadata=json.loads(metadata) if metadata else {},
-            writes=_parse_writes(writes),
+            writes=self.read_writes(history, checkpoint_id),
         )
+
+    def read_writes(self, history: HistoryKey, checkpoint_id: str) -> Sequence[Write]:
+        """Read the pending writes of a checkpoint, even if it does not exist."""
+        return _parse_writes(self._connection.execute(self._select_writes, (*history, checkpoint_id)))
 
 
 class PostgresSource:

@@ -1,0 +1,336 @@
+"""Exports threads of LangGraph to a SQLite database, as LangGraph's own SqliteSaver keeps them.
+
+An export keeps the threads, checkpoints, writes, metadata and ids. Values are moved without creating
+any object. A checkpoint that the database already has is never replaced.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from graphkit import RunnableConfig
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointerConfigurationError,
+    CheckpointNotFoundError,
+    CheckpointStorageError,
+    MissingDependencyError,
+)
+from savers.langgraph.comparison import list_differences
+from savers.langgraph.configs import make_langgraph_config
+from savers.langgraph.metadata import LANGGRAPH, MADE_BY
+from savers.langgraph.saver import FileSystemCheckpointSaver
+from savers.langgraph.sources import (
+    HistoryKey,
+    SourceCheckpoint,
+    SqliteSource,
+    make_passthrough_serializer,
+)
+from savers.langgraph.writes import EARLY, Write, get_store
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.serde.base import SerializerProtocol
+    from langgraph.checkpoint.sqlite import SqliteSaver
+
+Progress = Callable[[int, int, str], object]
+"""Called with the number of checkpoints done, the number of all checkpoints, and the thread."""
+
+_INSERT_WRITE: Final = (
+    "INSERT INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_path, task_id, idx, channel, type, value)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportReport:
+    """The result of an export."""
+
+    threads: int
+    """The number of exported threads."""
+    checkpoints: int
+    """The number of checkpoints that were written to the database."""
+    skipped: int
+    """The number of checkpoints that the database already had."""
+    left_out: tuple[str, ...] = ()
+    """The threads that were left out, because they hold runs of graphkit's own."""
+    problems: tuple[str, ...] = ()
+    """The differences between the database and the store."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the database was read back and equals the store."""
+        return not self.problems
+
+
+def export_langgraph_sqlite(
+    directory: str | os.PathLike[str],
+    file: str | os.PathLike[str],
+    *,
+    threads: Sequence[str] | None = None,
+    progress: Progress | None = None,
+    serde: SerializerProtocol | None = None,
+) -> ExportReport:
+    """Copy LangGraph's threads from a directory to a database of LangGraph's SqliteSaver.
+
+    The store is only read; runs may go on meanwhile. The database is created if it is missing. A
+    checkpoint that it already has is never replaced: if it differs, the report says so. An
+    interrupted export continues when it is called again, and a later export adds what is new. Each
+    checkpoint is read back and compared with the store. Released versions are not exported, because
+    LangGraph has none.
+
+    Args:
+        directory: the directory of the store.
+        file: the SQLite database.
+        threads: the ids of the threads; None is all of LangGraph's.
+        progress: called after each checkpoint.
+        serde: the serializer of the store, if it encrypts. The database is encrypted, too.
+
+    Raises:
+        TypeError: `threads` is one id.
+        MissingDependencyError: langgraph-checkpoint-sqlite is not installed.
+        CheckpointerConfigurationError: there is no store in the directory, or its values are
+            encrypted and `serde` is missing.
+        CheckpointNotFoundError: a thread in `threads` does not exist.
+        CheckpointConflictError: a thread in `threads` holds a run of graphkit's own.
+        CheckpointStorageError: the store cannot be read, or the database cannot be written.
+            Checkpoints exported so far stay.
+    """
+    if isinstance(threads, (str, bytes)):
+        raise TypeError(f"threads must be a list of ids, not one id; pass [{threads!r}]")
+    if not Path(directory).is_dir():
+        raise CheckpointerConfigurationError(f"there is no directory {os.fspath(directory)!r}")
+    passthrough = make_passthrough_serializer(serde)
+    # Imported here, because LangGraph's SqliteSaver is a package of its own.
+    saver_class = _import_sqlite_saver()
+    saver = FileSystemCheckpointSaver(directory, serde=passthrough, fsync="never", on_blocked_type="plain")
+    with saver.store:
+        plan, left_out = _list_checkpoints(saver, threads)
+        if not plan and get_store(saver.store).read_marker() is None:
+            raise CheckpointerConfigurationError(f"{os.fspath(directory)!r} is not a checkpoint directory")
+        with _open_database(saver_class, os.fspath(file), passthrough) as target:
+            export = _Export(saver, target, progress, total=sum(map(len, plan.values())))
+            for history, ids in plan.items():
+                export.export_history(history, ids)
+    return ExportReport(
+        threads=len({history.thread_id for history in plan}),
+        checkpoints=export.written,
+        skipped=export.skipped,
+        left_out=tuple(left_out),
+        problems=tuple(export.problems),
+    )
+
+
+def _import_sqlite_saver() -> type[SqliteSaver]:
+    try:
+        from langgraph.checkpoint.sqlite import SqliteSaver
+    except ImportError as error:
+        raise MissingDependencyError("langgraph-checkpoint-sqlite", "langgraph-sqlite") from error
+    return SqliteSaver
+
+
+def _list_checkpoints(
+    saver: FileSystemCheckpointSaver, threads: Sequence[str] | None
+) -> tuple[Mapping[HistoryKey, Sequence[str]], Sequence[str]]:
+    """Return the ids of the checkpoints of each history, oldest first, and the threads to leave out."""
+    plan: dict[HistoryKey, Sequence[str]] = {}
+    left_out: list[str] = []
+    for thread_id in saver.store.threads() if threads is None else threads:
+        histories = _list_histories(saver, thread_id)
+        if histories is not None:
+            plan.update(histories)
+        elif threads is None:
+            left_out.append(thread_id)
+        else:
+            raise CheckpointConflictError(thread_id, "it holds a run of graphkit's own, which LangGraph cannot read")
+        if threads is not None and not histories:
+            raise CheckpointNotFoundError(thread_id)
+    return plan, left_out
+
+
+def _list_histories(saver: FileSystemCheckpointSaver, thread_id: str) -> dict[HistoryKey, Sequence[str]] | None:
+    """Return the ids of the checkpoints of a thread; None if it holds a run of graphkit's own."""
+    histories: dict[HistoryKey, Sequence[str]] = {}
+    for namespace in saver.store.namespaces(thread_id):
+        if namespace.startswith(EARLY):
+            continue
+        infos = saver.store.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
+        if any(info.metadata.get(MADE_BY) != LANGGRAPH for info in infos):
+            return None
+        if infos:
+            histories[HistoryKey(thread_id, namespace)] = [info.id for info in reversed(infos)]
+    return histories
+
+
+@dataclasses.dataclass(frozen=True)
+class _Target:
+    """The database: LangGraph's saver, which writes checkpoints, and a reader of its rows."""
+
+    saver: SqliteSaver
+    source: SqliteSource
+
+
+@contextmanager
+def _open_database(saver_class: type[SqliteSaver], file: str, serde: SerializerProtocol) -> Iterator[_Target]:
+    """Open a database of LangGraph's SqliteSaver; create it if it is missing.
+
+    Raises:
+        CheckpointStorageError: the database cannot be written, or the file is none.
+    """
+    try:
+        with closing(sqlite3.connect(file)) as connection:
+            saver = saver_class(connection, serde=serde)
+            saver.setup()
+            # Each checkpoint is a transaction. After a power loss, the export is run again.
+            connection.execute("PRAGMA synchronous = NORMAL")
+            yield _Target(saver, SqliteSource(connection, serde))
+    except sqlite3.Error as error:
+        raise CheckpointStorageError(file, "write", OSError(0, str(error))) from error
+
+
+class _Export:
+    """An export to a database that is open."""
+
+    def __init__(
+        self, saver: FileSystemCheckpointSaver, target: _Target, progress: Progress | None, *, total: int
+    ) -> None:
+        self._saver = saver
+        self._target = target
+        self._progress = progress
+        self._total = total
+        self._done = 0
+        self.written = 0
+        self.skipped = 0
+        self.problems: list[str] = []
+
+    def export_history(self, history: HistoryKey, ids: Sequence[str]) -> None:
+        """Export the checkpoints of one thread and namespace.
+
+        Args:
+            history: names the thread and the namespace.
+            ids: the ids of the checkpoints, oldest first.
+        """
+        existing_ids = set(self._target.source.list_ids(history))
+        for checkpoint_id in ids:
+            original = self._read(history, checkpoint_id)
+            if original is not None:
+                self._export(history, checkpoint_id, original, is_new=checkpoint_id not in existing_ids)
+            self._done += 1
+            if self._progress is not None:
+                self._progress(self._done, self._total, history.thread_id)
+        if list(ids) != sorted(ids):
+            self.problems.append(
+                f"{_describe(history)}: SqliteSaver sorts checkpoints by id, and this history has another order:"
+                f" its latest checkpoint is {ids[-1]}, and SqliteSaver's is {max(ids)}"
+            )
+
+    def _read(self, history: HistoryKey, checkpoint_id: str) -> SourceCheckpoint | None:
+        """Read a checkpoint of the store; return None if it was removed meanwhile."""
+        config = make_langgraph_config(*history, checkpoint_id)
+        with _explain_unknown_types("store", history):
+            found = self._saver.get_tuple(config)
+        if found is None:
+            return None
+        parent_id = None
+        if found.parent_config is not None:
+            parent_id = found.parent_config["configurable"]["checkpoint_id"]
+        return SourceCheckpoint(
+            parent_id=parent_id,
+            checkpoint=found.checkpoint,
+            metadata=found.metadata,
+            writes=self._saver.writes_of(config),
+        )
+
+    def _export(self, history: HistoryKey, checkpoint_id: str, original: SourceCheckpoint, *, is_new: bool) -> None:
+        where = f"{_describe(history)}, checkpoint {checkpoint_id}"
+        try:
+            json.dumps(original.metadata)
+        except (TypeError, ValueError) as error:
+            self.problems.append(f"{where}: SqliteSaver cannot store its metadata: {error}")
+            return
+        if not is_new:
+            self.skipped += 1
+            with _explain_unknown_types("database", history):
+                existing = self._target.source.read(history, checkpoint_id)
+            different = self._list_conflicts(existing, original)
+            if different:
+                self.problems.append(
+                    f"{where}: the database has it with another {' and '.join(different)}; nothing was overwritten"
+                )
+                return
+            self._put_writes(history, checkpoint_id, existing.writes, original.writes)
+        else:
+            # The writes come first: a checkpoint in the database is one whose writes are there.
+            existing_writes = self._target.source.read_writes(history, checkpoint_id)
+            if _has_conflict(existing_writes, original.writes):
+                self.problems.append(f"{where}: the database has other writes of it; nothing was overwritten")
+                return
+            self._put_writes(history, checkpoint_id, existing_writes, original.writes)
+            self._put_checkpoint(history, original)
+            self.written += 1
+        stored = self._target.source.read(history, checkpoint_id)
+        for part in list_differences(self._saver.serde, stored, original):
+            self.problems.append(f"{where}: its {part} differs")
+
+    def _list_conflicts(self, existing: SourceCheckpoint, original: SourceCheckpoint) -> list[str]:
+        """Return the parts of a checkpoint of the database that differ from those of the store.
+
+        Writes that only the store has are no conflict: the thread has gone on since an earlier export.
+        """
+        different = list_differences(self._saver.serde, existing, original)
+        if "writes" in different and not _has_conflict(existing.writes, original.writes):
+            different.remove("writes")
+        return different
+
+    def _put_checkpoint(self, history: HistoryKey, original: SourceCheckpoint) -> None:
+        self._target.saver.put(
+            make_langgraph_config(*history, original.parent_id),
+            original.checkpoint,
+            original.metadata,
+            original.checkpoint["channel_versions"],
+        )
+
+    def _put_writes(
+        self, history: HistoryKey, checkpoint_id: str, existing: Sequence[Write], writes: Sequence[Write]
+    ) -> None:
+        """Add the writes that the database does not have, with their bytes and indexes as they are.
+
+        SqliteSaver.put_writes would encode the values, and number the writes, again.
+        """
+        known = {write.key for write in existing}
+        rows = [(*history, checkpoint_id, *write) for write in writes if write.key not in known]
+        if rows:
+            with self._target.saver.cursor() as cursor:
+                cursor.executemany(_INSERT_WRITE, rows)
+
+
+def _has_conflict(existing: Sequence[Write], writes: Sequence[Write]) -> bool:
+    """Return whether the database has a write that differs from that of the store, or that the store has not."""
+    by_key = {write.key: write for write in writes}
+    return any(by_key.get(write.key) != write for write in existing)
+
+
+@contextmanager
+def _explain_unknown_types(place: str, history: HistoryKey) -> Iterator[None]:
+    """Replace the error of LangGraph's serializer for types that it does not know, such as encrypted ones.
+
+    Raises:
+        CheckpointerConfigurationError: the serializer does not know the type of a value.
+    """
+    try:
+        yield
+    except NotImplementedError as error:
+        raise CheckpointerConfigurationError(
+            f"{_describe(history)} of the {place}: {error}; if the values are encrypted, pass the serializer of the"
+            " store to export_langgraph_sqlite(serde=...)"
+        ) from error
+
+
+def _describe(history: HistoryKey) -> str:
+    return f"thread {history.thread_id!r}, namespace {history.namespace!r}"

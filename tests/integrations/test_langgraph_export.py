@@ -1,0 +1,457 @@
+"""From files to a database of LangGraph's SqliteSaver, and back."""
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.types import Command
+
+from graphkit import (
+    Checkpoint,
+    CheckpointConflictError,
+    CheckpointerConfigurationError,
+    CheckpointNotFoundError,
+    CheckpointStorageError,
+    RunnableConfig,
+)
+from savers import FileSystemSaver
+from savers.langgraph import FileSystemCheckpointSaver, export_langgraph_sqlite, import_langgraph_sqlite
+from tests.cli.terminal import graphkit
+from tests.integrations import langgraph_graphs as graphs
+from tests.integrations.test_langgraph_graphs import Note, notes
+from tests.integrations.test_langgraph_import import fill, seen, thread
+from tests.integrations.test_langgraph_store import Rot
+
+PERMISSIVE = JsonPlusSerializer(allowed_msgpack_modules=[(Note.__module__, "Note")])
+
+
+@contextmanager
+def database(file, serde=PERMISSIVE):
+    with closing(sqlite3.connect(file, check_same_thread=False)) as connection:
+        saver = SqliteSaver(connection, serde=serde)
+        saver.setup()
+        yield saver
+
+
+def open_store(directory, serde=PERMISSIVE):
+    return FileSystemCheckpointSaver(directory, serde=serde, fsync="never")
+
+
+def rows(file, table, order):
+    with closing(sqlite3.connect(file)) as connection:
+        return list(connection.execute(f"SELECT * FROM {table} ORDER BY {order}"))
+
+
+def content(file):
+    """All rows of a database."""
+    return [rows(file, table, "thread_id, checkpoint_ns, checkpoint_id") for table in ("checkpoints", "writes")]
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A store with threads of every kind, one of which waits at an interrupt in a subgraph."""
+    saver = open_store(tmp_path / "runs")
+    fill(saver)
+    graphs.mapped().compile(checkpointer=saver, interrupt_before=["one"]).invoke({"log": []}, thread("sends"))
+    saver.store.close()
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "langgraph.db"
+
+
+def count(directory):
+    return len(list(open_store(directory).list(None)))
+
+
+# What an export keeps
+
+
+def test_everything_is_there_and_the_same(runs, file):
+    told = []
+    report = export_langgraph_sqlite(runs, file, progress=lambda *what: told.append(what))
+    assert (report.ok, report.problems, report.left_out, report.threads, report.skipped) == (True, (), (), 7, 0)
+    assert report.checkpoints == count(runs) == len(told)
+    assert told[-1][:2] == (report.checkpoints, report.checkpoints)
+    with database(file) as saver:
+        assert seen(saver) == seen(open_store(runs))
+
+
+def test_an_import_of_the_export_is_the_store_again(runs, file, tmp_path):
+    export_langgraph_sqlite(runs, file)
+    assert import_langgraph_sqlite(file, tmp_path / "again").ok
+    first, second = open_store(runs), open_store(tmp_path / "again")
+    assert seen(second) == seen(first)
+    assert second.store.threads() == first.store.threads()
+    for one in first.list(None):
+        assert second.writes_of(one.config) == first.writes_of(one.config)
+    for name in first.store.threads():
+        for namespace in first.store.namespaces(name):
+            if namespace.startswith("#"):
+                continue
+            config = RunnableConfig(name, checkpoint_ns=namespace)
+            histories = [
+                [(info.id, info.parent_id, info.created_at, info.metadata) for info in saver.store.history(config)]
+                for saver in (first, second)
+            ]
+            assert histories[0] == histories[1]
+
+
+def test_an_export_of_an_import_is_the_database_again(file, tmp_path):
+    with database(tmp_path / "first.db") as saver:
+        fill(saver)
+        before = seen(saver)
+    assert import_langgraph_sqlite(tmp_path / "first.db", tmp_path / "runs").ok
+    assert export_langgraph_sqlite(tmp_path / "runs", file).ok
+    with database(file) as saver:
+        assert seen(saver) == before
+    columns = "thread_id, checkpoint_ns, checkpoint_id, task_id, idx"
+    assert rows(file, "writes", columns) == rows(tmp_path / "first.db", "writes", columns)
+    # Into the database that they came from, nothing has to be written.
+    again = export_langgraph_sqlite(tmp_path / "runs", tmp_path / "first.db")
+    assert (again.ok, again.checkpoints, again.skipped) == (True, 0, len(before))
+
+
+def test_graphs_go_on_in_the_database(runs, file):
+    export_langgraph_sqlite(runs, file)
+    steps = [
+        (graphs.loop(5), "loop", {"n": 4}),
+        (graphs.nested(), "nested", Command(resume="yes")),
+        (graphs.chat(), "a/../chat \U0001f600", graphs.said(9)),
+        (graphs.parallel(), "failed", None),
+        (graphs.delta(3), "delta", None),
+        (graphs.mapped(), "sends", None),
+    ]
+    with database(file) as target:
+        for graph, name, given in steps:
+            results = []
+            for saver in (open_store(runs), target):
+                app = graph.compile(checkpointer=saver)
+                past = [one.values for one in app.get_state_history(thread(name))]
+                results.append((past, app.invoke(given, thread(name)), app.get_state(thread(name)).next))
+            assert results[0] == results[1]
+
+
+def test_no_object_of_the_application_is_made(runs, file, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("an object was made from data")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Note, "__init__", refuse)
+        assert export_langgraph_sqlite(runs, file).ok
+    with database(file) as saver:
+        found = notes().compile(checkpointer=saver).get_state(thread("notes"))
+        assert found.values["note"] == Note("new")
+
+
+@pytest.mark.parametrize(
+    "value", [None, b"bytes", bytearray(b"array"), {(1, 2): 3}, float("nan"), {1, 2}, 2**63, "", [None] * 9]
+)
+def test_every_kind_of_value_is_moved(tmp_path, file, value):
+    saver = open_store(tmp_path / "runs")
+    checkpoint = {**empty_checkpoint(), "channel_values": {"a": value}, "channel_versions": {"a": "1", "b": "2"}}
+    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    stored = saver.put(config, checkpoint, {"source": "loop"}, {"a": "1", "b": "2"})
+    saver.put_writes(stored, [("a", value)], "task", "path")
+    assert export_langgraph_sqlite(tmp_path / "runs", file).ok
+    assert import_langgraph_sqlite(file, tmp_path / "again").ok
+    with database(file) as target:
+        ((write,),) = [one.pending_writes for one in target.list(None)]
+        (expected,) = saver.get_tuple(config).pending_writes
+        assert repr(write) == repr(expected)
+
+
+def test_a_write_keeps_its_index_where_the_one_before_it_was_a_special_one(tmp_path, file):
+    saver = open_store(tmp_path / "runs")
+    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    stored = saver.put(config, empty_checkpoint(), {}, {})
+    saver.put_writes(stored, [("__interrupt__", 1), ("__interrupt__", 2), ("a", 3)], "task")
+    assert export_langgraph_sqlite(tmp_path / "runs", file).ok
+    assert {row[5]: row[6] for row in indexes(file)} == {-3: "__interrupt__", 2: "a"}
+
+
+def indexes(file):
+    with closing(sqlite3.connect(file)) as connection:
+        return list(
+            connection.execute(
+                "SELECT thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel FROM writes"
+            )
+        )
+
+
+# Which threads
+
+
+def test_only_the_threads_that_are_named(runs, file):
+    report = export_langgraph_sqlite(runs, file, threads=["loop", "nested"])
+    assert (report.ok, report.threads) == (True, 2)
+    with database(file) as saver:
+        assert {one.config["configurable"]["thread_id"] for one in saver.list(None)} == {"loop", "nested"}
+        assert seen(saver) == [one for one in seen(open_store(runs)) if one[0]["configurable"]["thread_id"] in {"loop", "nested"}]  # fmt: skip
+
+
+def test_runs_of_graphkits_own_are_left_out_and_named(runs, file):
+    own = FileSystemSaver(runs)
+    own.put(RunnableConfig("own"), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+    report = export_langgraph_sqlite(runs, file)
+    assert (report.ok, report.left_out, report.threads) == (True, ("own",), 7)
+    before = content(file)
+    with pytest.raises(CheckpointConflictError, match="own"):
+        export_langgraph_sqlite(runs, file, threads=["loop", "own"])
+    with pytest.raises(CheckpointNotFoundError, match="unknown"):
+        export_langgraph_sqlite(runs, file, threads=["unknown"])
+    with pytest.raises(TypeError, match=r"\['loop'\]"):
+        export_langgraph_sqlite(runs, file, threads="loop")
+    assert content(file) == before
+
+
+# Again
+
+
+def test_an_interrupted_export_goes_on(runs, file):
+    def stop(done, _total, _thread):
+        if done == 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export_langgraph_sqlite(runs, file, progress=stop)
+    report = export_langgraph_sqlite(runs, file)
+    assert (report.ok, report.skipped) == (True, 10)
+    again = export_langgraph_sqlite(runs, file)
+    assert (again.ok, again.checkpoints, again.skipped) == (True, 0, report.checkpoints + 10)
+    with database(file) as saver:
+        assert seen(saver) == seen(open_store(runs))
+
+
+KILLED = """
+import os, signal, sys
+from savers.langgraph import export_langgraph_sqlite
+def stop(done, total, thread):
+    if done == 12:
+        os.kill(os.getpid(), signal.SIGKILL)
+export_langgraph_sqlite(sys.argv[1], sys.argv[2], progress=stop)
+"""
+
+
+def test_an_export_whose_process_was_killed_goes_on(runs, file):
+    done = subprocess.run([sys.executable, "-c", KILLED, runs, file], check=False)
+    assert done.returncode == -9
+    report = export_langgraph_sqlite(runs, file)
+    assert (report.ok, report.skipped) == (True, 12)
+    with database(file) as saver:
+        assert seen(saver) == seen(open_store(runs))
+
+
+@pytest.mark.parametrize("last", range(0, 60, 6))
+def test_a_database_that_fails_at_any_moment_is_completed_later(runs, file, monkeypatch, last):
+    """Between the writes of a checkpoint and the checkpoint itself, too."""
+    cursor = SqliteSaver.cursor
+    calls = []
+
+    def fail(saver, **options):
+        calls.append(1)
+        if len(calls) > last:
+            raise sqlite3.OperationalError("database or disk is full")
+        return cursor(saver, **options)
+
+    monkeypatch.setattr(SqliteSaver, "cursor", fail)
+    with pytest.raises(CheckpointStorageError, match="disk is full"):
+        export_langgraph_sqlite(runs, file)
+    monkeypatch.undo()
+    with database(file) as saver:  # each checkpoint that is there is whole
+        assert all(one in seen(open_store(runs)) for one in seen(saver))
+    assert export_langgraph_sqlite(runs, file).ok
+    with database(file) as saver:
+        assert seen(saver) == seen(open_store(runs))
+
+
+def test_what_was_added_since_is_added(runs, file):
+    """The waiting checkpoint gets the answer as another write; then new checkpoints follow."""
+    first = export_langgraph_sqlite(runs, file)
+    app = graphs.nested().compile(checkpointer=open_store(runs))
+    app.invoke(Command(resume="yes"), thread("nested"))
+    second = export_langgraph_sqlite(runs, file)
+    assert (second.ok, second.skipped) == (True, first.checkpoints)
+    assert second.checkpoints > 0
+    with database(file) as saver:
+        assert seen(saver) == seen(open_store(runs))
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ("UPDATE checkpoints SET parent_checkpoint_id = 'other' WHERE thread_id = 'loop'", "parent"),
+        ("UPDATE checkpoints SET metadata = '{}' WHERE thread_id = 'loop'", "metadata"),
+        ("UPDATE writes SET value = x'01' WHERE thread_id = 'loop'", "writes"),
+        ("UPDATE writes SET task_id = 'x' || task_id WHERE thread_id = 'loop'", "writes"),
+        (
+            """UPDATE checkpoints SET (type, checkpoint) = (SELECT type, checkpoint FROM checkpoints AS o
+            WHERE o.thread_id = 'notes') WHERE thread_id = 'loop'""",
+            "checkpoint",
+        ),
+    ],
+)
+def test_a_checkpoint_that_differs_is_not_overwritten(runs, file, change, what):
+    export_langgraph_sqlite(runs, file)
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute(change)
+        connection.commit()
+    before = content(file)
+    report = export_langgraph_sqlite(runs, file)
+    assert not report.ok
+    assert report.checkpoints == 0
+    assert all("thread 'loop'" in problem for problem in report.problems)
+    assert all(f"with another {what}; nothing was overwritten" in problem for problem in report.problems)
+    assert content(file) == before
+
+
+def test_other_writes_of_a_checkpoint_that_is_missing_are_not_overwritten(runs, file):
+    export_langgraph_sqlite(runs, file)
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("UPDATE writes SET value = x'01' WHERE thread_id = 'nested' AND checkpoint_ns = ''")
+        connection.execute("DELETE FROM checkpoints WHERE thread_id = 'nested'")
+        connection.commit()
+    writes = content(file)[1]
+    report = export_langgraph_sqlite(runs, file)
+    assert {problem.rsplit(": ", 1)[1] for problem in report.problems} == {
+        "the database has other writes of it; nothing was overwritten"
+    }
+    assert content(file)[1] == writes
+
+
+def test_what_differs_when_it_is_read_back_is_reported(runs, file, monkeypatch):
+    put = SqliteSaver.put
+
+    def forget(saver, config, checkpoint, metadata, new_versions):
+        return put(saver, config, checkpoint, {**metadata, "step": 99}, new_versions)
+
+    monkeypatch.setattr(SqliteSaver, "put", forget)
+    report = export_langgraph_sqlite(runs, file, threads=["loop"])
+    assert len(report.problems) == report.checkpoints > 0
+    assert all(problem.endswith("its metadata differs") for problem in report.problems)
+
+
+def test_another_order_than_that_of_the_ids_is_reported(tmp_path, file):
+    saver = open_store(tmp_path / "runs")
+    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    for id_ in ("2", "1"):  # the clock was set back
+        saver.put(config, {**empty_checkpoint(), "id": id_}, {}, {})
+    report = export_langgraph_sqlite(tmp_path / "runs", file)
+    (problem,) = report.problems
+    assert "sorts checkpoints by id" in problem
+    assert "is 1, and SqliteSaver's is 2" in problem
+    assert len(content(file)[0]) == 2
+
+
+def test_metadata_that_json_cannot_hold_is_reported(tmp_path, file):
+    saver = open_store(tmp_path / "runs")
+    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    saver.put(config, empty_checkpoint(), {"path": b"bytes"}, {})
+    (problem,) = export_langgraph_sqlite(tmp_path / "runs", file).problems
+    assert "cannot store its metadata" in problem
+    assert content(file) == [[], []]
+
+
+# Encryption
+
+
+def test_an_encrypted_store_becomes_an_encrypted_database(tmp_path, file):
+    serde = EncryptedSerializer(Rot(), PERMISSIVE)
+    fill(open_store(tmp_path / "runs", serde))
+    first = export_langgraph_sqlite(tmp_path / "runs", file, serde=serde)
+    again = export_langgraph_sqlite(tmp_path / "runs", file, serde=serde)
+    assert (first.ok, again.ok, again.skipped) == (True, True, first.checkpoints)
+    with database(file, serde) as saver:
+        assert seen(saver) == seen(open_store(tmp_path / "runs", serde))
+    assert {row[4] for row in content(file)[0]} == {"msgpack+rot"}
+    assert import_langgraph_sqlite(file, tmp_path / "again", serde=serde).ok
+    assert seen(open_store(tmp_path / "again", serde)) == seen(open_store(tmp_path / "runs", serde))
+
+
+def test_a_serializer_that_is_missing_is_asked_for(tmp_path, runs, file):
+    serde = EncryptedSerializer(Rot(), PERMISSIVE)
+    graphs.loop().compile(checkpointer=open_store(tmp_path / "sealed", serde)).invoke({"n": 0}, thread("loop"))
+    with pytest.raises(CheckpointerConfigurationError, match=r"of the store.*\+rot.*serde="):
+        export_langgraph_sqlite(tmp_path / "sealed", file)
+    assert content(file) == [[], []]
+    export_langgraph_sqlite(tmp_path / "sealed", file, serde=serde)
+    plain = open_store(tmp_path / "plain")
+    for one in open_store(tmp_path / "sealed", serde).list(thread("loop")):
+        plain.put({"configurable": {"thread_id": "loop", "checkpoint_ns": ""}}, one.checkpoint, one.metadata, {})
+    with pytest.raises(CheckpointerConfigurationError, match=r"of the database.*\+rot.*serde="):
+        export_langgraph_sqlite(tmp_path / "plain", file)
+
+
+# What cannot be done
+
+
+def test_a_directory_that_is_no_store_is_refused_and_nothing_is_made(tmp_path, file):
+    with pytest.raises(CheckpointerConfigurationError, match="there is no directory"):
+        export_langgraph_sqlite(tmp_path / "missing", file)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointerConfigurationError, match="not a checkpoint directory"):
+        export_langgraph_sqlite(tmp_path / "empty", file)
+    assert not file.exists()
+    assert not (tmp_path / "missing").exists()
+    assert not list((tmp_path / "empty").iterdir())
+
+
+def test_a_file_that_is_no_database_is_left_as_it_is(runs, tmp_path):
+    (tmp_path / "text").write_text("no database " * 100)
+    with pytest.raises(CheckpointStorageError, match="text"):
+        export_langgraph_sqlite(runs, tmp_path / "text")
+    assert (tmp_path / "text").read_text() == "no database " * 100
+    with pytest.raises(CheckpointStorageError):
+        export_langgraph_sqlite(runs, tmp_path / "missing" / "file.db")
+    with closing(sqlite3.connect(tmp_path / "other.db")) as connection:
+        connection.execute("CREATE TABLE checkpoints (other)")
+    with pytest.raises(CheckpointStorageError):
+        export_langgraph_sqlite(runs, tmp_path / "other.db")
+
+
+def test_a_package_that_is_missing_is_named(runs, file):
+    code = (
+        "import sys; sys.modules['langgraph.checkpoint.sqlite'] = None; import savers.langgraph as s\n"
+        "s.export_langgraph_sqlite(*sys.argv[1:])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, runs, file], capture_output=True, text=True, check=False)
+    assert "MissingDependencyError: langgraph-checkpoint-sqlite" in done.stderr
+    assert "graphkit-durable[langgraph-sqlite]" in done.stderr
+    assert not file.exists()
+
+
+# The command
+
+
+def test_the_command_says_what_was_done(runs, file):
+    number = count(runs)
+    done = graphkit("export-langgraph-sqlite", runs, file)
+    assert (done.code, done.err) == (0, "")
+    assert done.out == f"exported {number} checkpoints to {file}; 7 threads, verified\n"
+    again = graphkit("export", "langgraph-sqlite", runs, file, "--json")
+    assert again.json == {"threads": 7, "checkpoints": 0, "skipped": number, "left_out": [], "problems": []}
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("UPDATE checkpoints SET parent_checkpoint_id = 'other' WHERE thread_id = 'loop'")
+        connection.commit()
+    problem = graphkit("export-langgraph-sqlite", runs, file)
+    assert problem.code == 1
+    assert "nothing was overwritten" in problem.out
+
+
+def test_the_command_takes_threads(runs, file):
+    FileSystemSaver(runs).put(RunnableConfig("own"), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+    done = graphkit("export-langgraph-sqlite", runs, file, "--thread", "loo", "--thread", "nested", "--json")
+    assert done.json["threads"] == 2
+    assert graphkit("export-langgraph-sqlite", runs, file, "--thread", "none").code == 11
+    assert graphkit("export-langgraph-sqlite", runs, file, "--thread", "own").code == 16
+    assert "left out 1 thread with runs of graphkit: own" in graphkit("export-langgraph-sqlite", runs, file).out
+    assert graphkit("export-langgraph-sqlite", file, Path("any.db")).code not in {0, 1}

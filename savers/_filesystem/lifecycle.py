@@ -40,6 +40,9 @@ def release(store: Store, thread_id: str) -> int | None:
         return None
     versions = list_versions(store, thread_id)
     version = versions[-1] + 1 if versions else 1
+    for namespace in namespaces:
+        if namespace:
+            _sync_log(store, thread_id, namespace)
     # A reader that lists 10,000 threads cannot read the end of each log: this name in the root
     # shows which ones it must read.
     store.io.close(store.io.open(_releasing_path(store, thread_id), write=True, create=True))
@@ -48,6 +51,19 @@ def release(store: Store, thread_id: str) -> int | None:
     finish_release(store, thread_id, version)
     del store.begun_releases[thread_id]
     return version
+
+
+def _sync_log(store: Store, thread_id: str, namespace: str) -> None:
+    """Bring a live log to the disk, before the root's RELEASE record makes it a version.
+
+    Otherwise a power loss could leave the record and a log that lacks its last checkpoints.
+    """
+    writer = store.new_writer(thread_id, namespace)
+    try:
+        if writer.refresh_to_write():
+            store.io.fsync(writer.fd)
+    finally:
+        writer.close()
 
 
 def _releasing_path(store: Store, thread_id: str) -> str:

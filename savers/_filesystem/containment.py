@@ -24,7 +24,7 @@ from savers._filesystem.io import FileIO, describe_file_type
 T = TypeVar("T")
 
 _ON_DESCRIPTORS: Final = (
-    "close", "read_at", "append", "write_at", "fstat", "truncate", "fsync", "fdatasync",
+    "close", "read_at", "write_at", "fstat", "truncate", "fsync", "fdatasync",
     "lock", "unlock", "real_path",
 )  # fmt: skip
 """Methods that the guard takes from the file system as they are."""
@@ -78,10 +78,10 @@ class DirectoryGuard(FileIO):
 
     # Methods that take a path
 
-    def open(self, path: str, *, write: bool = False, create: bool = False, append: bool = False) -> int:
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
         self._check_parents(path)
         io = self._io
-        return self._with_room(lambda: io.open(path, write=write, create=create, append=append))
+        return self._with_room(lambda: io.open(path, write=write, create=create))
 
     def stat(self, path: str) -> os.stat_result | None:
         self._check_parents(path)

@@ -31,8 +31,9 @@ _READ_SIZE: Final = 1 << 20
 _FILE_END: Final = 1 << 62
 """Reading stops where the file ends."""
 _CUT_SIZE: Final = 8
-"""This many zero bytes at the end of a record show that its write was cut short; one damaged byte
-does not."""
+"""This many zero bytes at the end of a file show that the write of its last record was cut short;
+one damaged byte does not. In a file that was extended with zeros, a write that is cut short may
+leave a single zero byte in place of the record's end."""
 
 
 def judge(file: LogFile, offset: int, end: int, reason: str) -> None:
@@ -110,7 +111,8 @@ def _is_torn_in_header(file: LogFile, head: bytes, offset: int) -> bool:
 def _has_lost_sectors(file: LogFile, extent: Extent, offset: int) -> bool:
     """Return whether the end of a record is zero, or more of its sectors than its header says."""
     end = offset + extent.length
-    if file.is_zero(end - _CUT_SIZE, _FILE_END):
+    is_extended = bool(file.read_at(end, 1))
+    if file.is_zero(end - 1 if is_extended else end - _CUT_SIZE, _FILE_END):
         return True
     last_sector = (end - 1) // SECTOR * SECTOR
     if last_sector > offset and file.is_zero(last_sector, last_sector + SECTOR):

@@ -160,6 +160,8 @@ class ScannedView(LogReader):
         self._chains: dict[int, DecodedChain] = {}
         """The records of each keyframe, by its offset."""
         self._data = b""
+        self._is_extended = False
+        """Whether zeros followed the last record."""
 
     def scan_file(self) -> bool:
         """Read the log; return whether that was possible, and the log is a live history.
@@ -191,7 +193,9 @@ class ScannedView(LogReader):
         self.io = _Bytes(data)
         self.fd = 0
         self.file_state = get_file_state(status)
-        return self.end == size and self.closed_by is None
+        self._is_extended = self.end < size
+        is_whole = not self._is_extended or (self.version == log.MAJOR and not data[self.end :].strip(b"\0"))
+        return is_whole and self.closed_by is None
 
     def _take_checkpoint(self, frame: log.Frame) -> None:
         """Take in a checkpoint, and keep its record decoded: its state is read soon."""
@@ -246,8 +250,19 @@ class ScannedView(LogReader):
         status = self._store.io.stat_unchecked(self.path)
         if status is None or get_file_state(status) != self.file_state:
             return None
+        if self._is_extended and self._has_grown():
+            return None
         with self.mutex:
             return ReadCheckpoint(self.load_state(stored), self.read_writes(stored))
+
+    def _has_grown(self) -> bool:
+        """Return whether a record was written over the zeros; that need not change the file's state."""
+        io = self._store.io
+        fd = io.open(self.path)
+        try:
+            return bool(io.read_at(fd, self.end, log.FRAME_SIZE).strip(b"\0"))
+        finally:
+            io.close(fd)
 
 
 def get_file_state(status: os.stat_result) -> FileState:

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import BuiltinFunctionType
 from typing import Final
 from zlib import crc32
 
@@ -35,9 +36,6 @@ _FILE_TYPES: Final = {
     stat.S_IFREG: "a file",
 }
 
-# os.pread and os.pwrite would save a system call, but pyfakefs passes them to the real kernel with
-# a fake descriptor.
-
 
 def describe_file_type(mode: int) -> str:
     """Return what a file with this mode is, for messages."""
@@ -52,8 +50,11 @@ class FileIO:
         """The path of each open descriptor, for errors."""
         self._lock: Callable[..., bool] | None = None
         self._unlock: Callable[[int], None] | None = None
+        # pyfakefs replaces `os`, but passes pread and pwrite to the real kernel with a fake descriptor.
+        # Windows has neither.
+        self._has_positions = isinstance(os.open, BuiltinFunctionType) and hasattr(os, "pwrite")
 
-    def open(self, path: str, *, write: bool = False, create: bool = False, append: bool = False) -> int:
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
         """Open a regular file; `create` creates it with mode 0600, whatever the umask.
 
         Raises:
@@ -61,8 +62,6 @@ class FileIO:
                 wait for them.
         """
         flags = _FLAGS | (os.O_RDWR if write else os.O_RDONLY)
-        if append:
-            flags |= os.O_APPEND
         if create:
             try:
                 fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, FILE_MODE)
@@ -106,11 +105,13 @@ class FileIO:
         os.close(fd)
 
     def read_at(self, fd: int, offset: int, length: int) -> bytes:
-        """Return `length` bytes from `offset`; fewer only at the end of the file.
-
-        Moves the position of the descriptor.
-        """
+        """Return `length` bytes from `offset`; fewer only at the end of the file."""
         try:
+            if self._has_positions:
+                data = os.pread(fd, length, offset)
+                while len(data) < length and (more := os.pread(fd, length - len(data), offset + len(data))):
+                    data += more
+                return data
             os.lseek(fd, offset, os.SEEK_SET)
             data = os.read(fd, length)
             while len(data) < length and (more := os.read(fd, length - len(data))):
@@ -119,24 +120,16 @@ class FileIO:
             raise self._with_path(error, fd) from None
         return data
 
-    def append(self, fd: int, data: bytes) -> int:
-        """Write once at the end of the file.
+    def write_at(self, fd: int, offset: int, data: bytes) -> int:
+        """Write once at an offset.
 
         Returns:
             How many bytes were written, which may be fewer than given.
         """
         try:
-            return os.write(fd, data)
-        except OSError as error:
-            raise self._with_path(error, fd) from None
-
-    def write_at(self, fd: int, offset: int, data: bytes) -> int:
-        """Write once at an offset of a file that was not opened to append.
-
-        Returns:
-            How many bytes were written.
-        """
-        try:
+            if self._has_positions:
+                # One call: a signal handler that reads the same file cannot move the position.
+                return os.pwrite(fd, data, offset)
             os.lseek(fd, offset, os.SEEK_SET)
             return os.write(fd, data)
         except OSError as error:

@@ -71,6 +71,18 @@ class WriteLock:
         finally:
             self._mutex.release()
 
+    def try_lock(self) -> bool:
+        """Lock without waiting; return whether the lock is held. Then `__exit__` releases it."""
+        if not self._mutex.acquire(blocking=False):
+            return False
+        is_locked = False
+        try:
+            is_locked = self._fd >= 0 and self._io.lock(self._fd)
+        finally:
+            if not is_locked:
+                self._mutex.release()
+        return is_locked
+
     def _wait(self) -> None:
         started = monotonic()
         pause = _FIRST_WAIT

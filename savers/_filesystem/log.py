@@ -150,11 +150,19 @@ def scan_runs(file: LogFile, start: int, end: int, seq: int, data: bytes = b"") 
             if not data:
                 return
             continue
-        if isinstance(frame, str):
-            judge(file, offset, end, frame)
-            return
-        if frame.seq != seq:
-            judge(file, offset, end, "records are missing before it")
+        if isinstance(frame, str) or frame.seq != seq:
+            reason = frame if isinstance(frame, str) else "records are missing before it"
+            try:
+                judge(file, offset, end, reason)
+            except CheckpointCorruptionError:
+                # A reader takes no lock. A record that was being written over zeros may have been
+                # read in part, and be whole by now.
+                again = file.read_at(offset, base + len(data) - offset)
+                if again == data[offset - base :]:
+                    raise
+                data = again
+                base = offset
+                continue
             return
         check_known(file.path, frame)
         yield [frame]

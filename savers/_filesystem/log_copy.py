@@ -42,7 +42,7 @@ class _NewLog:
         store.update_marker()
         remove_temporary_logs(store.io, directory)
         self._path = layout.join(directory, f"{layout.TEMPORARY}{header.fid:08x}")
-        self._fd = store.io.open(self._path, write=True, create=True, append=True)
+        self._fd = store.io.open(self._path, write=True, create=True)
         self._end = 0
         """Where the next record goes."""
         self._seq = META_RECORDS
@@ -59,10 +59,10 @@ class _NewLog:
     def _write_pending(self) -> None:
         data = b"".join(self._pending)
         self._pending.clear()
-        self._written = self._end
         done = 0
         while done < len(data):
-            done += self._store.io.append(self._fd, data[done:])
+            done += self._store.io.write_at(self._fd, self._written + done, data[done:])
+        self._written = self._end
 
     def copy_records(self, source: LogWriter, end: int) -> None:
         """Copy all records of a log up to an offset, except META.

@@ -4,8 +4,8 @@ Theory of operation. A writer needs only the end of a log to continue it: the la
 record, and back to its keyframe. So a log is read from its end when it is opened. The index of all
 checkpoints is built by one scan when a caller needs it (a checkpoint by id, or the whole history),
 and is kept up to date afterwards. Every use begins with `refresh`, which costs one fstat while no
-other process has written. The caller holds `mutex` throughout, and the thread's write lock to
-append.
+other process has written; if zeros follow the last record, it also looks at the bytes where the
+next record would stand. The caller holds `mutex` throughout, and the thread's write lock to append.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ _CHECKED_END: Final = 8 << 10
 _BEGINNING: Final = 1 << 14
 _LONG_BEGINNING: Final = 1 << 20
 """Where the first record ends at the latest; nearly all end within `_BEGINNING`."""
+_PEEK_SIZE: Final = 64
+"""Bytes read behind the end of a log to find out whether another process has written there."""
 _READ_ONLY: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
@@ -77,6 +79,8 @@ class OpenLog(TableReader):
         self.version = log.MAJOR
         self.fid = 0
         self.end = 0
+        self.file_size = 0
+        """The size of the file when only zeros were found from `end` on; -1 after other bytes."""
         self.synced = 0
         """Up to here the file is known to be on the disk."""
         self.creation_synced = False
@@ -116,6 +120,10 @@ class OpenLog(TableReader):
                 self.io.close(self.fd)
             self.fd = -1
         self._reset()
+
+    def retire(self) -> None:
+        """Close a log that its saver does not keep open any more."""
+        self.close()
 
     def drop_caches(self) -> None:
         """Drop the state and the index; they are read again when a caller needs them."""
@@ -178,11 +186,29 @@ class OpenLog(TableReader):
     def _is_current(self, size: int) -> bool:
         """Read what was appended; return whether the open file is still the log to read."""
         if self.closed_by is not None:
-            return self.expects_release and size == self.end
+            return self.expects_release and size == self.file_size
         if size > self.end > 0:
-            self._read_on(size)
+            if not self._is_unchanged(size):
+                self._read_on(size)
+                self._note_size(size)
             return self.closed_by is None
+        self._note_size(size)
         return size == self.end
+
+    def _is_unchanged(self, size: int) -> bool:
+        """Return whether a file of this size has no bytes behind the last record that are new.
+
+        A record that is written over zeros does not change the size. Its first bytes are not zero,
+        and a write that is cut short leaves the first bytes.
+        """
+        if size != self.file_size:
+            return False
+        return size == self.end or not self.io.read_at(self.fd, self.end, _PEEK_SIZE).strip(b"\0")
+
+    def _note_size(self, size: int) -> None:
+        """Note the size of the file, if only zeros stand behind the last record."""
+        is_clean = size == self.end or (self.version == log.MAJOR and self.file.is_zero(self.end, size))
+        self.file_size = size if is_clean else -1
 
     def _has_ended(self, size: int) -> bool:
         """Return whether a file that has no name any more was released or deleted."""
@@ -193,7 +219,7 @@ class OpenLog(TableReader):
 
     def _open(self) -> bool:
         try:
-            self.fd = self.io.open(self.path, write=True, append=True)
+            self.fd = self.io.open(self.path, write=True)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
@@ -206,8 +232,11 @@ class OpenLog(TableReader):
         try:
             size = self.io.fstat(self.fd).st_size
             start = self.read_beginning(size)
-            if not self._read_end(size, start):
+            if self._read_end(size, start):
+                self.file_size = size
+            else:
                 self._read_all(size)
+                self._note_size(size)
         except log.IncompleteLog:
             self.close()
             return False

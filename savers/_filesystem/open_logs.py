@@ -81,7 +81,7 @@ class OpenLogs:
         if not mutex.acquire(blocking=False):
             return False
         try:
-            open_log.close()
+            open_log.retire()
             then()
         finally:
             mutex.release()
@@ -171,7 +171,7 @@ class OpenLogs:
 def _close_all(logs: list[LogReader]) -> None:
     for open_log in logs:
         with open_log.mutex:
-            open_log.close()
+            open_log.retire()
 
 
 _ALL_OPEN_LOGS: Final[weakref.WeakSet[OpenLogs]] = weakref.WeakSet()

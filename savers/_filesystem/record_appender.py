@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from logging import getLogger
 from time import time_ns
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from graphkit.errors import CheckpointSerializationError
 from savers._filesystem import layout, log, payloads
 from savers._filesystem.log_reader import LogReader
 from savers._filesystem.salvaged_files import FileRange
 
+if TYPE_CHECKING:
+    from savers._filesystem.lock import WriteLock
+
 META_RECORDS: Final = log.META_RECORDS[log.MAJOR]
 _PART_SIZE: Final = 1 << 20
+_BLOCK_SIZE: Final = 1 << 12
+_GROWTH: Final = 8
+"""A log is extended by this fraction of its length, in whole blocks, beyond the next block
+boundary."""
+_LONGEST_EXTENSION: Final = 1 << 16
+_MOST_ZEROS: Final = 1 << 17
+"""If more zeros than this follow the last record, the next writer cuts them off."""
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""How a system says that a file cannot grow."""
 _LOGGER: Final = getLogger("graphkit")
 
 
@@ -27,6 +40,11 @@ class RecordAppender(LogReader):
 
     make_directories: Callable[[], None]
     """Makes the directories of this log, where they are missing."""
+    find_write_lock: Callable[[], WriteLock] | None = None
+    """Finds the write lock of the thread; None for a log that the caller alone uses."""
+    is_extended_ahead = False
+    """Whether the file is extended with zeros for the records to come: a sync of bytes within the
+    file's size needs no journal of the file system (1.5 times faster on ext4)."""
     is_synced_before_use = False
     """Whether the whole file is brought to the disk before it takes its place, so that each record
     vouches for it."""
@@ -36,8 +54,10 @@ class RecordAppender(LogReader):
     # Appending
 
     def finish(self, type: int, version: int) -> None:
-        """Append the record that ends this log."""
+        """Append the record that ends this log, and cut off the zeros behind it."""
+        self.is_extended_ahead = False
         self._append_record(type, payloads.packb([version, time_ns() // 1000]))
+        self._cut_zeros()
 
     def _append_record(
         self,
@@ -100,13 +120,28 @@ class RecordAppender(LogReader):
     def _append(self, data: bytes) -> None:
         start = self.end
         try:
-            done = self.io.append(self.fd, data)
+            if self.is_extended_ahead and start + len(data) > self.file_size:
+                done = self._write_and_extend(start, data)
+            else:
+                done = self.io.write_at(self.fd, start, data)
             # A full disk first causes a short write. The next write raises the error.
             while done < len(data):
-                done += self.io.append(self.fd, data[done:])
+                done += self.io.write_at(self.fd, start + done, data[done:])
         except BaseException:
             self._undo(start)
             raise
+        self.file_size = max(self.file_size, start + done)
+
+    def _write_and_extend(self, start: int, data: bytes) -> int:
+        """Write once, with zeros behind the data; return how many bytes were written."""
+        end = start + len(data)
+        zeros = bytes(_choose_size(end) - end)
+        try:
+            return self.io.write_at(self.fd, start, data + zeros)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            return 0  # The data alone may fit.
 
     def _undo(self, start: int) -> None:
         """Cut off what was appended from `start` on."""
@@ -120,6 +155,7 @@ class RecordAppender(LogReader):
             )
             self.close()
             return
+        self.file_size = start
         try:
             # Otherwise power loss could mix sectors of the old bytes with those that replace them.
             self.io.fdatasync(self.fd)
@@ -140,7 +176,7 @@ class RecordAppender(LogReader):
         An incomplete log is emptied; its bytes are salvaged unless they are zero.
         """
         self.make_directories()
-        self.fd = self.io.open(self.path, write=True, create=True, append=True)
+        self.fd = self.io.open(self.path, write=True, create=True)
         size = self.io.fstat(self.fd).st_size
         if size:
             content = FileRange(io=self.io, fd=self.fd, start=0, end=size)
@@ -180,7 +216,7 @@ class RecordAppender(LogReader):
 
     def begin(self, header: log.Header, meta_frames: bytes) -> None:
         """Create the file at this log's path, which does not exist yet."""
-        self.fd = self.io.open(self.path, write=True, create=True, append=True)
+        self.fd = self.io.open(self.path, write=True, create=True)
         self.header = header
         self.fid = header.fid
         self.seq = META_RECORDS
@@ -193,23 +229,49 @@ class RecordAppender(LogReader):
     def refresh_to_write(self) -> bool:
         """Refresh, and cut off what a dead writer left at the end; see `refresh`.
 
-        Zeros after the last record are cut off; other bytes are salvaged first.
+        Zeros after the last record stay, unless there are many; other bytes are salvaged and cut
+        off.
         """
         if self.fd >= 0 and self.closed_by is None:
-            # The usual case, in one system call: no other process has written.
+            # The usual case, in one system call, or two if zeros follow: no other process has
+            # written.
             status = self.io.fstat(self.fd)
-            if status.st_size == self.end and status.st_nlink:
+            if status.st_nlink and self._is_unchanged(status.st_size):
                 return True
         is_live = self.refresh()
         if not is_live:
             return False
-        size = self.io.fstat(self.fd).st_size
-        if size > self.end:
-            if self.version == log.MAJOR and self.file.is_zero(self.end, size):
-                self.io.truncate(self.fd, self.end)
-            else:
-                self.salvage_tail()
+        if self.file_size < self.end:
+            self.salvage_tail()
+        elif self.file_size - self.end > _MOST_ZEROS:
+            self.io.truncate(self.fd, self.end)
+            self.file_size = self.end
         return True
+
+    def retire(self) -> None:
+        """Cut off the zeros of a log that this writer has extended, if no other writer is at work.
+
+        Otherwise they stay, and the next writer uses them.
+        """
+        if self.is_extended_ahead and self.fd >= 0 and self.file_size > self.end:
+            lock = None if self.find_write_lock is None else self.find_write_lock()
+            if lock is not None and lock.try_lock():
+                try:
+                    self._cut_zeros()
+                finally:
+                    lock.__exit__(None, None, None)
+        self.close()
+
+    def _cut_zeros(self) -> None:
+        """Cut off the zeros after the last record; the caller holds the write lock."""
+        try:
+            size = self.io.fstat(self.fd).st_size
+            if size > self.end and self._is_unchanged(size):
+                self.io.truncate(self.fd, self.end)
+                self.file_size = self.end
+        except OSError as error:
+            # The zeros mean nothing to any reader.
+            _LOGGER.info("%s: the zeros at its end could not be cut off: %s", self.path, error)
 
     def salvage_tail(self) -> None:
         """Copy what an unfinished write left at the end to a salvaged file, and cut it off."""
@@ -219,6 +281,7 @@ class RecordAppender(LogReader):
         tail = FileRange(io=self.io, fd=self.fd, start=self.end, end=size)
         name = tail.salvage(directory, f"{layout.TORN}{self.header.generation}-{self.end}")
         self.io.truncate(self.fd, self.end)
+        self.file_size = self.end
         try:
             self.io.fsync(self.fd)
         except OSError:
@@ -269,12 +332,18 @@ class RecordAppender(LogReader):
             self.io.truncate(self.fd, start)
             self.suspect = start > 0
         except OSError:
-            fd = self.io.open(self.path, write=True)
-            try:
-                while start < end:
-                    start += self.io.write_at(fd, start, bytes(min(_PART_SIZE, end - start)))
-            finally:
-                self.io.close(fd)
+            while start < end:
+                start += self.io.write_at(self.fd, start, bytes(min(_PART_SIZE, end - start)))
+
+
+def _choose_size(end: int) -> int:
+    """Return to which size a log is extended whose records end at an offset.
+
+    A log of less than 32 KiB takes no more blocks than without.
+    """
+    blocks = -(-end // _BLOCK_SIZE)
+    ahead = min(end // _GROWTH, _LONGEST_EXTENSION) // _BLOCK_SIZE
+    return (blocks + ahead) * _BLOCK_SIZE
 
 
 def new_header(digest: bytes, generation: int) -> log.Header:

@@ -53,6 +53,7 @@ def keep(
     path = layout.join(directory, f"{layout.TEMPORARY}{header.fid:08x}")
     new = store.new_writer(writer.thread_id, writer.namespace, path)
     new.is_synced_before_use = True
+    new.is_extended_ahead = False
     # Repair sets the serializer by the log, whatever the store was opened with.
     new.serializer = writer.serializer
     store.update_marker()

@@ -89,10 +89,12 @@ def write_file(io: FileIO, path: str, parts: Iterable[bytes]) -> None:
     fd = io.open(path, write=True, create=True)
     try:
         io.truncate(fd, 0)
+        offset = 0
         for data in parts:
             done = 0
             while done < len(data):
-                done += io.append(fd, data[done:])
+                done += io.write_at(fd, offset + done, data[done:])
+            offset += len(data)
         io.fsync(fd)
     finally:
         io.close(fd)

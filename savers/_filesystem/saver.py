@@ -108,6 +108,7 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         root = os.path.abspath(os.fspath(base_directory))
         self._store = Store(root, io or FileIO(), self._codec, state_serializer, lock_timeout)
         self._store.compression = parse_compression(compression)
+        self._store.extends_logs = fsync != "never"
         self._sync_mode = make_sync_mode(fsync, self._store)
         self._lister = CheckpointLister(self._store)
         self._open()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import weakref
+from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Final
 
@@ -63,6 +64,8 @@ class Store:
         self.io = DirectoryGuard(io, root, make_room)
         self.compression: Compression | None = None
         """How writers compress large values."""
+        self.extends_logs = False
+        """Whether writers extend logs with zeros ahead of the records."""
         self.leftovers = Leftovers(self.io, root)
         self.begun_releases: dict[str, int] = {}
         """The versions of releases that failed, by thread. A second `release` returns the version
@@ -329,6 +332,8 @@ class Store:
             path = layout.join(self.directory(thread_id, namespace), layout.LOG)
         writer = LogWriter(*self._arguments(path, thread_id, namespace))
         writer.compression = self.compression
+        writer.is_extended_ahead = self.extends_logs
+        writer.find_write_lock = partial(self.write_lock, thread_id)
         writer.make_directories = lambda: self._make_directories(thread_id, namespace)
         return writer
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from savers._filesystem.store import Store
 
 _MAX_OPEN_LOGS: Final = 64
+_TAIL_SIZE: Final = 4
+"""If this many bytes at the end of a log are zero, they do not belong to a record."""
 _FULL_READ_INTERVAL: Final = 60.0
 """Seconds after which all threads are read without an event, because a system's queue may
 overflow."""
@@ -421,7 +423,30 @@ class FileWatch(Watch):
         if status is not None:
             # The store remembers the ids; later there may be no file to read them from.
             self._ids.find(name)
-            self._marks.set(name, Bookmark(inode=status.st_ino, end=status.st_size))
+            end = self._find_end(name, status.st_size)
+            self._marks.set(name, Bookmark(inode=status.st_ino, end=end))
+
+    def _find_end(self, name: LogName, size: int) -> int:
+        """Return where the records of a live log end: before the zeros by which it was extended."""
+        io = self._store.io
+        try:
+            fd = io.open(self._live_path(name))
+        except FileNotFoundError:
+            return size
+        try:
+            is_extended = size > 0 and not io.read_at(fd, max(0, size - _TAIL_SIZE), _TAIL_SIZE).strip(b"\0")
+        finally:
+            io.close(fd)
+        ids = self._ids.find(name) if is_extended else None
+        if ids is None:
+            return size
+        follower = self._make_follower(name, layout.LOG, ids)
+        try:
+            return follower.end if follower.open_at(None) else size
+        except CheckpointerError:
+            return size  # Reading it reports the damage.
+        finally:
+            follower.close()
 
     # Run locks
 

@@ -342,7 +342,7 @@ def failed_write(run):
         refused = []
 
         def fill_up(kind, _, place, part=part, refused=refused):
-            if kind == "append" and place.endswith("/log"):
+            if kind == "write_at" and place.endswith("/log"):
                 refused.append(place)
                 if len(refused) == 1:
                     return part
@@ -448,7 +448,7 @@ class Crashes:
                 deaths = [("within", cut) for cut in cuts(op, rng, 4)] + [("after", None)]
                 for what, cut in deaths:
                     if cut is not None:
-                        tree = disk.current({op[1]: op[3][:cut]})
+                        tree = disk.current({op[1]: (op[2], op[3][:cut])})
                     else:
                         disk.apply(op)
                         tree = disk.current()

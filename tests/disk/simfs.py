@@ -109,7 +109,7 @@ class SimFS:
 
     # Files
 
-    def open(self, path, *, write=False, create=False, append=False):
+    def open(self, path, *, write=False, create=False):
         with self._guard:
             self._meet("open", path)
             parent, name = self._parent(path)
@@ -150,11 +150,6 @@ class SimFS:
         with self._guard:
             handle, _ = self._handle("read_at", fd)
             return bytes(self._files[handle.number][offset : offset + length])
-
-    def append(self, fd, data):
-        with self._guard:
-            handle, short = self._handle("append", fd)
-            return self._write(handle, len(self._files[handle.number]), data, short)
 
     def write_at(self, fd, offset, data):
         with self._guard:
@@ -493,11 +488,15 @@ class Disk:
         return {name: self._tree(choices, below) for name, below in names.items()}
 
     def current(self, cut=None):
-        """What a process sees; `cut` has, per file, the bytes of a write that its writer's death cut short."""
+        """What a process sees; `cut` has, per file, where a write began that its writer's death cut short, and its bytes."""
         choices = {}
         for number, thing in self._things.items():
             if isinstance(thing, _File):
-                choices[number] = "all", thing.moments[-1] + (cut or {}).get(number, b"")
+                now = thing.moments[-1]
+                if number in (cut or {}):
+                    offset, data = cut[number]
+                    now = now[:offset].ljust(offset, b"\0") + data + now[offset + len(data) :]
+                choices[number] = "all", now
             else:
                 choices[number] = "all", thing.after(thing.changes)
         return self._tree(choices)

@@ -22,7 +22,7 @@ from tests.disk.crashes import PLACE, config_of, expect_each, fixed, grown, made
 from tests.disk.simfs import Disk, SimFS
 
 KINDS = (
-    "append", "close", "fdatasync", "fstat", "fsync", "fsync_dir", "listdir", "lock", "mkdir", "open", "read_at", "rename",
+    "close", "fdatasync", "fstat", "fsync", "fsync_dir", "listdir", "lock", "mkdir", "open", "read_at", "rename",
     "rmdir", "stat", "truncate", "unlink", "write_at",
 )  # fmt: skip
 ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "EINTR": errno.EINTR, "short": None}
@@ -113,7 +113,7 @@ def try_step(steps, broken, *, warm):
     if done:
         expect_each(view(FileSystemSaver(PLACE, io=SimFS(durable(fs)))), [after])
     fs.hook = None
-    allowed = [after] if done else [before] if kind == "put" and broken.kind in {"append", "truncate"} else between
+    allowed = [after] if done else [before] if kind == "put" and broken.kind in {"write_at", "truncate"} else between
     expect_each(view(saver), allowed)
     expect_each(view(FileSystemSaver(PLACE, lock_timeout=0, io=fs)), allowed)
     for number, one in enumerate((saver, FileSystemSaver(PLACE, lock_timeout=0, io=fs)), 900):
@@ -130,7 +130,7 @@ def faults_in(steps, *, warm):
     before, calls = calls_of(steps, warm=warm)
     for kind, count in calls.items():
         for name in ERRORS:
-            if name == "short" and kind not in {"append", "write_at"}:
+            if name == "short" and kind != "write_at":
                 continue
             for number in range(count):
                 if name in {"ENOSPC", "EINTR"} and (number + steps) % 2 != (name == "EINTR"):
@@ -240,11 +240,11 @@ print("there", *[one.state["n"] for one in saver.list(config)], flush=True)
         "fdatasync:error=EIO:when=3",
         "fdatasync:error=EIO:when=1",
         "fdatasync:error=ENOSPC:when=2+2",
-        "write:error=ENOSPC:when=2+2",
-        "write:error=EINTR:when=2+3",
+        "pwrite64:error=ENOSPC:when=2+2",
+        "pwrite64:error=EINTR:when=2+3",
         "fsync:error=EIO:when=1",
         "fdatasync:signal=KILL:when=4",
-        "write:signal=KILL:when=4",
+        "pwrite64:signal=KILL:when=4",
         "rename:error=EIO:when=1",
     ],
 )
@@ -274,7 +274,7 @@ def test_faults_in_a_process_that_knows_nothing_of_them(fault, tmp_path):
     else:
         assert run.returncode == 0, run.stderr
         assert found == [int(n) for n in lines[-1][1:]] == [*reversed(stored), 100]
-        assert len(stored) < 8 or fault.startswith(("write:error=EINTR", "fsync", "rename")), "the fault was met"
+        assert len(stored) < 8 or fault.startswith(("pwrite64:error=EINTR", "fsync", "rename")), "the fault was met"
     saver = FileSystemSaver(root)
     saver.put(config_of(), made(101))
     assert [one.state["n"] for one in saver.list(config_of())] == [101, *found]

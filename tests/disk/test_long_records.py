@@ -272,11 +272,11 @@ def test_a_write_that_fails_between_data_and_its_keyframe_is_taken_back(tmp_path
     class Full(FileIO):
         left = 1 << 30
 
-        def append(self, fd, data):
+        def write_at(self, fd, offset, data):
             if self.left <= 0:
                 raise OSError(28, "No space left on device")
             self.left -= len(data)
-            return super().append(fd, data)
+            return super().write_at(fd, offset, data)
 
     refused = 0
     for room in range(0, 200_000, 30_000):

@@ -168,7 +168,7 @@ def without_a_durable_undo():
 
 def without_going_on_after_a_short_write():
     def _append(self, data):
-        self.io.append(self.fd, data)
+        self.io.write_at(self.fd, self.end, data)
 
     return mock.patch.object(LogWriter, "_append", _append)
 
@@ -179,6 +179,11 @@ def without_telling_what_is_not_synced():
 
 def without_looking_at_what_others_wrote():
     return mock.patch.object(LogWriter, "refresh_to_write", lambda self: self.fd >= 0 or self.refresh())
+
+
+def without_looking_at_the_bytes_behind_the_end():
+    """As if others' records always changed the size."""
+    return mock.patch.object(LogWriter, "_is_unchanged", lambda self, size: size == self.file_size)
 
 
 @contextmanager
@@ -239,19 +244,42 @@ def two_at_once():
         first, second = (FileSystemSaver(PLACE, lock_timeout=0, io=fs) for _ in range(2))
         first.put(config_of(), made(0))
         second.put(config_of(), made(1))
-        busy = []
+        busy, expected = [], [2, 1, 0]
 
         def meanwhile(kind, _, place):
-            if kind == "append" and not busy:
+            if kind == "write_at" and not busy:
                 busy.append(place)
                 with suppress(CheckpointStorageError):
                     second.put(config_of(), made(3))
+                    expected.insert(1, 3)
 
         fs.hook = meanwhile
         first.put(config_of(), made(2))
         fs.hook = None
         found = [one.state["n"] for one in FileSystemSaver(PLACE, io=fs).list(config_of())]
-        assert found == [2, 1, 0]
+        assert found == expected
+
+
+def longer_torn_write():
+    """A record was torn that is longer than the one that takes its place: nothing of it may follow that."""
+    with fixed("torn"):
+        fs = SimFS()
+        saver = FileSystemSaver(PLACE, fsync="never", io=fs)
+        saver.put(config_of(), made(0))
+        home = next(name for name in fs.tree()["store"] if name.startswith("t-"))
+        end = len(fs.tree()["store"][home]["log"])
+        saver.put(config_of(), made(1, text="x" * 9000))
+        tree = fs.tree()
+        for cut in (40, 2000, 9000):
+            for zeros in (0, 4096):
+                tree["store"][home]["log"] = fs.tree()["store"][home]["log"][: end + cut] + bytes(zeros)
+                for fsync in ("never", "always"):
+                    again = SimFS(tree)
+                    for number in (2, 3):
+                        FileSystemSaver(PLACE, fsync=fsync, io=again).put(config_of(), made(number))
+                    fresh = FileSystemSaver(PLACE, io=again)
+                    assert [one.state["n"] for one in fresh.list(config_of())] == [3, 2, 0]
+                    assert fresh.verify().ok
 
 
 def full_disk():
@@ -260,10 +288,11 @@ def full_disk():
         fs = SimFS()
         saver = FileSystemSaver(PLACE, io=fs)
         saver.put(config_of(), made(0))
-        before, refusing = fs.tree(), []
+        log_file = next(iter(fs.tree()["store"].keys() - {"graphkit.store", "locks"}))
+        before, refusing = fs.tree()["store"][log_file]["log"], []
 
         def refuse(kind, _, place):
-            if kind == "append":
+            if kind == "write_at":
                 refusing.append(place)
                 if len(refusing) == 1:
                     return 20
@@ -274,7 +303,7 @@ def full_disk():
         fs.hook = refuse
         with pytest.raises(CheckpointStorageError):
             saver.put(config_of(), made(1))
-        assert fs.tree() == before
+        assert fs.tree()["store"][log_file]["log"] == before.rstrip(b"\0"), "the zeros ahead may be gone"
         saver.put(config_of(), made(2))
         assert [one.state["n"] for one in FileSystemSaver(PLACE, io=fs).list(config_of())] == [2, 0]
 
@@ -292,7 +321,7 @@ MUTATIONS = [
     (without_release_sync, crash_states(crashes.release)),
     (without_checksums, crash_states(crashes.puts)),
     (without_checksums, damage),
-    (without_cutting_the_tail, crash_states(crashes.puts)),
+    (without_cutting_the_tail, longer_torn_write),
     (cutting_without_keeping_the_rest, damage),
     (without_finishing, crash_states(crashes.release)),
     (without_finishing, crash_states(crashes.delete)),
@@ -300,6 +329,8 @@ MUTATIONS = [
     (without_the_lock, two_at_once),
     (without_looking_at_what_others_wrote, two_at_once),
     (without_looking_at_what_others_wrote, crash_states(crashes.two_savers)),
+    (without_looking_at_the_bytes_behind_the_end, two_at_once),
+    (without_looking_at_the_bytes_behind_the_end, crash_states(crashes.two_savers)),
     (believing_a_sync_that_failed, crash_states(crashes.failed_sync)),
     (without_a_new_generation, crash_states(crashes.failed_sync)),
     (without_undoing, full_disk),
@@ -319,6 +350,6 @@ def test_a_broken_saver_is_found_out(mutation, harness):
         harness()
 
 
-@pytest.mark.parametrize("harness", [damage, two_at_once, full_disk], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("harness", [damage, two_at_once, longer_torn_write, full_disk], ids=lambda one: one.__name__)
 def test_the_saver_as_it_is_passes(harness):
     harness()

@@ -25,7 +25,7 @@ if not hasattr(os, "fork"):
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 CALLS = (
-    "append", "close", "fdatasync", "fsync", "fsync_dir", "listdir", "lock", "mkdir", "open", "read_at", "rename", "rmdir",
+    "close", "fdatasync", "fsync", "fsync_dir", "listdir", "lock", "mkdir", "open", "read_at", "rename", "rmdir",
     "truncate", "unlink", "unlock", "write_at",
 )  # fmt: skip
 
@@ -57,7 +57,7 @@ def dying(name):
 
     def call(self, *arguments, **options):
         if self.meet():
-            if name in {"append", "write_at"}:
+            if name == "write_at":
                 *place, data = arguments
                 original(self, *place, data[: max(1, int(len(data) * self.part))])
             self.die()

@@ -15,7 +15,7 @@ HISTORIES = {"root": (ROOT,), "root and namespaces": (ROOT, INNER, OTHER), "name
 INSTANTS = {"root": 7, "root and namespaces": 15, "namespaces": 18}
 UNFINISHED = {"root": 2, "root and namespaces": 18, "namespaces": 22}
 """At how many instants a release may end, and how often it is then unfinished, at least."""
-CALLS = ("append", "fsync", "fdatasync", "fsync_dir", "rename", "unlink", "truncate", "mkdir")
+CALLS = ("write_at", "fsync", "fdatasync", "fsync_dir", "rename", "unlink", "truncate", "mkdir")
 
 
 class Died(BaseException):

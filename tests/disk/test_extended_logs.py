@@ -1,0 +1,365 @@
+"""Logs that their writer extends ahead with zeros: whoever else uses them finds every record, and nothing else."""
+
+import errno
+import itertools
+import os
+from pathlib import Path
+
+import pytest
+
+from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
+from savers import FileSystemSaver
+from savers._filesystem import history_views
+from savers._filesystem.io import FileIO
+from savers._filesystem.record_appender import RecordAppender
+from tests.disk.conftest import frames_of, log_of
+from tests.disk.crashes import WHEN
+
+CONFIG = RunnableConfig("t")
+BLOCK = 4096
+SECTOR = 512
+
+
+def made(number, **state):
+    return Checkpoint(id=f"c{number}", node_id="a", next_node_id="b", state={"n": number, **state}, created_at=WHEN)
+
+
+def numbers(saver, config=CONFIG):
+    return [one.state["n"] for one in reversed(saver.list(config))]
+
+
+def zeros_of(path):
+    data = path.read_bytes()
+    return len(data) - len(data.rstrip(b"\0"))
+
+
+# When logs are extended, and when they are cut
+
+
+@pytest.mark.parametrize("fsync", ["always", 3600.0])
+def test_a_saver_that_syncs_extends_a_log_to_a_block_and_cuts_it_when_it_is_closed(tmp_path, fsync):
+    saver = FileSystemSaver(tmp_path, fsync=fsync)
+    saver.put(CONFIG, made(0))
+    path = log_of(tmp_path)
+    assert path.stat().st_size == BLOCK, "a small log takes no more blocks than without"
+    end = frames_of(path)[-1].end
+    for number in range(1, 5):
+        saver.put(CONFIG, made(number))
+    assert path.stat().st_size == BLOCK, "the size stays while the records fit"
+    assert frames_of(path)[-1].end > end
+    for number in range(5, 300):
+        saver.put(CONFIG, made(number, text="x" * 100))
+    end = frames_of(path)[-1].end
+    assert end <= path.stat().st_size <= end * 9 // 8 + BLOCK
+    saver.close()
+    assert path.stat().st_size == end
+    assert numbers(saver) == [*range(300)]
+    saver.close()
+
+
+def test_a_long_log_is_extended_by_at_most_64_kib(tmp_path):
+    saver = FileSystemSaver(tmp_path, compression=None)
+    for number in range(12):
+        saver.put(CONFIG, made(number, text=os.urandom(50_000).hex()))
+    assert zeros_of(log_of(tmp_path)) <= (64 << 10) + BLOCK
+    saver.close()
+
+
+def test_a_saver_that_never_syncs_does_not_extend_but_writes_over_the_zeros_of_others(tmp_path):
+    lazy = FileSystemSaver(tmp_path, fsync="never")
+    lazy.put(CONFIG, made(0))
+    path = log_of(tmp_path)
+    assert zeros_of(path) == 0
+    careful = FileSystemSaver(tmp_path)
+    careful.put(CONFIG, made(1))
+    assert path.stat().st_size == BLOCK
+    lazy.put(CONFIG, made(2))
+    assert path.stat().st_size == BLOCK
+    careful.put(CONFIG, made(3))
+    assert numbers(lazy) == numbers(careful) == [0, 1, 2, 3]
+    lazy.close()
+    assert path.stat().st_size == BLOCK, "what another saver has made stays"
+    careful.close()
+    assert zeros_of(path) == 0
+
+
+def test_a_log_that_is_closed_to_make_room_is_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr("savers._filesystem.open_logs._max_open_logs", lambda: 16)
+    saver = FileSystemSaver(tmp_path)
+    for number in range(40):
+        saver.put(RunnableConfig(f"thread-{number}"), made(number))
+    extended = [number for number in range(40) if zeros_of(log_of(tmp_path, f"thread-{number}"))]
+    assert extended == [*range(24, 40)]
+    saver.close()
+
+
+def test_closing_cuts_nothing_off_that_another_saver_has_written_meanwhile(tmp_path):
+    first, second = FileSystemSaver(tmp_path), FileSystemSaver(tmp_path)
+    first.put(CONFIG, made(0))
+    second.put(CONFIG, made(1))
+    first.close()
+    assert numbers(second) == [0, 1]
+    second.put(CONFIG, made(2))
+    first.put(CONFIG, made(3))
+    second.close()
+    assert numbers(first) == [0, 1, 2, 3]
+    first.close()
+    assert zeros_of(log_of(tmp_path)) == 0 or frames_of(log_of(tmp_path))[-1].seq == 5
+
+
+def test_closing_does_not_wait_for_the_writer_that_is_at_work(tmp_path):
+    first, second = FileSystemSaver(tmp_path), FileSystemSaver(tmp_path)
+    first.put(CONFIG, made(0))
+    with second._store.write_lock("t"):
+        first.close()
+    assert log_of(tmp_path).stat().st_size == BLOCK
+    second.put(CONFIG, made(1))
+    assert numbers(second) == [0, 1]
+    second.close()
+
+
+def test_zeros_that_cannot_be_cut_off_do_no_harm(tmp_path):
+    class Refusing(FileIO):
+        def truncate(self, fd, size):
+            if self._paths[fd].endswith("/log"):
+                raise OSError(errno.EIO, "injected")
+            super().truncate(fd, size)
+
+    saver = FileSystemSaver(tmp_path, io=Refusing())
+    saver.put(CONFIG, made(0))
+    saver.close()
+    assert log_of(tmp_path).stat().st_size == BLOCK
+    saver.put(CONFIG, made(1))
+    assert saver.release(CONFIG).version == 1
+    assert [one.state["n"] for one in saver.tag(CONFIG).checkpoints] == [1, 0]
+    assert saver.verify().ok
+    saver.close()
+
+
+def test_a_released_version_has_no_zeros(tmp_path):
+    saver = FileSystemSaver(tmp_path)
+    inner = CONFIG.replace(checkpoint_ns="inner")
+    for number in range(3):
+        saver.put(CONFIG, made(number))
+        saver.put(inner, made(number))
+    saver.release(CONFIG)
+    versions = [*tmp_path.rglob("v000001.log")]
+    assert len(versions) == 2
+    assert [zeros_of(path) for path in versions] == [0, 0]
+    saver.close()
+
+
+# Readers beside the writer
+
+
+@pytest.mark.parametrize("fsync", ["always", "never"])
+def test_a_reader_sees_each_record_that_is_written_over_zeros(tmp_path, fsync):
+    writer, reader = FileSystemSaver(tmp_path), FileSystemSaver(tmp_path, fsync=fsync)
+    writer.put(CONFIG, made(0))
+    size = log_of(tmp_path).stat().st_size
+    for number in range(1, 12):
+        writer.put(CONFIG, made(number))
+        assert reader.get(CONFIG).state["n"] == number
+        assert numbers(reader) == [*range(number + 1)]
+        writer.put_writes(CONFIG, {"k": number})
+        assert reader.get_writes(CONFIG) == {"k": number}
+        writer.add_tags(CONFIG, f"tag{number}")
+        assert reader.tags_of(CONFIG) == (f"tag{number}",)
+    assert log_of(tmp_path).stat().st_size == size
+    writer.delete("t")
+    assert reader.get(CONFIG) is None
+    writer.close()
+    reader.close()
+
+
+class Racing(FileIO):
+    """A read that began before a write ended: of one range the bytes are still zero, the first time."""
+
+    def __init__(self, start, end, times):
+        super().__init__()
+        self.start, self.end, self.times = start, end, times
+
+    def read_at(self, fd, offset, length):
+        data = super().read_at(fd, offset, length)
+        first, last = max(self.start, offset), min(self.end, offset + len(data))
+        if self.times and first < last and self._paths[fd].endswith("/log"):
+            self.times -= 1
+            data = data[: first - offset] + bytes(last - first) + data[last - offset :]
+        return data
+
+
+def test_a_reader_that_reads_in_the_middle_of_a_write_finds_no_damage(tmp_path):
+    saver = FileSystemSaver(tmp_path, compression=None)
+    for number in range(4):
+        saver.put(CONFIG, made(number, text=f"{number}" * 1300))
+    path = log_of(tmp_path)
+    assert zeros_of(path)
+    frames = frames_of(path)
+    seen = set()
+    for frame in frames[-2:]:
+        boundaries = [*range(-(-frame.offset // SECTOR) * SECTOR, frame.end, SECTOR), frame.offset, frame.end]
+        cuts = itertools.combinations(sorted({*boundaries, frame.end - 3, frame.offset + 11}), 2)
+        for (start, end), times in itertools.product(cuts, (1, 2, 3)):
+            reader = FileSystemSaver(tmp_path, io=Racing(start, end, times))
+            found = numbers(reader)
+            assert found in ([0, 1], [0, 1, 2], [0, 1, 2, 3]), (start, end, times)
+            seen.add(len(found))
+            assert numbers(reader) == [0, 1, 2, 3]
+            latest = FileSystemSaver(tmp_path, io=Racing(start, end, times)).get(CONFIG)
+            assert latest.state["n"] in {1, 2, 3}
+            reader.close()
+    assert 4 in seen
+    saver.close()
+
+
+def test_a_listing_notices_a_record_that_changes_neither_size_nor_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(history_views, "get_file_state", lambda _: (0, 0, 0, 0, 0))
+    saver = FileSystemSaver(tmp_path)
+    saver.put(CONFIG, made(0))
+    store = saver._store
+    (live_log,) = history_views.list_logs(store, "t", "#")
+    (view,) = history_views.scan_logs(store, [live_log])
+    (stored,) = view.index.checkpoints
+    assert view.read(stored).state["n"] == 0
+    saver.put_writes(CONFIG, {"k": 1})
+    assert view.read(stored) is None
+    saver.close()
+
+
+def test_a_watch_reports_what_is_written_over_the_zeros_that_were_there_when_it_began(tmp_path):
+    saver = FileSystemSaver(tmp_path)
+    saver.put(CONFIG, made(0))
+    size = log_of(tmp_path).stat().st_size
+    with saver.watch() as changes:
+        for number in (1, 2, 3):
+            saver.put(CONFIG, made(number))
+            change = changes.get(30)
+            assert (change.kind, change.checkpoint.id) == ("checkpoint", f"c{number}")
+    assert log_of(tmp_path).stat().st_size == size
+    saver.close()
+
+
+# A full disk
+
+
+class SmallDisk(FileIO):
+    """A disk with room for so many bytes of each log; a write that does not fit is cut short, or refused."""
+
+    def __init__(self, room, *, is_short):
+        super().__init__()
+        self.room, self.is_short = room, is_short
+
+    def write_at(self, fd, offset, data):
+        if self._paths[fd].endswith("/log") and offset + len(data) > self.room:
+            if not self.is_short or offset >= self.room:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            data = data[: self.room - offset]
+        return super().write_at(fd, offset, data)
+
+
+def put_fits(saver, checkpoint):
+    try:
+        saver.put(CONFIG, checkpoint)
+    except CheckpointStorageError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return False
+    return True
+
+
+@pytest.mark.parametrize("is_short", [True, False], ids=["short", "refused"])
+@pytest.mark.parametrize("room", [1000, 4000, 4096, 4097, 6000, 9001])
+def test_a_put_fits_on_a_full_disk_if_its_own_bytes_do(tmp_path, room, is_short):
+    stored = {}
+    for fsync in ("always", "never"):
+        saver = FileSystemSaver(tmp_path / fsync, fsync=fsync, io=SmallDisk(room, is_short=is_short))
+        count = 0
+        while put_fits(saver, made(count)):
+            count += 1
+        assert numbers(saver) == [*range(count)]
+        assert numbers(FileSystemSaver(tmp_path / fsync)) == [*range(count)]
+        assert saver.verify().ok
+        stored[fsync] = count
+        saver.close()
+    assert stored["always"] == stored["never"] > 3
+
+
+def test_an_error_other_than_a_full_disk_is_not_tried_again(tmp_path, monkeypatch):
+    saver = FileSystemSaver(tmp_path)
+    calls = []
+
+    def refuse(fd, offset, data):
+        calls.append(len(data))
+        raise OSError(errno.EIO, "injected")
+
+    saver.put(CONFIG, made(0))
+    monkeypatch.setattr(saver._store.io, "write_at", refuse)
+    with pytest.raises(CheckpointStorageError):
+        saver.put(CONFIG, made(1, text="x" * 5000))
+    monkeypatch.undo()
+    assert len(calls) == 1
+    saver.put(CONFIG, made(2))
+    assert numbers(saver) == [0, 2]
+    saver.close()
+
+
+# Leftovers of a writer that died
+
+
+def test_many_zeros_are_cut_off_by_the_next_writer(tmp_path):
+    with FileSystemSaver(tmp_path) as saver:
+        saver.put(CONFIG, made(0))
+    path = log_of(tmp_path)
+    with path.open("ab") as file:
+        file.truncate(1 << 20)
+    with FileSystemSaver(tmp_path, fsync="never") as saver:
+        saver.put(CONFIG, made(1))
+        assert numbers(saver) == [0, 1]
+    assert zeros_of(path) == 0
+    assert path.stat().st_size < BLOCK
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_the_rest_of_a_write_that_died_in_the_zeros_is_set_aside(tmp_path, is_open):
+    dead = FileSystemSaver(tmp_path)
+    dead.put(CONFIG, made(0))
+    path = log_of(tmp_path)
+    before = path.read_bytes()
+    end = len(before.rstrip(b"\0"))
+    dead.put(CONFIG, made(1, text="x" * 600))
+    whole = path.read_bytes()
+    last = frames_of(path)[-1].end
+    other = FileSystemSaver(tmp_path)
+    for cut in (*range(end + 1, end + 50), *range(end + 50, last, 29), *range(last - 9, last)):
+        path.write_bytes(before)
+        if is_open:
+            assert numbers(other) == [0]
+        path.write_bytes(whole[:cut] + before[cut:])
+        assert numbers(other) == [0], cut
+        other.put(CONFIG, made(2))
+        assert numbers(other) == numbers(FileSystemSaver(tmp_path)) == [0, 2]
+        (torn,) = path.parent.glob("torn-*")
+        assert torn.read_bytes().rstrip(b"\0") == whole[end:cut].rstrip(b"\0")
+        torn.unlink()
+        assert other.verify().ok
+        other.close()
+
+
+def test_an_extension_is_never_part_of_another_log(tmp_path):
+    """Only shared live logs are extended: those that are written to take another's place are not."""
+    sizes = []
+    original = RecordAppender._write_and_extend
+
+    def note(self, start, data):
+        sizes.append(Path(self.path).name)
+        return original(self, start, data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RecordAppender, "_write_and_extend", note)
+        with FileSystemSaver(tmp_path) as saver:
+            for number in range(5):
+                saver.put(CONFIG, made(number))
+            saver.prune("t", keep_last=2)
+            saver.copy("t", "u")
+            saver.put(CONFIG, made(5))
+    assert set(sizes) == {"log"}

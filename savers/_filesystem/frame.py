@@ -18,7 +18,7 @@ from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
 
 MAGIC: Final = b"\x89GKL\r\n\x1a\n"
 MAJOR: Final = 2
-MINOR: Final = 0
+MINOR: Final = 1
 SYNC: Final = b"\xc1\xf5G2"
 """Cannot occur in msgpack's own bytes nor in valid UTF-8, so that a search for it finds records."""
 SYNC_V1: Final = b"\xc1\xf5GK"
@@ -39,10 +39,13 @@ KEY: Final = 1
 REPLACE: Final = 2
 COMPRESSED: Final = 4
 """Some values that the record sets or names are compressed."""
+EARLY: Final = 16
+"""A WRITE record precedes its checkpoint; or such records precede this CHECKPOINT record, and their
+checkpoint is this one, or still to come."""
 SCATTERED: Final = 32
 """This record or an earlier one is about a checkpoint other than that of the last CHECKPOINT record
 before it."""
-_KNOWN_FLAGS: Final = KEY | REPLACE | COMPRESSED | SCATTERED
+_KNOWN_FLAGS: Final = KEY | REPLACE | COMPRESSED | EARLY | SCATTERED
 _LOOSE_V1: Final = 0x30
 _LOOSE_SHIFT_V1: Final = 4
 _LOOSE_LENGTHS_V1: Final = (0, 1 << 10, 1 << 13, 1 << 16)

@@ -213,6 +213,7 @@ class ScannedView(LogReader):
             raise CheckpointCorruptionError(self.path, frame.offset, reason)
         chain.add(decoded, frame.end)
         self.last_checkpoint = stored
+        self.take_early(decoded, self.early, 0)
         self._add_to_index(stored, decoded.target)
 
     def read_bodies(self, values: Iterable[delta.Value], checkpoint: StoredCheckpoint) -> list[bytes]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
 from savers import _delta as delta
 from savers._filesystem import layout, log, payloads
+from savers._filesystem.early_writes import EarlyWrites
 from savers._filesystem.log_writer import LogWriter
 from savers._filesystem.replay import Replay
 from savers._filesystem.reports import FileReport, FileState, Unfinished
@@ -65,6 +66,8 @@ class LogChecker:
         self.closed_by: log.Frame | None = None
         """The RELEASE or TOMBSTONE record at the end, if any."""
         self._replay = Replay(checked_log, skips_metadata=True)
+        self._early = EarlyWrites()
+        """The early writes that wait for their checkpoint. It may never come."""
         self._data_start: int | None = None
         """Where the DATA records after the last checkpoint begin, if there are any."""
 
@@ -118,9 +121,18 @@ class LogChecker:
             payloads.decode_ending(path, frame)
             self.closed_by = frame
         elif frame.type == log.WRITE:
-            payloads.decode_writes(path, frame)
+            self._check_writes(frame)
         elif frame.type == log.MARK:
             payloads.decode_tags(path, frame)
+
+    def _check_writes(self, frame: log.Frame) -> None:
+        owner, values = payloads.decode_writes(self._log.path, frame)
+        if not frame.flags & log.EARLY:
+            return
+        if owner in self.checkpoint_ids:
+            reason = "the checkpoint of its early writes precedes it"
+            raise CheckpointCorruptionError(self._log.path, frame.offset, reason)
+        self._early.add(owner, values, frame.offset)
 
     def _check_checkpoint(self, frame: log.Frame) -> None:
         path = self._log.path
@@ -142,6 +154,11 @@ class LogChecker:
                     "it replaces a checkpoint that does not exist",
                 )
             self.checkpoint_ids.remove(record.target)
+        expected = self._early.measure(record.checkpoint.id, frame.offset) or (0, 0)
+        if record.early != expected:
+            reason = "it does not name the early writes before it"
+            raise CheckpointCorruptionError(path, frame.offset, reason)
+        self._early.drop(record.checkpoint.id)
         self.checkpoint_ids.add(record.checkpoint.id)
 
     def _check_keyframe(self, before: delta.Table, record: payloads.DecodedRecord) -> None:

@@ -120,6 +120,11 @@ class LogFollower(LogReader):
             case log.CHECKPOINT:
                 assert self.last_checkpoint is not None
                 yield self._checkpoint_change(info(self, self.last_checkpoint))
+                if frame.flags & log.EARLY:
+                    yield from self._writes_changes(self.last_checkpoint, info)
+            case log.WRITE if frame.flags & log.EARLY:
+                # Reported when the checkpoint comes.
+                pass
             case log.WRITE:
                 owner, packed = payloads.decode_writes(self.path, frame)
                 checkpoint = self._find_loaded(owner)

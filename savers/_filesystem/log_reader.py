@@ -10,6 +10,7 @@ from graphkit.values import PRIVATE, FrozenDict, freeze, kind_of
 from savers import _delta as delta
 from savers._filesystem import log, payloads
 from savers._filesystem.decoded_chain import MAX_LENGTH, DecodedChain, ReadValue
+from savers._filesystem.early_writes import EarlyWrites
 from savers._filesystem.index import Index
 from savers._filesystem.open_log import OpenLog
 from savers._filesystem.plain_records import read_plain_run
@@ -40,6 +41,8 @@ class LogReader(OpenLog):
                 self.table = None
                 self.last_checkpoint = None
                 self.index = Index()
+                self.early = EarlyWrites()
+                self.early_start = self.early_unread = 0
                 self.seq = 1
                 self.end = self.find_first_record()
                 self._read_index(end)
@@ -132,6 +135,7 @@ class LogReader(OpenLog):
         if oldest is None or count < limit:
             return None
         index = Index()
+        early = EarlyWrites()
         base: StoredCheckpoint | None = None
         start = oldest.offset - oldest.key
         first = log.read_frame(self.file, start, self.end)
@@ -139,10 +143,11 @@ class LogReader(OpenLog):
             if frame.type == log.CHECKPOINT:
                 decoded = payloads.decode_checkpoint(self.path, frame, base, self.codec.unpack)
                 base = decoded.checkpoint
+                self.take_early(decoded, early, start)
                 # A replacement of an earlier checkpoint is not added.
                 index.add(base, decoded.target)
             else:
-                self._apply_writes_and_tags(frame, index.find)
+                self._apply_writes_and_tags(frame, index.find, early)
         return index if len(index.checkpoints) >= limit else None
 
     # Reading what belongs to a checkpoint

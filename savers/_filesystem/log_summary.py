@@ -75,6 +75,7 @@ class LogSummary(LogReader):
                 base = self.last_checkpoint
                 decoded = payloads.decode_checkpoint(self.path, frame, base, self.codec.unpack)
                 self.last_checkpoint = decoded.checkpoint
+                self.take_early(decoded, self.early, frames[0].offset)
             else:
                 self._take_other(frame)
         assert self.last_checkpoint is not None

@@ -96,9 +96,11 @@ class LogWriter(RecordAppender):
         """
         stored = new.stored
         _check_fields(stored)
+        self.load_early()
         if not self._store_change(new):
             self._store_keyframe(new)
         stored.size = self.end - stored.offset
+        self.early.give_to(stored)
         self.last_checkpoint = stored
         self.state = None
         if self.index is not None:
@@ -116,7 +118,10 @@ class LogWriter(RecordAppender):
         if new.target is not None:
             flags |= log.REPLACE
         stored = new.stored
-        payload = payloads.pack_change(base, stored, ops, new.target, data, self.codec.pack)
+        early = self.early.measure(stored.id, self.end)
+        if early is not None:
+            flags |= log.EARLY
+        payload = payloads.pack_change(base, stored, ops, new.target, data, self.codec.pack, early)
         back = self.end - base.offset
         key = self.end - base.keyframe_offset
         stored.offset = self._append_record(log.CHECKPOINT, payload, flags, back, key)
@@ -182,11 +187,14 @@ class LogWriter(RecordAppender):
                 new.target,
                 data,
                 self.codec.pack,
+                self.early.measure(stored.id, self.end),
             )
         if any(entry is not None and delta.has_block(entry) for entry in keyframe_table[1::2]):
             flags |= log.COMPRESSED
         if new.target is not None:
             flags |= log.REPLACE
+        if self.early:
+            flags |= log.EARLY
         stored.offset = self._append_record(log.CHECKPOINT, payload, flags | log.KEY)
         stored.keyframe_offset = stored.offset
         record = payloads.DecodedRecord(
@@ -219,6 +227,7 @@ class LogWriter(RecordAppender):
             new.target,
             data,
             self.codec.pack,
+            self.early.measure(new.stored.id, self.end),
         )
         return None if len(payload) > log.MAX_PAYLOAD else payload
 
@@ -351,6 +360,12 @@ class LogWriter(RecordAppender):
         payload = payloads.pack_writes(stored.id, values)
         offset = self._append_record(log.WRITE, payload, self._flags_about(stored))
         stored.add_writes(values, offset)
+
+    def put_early(self, id: str, values: Mapping[str, bytes]) -> None:
+        """Record pending writes, packed by `pack_writes`, of a checkpoint that is still to come."""
+        payload = payloads.pack_writes(id, values)
+        offset = self._append_record(log.WRITE, payload, log.EARLY)
+        self.early.add(id, values, offset)
 
     def put_tags(self, stored: StoredCheckpoint, add: Sequence[str], remove: Sequence[str]) -> None:
         """Add tags to a checkpoint, and remove others."""

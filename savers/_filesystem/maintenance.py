@@ -121,7 +121,8 @@ class MaintenanceMethods(BaseCheckpointSaver):
             removed = choose([make_info(writer, stored) for stored in reversed(checkpoints)])
             if removed:
                 kept = [stored for stored in checkpoints if stored.id not in removed]
-                rewrite.keep(self._store, writer, kept)
+                early = writer.load_early().select_recent(checkpoints)
+                rewrite.keep(self._store, writer, kept, early=early)
         return len(removed)
 
     @wrap_os_errors("delete")

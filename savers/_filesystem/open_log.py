@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointFormatError
 from savers._filesystem import log, payloads
 from savers._filesystem.decoded_chain import DecodedChain, ReadValues
+from savers._filesystem.early_writes import EarlyWrites
 from savers._filesystem.index import Index
 from savers._filesystem.io import boot_number
 from savers._filesystem.table_reader import TableReader
@@ -95,6 +96,13 @@ class OpenLog(TableReader):
         """The RELEASE or TOMBSTONE record at the end, if any."""
         self.last_checkpoint: StoredCheckpoint | None = None
         """The checkpoint of the last CHECKPOINT record: the base of the next one."""
+        self.early = EarlyWrites()
+        """The early writes from `early_start` on that wait for their checkpoint."""
+        self.early_start = 0
+        """All records from here on have been read."""
+        self.early_unread = 0
+        """Where the first early writes begin that still wait; before `early_start`, they are
+        unread."""
         self.depth = 0
         """How many changes stand between the last keyframe and that record."""
         self.table: delta.Table | None = None
@@ -342,6 +350,47 @@ class OpenLog(TableReader):
             self._take_other(frame)
         return end >= start
 
+    def load_early(self) -> EarlyWrites:
+        """Return the early writes that wait for their checkpoint.
+
+        Reads the part of the log in which they stand, if it was not read yet.
+        """
+        if self.early_unread < self.early_start:
+            self.early = self._scan_early(self.early_unread, self.end)
+            self.early_start = self.early_unread
+        return self.early
+
+    def _scan_early(self, start: int, end: int) -> EarlyWrites:
+        """Return the early writes in a range of good records whose checkpoint is not in it."""
+        early = EarlyWrites()
+        first = log.read_frame(self.file, start, end)
+        for frame in self.scan(start, end, first.seq):
+            if frame.type == log.WRITE and frame.flags & log.EARLY:
+                owner, values = payloads.decode_writes(self.path, frame)
+                early.add(owner, values, frame.offset)
+            elif frame.type == log.CHECKPOINT:
+                early.drop(payloads.read_id(self.path, frame))
+        return early
+
+    def take_early(self, decoded: payloads.DecodedRecord, early: EarlyWrites, start: int) -> None:
+        """Give the checkpoint of a record the writes that stand before it.
+
+        Args:
+            decoded: the record.
+            early: the early writes in the records from `start` on.
+            start: where the first of these records begins.
+        """
+        own_distance, _ = decoded.early
+        if not own_distance:
+            return
+        checkpoint = decoded.checkpoint
+        first = checkpoint.offset - own_distance
+        if first < start:
+            # They begin before the records that were read.
+            early.drop(checkpoint.id)
+            early = self._scan_early(first, checkpoint.offset)
+        early.give_to(checkpoint)
+
     def _read_back_to_checkpoint(self, backward: log.BackwardReader) -> list[log.Frame]:
         """Return the last records, newest first, back to a CHECKPOINT or META record.
 
@@ -391,12 +440,17 @@ class OpenLog(TableReader):
         if self.last_checkpoint.offset != last.offset:
             reason = "its keyframe does not lead to it"
             raise CheckpointCorruptionError(self.path, last.offset, reason)
+        self.early_start = last.offset
+        self.early_unread = last.offset - decoded.early[1]
+        self.take_early(decoded, self.early, self.early_start)
 
     # Taking in records
 
     def _read_all(self, size: int) -> None:
         """Read the log forward from its beginning, as far as it is good."""
         self.index = Index()
+        self.early = EarlyWrites()
+        self.early_start = self.early_unread = 0
         self.table = None
         self.last_checkpoint = None
         self.state = None
@@ -431,6 +485,7 @@ class OpenLog(TableReader):
         else:
             self.last_checkpoint = decoded.checkpoint
             self.depth = depth
+        self.take_early(decoded, self.early, self.early_start)
         self._add_to_index(decoded.checkpoint, decoded.target)
 
     def _advance(self, decoded: payloads.DecodedRecord, depth: int, end: int) -> None:
@@ -455,12 +510,23 @@ class OpenLog(TableReader):
         if frame.type in {log.RELEASE, log.TOMBSTONE}:
             self.closed_by = frame
         else:
-            self._apply_writes_and_tags(frame, self._find_loaded)
+            self._apply_writes_and_tags(frame, self._find_loaded, self.early)
 
-    def _apply_writes_and_tags(self, frame: log.Frame, find: Callable[[str], StoredCheckpoint | None]) -> None:
-        """Add the pending writes or tags of a record to their checkpoint, if `find` returns it."""
+    def _apply_writes_and_tags(
+        self,
+        frame: log.Frame,
+        find: Callable[[str], StoredCheckpoint | None],
+        early: EarlyWrites,
+    ) -> None:
+        """Add the pending writes or tags of a record to their checkpoint, if `find` returns it.
+
+        Writes whose checkpoint is still to come are added to `early`.
+        """
         if frame.type == log.WRITE:
             owner, values = payloads.decode_writes(self.path, frame)
+            if frame.flags & log.EARLY:
+                early.add(owner, values, frame.offset)
+                return
             checkpoint = find(owner)
             if checkpoint is not None:
                 checkpoint.add_writes(values, frame.offset)

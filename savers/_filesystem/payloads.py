@@ -16,6 +16,7 @@ from msgpack import Packer, unpackb
 
 from graphkit.errors import CheckpointCorruptionError
 from graphkit.values import FrozenDict
+from savers._filesystem.early_writes import EarlyDistances
 from savers._filesystem.frame import KEY, MAJOR, TRAILER_SIZE, TRAILER_SIZE_V1, Frame
 from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
@@ -32,8 +33,9 @@ _INT64: Final = 1 << 63
 _PLAIN: Final = 6
 """Elements of a change whose parent and metadata are those of nearly every step: id, node, next,
 created, ops, data."""
-_OPTIONAL: Final = 3
-"""Elements of a CHECKPOINT record that may be left out: parent, metadata, target."""
+_OPTIONAL: Final = 4
+"""Elements of a CHECKPOINT record that may be left out: parent, metadata, target, early."""
+_NO_DISTANCES: Final = (0, 0)
 FIRST_TIME: Final = (date.min.toordinal() - date(1970, 1, 1).toordinal()) * 86_400_000_000
 LAST_TIME: Final = (date.max.toordinal() - date(1970, 1, 1).toordinal() + 1) * 86_400_000_000 - 1
 """The first and the last time that a `datetime` can hold, in microseconds since 1970."""
@@ -117,6 +119,8 @@ class DecodedRecord(NamedTuple):
     data: bytes
     start: int
     """The position of the first byte of `data` in the file."""
+    early: EarlyDistances = _NO_DISTANCES
+    """Where the early writes before the record begin."""
 
 
 _new_record: Final = tuple.__new__
@@ -130,6 +134,7 @@ def pack_keyframe(
     target: str | None,
     data: bytes,
     pack: Pack,
+    early: EarlyDistances | None = None,
 ) -> bytes:
     """Return the payload of a keyframe.
 
@@ -140,12 +145,13 @@ def pack_keyframe(
         target: the id of the checkpoint to replace.
         data: the bytes that the ops bring.
         pack: packs metadata with the codec.
+        early: where early writes begin, if there are any.
     """
     next_node = _NONE if new.next is None else new.next
     parts: list[Any] = [id_bytes(new.id), new.node, next_node, new.created, ops, table]
     parent: Any = _NONE if new.parent is None else id_bytes(new.parent)
     metadata = pack(new.metadata, "metadata") if new.metadata else None
-    return _pack_parts(parts, parent, metadata, target, data)
+    return _pack_parts(parts, parent, metadata, target, early, data)
 
 
 def pack_change(
@@ -155,6 +161,7 @@ def pack_change(
     target: str | None,
     data: bytes,
     pack: Pack,
+    early: EarlyDistances | None = None,
 ) -> bytes:
     """Return the payload of a change to the CHECKPOINT record before it.
 
@@ -165,6 +172,7 @@ def pack_change(
         target: the id of the checkpoint to replace.
         data: the bytes that the ops bring.
         pack: packs metadata with the codec.
+        early: where early writes begin, if there are any.
     """
     node: Any = new.node
     if node == base.next:
@@ -191,15 +199,24 @@ def pack_change(
     if new.metadata is not base.metadata and (new.metadata or base.metadata):
         metadata = _metadata_change(base.metadata, new.metadata, pack)
     parts: list[Any] = [id_bytes(new.id), node, next_node, new.created - base.created, ops]
-    return _pack_parts(parts, parent, metadata, target, data)
+    return _pack_parts(parts, parent, metadata, target, early, data)
 
 
-def _pack_parts(parts: list[Any], parent: Any, metadata: Any, target: str | None, data: bytes) -> bytes:
+def _pack_parts(
+    parts: list[Any],
+    parent: Any,
+    metadata: Any,
+    target: str | None,
+    early: EarlyDistances | None,
+    data: bytes,
+) -> bytes:
     """Return the payload of a record from its elements.
 
     Optional elements are left out from the end while they are nil; the data is always last.
     """
-    if target is not None:
+    if early is not None:
+        parts += (parent, metadata, None if target is None else id_bytes(target), early)
+    elif target is not None:
         parts += (parent, metadata, id_bytes(target))
     elif metadata is not None:
         parts += (parent, metadata)
@@ -272,7 +289,7 @@ def _decode_parts(  # noqa: C901, PLR0912 - the hot path of every read, see belo
     # Every scan runs this once for a record, in 2.2 us. Calls, keywords and optional elements that
     # are not there would cost as much again.
     offset, end, _, flags, _, key, _, _, _, _, version = frame
-    table = parent = metadata = target = None
+    table = parent = metadata = target = early = None
     if flags & KEY:
         own_id, node, next_node, created, ops, table, *rest = parts
         data = rest.pop()
@@ -301,7 +318,7 @@ def _decode_parts(  # noqa: C901, PLR0912 - the hot path of every read, see belo
     if rest:
         if len(rest) > _OPTIONAL:
             raise ValueError("it has a wrong number of parts")
-        parent, metadata, target = (*rest, None, None)[:_OPTIONAL]
+        parent, metadata, target, early = (*rest, None, None, None)[:_OPTIONAL]
     if data.__class__ is not bytes or ops.__class__ is not list:
         raise ValueError("it has a wrong number of parts")
     if not FIRST_TIME <= created <= LAST_TIME or node.__class__ is not str:
@@ -333,8 +350,40 @@ def _decode_parts(  # noqa: C901, PLR0912 - the hot path of every read, see belo
     trailer = end - (TRAILER_SIZE if version == MAJOR else TRAILER_SIZE_V1)
     return _new_record(
         DecodedRecord,
-        (checkpoint, ops, table, None if target is None else id_text(target), data, trailer - len(data)),
+        (
+            checkpoint,
+            ops,
+            table,
+            None if target is None else id_text(target),
+            data,
+            trailer - len(data),
+            _NO_DISTANCES if early is None else _check_distances(early),
+        ),
     )
+
+
+def read_id(path: str, frame: Frame) -> str:
+    """Return the id in a CHECKPOINT record, and decode nothing else.
+
+    Raises:
+        CheckpointCorruptionError: it has none.
+    """
+    try:
+        return id_text(unpack_payload(path, frame)[0])
+    except (TypeError, LookupError) as error:
+        raise malformed_error(path, frame, error) from error
+
+
+def _check_distances(early: Any) -> EarlyDistances:
+    """Return the distances to early writes.
+
+    Raises:
+        ValueError: they are not two numbers, 0 or greater.
+    """
+    own, others = early
+    if own.__class__ is not int or others.__class__ is not int or own < 0 or others < 0:
+        raise ValueError("its early writes have no place")
+    return own, others
 
 
 def _merge_metadata(old: FrozenDict, change: Any, unpack: Unpack) -> FrozenDict:

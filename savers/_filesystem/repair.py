@@ -334,13 +334,22 @@ class Repairer:
         unfinished: Unfinished = ""
         if version is None and checkpoints:
             unfinished = _find_unfinished(salvage.ending)
+        early = salvage.early.select_recent(checkpoints)
+        salvage.note_dropped(early)
         if not self._dry_run:
             if size:
                 salvaged = content.salvage(directory, name)
                 store.io.fsync_dir(directory)
-            if checkpoints or version is not None:
+            if checkpoints or early or version is not None:
                 ending = (log.RELEASE, version) if version is not None else salvage.ending
-                rewrite.keep(store, damaged, checkpoints, lost_offset=NOWHERE, ending=ending)
+                rewrite.keep(
+                    store,
+                    damaged,
+                    checkpoints,
+                    early=early,
+                    lost_offset=NOWHERE,
+                    ending=ending,
+                )
             else:
                 damaged.io.unlink(damaged.path)
                 damaged.io.fsync_dir(directory)

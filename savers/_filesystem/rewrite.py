@@ -7,7 +7,7 @@ the write lock of the thread.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +31,7 @@ def keep(
     writer: LogWriter,
     checkpoints: Sequence[StoredCheckpoint],
     *,
+    early: Iterable[StoredCheckpoint],
     lost_offset: int | None = None,
     ending: tuple[int, int] | None = None,
 ) -> None:
@@ -40,6 +41,7 @@ def keep(
         store: the store.
         writer: the log, open; closed afterwards.
         checkpoints: the checkpoints to keep, in the order of the history.
+        early: the early writes to keep.
         lost_offset: an offset inside the damaged region, if there is one; see Replay.
         ending: the type and the version of the record that ends the new log.
 
@@ -63,6 +65,8 @@ def keep(
         rewriter = _Rewriter(writer, new)
         for stored, table in replay_states(writer, checkpoints, lost_offset):
             rewriter.write(stored, table)
+        for waiting in early:
+            new.put_early(waiting.id, writer.read_packed_writes(waiting))
         if ending is not None:
             new.finish(*ending)
         store.io.fsync(new.fd)
@@ -267,9 +271,10 @@ def compact(store: Store, writer: LogWriter) -> bool:
     The caller holds the writer's mutex.
     """
     checkpoints = writer.load_index().checkpoints
-    if not _has_unreachable_records(writer, checkpoints):
+    early = writer.load_early().select_recent(checkpoints)
+    if not _has_unreachable_records(writer, [*checkpoints, *early]):
         return False
-    keep(store, writer, checkpoints)
+    keep(store, writer, checkpoints, early=early)
     return True
 
 

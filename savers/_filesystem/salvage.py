@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers import _delta as delta
 from savers._filesystem import layout, log, payloads
+from savers._filesystem.early_writes import EarlyWrites
 from savers._filesystem.index import Index
 from savers._filesystem.log_checker import ExaminedLog, read_meta
 from savers._filesystem.replay import Replay
@@ -77,6 +79,8 @@ class Salvage:
         self._log = damaged
         self.index = Index()
         """The checkpoints that can be rebuilt."""
+        self.early = EarlyWrites()
+        """The early writes whose checkpoint is not there: it is still to come, or lost."""
         self.lost: list[Lost] = []
         self.ending: tuple[int, int] | None = None
         """The type and the version of the record that ends the log, if it has one."""
@@ -120,6 +124,9 @@ class Salvage:
                 self.ending = (frame.type, payloads.decode_ending(path, frame))
             elif frame.type == log.WRITE:
                 checkpoint_id, values = payloads.decode_writes(path, frame)
+                if frame.flags & log.EARLY:
+                    self.early.add(checkpoint_id, values, frame.offset)
+                    return
                 checkpoint = self._find_kept(frame, checkpoint_id)
                 if checkpoint is not None:
                     checkpoint.add_writes(values, frame.offset)
@@ -138,6 +145,12 @@ class Salvage:
             self._add_lost(frame.offset, checkpoint_id, "its checkpoint is lost")
         return checkpoint
 
+    def note_dropped(self, kept: Collection[StoredCheckpoint]) -> None:
+        """Record the loss of the early writes that are not kept."""
+        for waiting in self.early:
+            if waiting not in kept:
+                self._add_lost(waiting.offset, waiting.id, "its checkpoint did not come, or is lost")
+
     def _add_lost(self, offset: int, checkpoint_id: str | None, reason: str) -> None:
         self.lost.append(Lost(offset=offset, checkpoint_id=checkpoint_id, reason=reason))
 
@@ -145,9 +158,15 @@ class Salvage:
         try:
             record = replay.step(frame)
         except CheckpointCorruptionError as error:
-            self._add_lost(frame.offset, self._read_checkpoint_id(frame), error.reason)
+            checkpoint_id = self._read_checkpoint_id(frame)
+            self._add_lost(frame.offset, checkpoint_id, error.reason)
+            waiting = None if checkpoint_id is None else self.early.find(checkpoint_id)
+            if waiting is not None:
+                self.early.drop(waiting.id)
+                self._add_lost(waiting.offset, waiting.id, "its checkpoint is lost")
             return
         checkpoint = record.checkpoint
+        self.early.give_to(checkpoint)
         if not self._is_sound(replay):
             self._add_lost(frame.offset, checkpoint.id, "bytes of its values are damaged")
             return

@@ -178,7 +178,7 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         writes: Mapping[str, Any],
         *,
         keep: Collection[str] = (),
-        or_put: Checkpoint | None = None,
+        early: bool = False,
     ) -> None:
         """As in the contract. Processes exclude each other while they compare and append.
 
@@ -186,22 +186,30 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
             config: names the checkpoint.
             writes: the values.
             keep: keys whose recorded values stay, if there are any.
-            or_put: a checkpoint with the id that the config names, which is put first if the
-                history has none.
+            early: whether the checkpoint may still be to come: the writes then wait for it in the
+                log. If it never comes, no reader sees them, and `compact` removes them later.
         """
         check_writes(writes)
-        # Before anything is appended: if a value is refused, `or_put` must not have been put.
         packed = pack_writes(self._codec, writes)
         if not packed:
             return
 
-        def append(writer: LogWriter, stored: StoredCheckpoint) -> None:
+        def choose_new(stored: StoredCheckpoint) -> Mapping[str, bytes]:
             kept = set(keep).intersection(stored.writes)
-            new = {key: value for key, value in packed.items() if key not in kept}
+            return {key: value for key, value in packed.items() if key not in kept}
+
+        def append(writer: LogWriter, stored: StoredCheckpoint) -> None:
+            new = choose_new(stored)
             if new:
                 writer.put_packed(stored, new)
 
-        self._append_to_checkpoint(config, append, or_put)
+        def append_early(writer: LogWriter, id: str) -> None:
+            waiting = writer.load_early().find(id)
+            new = packed if waiting is None else choose_new(waiting)
+            if new:
+                writer.put_early(id, new)
+
+        self._append_to_checkpoint(config, append, append_early if early else None)
 
     @wrap_os_errors("write to")
     def add_tags(self, config: ConfigLike, *tags: str) -> None:
@@ -217,14 +225,15 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         self,
         config: ConfigLike,
         append: Callable[[LogWriter, StoredCheckpoint], None],
-        or_put: Checkpoint | None = None,
+        append_early: Callable[[LogWriter, str], None] | None = None,
     ) -> None:
         """Append records about the checkpoint that the config names.
 
         Args:
             config: names the checkpoint.
             append: appends the records.
-            or_put: a checkpoint to put first, if the history does not have the one named.
+            append_early: appends them if the history does not have the checkpoint, whose id it
+                gets. Without it, that is an error.
 
         Raises:
             CheckpointNotFoundError: the history does not have the checkpoint.
@@ -236,15 +245,15 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
                 live_logs.refresh_to_append(self._store, writer)
                 start = writer.end
                 stored = writer.find(config.checkpoint_id) if writer.fd >= 0 else None
-                if stored is None and or_put is not None:
-                    writer.put(or_put, None)
-                    stored = writer.find(config.checkpoint_id)
-                if stored is None:
+                if stored is not None:
+                    append(writer, stored)
+                elif append_early is not None and config.checkpoint_id is not None:
+                    append_early(writer, config.checkpoint_id)
+                else:
                     raise CheckpointNotFoundError(
                         config.thread,
                         f"checkpoint {config.checkpoint_id or 'at all'}",
                     )
-                append(writer, stored)
             ticket = self._sync_mode.take_ticket(writer, start)
         self._sync_mode.settle(ticket)
 

@@ -73,9 +73,20 @@ class StoredCheckpoint:
 
     def take_over_writes(self, replaced: StoredCheckpoint) -> None:
         """Take over the pending writes and tags of the checkpoint that this one replaces."""
+        own = self.writes
+        own_cleared = self.cleared
         self.writes = replaced.writes
         self.cleared = replaced.cleared
         self.tags = replaced.tags
+        if own:
+            # Early writes of a checkpoint that replaces one with another id.
+            self.writes = {**replaced.writes, **own}
+            self.cleared = replaced.cleared.difference(own).union(own_cleared)
+
+    def take_over_early(self, waiting: StoredCheckpoint) -> None:
+        """Take over the writes that were recorded before this checkpoint."""
+        self.writes = waiting.writes
+        self.cleared = waiting.cleared
 
     def outline_writes(self) -> Mapping[str, object]:
         """Return the keys of the pending writes, each with None if its value is None.

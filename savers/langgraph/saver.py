@@ -163,11 +163,8 @@ class FileSystemCheckpointSaver(PruningMethods):
             CheckpointStorageError: the file system refused. The earlier content is unchanged.
         """
         target = parse_config(config, checkpoint["id"])
-        early = self._writes.get_own_early(target)
         full_metadata = get_checkpoint_metadata(config, metadata)
-        self.restore(config, checkpoint, full_metadata, new_versions=new_versions, writes=early)
-        if early:
-            self._writes.mark_stored(target)
+        self.restore(config, checkpoint, full_metadata, new_versions=new_versions, writes={})
         return make_langgraph_config(config["configurable"]["thread_id"], target.checkpoint_ns, checkpoint["id"])
 
     def restore(

@@ -1,22 +1,19 @@
 """Pending writes: what LangGraph's tasks wrote, recorded with the checkpoint that they ran from.
 
-LangGraph may call `put_writes` before it puts the checkpoint, and from several threads. Such early
-writes are stored in a namespace of their own, with a placeholder that has the id of the checkpoint.
-When the checkpoint is put, its record includes them. Readers look in all three places, so that no
-write is lost in whatever order they arrive.
+LangGraph may call `put_writes` before it puts the checkpoint, and from several threads. The log
+keeps such early writes until their checkpoint comes. An earlier version stored them in a namespace
+of their own, and copied them into the record of the checkpoint; readers look there, too.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
 
-from graphkit import Checkpoint, RunnableConfig
-from graphkit.errors import CheckpointNotFoundError
+from graphkit import RunnableConfig
 from graphkit.values import FrozenList
 from savers.langgraph.channels import WRITES, Encoder
 
@@ -25,11 +22,10 @@ if TYPE_CHECKING:
     from savers._filesystem.store import Store
 
 EARLY: Final = "#early:"
-"""The prefix of the namespace that holds the early writes of another namespace."""
+"""The prefix of the namespace in which an earlier version kept the early writes of another
+namespace."""
 
 _KEY: Final = "write:"
-_CLEANUP_INTERVAL: Final = 100
-"""The checkpoints with early writes between two cleanups. A cleanup spares as many placeholders."""
 _MAX_DIRECTORIES: Final = 4096
 """How many paths of directories are remembered."""
 
@@ -89,37 +85,14 @@ class PendingWrites:
 
     def __init__(self, store: FileSystemSaver) -> None:
         self._store = store
-        self._early_checkpoints: set[tuple[str, str, str | None]] = set()
-        """Checkpoints for which this process stored early writes, and which are not yet put."""
-        self._puts_since_cleanup: Counter[tuple[str, str]] = Counter()
-        """By thread and namespace: how many checkpoints with early writes were put."""
         self._early_directories: dict[tuple[str, str], str] = {}
-        """By thread and namespace: the directory that its early writes have, if there are any."""
+        """By thread and namespace: the directory in which an earlier version stored early writes."""
 
     def put(self, config: RunnableConfig, writes: Sequence[Write]) -> None:
         """Store writes for the checkpoint that the config names, whether it exists or not."""
         records = {write.key: FrozenList(write) for write in writes}
         keep = [write.key for write in writes if write.is_ordinary]
-        try:
-            self._store.put_writes(config, records, keep=keep)
-        except CheckpointNotFoundError:
-            placeholder = Checkpoint(node_id=WRITES, next_node_id=None, state={}, id=config.checkpoint_id)
-            self._store.put_writes(_early_config(config), records, keep=keep, or_put=placeholder)
-            self._early_checkpoints.add(_checkpoint_key(config))
-
-    def get_early(self, config: RunnableConfig) -> Mapping[str, Any]:
-        """Return the early writes of a checkpoint that are still in the separate namespace."""
-        return self._store.get_writes(_early_config(config))
-
-    def get_own_early(self, config: RunnableConfig) -> Mapping[str, Any]:
-        """Return the early writes that belong in the record of a new checkpoint.
-
-        Empty unless this process stored early writes for it: readers find the early writes of other
-        processes in the separate namespace.
-        """
-        if _checkpoint_key(config) not in self._early_checkpoints:
-            return {}
-        return self.get_early(config)
+        self._store.put_writes(config, records, keep=keep, early=True)
 
     def read(
         self,
@@ -138,7 +111,7 @@ class PendingWrites:
         """
         early: Mapping[str, Any] = {}
         if self._has_early(history):
-            early = self.get_early(history.replace(checkpoint_id=checkpoint_id))
+            early = self._store.get_writes(_early_config(history.replace(checkpoint_id=checkpoint_id)))
         if own is None:
             own = self._store.get_writes(history.replace(checkpoint_id=checkpoint_id))
         writes: dict[str, Write] = {}
@@ -150,7 +123,7 @@ class PendingWrites:
         return sorted(writes.values(), key=_sort_key)
 
     def _has_early(self, config: RunnableConfig) -> bool:
-        """Return whether there may be early writes for the namespace of a config."""
+        """Return whether an earlier version may have stored early writes for a namespace."""
         # Opening a log that does not exist costs 20 times as much as this.
         key = (config.thread, config.checkpoint_ns)
         path = self._early_directories.get(key)
@@ -160,33 +133,6 @@ class PendingWrites:
             path = get_store(self._store).directory(config.thread, EARLY + config.checkpoint_ns)
             self._early_directories[key] = path
         return os.path.lexists(path)
-
-    def mark_stored(self, config: RunnableConfig) -> None:
-        """Record that a checkpoint was put together with its early writes.
-
-        After every 100 such checkpoints of a namespace, remove early writes that checkpoints
-        already contain.
-        """
-        self._early_checkpoints.discard(_checkpoint_key(config))
-        history = (config.thread, config.checkpoint_ns)
-        self._puts_since_cleanup[history] += 1
-        if self._puts_since_cleanup[history] >= _CLEANUP_INTERVAL:
-            self._puts_since_cleanup[history] = 0
-            self._clean_up(config)
-
-    def _clean_up(self, config: RunnableConfig) -> None:
-        early = _early_config(config)
-        old_ids = [info.id for info in self._store.history(early)[_CLEANUP_INTERVAL:]]
-        stored_ids = [id_ for id_ in old_ids if self._is_stored(config.replace(checkpoint_id=id_))]
-        self._store.remove(early, stored_ids)
-
-    def _is_stored(self, config: RunnableConfig) -> bool:
-        """Return whether the record of a checkpoint contains all its early writes."""
-        checkpoint = self._store.get(config)
-        if checkpoint is None:
-            return False
-        records: Mapping[str, Any] = checkpoint.state.get(WRITES, {})
-        return self.get_early(config).keys() <= records.keys()
 
     def remove(self, config: RunnableConfig, ids: Sequence[str]) -> None:
         """Remove the early writes of these checkpoints of a namespace."""
@@ -200,10 +146,6 @@ def get_store(saver: FileSystemSaver) -> Store:
 
 def _sort_key(write: Write) -> Any:
     return writes_sort_key(write.task_path, write.task_id, write.idx)
-
-
-def _checkpoint_key(config: RunnableConfig) -> tuple[str, str, str | None]:
-    return config.thread, config.checkpoint_ns, config.checkpoint_id
 
 
 def _early_config(config: RunnableConfig) -> RunnableConfig:

@@ -50,6 +50,9 @@ def test_every_field_of_every_checkpoint_is_as_it_was(saver, expected):
     assert saver.get_writes(at) == make.WRITES
     assert saver.tags_of(at) == ("two",)
     assert [waiting.id for waiting in saver.interrupts()] == ["i1"]
+    for one in expected.get(("early", "", None), ()):
+        early = RunnableConfig("early", checkpoint_id=one.id)
+        assert saver.get_writes(early) == make.early_writes(one.metadata["step"])
 
 
 def test_verify_finds_it_well(saver, expected):

@@ -310,9 +310,7 @@ def test_a_write_that_fails_between_data_and_its_keyframe_is_taken_back(tmp_path
         lambda saver: saver.put(CONFIG, made(9, {}, metadata={"long": "x" * LIMIT})),
         lambda saver: saver.put(CONFIG, made(9, {"x": noise(1, 3 * LIMIT)}, metadata={"long": "x" * LIMIT})),
         lambda saver: saver.put(CONFIG, made(9, {}, id="x" * LIMIT)),
-        lambda saver: saver.put_writes(
-            CONFIG.with_check_point_id("new"), {"long": bytes(LIMIT)}, or_put=made(9, {}, id="new")
-        ),
+        lambda saver: saver.put_writes(CONFIG.with_check_point_id("new"), {"long": bytes(LIMIT)}, early=True),
     ],
     ids=["write", "writes", "tag", "metadata", "metadata of a long state", "id", "write beside a new checkpoint"],
 )

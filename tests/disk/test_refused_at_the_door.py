@@ -63,11 +63,11 @@ CALLS = {
     "write": (lambda saver, value: saver.put_writes(CONFIG, {"fine": 1, "key": value}), MANY),
     "writes": (lambda saver, value: saver.put_writes(CONFIG, value), MANY),
     "write beside a new one": (
-        lambda saver, value: saver.put_writes(CONFIG.with_check_point_id("new"), {"key": value}, or_put=made(id="new")),
+        lambda saver, value: saver.put_writes(CONFIG.with_check_point_id("new"), {"key": value}, early=True),
         MANY,
     ),
     "write key beside a new one": (
-        lambda saver, value: saver.put_writes(CONFIG.with_check_point_id("new"), {value: 1}, or_put=made(id="new")),
+        lambda saver, value: saver.put_writes(CONFIG.with_check_point_id("new"), {value: 1}, early=True),
         HASHABLE,
     ),
 }

@@ -319,7 +319,7 @@ def test_values_that_an_earlier_version_stored_in_pieces_are_read_and_continued(
     assert saver.store.verify().ok
 
 
-def test_early_writes_that_were_taken_over_are_removed_now_and_then(saver):
+def test_writes_that_precede_their_checkpoints_are_stored_in_its_log(saver):
     config = thread()
     for n in range(450):
         checkpoint = empty_checkpoint()
@@ -328,16 +328,36 @@ def test_early_writes_that_were_taken_over_are_removed_now_and_then(saver):
         saver.put(thread(), checkpoint, {"n": n}, {})
     orphan = thread(checkpoint_id="never")
     saver.put_writes(orphan, [("a", "orphan")], "task")
-    places = [place for place in saver.store.namespaces("t") if place]
-    (early,) = [
-        saver.store.history({"configurable": {**CONFIG["configurable"], "checkpoint_ns": place}}) for place in places
-    ]
-    assert len(early) <= 300
+    logs = list(Path(saver.store.base_directory).rglob("log"))
+    assert len(logs) == 1
     for one in (saver, again(saver)):
         found = {found.metadata["n"]: found.pending_writes for found in one.list(CONFIG)}
         assert found == {n: [("task", "a", n)] for n in range(450)}
+        assert one.get_tuple(orphan) is None
     saver.put(thread(), {**empty_checkpoint(), "id": "never"}, {}, {})
-    assert saver.get_tuple(orphan).pending_writes == [("task", "a", "orphan")]
+    for one in (saver, again(saver)):
+        assert one.get_tuple(orphan).pending_writes == [("task", "a", "orphan")]
+
+
+def test_the_early_writes_of_an_earlier_version_are_read(saver):
+    """It stored them in a namespace of their own, beside a placeholder, and copied them into the record."""
+    record = ["", "task", 0, "a", *saver.serde.dumps_typed("old")]
+    config = put(saver, thread(), a=1)
+    checkpoint_id = config["configurable"]["checkpoint_id"]
+    beside = RunnableConfig("t", checkpoint_ns="#early:", checkpoint_id=checkpoint_id)
+    saver.store.put(
+        beside.replace(checkpoint_id=None), Checkpoint(id=checkpoint_id, node_id="writes", next_node_id=None, state={})
+    )
+    saver.store.put_writes(beside, {"write:0:task": record})
+    saver.put_writes(config, [("b", "new")], "other")
+    for one in (saver, again(saver)):
+        expected = [("other", "b", "new"), ("task", "a", "old")]
+        assert one.get_tuple(config).pending_writes == expected
+        assert [found.pending_writes for found in one.list(CONFIG)] == [expected]
+    assert len(saver.get_tuple(put(saver, config, a=2)).pending_writes) == 0
+    saver.prune(["t"])
+    assert saver.store.history(beside) == []
+    assert again(saver).store.verify().ok
 
 
 # Removing

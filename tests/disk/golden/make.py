@@ -1,4 +1,4 @@
-"""Makes the golden directory of the format that this graphkit writes: python tests/disk/golden/make.py v2.
+"""Makes the golden directory of the format that this graphkit writes: python tests/disk/golden/make.py v2.1.
 
 Run once per version of the format, and never again for one that was released: what is committed is what was written
 then, and every later graphkit must read it exactly. `expected` says what is in it; test_golden.py compares.
@@ -77,13 +77,23 @@ def windows():
         yield checkpoint(n, {"window": lines[n : n + 30], "kept": ["system", *lines[n * 2 : n * 2 + 20]]})
 
 
-def expected(version="v2"):
+def expected(version="v2.1"):
     """Per thread, namespace and version (None: live) the checkpoints, oldest first.
 
     Args:
         version: of the format.
     """
-    return expected_v1() if version == "v1" else {**expected_v1(), **expected_v2()}
+    found = expected_v1()
+    if version != "v1":
+        found |= expected_v2()
+    if version not in {"v1", "v2"}:
+        found |= expected_v2_1()
+    return found
+
+
+def expected_v2_1():
+    """What version 2.1 has in addition: writes that were recorded before their checkpoints."""
+    return {("early", "", None): [checkpoint(n, {"items": LONG[: n * 5], "n": n}) for n in range(12)]}
 
 
 def expected_v2():
@@ -116,6 +126,11 @@ WRITES = {
 }
 
 
+def early_writes(n):
+    """The pending writes of a checkpoint of the thread "early": the first two were written before it."""
+    return {"first": [n], "second": "x" * n, "behind": n}
+
+
 def saver_on(path):
     from savers import Compression, FileSystemSaver
 
@@ -137,6 +152,22 @@ def short_records(limit):
         log.MAX_PAYLOAD = real
 
 
+def write_early(saver, history):
+    """Write ahead of each checkpoint: for the next one, and for the one after it."""
+    from graphkit import RunnableConfig
+
+    def write(n, *keys):
+        config = RunnableConfig("early", checkpoint_id=checkpoint(n, {}).id)
+        saver.put_writes(config, {key: early_writes(n)[key] for key in keys}, early=True)
+
+    write(0, "first")
+    for n, one in enumerate(history):
+        write(n + 1, "first")
+        write(n, "second")
+        saver.put(RunnableConfig("early"), one)
+        write(n, "behind")
+
+
 def main(version):
     from graphkit import RunnableConfig
 
@@ -144,6 +175,9 @@ def main(version):
     for (thread, namespace, number), history in expected(version).items():
         config = RunnableConfig(thread, checkpoint_ns=namespace)
         with short_records(8 << 10 if thread == "long" else 1 << 30):
+            if thread == "early":
+                write_early(saver, history)
+                continue
             for one in history if thread != "replaced" else [history[0], checkpoint(1, {"a": 2}), history[2]]:
                 saver.put(config, one)
         if number is not None:

@@ -1,0 +1,317 @@
+"""Writes that are recorded before their checkpoint: none is lost, in whatever order they and the checkpoints arrive."""
+
+import itertools
+import random
+
+import pytest
+
+from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError, CheckpointStorageError, RunnableConfig
+from savers import FileSystemSaver
+from savers._filesystem import early_writes, frame, log
+from tests.disk import crashes
+from tests.disk.conftest import frames_of, log_of
+from tests.disk.simfs import Disk, SimFS
+
+ROOT = RunnableConfig("t")
+
+
+def at(id):
+    return RunnableConfig("t", checkpoint_id=id)
+
+
+def made(id, **state):
+    return Checkpoint(id=id, node_id="n", next_node_id="m", state={"id": id, **state})
+
+
+@pytest.fixture
+def saver(opener):
+    return opener()
+
+
+class Model:
+    """What the pending writes of each checkpoint are to be: the first under a key stays, unless the key is special."""
+
+    def __init__(self):
+        self.writes = {}
+        self.present = []
+
+    def write(self, saver, id, number):
+        records = {"ordinary": number, "special": number, f"own{number}": number}
+        kept = self.writes.setdefault(id, {})
+        saver.put_writes(at(id), records, keep=["ordinary"], early=True)
+        self.writes[id] = {**records, **kept, "special": number}
+
+    def put(self, saver, id):
+        saver.put(ROOT, made(id, items=[id] * len(self.present)), unique=True)
+        if id not in self.present:
+            self.present.append(id)
+
+    def check(self, saver):
+        """By id, by the end of the log alone, and by a listing."""
+        latest = saver.get(ROOT)
+        assert (None if latest is None else latest.id) == (self.present[-1] if self.present else None)
+        assert [info.id for info in saver.history(ROOT)] == self.present[::-1]
+        for name in self.present:
+            assert saver.get_writes(at(name)) == self.writes.get(name, {})
+        assert saver.summary(ROOT) is None or saver.summary(ROOT).checkpoints == len(self.present)
+
+
+def act(dice, savers, model, ids):
+    saver = dice.choice(savers)
+    what = dice.random()
+    name = dice.choice(ids)
+    if what < 0.45:
+        model.write(saver, name, dice.randrange(1000))
+    elif what < 0.8:
+        model.put(saver, name)
+    elif what < 0.88:
+        saver._store.logs.close_idle()
+    elif what < 0.92:
+        saver.compact("t")
+    elif what < 0.96:
+        gone = dice.choice(ids)
+        if saver.remove(ROOT, [gone]):
+            model.present.remove(gone)
+            model.writes.pop(gone, None)
+    else:
+        saver.close()
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.sweep(10)
+def test_no_write_is_lost_between_two_savers_that_write_close_prune_and_compact(seed, tmp_path, monkeypatch):
+    monkeypatch.setattr(early_writes, "KEPT_SUCCESSORS", 1000)
+    dice = random.Random(seed)
+    savers = [FileSystemSaver(tmp_path, fsync="never") for _ in range(2)]
+    model = Model()
+    ids = [f"{n:08x}-0000-6000-8000-000000000000" for n in range(8)]
+    for _ in range(60):
+        act(dice, savers, model, ids)
+        if dice.random() < 0.2:
+            model.check(dice.choice([*savers, FileSystemSaver(tmp_path)]))
+            assert savers[0].verify().ok
+    for name in ids:
+        model.put(savers[0], name)
+    for saver in (*savers, FileSystemSaver(tmp_path)):
+        model.check(saver)
+    assert savers[0].verify().ok
+
+
+def test_every_order_of_three_writes_and_their_checkpoints(tmp_path, sweep):
+    events = [(what, name) for name in "abc" for what in ("write", "put")]
+    for number, order in enumerate(sweep.some(itertools.permutations(events), 60)):
+        root = tmp_path / str(number)
+        model = Model()
+        for position, (what, name) in enumerate(order):
+            # Each step by another process, which knows only the end of the log.
+            with FileSystemSaver(root, fsync="never") as saver:
+                if what == "write":
+                    model.write(saver, name, position)
+                else:
+                    model.put(saver, name)
+            last = FileSystemSaver(root)
+            if model.present:
+                assert last.get_writes(at(model.present[-1])) == model.writes.get(model.present[-1], {})
+        model.check(FileSystemSaver(root))
+        assert FileSystemSaver(root).verify().ok
+
+
+def test_the_latest_is_read_with_its_early_writes_without_a_scan(tmp_path):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    for n in range(3000):
+        saver.put_writes(at(f"c{n}"), {"w": n}, early=True)
+        saver.put(ROOT, made(f"c{n}"))
+    fresh = FileSystemSaver(tmp_path)
+    assert fresh.get(ROOT).id == "c2999"
+    assert fresh.get_writes(ROOT) == {"w": 2999}
+    assert fresh._store.shared_writer("t", "").index is None
+    assert fresh.get_writes(at("c7")) == {"w": 7}
+
+
+def test_a_writer_that_knows_only_the_end_finds_what_waits_before_the_last_checkpoint(tmp_path):
+    with FileSystemSaver(tmp_path) as saver:
+        saver.put_writes(at("late"), {"w": 1}, early=True)
+        for n in range(100):
+            saver.put(ROOT, made(f"c{n}", text="x" * 500))
+    fresh = FileSystemSaver(tmp_path)
+    fresh.put(ROOT, made("late"))
+    assert fresh._store.shared_writer("t", "").index is None
+    assert FileSystemSaver(tmp_path).get_writes(ROOT) == {"w": 1}
+
+
+def test_writes_of_a_checkpoint_that_never_comes_are_seen_by_no_reader(saver, opener):
+    saver.put_writes(at("never"), {"w": 1}, early=True)
+    assert list(opener().namespaces("t")) == []
+    assert opener().get(ROOT) is None
+    assert opener().interrupts() == []
+    assert opener().get_writes(at("never")) == {}
+    assert opener().verify().ok
+    saver.put(ROOT, made("a"))
+    assert [info.id for info in opener().history(ROOT)] == ["a"]
+    assert opener().get_writes(at("never")) == {}
+    with pytest.raises(CheckpointNotFoundError):
+        saver.put_writes(at("never"), {"w": 1})
+    assert saver.delete("t")
+    saver.put(ROOT, made("never"))
+    assert opener().get_writes(at("never")) == {}
+
+
+def test_compact_removes_what_waits_for_long_and_keeps_what_the_next_checkpoints_need(saver, opener):
+    saver.put_writes(at("never"), {"w": b"x" * 50_000}, early=True)
+    for n in range(early_writes.KEPT_SUCCESSORS - 1):
+        saver.put(ROOT, made(f"c{n}"))
+    saver.put_writes(at("next"), {"w": 1}, early=True)
+    assert saver.compact("t") == 0
+    saver.put(ROOT, made("last"))
+    assert saver.compact("t") > 50_000
+    opener().put(ROOT, made("next"))
+    opener().put(ROOT, made("never"))
+    assert opener().get_writes(at("next")) == {"w": 1}
+    assert opener().get_writes(at("never")) == {}
+    assert opener().verify().ok
+
+
+def test_they_stay_in_a_copy_a_release_and_after_a_failed_sync(tmp_path):
+    fs = SimFS()
+    saver = FileSystemSaver("/store", io=fs)
+    saver.put(ROOT, made("a"))
+    saver.put_writes(at("b"), {"w": 1}, early=True)
+    saver.copy("t", "u")
+    saver.put(RunnableConfig("u"), made("b"))
+    assert saver.get_writes(RunnableConfig("u")) == {"w": 1}
+    failing = [True]
+
+    def fail_once(kind, _, place):
+        if kind == "fdatasync" and failing and place.endswith("/log"):
+            failing.clear()
+            raise OSError(5, "injected", place)
+
+    fs.hook = fail_once
+    with crashes.quiet(), pytest.raises(CheckpointStorageError):
+        saver.put_writes(at("c"), {"w": 2}, early=True)
+    fs.hook = None
+    saver.put(ROOT, made("b"))
+    saver.put(ROOT, made("c"))
+    assert saver.get_writes(at("b")) == {"w": 1}
+    assert saver.get_writes(at("c")) == {}, "it was not acknowledged"
+    saver.put_writes(at("d"), {"w": 3}, early=True)
+    saver.release(ROOT)
+    saver.put(ROOT, made("d"))
+    assert saver.get_writes(at("d")) == {}, "the history for which it waited has ended"
+    assert saver.verify().ok
+
+
+def test_repair_keeps_them(tmp_path):
+    with FileSystemSaver(tmp_path) as saver:
+        for name in "abc":
+            saver.put_writes(at(name), {"w": name}, early=True)
+            saver.put(ROOT, made(name, text=name * 2000))
+        saver.put_writes(at("d"), {"w": "d"}, early=True)
+    path = log_of(tmp_path)
+    broken = next(found for found in frames_of(path) if found.type == log.CHECKPOINT and b"b" * 2000 in found.payload)
+    data = bytearray(path.read_bytes())
+    data[broken.offset + 100 : broken.offset + 600] = bytes(range(250)) * 2
+    path.write_bytes(data)
+    repaired = FileSystemSaver(tmp_path)
+    with crashes.quiet():
+        (repair,) = repaired.repair("t").files
+    assert repair.kept == 1
+    lost = [(loss.checkpoint_id, loss.reason) for loss in repair.lost if loss.checkpoint_id]
+    assert lost == [("c", "the record that it is relative to is lost"), ("c", "its checkpoint is lost")]
+    assert repaired.get_writes(at("a")) == {"w": "a"}
+    repaired.put(ROOT, made("d"))
+    assert repaired.get_writes(at("d")) == {"w": "d"}
+    assert FileSystemSaver(tmp_path).verify().ok
+
+
+def test_a_watch_reports_them_with_their_checkpoint(saver, opener):
+    saver.put(ROOT, made("a"))
+    with opener().watch("t") as watch:
+        saver.put_writes(at("b"), {"branch:x": [1]}, early=True)
+        saver.put(ROOT, made("b"))
+        saver.put(ROOT, made("c"))
+        seen = [next(watch) for _ in range(2)]
+    assert [change.checkpoint.id for change in seen if change.kind == "checkpoint"][:1] == ["b"]
+
+
+def test_a_reader_of_format_2_0_refuses_them(saver, opener, monkeypatch):
+    saver.put(ROOT, made("a"))
+    saver.put_writes(at("b"), {"w": 1}, early=True)
+    monkeypatch.setattr(frame, "_KNOWN_FLAGS", frame._KNOWN_FLAGS & ~log.EARLY)
+    with pytest.raises(CheckpointFormatError, match="newer graphkit"):
+        opener().get(ROOT)
+
+
+def forge(path, seq, change):
+    """Write a record of a log anew with another payload of the same length, and right checksums."""
+    frames = frames_of(path)
+    target = frames[seq]
+    payload = change(target.payload)
+    assert len(payload) == len(target.payload)
+    packed = frame.pack_frame(
+        target.offset, target.fid, target.seq, target.type, payload, target.flags, target.back, target.key,
+        target.unsynced * 512, target.boot,
+    )  # fmt: skip
+    data = bytearray(path.read_bytes())
+    data[target.offset : target.end] = packed
+    path.write_bytes(data)
+
+
+def test_verify_reports_a_checkpoint_that_does_not_name_the_writes_before_it(tmp_path):
+    with FileSystemSaver(tmp_path) as saver:
+        saver.put_writes(at("a"), {"w": 1}, early=True)
+        saver.put(ROOT, made("a"))
+    path = log_of(tmp_path)
+    (checkpoint,) = [found for found in frames_of(path) if found.type == log.CHECKPOINT]
+    (write,) = [found for found in frames_of(path) if found.type == log.WRITE]
+    distance = checkpoint.offset - write.offset
+    old = bytes([0x92, distance, 0]) if distance < 128 else bytes([0x92, 0xCC, distance, 0])
+    forge(path, checkpoint.seq, lambda payload: payload.replace(old, old[:-2] + bytes([old[-2] - 1, 0])))
+    with crashes.quiet():
+        assert [file.state for file in FileSystemSaver(tmp_path).verify().problems] == ["damaged"]
+
+
+# Crashes
+
+
+def run_workload(fs):
+    """Write ahead of each checkpoint; note in the file system which writes were acknowledged."""
+    saver = FileSystemSaver("/store", io=fs)
+    saver.put_writes(at("c0"), {"w": "x" * 700}, early=True)
+    fs.note("acknowledged", 0)
+    for n in range(5):
+        saver.put_writes(at(f"c{n + 1}"), {"w": "x" * 700}, early=True)
+        fs.note("acknowledged", n + 1)
+        saver.put(ROOT, made(f"c{n}", text="z" * 300))
+    saver.close()
+
+
+def check_recovered(tree, acknowledged):
+    """A checkpoint that comes after the crash finds the writes that were acknowledged before it."""
+    recovered = FileSystemSaver("/store", io=SimFS(tree, record=False), lock_timeout=0)
+    present = {info.id for info in recovered.history(ROOT)}
+    for n in range(acknowledged + 1):
+        if f"c{n}" not in present:
+            recovered.put(ROOT, made(f"c{n}"))
+        assert recovered.get_writes(at(f"c{n}")) == {"w": "x" * 700}
+    if acknowledged >= 0:
+        assert recovered.verify().ok
+
+
+def test_power_loss_keeps_acknowledged_early_writes(sweep):
+    with crashes.fixed("early"):
+        fs = SimFS()
+        run_workload(fs)
+        rng = random.Random("early")
+        disk = Disk()
+        acknowledged = -1
+        states = 0
+        for op in fs.ops:
+            if op[0] == "note":
+                acknowledged = op[2]
+                continue
+            disk.apply(op)
+            for _, tree in disk.states(rng, sweep.count(60, 8), 12):
+                states += 1
+                check_recovered(tree, acknowledged)
+    assert states >= sweep.count(400, 100)

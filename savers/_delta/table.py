@@ -28,6 +28,13 @@ class Table:
         """The bytes of all values."""
         return sum([value.length for value in self.values.values()])
 
+    def copy(self) -> Table:
+        """Return a copy that can be changed without changing this table."""
+        new = Table(opaque=self.opaque)
+        new.names = self.names
+        new.values = {name: value.copy() for name, value in self.values.items()}
+        return new
+
     def apply_to_copy(self, ops: Sequence[Any], data: bytes, start: int) -> Table:
         """Return the table after a record, and leave this one as it is.
 

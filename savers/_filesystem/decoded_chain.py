@@ -39,7 +39,11 @@ class DecodedChain:
         self._recent: dict[int, delta.Table] = {}
         """By number, the tables that were built last. Histories are read from their end, so the
         next caller wants one of these."""
+        self._last_number = -1
+        """The number of the record whose table was wanted last."""
         self._end = keyframe_offset
+        self.keyframe_end = keyframe_offset
+        """Where the keyframe ends."""
         self.size = 0
         """About how many bytes this takes."""
 
@@ -57,10 +61,25 @@ class DecodedChain:
 
     def add(self, decoded: DecodedRecord, end: int) -> None:
         """Add the record that follows the last one, and ends at an offset."""
+        if not self._records:
+            self.keyframe_end = end
         self._positions[decoded.checkpoint.offset] = len(self._records)
         self._records.append(decoded)
         self.size += decoded.checkpoint.size + _RECORD_COST
         self._end = end
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @property
+    def last(self) -> DecodedRecord:
+        """The last record that was read."""
+        return self._records[-1]
+
+    def find(self, offset: int) -> DecodedRecord | None:
+        """Return the record at an offset; None if there is none."""
+        number = self._positions.get(offset)
+        return None if number is None else self._records[number]
 
     def build_table(self, offset: int) -> delta.Table | None:
         """Return the table of the record at an offset; the caller must not change it.
@@ -75,27 +94,44 @@ class DecodedChain:
             return None
         if number in self._recent:
             return self._recent[number]
+        # Copying the lists of pieces for each record costs more than applying it. It pays only if
+        # the tables before this one are wanted next, as in a history.
+        is_walk = 0 < self._last_number - number <= _DISTANCE
+        self._last_number = number
         nearest = min(number // _DISTANCE, len(self._tables) - 1)
         table = self._tables[nearest] if nearest >= 0 else None
         self._recent = {}
-        for position in range(nearest * _DISTANCE + 1 if nearest >= 0 else 0, number + 1):
-            table = self._apply(table, self._records[position])
-            if table is not None:
-                self._keep(position, table, number)
+        first = nearest * _DISTANCE + 1 if nearest >= 0 else 0
+        if table is not None and not is_walk and first <= number:
+            table = table.copy()
+        for position in range(first, number + 1):
+            decoded = self._records[position]
+            if decoded.table is not None:
+                table = self._reader.build_table(decoded)
+            elif table is None:
+                continue
+            elif is_walk:
+                table = self._reader.apply_change_to_copy(table, decoded)
+            else:
+                self._reader.apply_change(table, decoded)
+            self._keep(position, table, number, is_shared=is_walk)
+        if table is not None:
+            self._recent[number] = table
         return table
 
-    def _apply(self, table: delta.Table | None, decoded: DecodedRecord) -> delta.Table | None:
-        if decoded.table is not None:
-            return self._reader.build_table(decoded)
-        if table is not None:
-            return self._reader.apply_change_to_copy(table, decoded)
-        return None
+    def _keep(self, position: int, table: delta.Table, number: int, *, is_shared: bool) -> None:
+        """Keep a table if it is worth it.
 
-    def _keep(self, position: int, table: delta.Table, number: int) -> None:
+        Args:
+            position: the number of its record.
+            table: the table.
+            number: the number of the record whose table is wanted.
+            is_shared: whether no later record changes this object.
+        """
         if position == len(self._tables) * _DISTANCE:
-            self._tables.append(table)
+            self._tables.append(table if is_shared else table.copy())
             self.size += _PIECE_COST * sum(len(value.pieces) for value in table.values.values())
-        if position > number - _DISTANCE:
+        if is_shared and position > number - _DISTANCE:
             self._recent[position] = table
 
 

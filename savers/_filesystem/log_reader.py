@@ -16,12 +16,16 @@ from savers._filesystem.open_log import OpenLog
 from savers._filesystem.plain_records import read_plain_run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
 _MIN_RUN: Final = 1 << 16
 """If fewer bytes than this remain of what was read, the log is read on."""
+_LONGEST_SEARCH: Final = 1 << 20
+"""The most bytes that are searched for an id at once."""
+_MAX_FOUND: Final = 256
+"""How many checkpoints that were found by their ids are remembered."""
 
 
 class LogReader(OpenLog):
@@ -101,7 +105,99 @@ class LogReader(OpenLog):
         last = self.last_checkpoint
         if last is not None and last.id == id and not last.is_replacement:
             return last
+        if self.index is None and not self.is_scattered:
+            found = self._search(id)
+            if found is not None:
+                return found
         return self.load_index().find(id)
+
+    # Finding a checkpoint by its bytes
+
+    def _search(self, id: str) -> StoredCheckpoint | None:
+        """Return the newest checkpoint with an id without decoding what is around it.
+
+        The log must not be SCATTERED: then no record replaces a checkpoint, and what belongs to one
+        stands behind its record. A UUID stands in the log as 16 bytes, which are searched for from
+        the end; the record in which they are found proves itself. Order and age of the ids do not
+        matter. Searching 1 MB takes about 0.2 ms, where decoding its records takes 10 ms.
+
+        None if it was not found. Only a scan tells whether the checkpoint does not exist, or a
+        damaged record holds it.
+        """
+        found = self.found.get(id)
+        if found is not None:
+            return found
+        raw = payloads.id_bytes(id)
+        if raw.__class__ is not bytes:
+            return None
+        for offset in self._search_offsets(payloads.BEFORE_UUID + raw):
+            try:
+                found = self._read_found(offset)
+            except CheckpointCorruptionError:
+                return None
+            if found is not None and found.id == id:
+                if len(self.found) >= _MAX_FOUND:
+                    self.found.clear()
+                self.found[id] = found
+                return found
+        return None
+
+    def _search_offsets(self, needle: bytes) -> Iterator[int]:
+        """Yield where records may begin whose payload begins with an array and then some bytes.
+
+        The last of them comes first.
+        """
+        high = self.end
+        length = log.END_READ
+        while high > log.HEADER_SIZE:
+            low = max(log.HEADER_SIZE, high - length)
+            # The bytes may begin before `high` and end behind it.
+            data = self.io.read_at(self.fd, low, min(high + len(needle) - 1, self.end) - low)
+            position = data.rfind(needle)
+            while position >= 0:
+                yield low + position - 1 - log.FRAME_SIZE
+                position = data.rfind(needle, 0, position + len(needle) - 1)
+            high = low
+            length = min(2 * length, _LONGEST_SEARCH)
+
+    def _read_found(self, offset: int) -> StoredCheckpoint | None:
+        """Return the checkpoint whose record begins at an offset; None if none does.
+
+        Raises:
+            CheckpointCorruptionError: the record, or one that is needed to read it, is damaged.
+        """
+        if offset < log.HEADER_SIZE:
+            return None
+        head = self.io.read_at(self.fd, offset, log.FRAME_SIZE)
+        if not head.startswith(log.SYNC) or head[-1] != log.CHECKPOINT:
+            return None
+        frame = log.read_frame(self.file, offset, self.end)
+        keyframe_offset = offset - frame.key
+        decoded = None
+        if frame.end - keyframe_offset <= MAX_LENGTH:
+            decoded = self._get_chain(keyframe_offset, frame.end).find(offset)
+        else:
+            decoded, _ = self.read_chain(keyframe_offset, frame.end)[-1]
+        if decoded is None or decoded.checkpoint.offset != offset:
+            raise CheckpointCorruptionError(self.path, offset, "its keyframe does not lead to it")
+        stored = decoded.checkpoint
+        stored.forget_additions()
+        self.take_early(decoded, EarlyWrites(), offset)
+        self._take_following(stored, frame)
+        return stored
+
+    def _take_following(self, stored: StoredCheckpoint, frame: log.Frame) -> None:
+        """Take in the pending writes and tags that stand between a record and the next checkpoint."""
+
+        def find(id: str) -> StoredCheckpoint | None:
+            return stored if id == stored.id else None
+
+        others = EarlyWrites()
+        while frame.end < self.end:
+            frame = log.read_frame(self.file, frame.end, self.end)
+            if frame.type == log.CHECKPOINT:
+                return
+            self._apply_writes_and_tags(frame, find, others)
 
     def find_recent(self, limit: int) -> list[StoredCheckpoint]:
         """Return the last checkpoints, oldest first.
@@ -173,6 +269,8 @@ class LogReader(OpenLog):
             raise CheckpointCorruptionError(self.path, checkpoint.offset, reason) from error
         if is_last:
             self.state = state
+            if self.table is None:
+                self.keyframe_length = table.length
         return state
 
     def _read_state(self, table: delta.Table, checkpoint: StoredCheckpoint) -> FrozenDict:

@@ -313,7 +313,9 @@ class LogWriter(RecordAppender):
 
     def _make_draft(self, checkpoint: Checkpoint, state: FrozenDict) -> delta.Draft:
         if self.table is None and self.last_checkpoint is not None:
-            self.table = self.load_table(self.last_checkpoint)
+            # A copy: the next record changes it.
+            self.table = self.load_table(self.last_checkpoint).copy()
+            self.keyframe_length = self.table.length
         table = self.table
         if self.serializer is not None:
             return self._make_opaque_draft(state, table)

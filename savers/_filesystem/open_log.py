@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointFormatError
 from savers._filesystem import log, payloads
-from savers._filesystem.decoded_chain import DecodedChain, ReadValues
+from savers._filesystem.decoded_chain import MAX_LENGTH, DecodedChain, ReadValues
 from savers._filesystem.early_writes import EarlyWrites
 from savers._filesystem.index import Index
 from savers._filesystem.io import boot_number
@@ -110,7 +110,7 @@ class OpenLog(TableReader):
         self.state: FrozenDict | None = None
         """The state of the last checkpoint, if it was decoded."""
         self.keyframe_length = 0
-        """The length of the packed state at the last keyframe."""
+        """About the length of the packed state at the last keyframe, if it was read."""
         self.keyframe_end = 0
         """Where the last keyframe ends."""
         self.index: Index | None = None
@@ -147,6 +147,9 @@ class OpenLog(TableReader):
         self.recent_end = -1
         """Where the log ended then."""
         self.past_values = ReadValues()
+        self.found: dict[str, StoredCheckpoint] = {}
+        """Checkpoints that were found by their ids without the index, while the log is not
+        SCATTERED."""
         """The values of that state."""
 
     def __del__(self) -> None:
@@ -433,9 +436,19 @@ class OpenLog(TableReader):
         return True
 
     def _load_last_checkpoint(self, last: log.Frame) -> None:
+        """Read the last checkpoint, but not the table of its state: most callers want another one."""
         keyframe = last.offset - last.key
-        for depth, (decoded, end) in enumerate(self.read_chain(keyframe, last.end)):
-            self._advance(decoded, depth, end)
+        if last.end - keyframe > MAX_LENGTH:
+            for depth, (decoded, end) in enumerate(self.read_chain(keyframe, last.end)):
+                self._advance(decoded, depth, end)
+        else:
+            chain = DecodedChain(self, keyframe)
+            chain.read_to(last.end)
+            self.chain = chain
+            decoded = chain.last
+            self.last_checkpoint = decoded.checkpoint
+            self.depth = len(chain) - 1
+            self.keyframe_end = chain.keyframe_end
         assert self.last_checkpoint is not None
         if self.last_checkpoint.offset != last.offset:
             reason = "its keyframe does not lead to it"

@@ -44,6 +44,8 @@ _WITH_METADATA: Final = 8
 _NO_PARTS: Final[list[Any]] = []
 _UUID_LENGTH: Final = 36
 _HEX_LENGTH: Final = 32
+BEFORE_UUID: Final = b"\xc4\x10"
+"""What precedes the 16 bytes of an id that is a UUID."""
 
 
 class _PerThread(threading.local):

@@ -71,6 +71,12 @@ class StoredCheckpoint:
         if cleared or self.cleared:
             self.cleared = self.cleared.difference(values).union(cleared)
 
+    def forget_additions(self) -> None:
+        """Forget the pending writes and tags, which are about to be read again."""
+        self.writes = _NO_WRITES
+        self.cleared = _NO_KEYS
+        self.tags = ()
+
     def take_over_writes(self, replaced: StoredCheckpoint) -> None:
         """Take over the pending writes and tags of the checkpoint that this one replaces."""
         own = self.writes

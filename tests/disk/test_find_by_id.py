@@ -1,0 +1,170 @@
+"""A checkpoint is found by its id without an index, whatever the order of the ids, and damage never changes which one."""
+
+import random
+import uuid
+
+import pytest
+
+from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
+from savers import FileSystemSaver
+from savers._filesystem import log_reader
+
+THREAD = RunnableConfig("t")
+
+
+def name(checkpoint_id):
+    return THREAD.replace(checkpoint_id=checkpoint_id)
+
+
+def put(saver, number, checkpoint_id=None, target=THREAD, **state):
+    new = Checkpoint(node_id="n", next_node_id="m", state={"n": number, **state}, id=checkpoint_id)
+    saver.put(target, new)
+    return new.id
+
+
+@pytest.fixture
+def scans(monkeypatch):
+    """The scans of whole logs, which count themselves."""
+    calls = []
+    read = log_reader.LogReader._read_index
+    monkeypatch.setattr(log_reader.LogReader, "_read_index", lambda *args: (calls.append(args), read(*args)))
+    return calls
+
+
+def make_id(kind, number, randomness):
+    """An id that grows with the number, or falls, or has no order."""
+    time = {"grows": number, "falls": 9_999 - number, "jumps": randomness.randrange(10_000)}.get(kind, 0)
+    if kind == "version 4":
+        return str(uuid.UUID(bytes=randomness.randbytes(16), version=4))
+    if kind == "no version":
+        return str(uuid.UUID(bytes=randomness.randbytes(16)))
+    return str(uuid.UUID(f"1f0c{time:04d}-{number:04x}-6000-8000-{randomness.randrange(1 << 48):012x}"))
+
+
+@pytest.mark.parametrize("kind", ["grows", "falls", "jumps", "version 4", "no version"])
+def test_in_any_order_of_ids(kind, tmp_path, scans):
+    randomness = random.Random(kind)
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    ids = [put(saver, n, make_id(kind, n, randomness), text="t" * randomness.randrange(2000)) for n in range(400)]
+    for number in (0, 1, 57, 398, 399):
+        reader = FileSystemSaver(tmp_path)
+        assert reader.get(name(ids[number])).state["n"] == number
+        assert reader.get(name(ids[-2])).state["n"] == 398
+    assert scans == []
+    assert FileSystemSaver(tmp_path).get(name(str(uuid.uuid4()))) is None
+    assert len(scans) == 1, "that there is none is known only after a scan"
+
+
+def test_the_newest_of_several_with_one_id(tmp_path):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    twice = put(saver, 0)
+    for number in range(1, 300):
+        put(saver, number, twice if number == 150 else None)
+    assert FileSystemSaver(tmp_path).get(name(twice)).state["n"] == 150
+
+
+def test_bytes_that_only_look_like_the_id(tmp_path, scans):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    wanted = str(uuid.uuid4())
+    lure = b"\x96\xc4\x10" + uuid.UUID(wanted).bytes
+    put(saver, 0, lure=lure)
+    put(saver, 1, wanted)
+    log = next(tmp_path.glob("t-*/log"))
+    record = log.read_bytes()[-400:]
+    put(saver, 2, lure=lure * 100, record=record)
+    child = Checkpoint(node_id="n", next_node_id="m", state={"n": 3, "lure": [lure]}, parent_id=wanted)
+    saver.put(THREAD, child)
+    put(saver, 4)
+    found = FileSystemSaver(tmp_path).get(name(wanted))
+    assert (found.id, found.state["n"]) == (wanted, 1)
+    assert len(scans) == 1, "a whole record in a state looks like a damaged one"
+    assert FileSystemSaver(tmp_path).get(name(str(uuid.UUID(bytes=lure[3:-1] + b"\x00")))) is None
+
+
+def test_an_id_at_every_position_of_the_windows_that_are_searched(tmp_path, monkeypatch, scans):
+    monkeypatch.setattr(log_reader.log, "END_READ", 50)
+    monkeypatch.setattr(log_reader, "_LONGEST_SEARCH", 97)
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    ids = [put(saver, number, text="t" * number) for number in range(120)]
+    reader = FileSystemSaver(tmp_path)
+    assert [reader.get(name(checkpoint_id)).state["n"] for checkpoint_id in ids] == list(range(120))
+    assert scans == []
+
+
+def test_pending_writes_and_tags_come_with_it(tmp_path, scans):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    ids = []
+    for number in range(100):
+        ids.append(put(saver, number))
+        saver.put_writes(name(ids[-1]), {"a": number, "b": None})
+        saver.put_writes(name(ids[-1]), {"a": -number})
+        saver.add_tags(name(ids[-1]), f"tag {number}", "other")
+        saver.remove_tags(name(ids[-1]), "other")
+    for _ in range(2):
+        reader = FileSystemSaver(tmp_path)
+        for number in (50, 7, 50, 0):
+            assert reader.get_writes(name(ids[number])) == {"a": -number, "b": None}
+            assert reader.tags_of(name(ids[number])) == (f"tag {number}",)
+            assert reader.info(name(ids[number])).id == ids[number]
+    assert scans == []
+
+
+def test_what_is_recorded_later_counts(tmp_path):
+    saver, reader = FileSystemSaver(tmp_path, fsync="never"), FileSystemSaver(tmp_path, fsync="never")
+    ids = [put(saver, number) for number in range(50)]
+    assert reader.get_writes(name(ids[10])) == {}
+    saver.put_writes(name(ids[10]), {"late": 1})
+    assert reader.get_writes(name(ids[10])) == {"late": 1}
+    saver.add_tags(name(ids[10]), "x")
+    assert reader.tags_of(name(ids[10])) == ("x",) == FileSystemSaver(tmp_path).tags_of(name(ids[10]))
+
+
+def test_a_replaced_checkpoint_is_gone(tmp_path):
+    saver, reader = FileSystemSaver(tmp_path, fsync="never"), FileSystemSaver(tmp_path, fsync="never")
+    ids = [put(saver, number) for number in range(50)]
+    assert reader.get(name(ids[10])).state["n"] == 10
+    new = put(saver, 77, target=name(ids[10]))
+    for each in (reader, saver, FileSystemSaver(tmp_path)):
+        assert each.get(name(ids[10])) is None
+        assert each.get(name(new)).state["n"] == 77
+
+
+def test_damage_never_changes_what_is_found(tmp_path, disk, sweep):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    text = []
+    ids = []
+    for number in range(60):
+        text.append(f"{number:050}")
+        ids.append(put(saver, number, text=list(text)))
+        saver.put_writes(name(ids[-1]), {"w": number})
+    path = disk.log_of(tmp_path)
+    good = path.read_bytes()
+    refused = 0
+    offsets = sweep.some(range(64, len(good)), 400)
+    for offset in offsets:
+        path.write_bytes(good[:offset] + bytes([good[offset] ^ 16]) + good[offset + 1 :])
+        reader = FileSystemSaver(tmp_path)
+        try:
+            found = reader.get(name(ids[30]))
+            writes = reader.get_writes(name(ids[30]))
+        except CheckpointCorruptionError:
+            refused += 1
+            continue
+        assert found.state == {"n": 30, "text": text[:31]}
+        assert writes == {"w": 30}
+    assert refused > len(offsets) // 4
+
+
+def test_with_the_writes_that_were_recorded_before_it(tmp_path, scans):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    ids = [str(uuid.uuid4()) for _ in range(200)]
+    for number, checkpoint_id in enumerate(ids):
+        following = ids[number + 1 : number + 2]
+        saver.put_writes(name(checkpoint_id), {"own": number}, early=True)
+        for other in following:
+            saver.put_writes(name(other), {"before its predecessor": number}, early=True)
+        put(saver, number, checkpoint_id)
+    scans.clear()
+    reader = FileSystemSaver(tmp_path)
+    assert reader.get_writes(name(ids[57])) == {"before its predecessor": 56, "own": 57}
+    assert scans == []

@@ -197,16 +197,14 @@ def _prune_idle(
         data["deleted"] = []
         return Message("nothing was deleted", data, exit_code=1)
 
-    deleted: list[str] = []
     with context.progress("deleting") as progress:
-        for done, thread_id in enumerate(found, 1):
-            # A thread that a process has written to since then stays.
-            deleted += saver.delete_idle(thread_id, idle_since=idle_since)
-            progress(done, len(found), thread_id)
-    data["deleted"] = deleted
+        # A thread that a process has written to since then stays.
+        deleted = saver.delete_idle(only, idle_since=idle_since, progress=progress)
+    data["deleted"] = list(deleted)
     text = f"deleted {pluralize(len(deleted), 'thread')} idle for {age}"
-    if len(deleted) < len(found):
-        text += f"; {pluralize(len(found) - len(deleted), 'thread')} stayed: in use again"
+    stayed = len(found) - len(deleted)
+    if stayed > 0:
+        text += f"; {pluralize(stayed, 'thread')} stayed: in use again"
     return Message(text, data)
 
 

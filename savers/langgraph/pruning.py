@@ -17,6 +17,8 @@ from savers.langgraph.writes import EARLY, PendingWrites
 
 _DELTA_CHANNELS: Final = "counters_since_delta_snapshot"
 """The metadata key that names the channels whose values depend on the writes of ancestors."""
+_DELETE: Final = frozenset({"delete", "delete_all"})
+"""LangGraph's word for the strategy that removes everything, and that of its Agent Server."""
 _TASK_SEPARATOR: Final = ":"
 """What separates a node and the id of its task in the namespace of a subgraph call."""
 
@@ -85,10 +87,10 @@ class PruningMethods(AsyncMethods):
             ValueError: the strategy is unknown. Nothing was changed.
         """
         _check_ids("thread_ids", thread_ids)
-        if strategy not in {"keep_latest", "delete"}:
+        if strategy not in {"keep_latest", *_DELETE}:
             raise ValueError(f"strategy must be 'keep_latest' or 'delete', not {strategy!r}")
         for thread in map(str, thread_ids):
-            if strategy == "delete":
+            if strategy in _DELETE:
                 self.delete_thread(thread)
             else:
                 self._keep_latest(thread)

@@ -87,3 +87,16 @@ def test_without_langgraph_it_names_the_extra():
     assert done.returncode == 1
     assert "MissingDependencyError" in done.stderr
     assert "langgraph" in done.stderr
+
+
+@pytest.mark.parametrize("strategy", ["delete", "delete_all"])
+def test_the_servers_word_for_deleting_is_understood_too(tmp_path, strategy):
+    """langgraph-api 0.16 calls `aprune(ids, strategy="delete_all")`."""
+    saver = FileSystemCheckpointSaver(tmp_path, fsync="never")
+    for name in "ab":
+        graphs.loop().compile(checkpointer=saver).invoke({"log": [], "n": 0}, {"configurable": {"thread_id": name}})
+    asyncio.run(saver.aprune(["a"], strategy=strategy))
+    assert saver.store.threads() == ["b"]
+    with pytest.raises(ValueError, match="everything"):
+        saver.prune(["b"], strategy="everything")
+    assert saver.store.threads() == ["b"]

@@ -99,15 +99,16 @@ def export_langgraph_sqlite(
             encrypted and `serde` is missing.
         CheckpointNotFoundError: a thread in `threads` does not exist.
         CheckpointConflictError: a thread in `threads` holds a run of graphkit's own.
-        CheckpointStorageError: the store cannot be read, or the database cannot be written.
-            Checkpoints exported so far stay.
+        CheckpointCorruptionError: a thread is damaged. Checkpoints exported so far stay; name the
+            others in `threads`.
+        CheckpointStorageError: the store cannot be read, or the database cannot be written. The
+            same.
     """
     if isinstance(threads, (str, bytes)):
         raise TypeError(f"threads must be a list of ids, not one id; pass [{threads!r}]")
     if not Path(directory).is_dir():
         raise CheckpointerConfigurationError(f"there is no directory {os.fspath(directory)!r}")
     passthrough = make_passthrough_serializer(serde)
-    # Imported here, because LangGraph's SqliteSaver is a package of its own.
     saver_class = _import_sqlite_saver()
     saver = FileSystemCheckpointSaver(directory, serde=passthrough, fsync="never", on_blocked_type="plain")
     with saver.store:
@@ -128,6 +129,11 @@ def export_langgraph_sqlite(
 
 
 def _import_sqlite_saver() -> type[SqliteSaver]:
+    """Import LangGraph's SqliteSaver, which is a package of its own.
+
+    Raises:
+        MissingDependencyError: it is not installed.
+    """
     try:
         from langgraph.checkpoint.sqlite import SqliteSaver
     except ImportError as error:
@@ -216,6 +222,9 @@ class _Export:
             history: names the thread and the namespace.
             ids: the ids of the checkpoints, oldest first.
         """
+        if not _is_encodable(history):
+            self.problems.append(f"{_describe(history)}: SQLite cannot store this id, which is not Unicode text")
+            return
         existing_ids = set(self._target.source.list_ids(history))
         for checkpoint_id in ids:
             original = self._read(history, checkpoint_id)
@@ -308,6 +317,15 @@ class _Export:
         if rows:
             with self._target.saver.cursor() as cursor:
                 cursor.executemany(_INSERT_WRITE, rows)
+
+
+def _is_encodable(history: HistoryKey) -> bool:
+    """Return whether SQLite can store the names of a history: they contain no lone surrogate."""
+    try:
+        "".join(history).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _has_conflict(existing: Sequence[Write], writes: Sequence[Write]) -> bool:

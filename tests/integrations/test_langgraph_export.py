@@ -16,6 +16,7 @@ from langgraph.types import Command
 from graphkit import (
     Checkpoint,
     CheckpointConflictError,
+    CheckpointCorruptionError,
     CheckpointerConfigurationError,
     CheckpointNotFoundError,
     CheckpointStorageError,
@@ -350,6 +351,30 @@ def test_another_order_than_that_of_the_ids_is_reported(tmp_path, file):
     assert "sorts checkpoints by id" in problem
     assert "is 1, and SqliteSaver's is 2" in problem
     assert len(content(file)[0]) == 2
+
+
+@pytest.mark.parametrize(("name", "ok"), [("a\0b", True), ("", True), ("\U0001f600" * 99, True), ("\ud800", False)])
+def test_any_id_is_moved_or_reported(tmp_path, file, name, ok):
+    saver = open_store(tmp_path / "runs")
+    for one in (name, "other"):
+        saver.put({"configurable": {"thread_id": one, "checkpoint_ns": ""}}, empty_checkpoint(), {}, {})
+    report = export_langgraph_sqlite(tmp_path / "runs", file)
+    assert report.ok is ok
+    assert {row[0] for row in content(file)[0]} == ({name, "other"} if ok else {"other"})
+    if not ok:
+        assert "SQLite cannot store this id" in report.problems[0]
+
+
+def test_a_damaged_thread_is_an_error_and_the_others_can_be_named(runs, file):
+    (log,) = runs.glob("t-loop-*/log")
+    data = bytearray(log.read_bytes())
+    for position in range(200, len(data) - 200, 50):
+        data[position] ^= 255
+    log.write_bytes(data)
+    with pytest.raises(CheckpointCorruptionError):
+        export_langgraph_sqlite(runs, file)
+    assert export_langgraph_sqlite(runs, file, threads=["nested", "delta"]).ok
+    assert log.read_bytes() == data
 
 
 def test_metadata_that_json_cannot_hold_is_reported(tmp_path, file):

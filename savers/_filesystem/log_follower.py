@@ -36,8 +36,6 @@ class Bookmark(NamedTuple):
 class LogFollower(LogReader):
     """An open log that is read again and again; it decodes no states and keeps no index."""
 
-    inode = 0
-
     def open_at(self, end: int | None) -> bool:
         """Open the file and read it as it was when it ended at an offset.
 

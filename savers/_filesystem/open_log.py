@@ -79,6 +79,7 @@ class OpenLog(TableReader):
         self.header: log.Header | None = None
         self.version = log.MAJOR
         self.fid = 0
+        self.inode = 0
         self.end = 0
         self.file_size = 0
         """The size of the file when only zeros were found from `end` on; -1 after other bytes."""
@@ -241,7 +242,9 @@ class OpenLog(TableReader):
             self.fd = self.io.open(self.path)
             self.read_only_error = error
         try:
-            size = self.io.fstat(self.fd).st_size
+            status = self.io.fstat(self.fd)
+            size = status.st_size
+            self.inode = status.st_ino
             start = self.read_beginning(size)
             if self._read_end(size, start):
                 self.file_size = size

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from savers._filesystem.log_reader import LogReader
 
-OPEN_LOGS: Final = 256
-"""The most logs that the savers of a process keep open; at most a quarter of the descriptors that
-the process may have."""
+OPEN_LOGS: Final = 4096
+"""The most logs that the savers of a process keep open, if the process may have so many
+descriptors: they use a quarter of them at most. An open log takes about 6 KB of memory."""
 FEWEST_OPEN_LOGS: Final = 16
 """Each saver may keep this many logs open, however many savers there are."""
 CACHED_BYTES: Final = 64 << 20

@@ -177,7 +177,9 @@ class RecordAppender(LogReader):
         """
         self.make_directories()
         self.fd = self.io.open(self.path, write=True, create=True)
-        size = self.io.fstat(self.fd).st_size
+        status = self.io.fstat(self.fd)
+        size = status.st_size
+        self.inode = status.st_ino
         if size:
             content = FileRange(io=self.io, fd=self.fd, start=0, end=size)
             if not content.is_zero():

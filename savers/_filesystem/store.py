@@ -7,7 +7,7 @@ import stat
 import weakref
 from functools import partial
 from logging import getLogger
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from graphkit.abc import generate_id
 from graphkit.errors import (
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from savers._filesystem.log_reader import LogReader
 
 KNOWN_IDS: Final = 20_000
-"""How many ids are remembered."""
+"""How many ids are remembered, and of how many logs that their names are on the disk."""
 WAS_REMOVED: Final = (
     "its directory was removed while it was in use, and its checkpoints with it; nothing was "
     "stored. Put the directory back and resume, or start the thread again from the beginning"
@@ -46,6 +46,13 @@ WAS_REMOVED: Final = (
 _MARKER_LENGTH: Final = 1 << 16
 """How many bytes of the marker file are read."""
 _LOGGER: Final = getLogger("graphkit")
+
+
+class FileId(NamedTuple):
+    """Identifies the file of a log. A new log that takes its place, or its inode, has another fid."""
+
+    fid: int
+    inode: int
 
 
 class Store:
@@ -72,6 +79,10 @@ class Store:
         that the first one has made."""
         self.ids: dict[str, str] = {}
         """The ids behind names of directories that do not show them; they never change."""
+        self._synced_names: dict[tuple[str, str], tuple[object, ...]] = {}
+        """The file and the directories of each log whose names this process has brought to the
+        disk, by thread and namespace. It outlives the descriptors: a log that is opened again needs
+        no further sync."""
         self._codec = codec
         self._serializer = serializer
         self._lock_timeout = lock_timeout
@@ -212,6 +223,23 @@ class Store:
         if namespace:
             self.io.mkdir(self.directory(thread_id, namespace))
         remove_temporary_logs(self.io, self.directory(thread_id, namespace))
+
+    def sync_names(self, thread_id: str, namespace: str, file: FileId) -> None:
+        """Bring the names that lead to the file of a log to the disk, unless this process has."""
+        key = (thread_id, namespace)
+        directories = [self.directory(thread_id)]
+        if namespace:
+            directories.append(self.directory(thread_id, namespace))
+        # A backup that was copied back has the fid of the log, and may have its inode. The time of
+        # a directory's last change shows it: nothing can set it.
+        states = [(status.st_ino, status.st_ctime_ns) for status in map(self.io.stat, directories) if status]
+        known = (file, *states)
+        if self._synced_names.get(key) == known:
+            return
+        self.sync_directories(thread_id, namespace)
+        if len(self._synced_names) >= KNOWN_IDS:
+            self._synced_names.clear()
+        self._synced_names[key] = known
 
     def sync_directories(self, thread_id: str, namespace: str) -> None:
         """Bring the names that lead to a log to the disk."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointerError
 from savers._filesystem import log_copy
+from savers._filesystem.store import FileId
 
 if TYPE_CHECKING:
     from savers._filesystem.log_writer import LogWriter
@@ -28,12 +29,14 @@ class Ticket(NamedTuple):
     fd: int
     start: int
     end: int
+    file: FileId
 
 
 def take_ticket(writer: LogWriter, start: int) -> Ticket:
     """Return a ticket for the bytes appended from `start` on; the caller holds the mutex."""
     writer.pins += 1
-    return Ticket(writer=writer, fd=writer.fd, start=start, end=writer.end)
+    file = FileId(writer.fid, writer.inode)
+    return Ticket(writer=writer, fd=writer.fd, start=start, end=writer.end, file=file)
 
 
 def release_ticket(ticket: Ticket) -> None:
@@ -64,7 +67,7 @@ def sync_ticket(store: Store, ticket: Ticket) -> None:
         try:
             store.io.fdatasync(ticket.fd)
             if not writer.creation_synced:
-                store.sync_directories(writer.thread_id, writer.namespace)
+                store.sync_names(writer.thread_id, writer.namespace, ticket.file)
         except OSError as error:
             if isinstance(error, FileNotFoundError) and store.io.stat(writer.path) is None:
                 # The log was deleted meanwhile, so there is nothing to sync; or it was released,

@@ -105,6 +105,7 @@ class SimFS:
             st_nlink=self._links[number],
             st_size=len(self._files.get(number, b"")),
             st_mtime_ns=self._modified.get(number, 0),
+            st_ctime_ns=0,
         )
 
     # Files

@@ -15,6 +15,7 @@ import pytest
 
 from graphkit import RunnableConfig, ThreadBusyError
 from savers import FileSystemSaver, VersionedMemorySaver
+from savers._filesystem import open_logs
 from savers._filesystem.io import FileIO
 from tests.disk.crashes import config_of, expect_each, expect_whole, grown, made, view
 
@@ -214,6 +215,7 @@ PROGRAM = """
 import sys
 from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver
+from savers._filesystem import open_logs
 saver = FileSystemSaver(sys.argv[1], fsync=sys.argv[2])
 who = int(sys.argv[3])
 config, count = RunnableConfig(sys.argv[4]), int(sys.argv[5])
@@ -331,8 +333,9 @@ def test_a_second_run_on_a_busy_thread_is_told_whose_it_is_until_that_one_is_dea
         os.close(end)
 
 
-def test_two_thousand_threads_and_sixteen_workers(tmp_path):
+def test_two_thousand_threads_and_sixteen_workers(tmp_path, monkeypatch):
     """P86: nothing is lost or mixed, descriptors stay bounded, and nothing grows with the number of threads."""
+    monkeypatch.setattr(open_logs, "_max_descriptors", lambda: 1024)
     io = CountingCalls()
     with FileSystemSaver(tmp_path / "store", fsync="never", io=io) as saver:
         most, guard, counts = [0], threading.Lock(), []

@@ -11,6 +11,7 @@ import pytest
 
 from graphkit import RunnableConfig, ThreadBusyError
 from savers import FileSystemSaver
+from savers._filesystem import open_logs
 
 PRELUDE = """
 import os, sys
@@ -276,7 +277,8 @@ def test_a_holder_may_release_and_delete_its_own_thread(opener, disk, config):
     assert saver.threads(released=True) == []
 
 
-def test_descriptors_are_bounded(opener, disk):
+def test_descriptors_are_bounded(opener, disk, monkeypatch):
+    monkeypatch.setattr(open_logs, "_max_descriptors", lambda: 1024)
     saver = opener()
     before = disk.open_files()
     for number in range(400):

@@ -1,0 +1,119 @@
+"""More threads than logs may be open: how many, and what is brought to the disk how often (D4)."""
+
+import resource
+import shutil
+
+import pytest
+
+from graphkit import CheckpointStorageError, RunnableConfig
+from savers import FileSystemSaver
+from savers._filesystem import open_logs, store as store_module
+
+THREADS = 60
+TURNS = 3
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    monkeypatch.setattr(open_logs, "_max_descriptors", lambda: 80)
+    assert open_logs._max_open_logs() <= 20
+
+
+def put_in_turns(saver, disk, namespace=""):
+    for turn in range(TURNS):
+        for number in range(THREADS):
+            saver.put(RunnableConfig(f"thread-{number}", checkpoint_ns=namespace), disk.step(turn))
+
+
+@pytest.mark.parametrize("fsync", ["always", 3600.0])
+def test_the_directories_of_a_log_are_synced_once_however_often_it_is_opened(fsync, disk, tmp_path):
+    io = disk.CountingIO()
+    saver = FileSystemSaver(tmp_path, fsync=fsync, io=io)
+    io.reset()
+    put_in_turns(saver, disk)
+    saver.flush()
+    # Of each thread its own directory and the root; one for the marker.
+    assert io.calls.count("fsync_dir") == 2 * THREADS + 1
+    if fsync == "always":
+        assert io.calls.count("fdatasync") == TURNS * THREADS
+    saver.close()
+    io.reset()
+    saver.put(RunnableConfig("thread-1"), disk.step(9))
+    assert io.calls.count("fsync_dir") == 0, "closing the saver does not take the names back"
+    saver.close()
+
+
+def test_a_namespace_has_one_directory_more(disk, tmp_path):
+    io = disk.CountingIO()
+    saver = FileSystemSaver(tmp_path, io=io)
+    put_in_turns(saver, disk, "inner")
+    assert io.calls.count("fsync_dir") == 3 * THREADS + 1
+    saver.close()
+
+
+@pytest.mark.parametrize("change", ["delete", "release", "restored", "prune"])
+def test_a_log_that_takes_the_place_of_another_has_its_names_synced(change, disk, tmp_path):
+    io = disk.CountingIO()
+    saver = FileSystemSaver(tmp_path / "store", io=io)
+    config = RunnableConfig("t")
+    saver.put(config, disk.step(0))
+    saver.put(config, disk.step(1))
+    saver.close()
+    match change:
+        case "delete":
+            saver.delete("t")
+        case "release":
+            saver.release(config)
+        case "prune":
+            saver.prune("t", keep_last=1)
+        case "restored":
+            home = disk.log_of(tmp_path / "store").parent
+            shutil.copytree(home, tmp_path / "backup")
+            shutil.rmtree(home)
+            shutil.copytree(tmp_path / "backup", home)
+    io.reset()
+    saver.put(config, disk.step(2))
+    assert io.calls.count("fsync_dir") == 2
+    saver.close()
+
+
+def test_names_whose_sync_failed_are_not_taken_for_synced(disk, tmp_path):
+    class Failing(disk.CountingIO):
+        left = 0
+
+        def fsync_dir(self, path):
+            super().fsync_dir(path)
+            if self.left:
+                self.left -= 1
+                raise OSError(5, "injected", path)
+
+    io = Failing()
+    saver = FileSystemSaver(tmp_path, io=io)
+    saver.put(RunnableConfig("other"), disk.step(0))
+    io.left = 3  # that of the thread, and both of the rewritten log
+    with pytest.raises(CheckpointStorageError):
+        saver.put(RunnableConfig("t"), disk.step(0))
+    io.left = 0
+    io.reset()
+    saver.put(RunnableConfig("t"), disk.step(1))
+    assert io.calls.count("fsync_dir") >= 2
+    saver.close()
+
+
+def test_only_so_many_names_are_remembered(disk, tmp_path, monkeypatch):
+    monkeypatch.setattr(store_module, "KNOWN_IDS", 7)
+    saver = FileSystemSaver(tmp_path)
+    for number in range(30):
+        saver.put(RunnableConfig(f"thread-{number}"), disk.step(0))
+    assert len(saver._store._synced_names) <= 7
+    saver.close()
+
+
+@pytest.mark.parametrize(
+    ("soft", "logs"), [(64, 16), (1024, 256), (4000, 1000), (1 << 20, 4096), (resource.RLIM_INFINITY, 4096)]
+)
+def test_the_number_of_open_logs_follows_the_limit_of_descriptors(soft, logs, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
+    monkeypatch.setattr(open_logs, "_ALL_OPEN_LOGS", set())
+    assert open_logs._max_open_logs() == logs

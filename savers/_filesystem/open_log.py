@@ -392,8 +392,7 @@ class OpenLog(TableReader):
         checkpoint = decoded.checkpoint
         first = checkpoint.offset - own_distance
         if first < start:
-            # They begin before the records that were read.
-            early.drop(checkpoint.id)
+            # They begin before the records that were read. `load_early` reads all again.
             early = self._scan_early(first, checkpoint.offset)
         early.give_to(checkpoint)
 

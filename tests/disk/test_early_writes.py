@@ -226,12 +226,36 @@ def test_repair_keeps_them(tmp_path):
 
 def test_a_watch_reports_them_with_their_checkpoint(saver, opener):
     saver.put(ROOT, made("a"))
+    interrupt = {"node_id": "n", "when": "before", "payload": 1, "metadata": {}, "created_at": crashes.WHEN}
     with opener().watch("t") as watch:
-        saver.put_writes(at("b"), {"branch:x": [1]}, early=True)
+        saver.put_writes(at("b"), {"interrupt:i": interrupt}, early=True)
         saver.put(ROOT, made("b"))
-        saver.put(ROOT, made("c"))
         seen = [next(watch) for _ in range(2)]
-    assert [change.checkpoint.id for change in seen if change.kind == "checkpoint"][:1] == ["b"]
+    assert [(change.kind, change.checkpoint.id) for change in seen] == [("checkpoint", "b"), ("interrupt", "b")]
+
+
+def test_a_writer_follows_early_writes_that_others_record_and_complete(tmp_path):
+    with FileSystemSaver(tmp_path) as saver:
+        saver.put_writes(at("c"), {"w": 1}, early=True)
+        saver.put(ROOT, made("a"))
+    one, other = FileSystemSaver(tmp_path), FileSystemSaver(tmp_path)
+    assert one.get(ROOT).id == "a"
+    other.put_writes(at("c"), {"w": 2}, early=True)
+    assert one.get(ROOT).id == "a"
+    other.put(ROOT, made("c"))
+    one.put(ROOT, made("d"))
+    assert FileSystemSaver(tmp_path).get_writes(at("c")) == {"w": 2}
+    assert FileSystemSaver(tmp_path).verify().ok
+
+
+def test_a_checkpoint_that_replaces_another_has_the_writes_of_both(saver, opener):
+    saver.put(ROOT, made("a"))
+    saver.put_writes(at("a"), {"of a": 1})
+    saver.put_writes(at("b"), {"of b": 2}, early=True)
+    saver.put(at("a"), made("b"))
+    for one in (saver, opener()):
+        assert one.get_writes(at("b")) == {"of a": 1, "of b": 2}
+    assert opener().verify().ok
 
 
 def test_a_reader_of_format_2_0_refuses_them(saver, opener, monkeypatch):

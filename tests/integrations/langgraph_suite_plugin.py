@@ -1,0 +1,147 @@
+"""Puts graphkit's checkpointer, store and cache into LangGraph's own tests.
+
+A pytest plugin for the process that runs a suite of LangGraph; `langgraph_suites.py` starts it. The end of the suite's
+`conftest.py` calls `make_fixtures`, whose fixtures replace those of the suite, and `replace_savers`. This module imports
+nothing of graphkit's tests, because the package `tests` is LangGraph's in that process.
+"""
+
+import importlib
+import tempfile
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+import savers.langgraph
+from savers.langgraph import FileSystemCheckpointSaver
+
+HAS_STORE = {"FileSystemStore", "FileSystemCache"} <= {*savers.langgraph.__all__}
+"""Whether graphkit has a store and a cache. Until it has, LangGraph's own stay in place."""
+
+CHECKPOINTER_FIXTURES = {"sync_checkpointer", "async_checkpointer"}
+STORE_FIXTURES = {"sync_store", "async_store", "cache"}
+
+VARIANTS = {
+    "always": {"fsync": "always", "serde": JsonPlusSerializer()},
+    "never": {"fsync": "never", "serde": JsonPlusSerializer()},
+    "default": {},
+}
+"""Options of the checkpointer. LangGraph's savers take its serializer in the lenient mode; ours is strict by default."""
+
+
+class _Made:
+    """What the tests of this process have made of ours."""
+
+    options = VARIANTS["default"]
+    count = 0
+
+
+def new_directory():
+    """An empty directory for one of ours."""
+    _Made.count += 1
+    return tempfile.mkdtemp(prefix="graphkit-")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--graphkit", choices=VARIANTS, default="default", help="the options of the checkpointer")
+    parser.addoption("--take", choices=["checkpointer", "store", "neither"], help="run tests that take such a fixture")
+
+
+def pytest_configure(config):
+    _Made.options = VARIANTS[config.getoption("graphkit")]
+
+
+def pytest_collection_modifyitems(config, items):
+    kind = config.getoption("take")
+    if kind is not None:
+        config.hook.pytest_deselected(items=[item for item in items if _kind_of(item) != kind])
+        items[:] = [item for item in items if _kind_of(item) == kind]
+
+
+def _kind_of(item):
+    fixtures = {*item.fixturenames}
+    if fixtures & CHECKPOINTER_FIXTURES:
+        return "checkpointer"
+    return "store" if fixtures & STORE_FIXTURES else "neither"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    _Made.count = 0
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    try:
+        return (yield)
+    finally:
+        item.user_properties.append(("made", _Made.count))
+
+
+# What a test takes as a fixture --------------------------------------------------------------------------------------
+
+
+def make_checkpointer():
+    with FileSystemCheckpointSaver(new_directory(), **_Made.options) as checkpointer:
+        yield checkpointer
+
+
+def make_fixtures():
+    """The fixtures that replace those of a suite, by their name."""
+    makers = dict.fromkeys(CHECKPOINTER_FIXTURES, make_checkpointer)
+    if HAS_STORE:
+        import langgraph_suite_stores as stores
+
+        makers |= {"sync_store": stores.make_store, "async_store": stores.make_store, "cache": stores.make_cache}
+    return {name: pytest.fixture(maker, name=name, params=["graphkit"]) for name, maker in makers.items()}
+
+
+# What a test makes for itself ----------------------------------------------------------------------------------------
+
+
+class MadeCheckpointer(FileSystemCheckpointSaver):
+    """For InMemorySaver and SqliteSaver."""
+
+    def __init__(self, *, serde=None, factory=None):
+        options = _Made.options if serde is None else _Made.options | {"serde": serde}
+        super().__init__(new_directory(), **options)
+
+    @classmethod
+    @contextmanager
+    def from_conn_string(cls, conn_string):
+        with cls() as checkpointer:
+            yield checkpointer
+
+
+class MadeAsyncCheckpointer(MadeCheckpointer):
+    """For AsyncSqliteSaver."""
+
+    @classmethod
+    @asynccontextmanager
+    async def from_conn_string(cls, conn_string):
+        async with cls() as checkpointer:
+            yield checkpointer
+
+
+def replace_savers():
+    """From here on, who imports a saver of LangGraph imports ours."""
+    replace("langgraph.checkpoint.memory", InMemorySaver=MadeCheckpointer, MemorySaver=MadeCheckpointer)
+    replace("langgraph.checkpoint.sqlite", SqliteSaver=MadeCheckpointer)
+    replace("langgraph.checkpoint.sqlite.aio", AsyncSqliteSaver=MadeAsyncCheckpointer)
+    if HAS_STORE:
+        import langgraph_suite_stores as stores
+
+        replace("langgraph.store.memory", InMemoryStore=stores.MadeStore)
+        replace("langgraph.store.sqlite", SqliteStore=stores.MadeStore, AsyncSqliteStore=stores.MadeAsyncStore)
+        replace("langgraph.store.sqlite.aio", AsyncSqliteStore=stores.MadeAsyncStore)
+        replace("langgraph.cache.redis", RedisCache=stores.MadeCache)
+        replace("redis", Redis=stores.RedisClient)
+
+
+def replace(module, **classes):
+    """Replace classes of a module that must be there."""
+    imported = importlib.import_module(module)
+    for name, replacement in classes.items():
+        assert hasattr(imported, name), f"{module} has no {name}"
+        setattr(imported, name, replacement)

@@ -143,7 +143,8 @@ def _pip(*arguments):
         check=False,
     )
     if UNREACHABLE in done.stderr:
-        pytest.skip(f"pip {' '.join(arguments)}: {done.stderr.strip().splitlines()[-1]}")
+        reason = done.stderr.strip().splitlines()[-1]
+        pytest.skip(f"the registry does not answer, or does not have it: pip {' '.join(arguments)}: {reason}")
     assert done.returncode == 0, done.stderr
 
 

@@ -340,3 +340,7 @@ class MaintenanceMethods(BaseCheckpointSaver):
             dry_run=dry_run,
             progress=progress,
         )
+
+    # Java names
+    deleteIdle = delete_idle
+    adeleteIdle = adelete_idle

@@ -18,9 +18,11 @@ from graphkit import (
     Checkpoint,
     CheckpointerConfigurationError,
     CheckpointerError,
+    CheckpointInfo,
     CheckpointStorageError,
     RunnableConfig,
 )
+from graphkit.abc import Retention
 from savers import FileSystemSaver, MemorySaver
 from savers._filesystem import layout
 from savers.langgraph import FileSystemCheckpointSaver
@@ -108,6 +110,27 @@ def test_keep_last_of_other_savers_keeps_them_too(saver):
     saver.store.prune("t", keep_last=2)
     memory.prune("t", keep_last=2)
     assert [info.id for info in memory.history(config)] == [info.id for info in saver.store.history(config)]
+
+
+@pytest.mark.parametrize("frequency", [1, 3, 4, 7, 1000])
+def test_keep_last_1_keeps_what_keep_latest_keeps_which_reads_the_states(saver, frequency):
+    run_delta(saver, frequency)
+    saver.copy_thread("t", "u")
+    saver.prune(["u"])
+    saver.store.prune("t", keep_last=1)
+    histories = [[info.id for info in saver.store.history(RunnableConfig(name))] for name in ("t", "u")]
+    assert histories[0] == histories[1]
+
+
+def test_parents_in_a_circle_or_missing_end_the_search():
+    def info(id_, parent, channels):
+        metadata = {"counters_since_delta_snapshot": {key: [1, 1] for key in channels}}
+        return CheckpointInfo("t", "", id_, parent, "n", None, datetime.now(UTC), 0, "finished", (), metadata)
+
+    circle = [info("c", "b", "xy"), info("b", "a", "x"), info("a", "c", "xy"), info("lost", "gone", "x")]
+    assert Retention(keep_last=1).select_removable(circle) == [circle[3]]
+    malformed = [info("b", "a", "x")._replace(metadata={"counters_since_delta_snapshot": 7}), info("a", None, "")]
+    assert Retention(keep_last=1).select_removable(malformed) == [malformed[1]]
 
 
 def test_keep_last_without_delta_channels_keeps_no_more(saver):

@@ -1,4 +1,4 @@
-"""LangGraph's checkpoints in graphkit's files: FileSystemCheckpointSaver (extra `langgraph`)."""
+"""LangGraph's checkpoints, items and cached values in graphkit's files (extra `langgraph`)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from graphkit.abc import run_in_thread, set_public_module
 from graphkit.errors import MissingDependencyError
 
 if TYPE_CHECKING:
+    from savers.langgraph.cache import FileSystemCache as FileSystemCache
     from savers.langgraph.exporting import (
         ExportReport as ExportReport,
         export_langgraph_sqlite as export_langgraph_sqlite,
@@ -22,10 +23,13 @@ if TYPE_CHECKING:
         import_langgraph_sqlite as import_langgraph_sqlite,
     )
     from savers.langgraph.saver import FileSystemCheckpointSaver as FileSystemCheckpointSaver
+    from savers.langgraph.store import FileSystemStore as FileSystemStore
 
 __all__ = [
     "ExportReport",
+    "FileSystemCache",
     "FileSystemCheckpointSaver",
+    "FileSystemStore",
     "ImportReport",
     "checkpointer",
     "export_langgraph_sqlite",
@@ -35,10 +39,15 @@ __all__ = [
 
 _MODULES: Final = {
     "ExportReport": "exporting",
+    "FileSystemCache": "cache",
     "FileSystemCheckpointSaver": "saver",
+    "FileSystemStore": "store",
+    "ImportReport": "importing",
     "export_langgraph_sqlite": "exporting",
+    "import_langgraph_postgres": "importing",
+    "import_langgraph_sqlite": "importing",
 }
-"""The module of each public name that is not in `importing`."""
+"""The module of each public name that is not defined here."""
 
 
 @asynccontextmanager
@@ -81,7 +90,7 @@ def __getattr__(name: str) -> object:
     except ImportError as error:
         # Not stored in globals(): the package may be installed while this process runs.
         return _make_stand_in(name, error)
-    value = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'importing')}"), name)
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = value
     set_public_module(globals(), __name__)
     return value

@@ -1,0 +1,200 @@
+"""FileSystemCache: LangGraph's cache of node results in a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from time import time
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from langgraph.cache.base import BaseCache, FullKey, ValueT
+
+from graphkit.abc import run_in_thread
+from graphkit.errors import CheckpointSerializationError
+from savers.langgraph.entry_log import EntryLog, Fsync
+from savers.langgraph.entry_records import Change, Clear, Namespace, make_put
+from savers.langgraph.serializer import Deserializer, make_serializer
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.serde.base import SerializerProtocol
+
+    from savers._filesystem.io import FileIO
+    from savers.langgraph.entry_table import EntryTable
+
+CACHE: Final = "langgraph-cache"
+"""The name of the directory, and the kind of the log."""
+_SECOND: Final = 1_000_000
+
+
+class FileSystemCache(BaseCache[ValueT]):
+    """Stores LangGraph's cached node results in a directory, also that of a FileSystemCheckpointSaver.
+
+    One object serves synchronous and asynchronous graphs, and any number of threads and processes.
+    It needs no setup and need not be closed. Once `set` returns, the values survive power loss
+    (`fsync="always"`); all values of a call are stored, or none. LangGraph's serializer encodes the
+    values, in its strict mode as in FileSystemCheckpointSaver. Values that have expired disappear
+    from the file when it is rewritten, at the latest when they take half of it.
+    """
+
+    def __init__(
+        self,
+        base_directory: str | os.PathLike[str],
+        *,
+        serde: SerializerProtocol | None = None,
+        fsync: Fsync = "always",
+        types: Iterable[type] = (),
+        clock: Callable[[], float] = time,
+        io: FileIO | None = None,
+    ) -> None:
+        """Open a cache, and create its directory if it is missing.
+
+        Args:
+            base_directory: the directory.
+            serde: LangGraph's serializer. The default is LangGraph's own in its strict mode, which
+                restores the types of LangGraph, LangChain and the standard library, and those in
+                `types`.
+            fsync: whether `set` waits for the disk.
+            types: classes of the application that the serializer may create.
+            clock: returns seconds since 1970.
+            io: the file system; for tests.
+
+        Raises:
+            CheckpointerConfigurationError: the path is a file, or an option is invalid.
+            CheckpointStorageError: the file system refused.
+        """
+        super().__init__(serde=make_serializer(serde, types))
+        self._deserializer = Deserializer(self.serde, "raise")
+        self._log = EntryLog(base_directory, CACHE, fsync=fsync, clock=clock, io=io)
+
+    # Opening and closing
+
+    def close(self) -> None:
+        """Close the files. A later use opens them again."""
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        """Return the cache."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """As `close`."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        """Return the cache."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """As `close`, in a worker thread."""
+        await run_in_thread(self.close)
+
+    # Values
+
+    def get(self, keys: Sequence[FullKey]) -> dict[FullKey, ValueT]:
+        """Return the values of those keys that have one which has not expired.
+
+        Raises:
+            CheckpointSerializationError: the serializer may not create a type of a value.
+            CheckpointCorruptionError: the stored data are damaged; see `repair`.
+            CheckpointStorageError: the file system refused.
+        """
+        found: dict[FullKey, tuple[str, bytes]] = {}
+        if not keys:
+            return {}
+        with self._log.reading() as table:
+            now = self._log.now()
+            for namespace, key in keys:
+                entry = table.get(tuple(namespace), key)
+                if entry is not None and not entry.has_expired(now):
+                    found[tuple(namespace), key] = (entry.about, self._log.read_content(entry))
+        return {name: self._load(name, *typed) for name, typed in found.items()}
+
+    def _load(self, name: FullKey, type_name: str, data: bytes) -> Any:
+        return self._deserializer.deserialize(type_name, data, _describe(name))
+
+    async def aget(self, keys: Sequence[FullKey]) -> dict[FullKey, ValueT]:
+        """As `get`, in a worker thread."""
+        return await run_in_thread(self.get, keys)
+
+    def set(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> None:
+        """Store values.
+
+        Args:
+            pairs: the value of each key, and after how many seconds it expires; None: never.
+
+        Raises:
+            CheckpointSerializationError: the serializer cannot encode a value. Nothing was changed.
+            CheckpointCorruptionError: the stored data are damaged. Nothing was changed.
+            CheckpointStorageError: the file system refused.
+        """
+        now = self._log.now()
+        changes: list[Change] = []
+        for (namespace, key), (value, ttl) in pairs.items():
+            type_name, data = self._dump((tuple(namespace), key), value)
+            changes.append(
+                make_put(
+                    namespace=tuple(namespace),
+                    key=key,
+                    created=now,
+                    updated=now,
+                    expires=None if ttl is None else now + int(ttl * _SECOND),
+                    ttl=None,
+                    about=type_name,
+                    value=data,
+                )
+            )
+        if changes:
+            self._log.append(lambda _: changes)
+
+    def _dump(self, name: FullKey, value: Any) -> tuple[str, bytes]:
+        try:
+            return self.serde.dumps_typed(value)
+        except (TypeError, ValueError) as error:
+            raise CheckpointSerializationError(_describe(name), type(value).__name__, str(error)) from error
+
+    async def aset(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> None:
+        """As `set`, in a worker thread."""
+        await run_in_thread(self.set, pairs)
+
+    def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:
+        """Delete the values of these namespaces; None: all values.
+
+        Raises:
+            CheckpointCorruptionError: the stored data are damaged. Nothing was changed.
+            CheckpointStorageError: the file system refused.
+        """
+
+        def decide(table: EntryTable) -> Iterator[Change]:
+            existing = table.namespaces()
+            if namespaces is None:
+                if existing:
+                    yield Clear(namespace=None)
+                return
+            for namespace in dict.fromkeys(map(tuple, namespaces)):
+                if namespace in existing:
+                    yield Clear(namespace=namespace)
+
+        self._log.append(decide)
+
+    async def aclear(self, namespaces: Sequence[Namespace] | None = None) -> None:
+        """As `clear`, in a worker thread."""
+        await run_in_thread(self.clear, namespaces)
+
+    # Repair
+
+    def repair(self) -> int:
+        """Rewrite damaged data from what is readable; keep a copy of the damaged file beside it.
+
+        Returns:
+            How many bytes could not be read; 0 if nothing is damaged and nothing was changed.
+
+        Raises:
+            CheckpointFormatError: the data need a newer graphkit.
+            CheckpointStorageError: the file system refused. Nothing was changed.
+        """
+        return self._log.repair()
+
+
+def _describe(name: FullKey) -> str:
+    namespace, key = name
+    return f"cache{list(namespace)}[{key!r}]"

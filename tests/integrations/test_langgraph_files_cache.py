@@ -1,0 +1,173 @@
+"""FileSystemCache: LangGraph's BaseCache in a file. What faults do to it is in test_langgraph_files_faults.py."""
+
+import asyncio
+import dataclasses
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pytest
+from langchain_core.messages import AIMessage
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError
+from savers.langgraph import FileSystemCache
+
+KEY = (("graph", "node"), "key")
+OTHER = (("graph", "node"), "other")
+ELSEWHERE = (("graph", "elsewhere"), "key")
+
+
+@dataclasses.dataclass
+class Note:
+    text: str
+
+
+@pytest.fixture
+def open_cache(tmp_path):
+    """Opens caches on one directory, and closes them all at the end."""
+    opened = []
+
+    def open_one(**options):
+        opened.append(FileSystemCache(tmp_path / "data", **{"fsync": "never", **options}))
+        return opened[-1]
+
+    yield open_one
+    for cache in opened:
+        cache.close()
+
+
+@pytest.fixture
+def cache(open_cache):
+    return open_cache()
+
+
+def test_values_come_back_as_what_they_were(cache, open_cache):
+    values = {
+        KEY: ({"message": AIMessage("text", id="1"), "when": datetime(2026, 1, 1, tzinfo=UTC)}, None),
+        OTHER: ([("channel", b"bytes"), None], 60),
+        ELSEWHERE: ("x" * 20_000, None),
+    }
+    cache.set(values)
+    for one in (cache, open_cache()):
+        found = one.get([*values, (("no",), "such key")])
+        assert found.keys() == values.keys()
+        assert found[KEY] == values[KEY][0]
+        assert found[OTHER] == [["channel", b"bytes"], None], "tuples as LangGraph's serializer returns them"
+        assert found[ELSEWHERE] == "x" * 20_000
+
+
+def test_a_value_expires_after_its_seconds(open_cache):
+    seconds = 1_800_000_000.0
+    cache = open_cache(clock=lambda: seconds)
+    cache.set({KEY: (1, 10), OTHER: (2, None), ELSEWHERE: (3, 11)})
+    seconds += 9.9
+    assert cache.get([KEY, OTHER, ELSEWHERE]) == {KEY: 1, OTHER: 2, ELSEWHERE: 3}
+    seconds += 0.1
+    assert cache.get([KEY, OTHER, ELSEWHERE]) == {OTHER: 2, ELSEWHERE: 3}
+    cache.set({KEY: (4, 10)})
+    assert cache.get([KEY]) == {KEY: 4}
+
+
+def test_expired_values_leave_the_file_when_it_is_rewritten(open_cache, tmp_path):
+    seconds = 1_800_000_000.0
+    cache = open_cache(clock=lambda: seconds)
+    for n in range(2000):
+        seconds += 1
+        cache.set({(("a",), f"k{n}"): ("x" * 100, 5)})
+    assert (tmp_path / "data" / "langgraph-cache" / "log").stat().st_size < 140_000
+    assert open_cache(clock=lambda: seconds).get([(("a",), "k1999"), (("a",), "k1")]) == {(("a",), "k1999"): "x" * 100}
+
+
+def test_clear_removes_whole_namespaces(cache, open_cache):
+    below = (("graph", "node", "below"), "key")
+    everything = {KEY: (1, None), OTHER: (2, None), ELSEWHERE: (3, None), below: (4, None)}
+    cache.set(everything)
+    cache.clear([("graph", "node"), ("no", "such"), ("graph", "node")])
+    for one in (cache, open_cache()):
+        assert one.get(list(everything)) == {ELSEWHERE: 3, below: 4}
+    cache.clear([])
+    assert cache.get(list(everything)) == {ELSEWHERE: 3, below: 4}
+    cache.clear()
+    for one in (cache, open_cache()):
+        assert one.get(list(everything)) == {}
+    cache.set({KEY: (5, None)})
+    assert open_cache().get([KEY]) == {KEY: 5}
+
+
+def test_nothing_is_written_for_nothing(cache, tmp_path):
+    cache.set({})
+    cache.clear()
+    cache.clear([("graph",)])
+    assert cache.get([]) == {}
+    assert not (tmp_path / "data" / "langgraph-cache" / "log").exists()
+
+
+def test_async_methods_do_the_same(cache):
+    async def use():
+        async with cache:
+            await asyncio.gather(*(cache.aset({(("a",), f"k{n}"): (n, None)}) for n in range(50)))
+            keys = [(("a",), f"k{n}") for n in range(50)]
+            assert await cache.aget(keys) == {key: n for n, key in enumerate(keys)}
+            await cache.aclear([("a",)])
+            assert await cache.aget(keys) == {}
+
+    asyncio.run(use())
+
+
+def test_with_closes_the_files_and_a_later_use_opens_them(open_cache):
+    with open_cache() as cache:
+        cache.set({KEY: (1, None)})
+    assert cache.get([KEY]) == {KEY: 1}
+
+
+def test_a_type_of_the_application_is_an_error_unless_it_is_allowed(cache, open_cache):
+    cache.set({KEY: ({"note": Note("text")}, None), OTHER: (1, None)})
+    with pytest.raises(CheckpointSerializationError) as caught:
+        cache.get([KEY])
+    assert caught.value.path == "cache['graph', 'node']['key']"
+    assert caught.value.type_name.endswith(".Note")
+    assert cache.get([OTHER]) == {OTHER: 1}
+    assert open_cache(types=[Note]).get([KEY]) == {KEY: {"note": Note("text")}}
+
+
+def test_reading_a_value_imports_nothing_that_it_names(open_cache):
+    class Liar(JsonPlusSerializer):
+        def dumps_typed(self, obj):
+            # What a pickle of os.system("...") would be.
+            return "pickle", b"cposix\nsystem\n(S'touch /tmp/graphkit-was-here'\ntR."
+
+    open_cache(serde=Liar()).set({KEY: (1, None)})
+    with pytest.raises(NotImplementedError):
+        open_cache().get([KEY])
+
+
+def test_a_value_that_cannot_be_encoded_is_refused_with_its_key_and_nothing_is_stored(cache):
+    with pytest.raises(CheckpointSerializationError, match=r"cache\['graph', 'node'\]\['key'\]"):
+        cache.set({OTHER: (1, None), KEY: (object(), None)})
+    assert cache.get([OTHER]) == {}
+
+
+def test_an_invalid_option_is_refused(open_cache):
+    with pytest.raises(CheckpointerConfigurationError, match="fsync"):
+        open_cache(fsync=3)
+    with pytest.raises(CheckpointerConfigurationError, match="classes"):
+        open_cache(types=["Note"])
+
+
+WRITER = """
+import sys
+from savers.langgraph import FileSystemCache
+cache = FileSystemCache(sys.argv[1], fsync="never")
+for n in range(300):
+    cache.set({(("a", sys.argv[2]), f"k{n % 50}"): ("x" * 300 + str(n), None)})
+    assert cache.get([(("a", sys.argv[2]), f"k{n % 50}")])
+"""
+
+
+def test_processes_set_at_once_while_the_log_is_rewritten(tmp_path, cache):
+    directory = str(tmp_path / "data")
+    processes = [subprocess.Popen([sys.executable, "-c", WRITER, directory, name]) for name in ("x", "y")]
+    assert [process.wait(60) for process in processes] == [0, 0]
+    keys = [(("a", name), f"k{n}") for name in ("x", "y") for n in range(50)]
+    assert sorted(int(value[300:]) for value in cache.get(keys).values()) == sorted([*range(250, 300)] * 2)

@@ -1,0 +1,475 @@
+"""What power loss, death, damage and failing disks do to FileSystemStore and FileSystemCache: they lose nothing that was acknowledged."""
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from langgraph.store.base import PutOp
+
+from graphkit.errors import (
+    CheckpointCorruptionError,
+    CheckpointFormatError,
+    CheckpointStorageError,
+)
+from savers._filesystem.io import FileIO
+from savers.langgraph import FileSystemCache, FileSystemStore, entry_log
+from tests.disk.simfs import Disk, Fault, SimFS
+
+PLACE = "/data"
+
+
+@pytest.fixture
+def store(tmp_path):
+    with FileSystemStore(tmp_path, fsync="never") as store:
+        yield store
+
+
+@pytest.fixture
+def log(tmp_path):
+    return tmp_path / "langgraph-store" / "log"
+
+
+@pytest.fixture
+def early_rewrites(monkeypatch):
+    """Rewrite logs that are much shorter than usual."""
+    monkeypatch.setattr(entry_log, "_LEAST_REWRITTEN", 1000)
+
+
+def view(store):
+    """Everything that a store holds."""
+    return {(item.namespace, item.key): item.value for item in store.search((), limit=1000)}
+
+
+def open_copy(tmp_path, data):
+    """Open a store whose log has these bytes."""
+    directory = tmp_path / "copy"
+    (directory / "langgraph-store").mkdir(parents=True, exist_ok=True)
+    for path in (directory / "langgraph-store").iterdir():
+        path.unlink()
+    (directory / "langgraph-store" / "log").write_bytes(data)
+    return FileSystemStore(directory, fsync="never")
+
+
+def salvaged(tmp_path):
+    return sorted(path.name for path in (tmp_path / "copy" / "langgraph-store").iterdir() if path.suffix == ".bin")
+
+
+# Torn and damaged
+
+
+def test_a_put_that_was_cut_at_any_byte_is_as_if_it_had_never_been(tmp_path, store, log, sweep):
+    store.put(("a",), "one", {"n": 1})
+    store.put(("a",), "two", {"n": 2, "text": "x" * 5000})
+    before, length = view(store), log.stat().st_size
+    store.batch([PutOp(("a",), "two", {"n": 3, "text": "y" * 700}), PutOp(("b",), "three", {"n": 3})])
+    data = log.read_bytes()
+    for cut in sweep.some(range(length, len(data)), 60):
+        with open_copy(tmp_path, data[:cut]) as torn:
+            assert view(torn) == before, cut
+            torn.put(("b",), "next", {"n": 4})
+            after = {**before, (("b",), "next"): {"n": 4}}
+            assert view(torn) == after
+        assert salvaged(tmp_path) == ([] if cut == length else [f"torn-1-{length}.bin"])
+        with FileSystemStore(tmp_path / "copy") as reopened:
+            assert view(reopened) == after
+
+
+def test_a_first_put_that_was_cut_at_any_byte_leaves_an_empty_store(tmp_path, store, log, sweep):
+    store.put(("a",), "one", {"n": 1})
+    data = log.read_bytes()
+    for cut in sweep.some(range(len(data)), 60):
+        with open_copy(tmp_path, data[:cut]) as torn:
+            assert view(torn) == {}
+            torn.put(("b",), "next", {"n": 4})
+            assert view(torn) == {(("b",), "next"): {"n": 4}}
+
+
+def test_every_flipped_bit_is_an_error_and_repair_keeps_all_other_records(tmp_path, store, log, sweep):
+    for n in range(4):
+        store.put(("a",), f"k{n}", {"n": n})
+    whole, data = view(store), log.read_bytes()
+    for bit in sweep.some(range(8 * len(data)), 250):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with open_copy(tmp_path, bytes(damaged)) as store_:
+            for use in (lambda: view(store_), lambda: store_.put(("a",), "new", {})):
+                with pytest.raises(CheckpointCorruptionError):
+                    use()
+            assert log.parent.parent.joinpath("copy", "langgraph-store", "log").read_bytes() == damaged
+            assert store_.repair() >= (0 if bit < 8 * 64 else 1)
+            found = view(store_)
+            assert found.items() <= whole.items()
+            assert len(found) >= 3
+            assert [name[:8] for name in salvaged(tmp_path)] == ["damaged-"]
+            store_.put(("a",), "new", {"n": 9})
+            assert store_.repair() == 0
+
+
+def test_damage_of_a_long_value_is_seen_while_the_store_is_open(tmp_path, store, log):
+    store.put(("a",), "long", {"text": "x" * 10_000})
+    store.put(("a",), "short", {"n": 1})
+    assert store.get(("a",), "long") is not None
+    data = bytearray(log.read_bytes())
+    data[data.index(b"xxx") + 500] ^= 1
+    with log.open("r+b") as file:
+        file.write(data)
+    with pytest.raises(CheckpointCorruptionError, match="'long'"):
+        store.get(("a",), "long")
+    assert store.get(("a",), "short").value == {"n": 1}
+
+
+def test_repair_of_a_store_that_is_not_damaged_changes_nothing(store, log, tmp_path):
+    assert store.repair() == 0
+    store.put(("a",), "k", {"n": 1})
+    data = log.read_bytes()
+    assert store.repair() == 0
+    assert log.read_bytes() == data
+
+
+def test_a_log_of_another_kind_is_refused(tmp_path, store, log):
+    with FileSystemCache(tmp_path, fsync="never") as cache:
+        cache.set({(("a",), "k"): (1, None)})
+    store.put(("a",), "k", {"n": 1})
+    (tmp_path / "langgraph-cache" / "log").replace(log)
+    store.close()
+    with pytest.raises(CheckpointFormatError, match="put the file back"):
+        view(store)
+
+
+# The death of a process
+
+KILLED = """
+import os, signal, sys
+from savers._filesystem.io import FileIO
+from savers.langgraph import FileSystemStore
+
+class Deadly(FileIO):
+    def append(self, fd, data):
+        if b"last words" in data:
+            super().append(fd, data[:int(sys.argv[2])])
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().append(fd, data)
+
+store = FileSystemStore(sys.argv[1], io=Deadly())
+store.put(("a",), "one", {"n": 1})
+print("acknowledged", flush=True)
+store.put(("a",), "two", {"text": "last words" * 100})
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+@pytest.mark.parametrize("written", [0, 1, 39, 40, 500, 1000])
+def test_a_process_that_is_killed_in_the_middle_of_a_put_harms_no_other(tmp_path, store, written):
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path), str(written)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert done.stdout == "acknowledged\n"
+    assert view(store) == {(("a",), "one"): {"n": 1}}
+    store.put(("a",), "three", {"n": 3})
+    assert view(store) == {(("a",), "one"): {"n": 1}, (("a",), "three"): {"n": 3}}
+
+
+# Power loss
+
+
+def use(store, note):
+    """A workload; `note` is called with a number before and after each step, and the view after it."""
+    steps = [
+        lambda: store.put(("a",), "one", {"n": 1, "text": "o" * 600}),
+        lambda: store.put(("a",), "two", {"text": "x" * 700}),
+        lambda: store.batch([PutOp(("b", str(n)), "k", {"n": n, "text": "y" * 40}) for n in range(8)]),
+        lambda: store.put(("a",), "two", {"text": "z" * 900}, ttl=5),
+        lambda: store.delete(("a",), "one"),
+        *[lambda n=n: store.put(("c",), "k", {"n": n, "text": "c" * 300}) for n in range(20)],
+        lambda: store.batch([PutOp(("b", "1"), "k", None), PutOp(("a",), "last", {"n": 1})]),
+    ]
+    for number, step in enumerate(steps):
+        note("begin", number)
+        step()
+        note("ack", number)
+
+
+def views_of_workload():
+    """What the store holds before the workload and after each of its steps."""
+    views = [{}]
+    store = FileSystemStore(PLACE, fsync="never", io=SimFS(record=False), clock=lambda: 1e9)
+    use(store, lambda what, _: views.append(view(store)) if what == "ack" else None)
+    return views
+
+
+def explore(fsync, fs, rng, limit):
+    """Yield each state of the disk that a power loss may leave, and the numbers of the first and last view allowed."""
+    disk = Disk()
+    begun = acknowledged = 0
+    for op in fs.ops:
+        if op[0] == "note":
+            if op[1] == "begin":
+                begun = op[2] + 1
+            elif fsync == "always":
+                acknowledged = op[2] + 1
+            continue
+        disk.apply(op)
+        for what, tree in disk.states(rng, limit):
+            yield what, tree, acknowledged, begun
+
+
+@pytest.mark.usefixtures("early_rewrites")
+def test_power_loss_keeps_what_was_acknowledged_and_at_most_one_more(sweep):
+    views = views_of_workload()
+    fs = SimFS()
+    store = FileSystemStore(PLACE, io=fs, clock=lambda: 1e9)
+    use(store, fs.note)
+    assert sum(op[0] == "rename" for op in fs.ops) >= 2, "the log was rewritten"
+    states = 0
+    for what, tree, low, high in explore("always", fs, random.Random(1), sweep.count(40, 6)):
+        states += 1
+        again = FileSystemStore(PLACE, io=SimFS(tree, record=False), clock=lambda: 1e9)
+        assert view(again) in views[low : high + 1], what
+        again.put(("new",), "k", {"n": 1})
+        assert again.get(("new",), "k").value == {"n": 1}, what
+        again.close()
+    assert states >= sweep.count(700, 150)
+
+
+@pytest.mark.usefixtures("early_rewrites")
+def test_who_does_not_wait_loses_the_end_at_most(sweep):
+    views = views_of_workload()
+    fs = SimFS()
+    store = FileSystemStore(PLACE, fsync="never", io=fs, clock=lambda: 1e9)
+    use(store, fs.note)
+    states = 0
+    for what, tree, low, high in explore("never", fs, random.Random(2), sweep.count(40, 6)):
+        states += 1
+        again = FileSystemStore(PLACE, fsync="never", io=SimFS(tree, record=False), clock=lambda: 1e9)
+        assert view(again) in views[low : high + 1], what
+        again.close()
+    assert states >= sweep.count(1000, 150)
+
+
+@pytest.mark.usefixtures("early_rewrites")
+def test_the_death_of_a_process_loses_nothing_that_was_acknowledged():
+    views = views_of_workload()
+    kinds = ("append", "fdatasync", "fsync", "rename", "mkdir", "fsync_dir", "open")
+    deaths = 0
+    for kind in kinds:
+        for number in range(100):
+            acknowledged = [0]
+
+            dead = []
+
+            def die(call, count, _, kind=kind, number=number, dead=dead):
+                if dead or (call == kind and count == number):
+                    dead.append(call)
+                    raise Fault
+
+            fs = SimFS(hook=die, record=False)
+            try:
+                store = FileSystemStore(PLACE, io=fs, clock=lambda: 1e9)
+                use(store, lambda what, n, done=acknowledged: done.append(n + 1) if what == "ack" else None)
+            except Fault:
+                deaths += 1
+            else:
+                break
+            again = FileSystemStore(PLACE, io=SimFS(fs.tree(), record=False), clock=lambda: 1e9)
+            assert view(again) in views[acknowledged[-1] : acknowledged[-1] + 2], (kind, number)
+            again.put(("new",), "k", {"n": 1})
+            assert again.get(("new",), "k").value == {"n": 1}
+    assert deaths > 60
+
+
+# Failing disks
+
+
+class Failing(FileIO):
+    """A file system of which some calls fail."""
+
+    def __init__(self):
+        super().__init__()
+        self.failing = {}
+        """The error number for a call, by its name."""
+        self.calls = []
+
+    def _meet(self, kind):
+        self.calls.append(kind)
+        number = self.failing.get(kind)
+        if number is not None:
+            raise OSError(number, os.strerror(number))
+
+    def append(self, fd, data):
+        if self.failing.get("append") == errno.ENOSPC:
+            self.calls.append("append")
+            if len(data) < 50:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().append(fd, data[: len(data) // 2])
+        self._meet("append")
+        return super().append(fd, data)
+
+    def fdatasync(self, fd):
+        self._meet("fdatasync")
+        super().fdatasync(fd)
+
+    def fsync(self, fd):
+        self._meet("fsync")
+        super().fsync(fd)
+
+    def fsync_dir(self, path):
+        self._meet("fsync_dir")
+        super().fsync_dir(path)
+
+    def truncate(self, fd, size):
+        self._meet("truncate")
+        super().truncate(fd, size)
+
+    def rename(self, source, target):
+        self._meet("rename")
+        super().rename(source, target)
+
+
+@pytest.fixture
+def failing(tmp_path):
+    io = Failing()
+    with FileSystemStore(tmp_path, io=io) as store:
+        store.put(("a",), "one", {"n": 1})
+        yield io, store
+        io.failing.clear()
+
+
+ONE = {(("a",), "one"): {"n": 1}}
+TWO = {**ONE, (("a",), "two"): {"n": 2}}
+
+
+@pytest.mark.parametrize("also", [(), ("truncate",)])
+def test_a_full_disk_refuses_the_put_and_keeps_the_rest(failing, tmp_path, log, also):
+    io, store = failing
+    length = log.stat().st_size
+    io.failing = {"append": errno.ENOSPC, **dict.fromkeys(also, errno.EIO)}
+    for _ in range(2):
+        with pytest.raises(CheckpointStorageError) as caught:
+            store.put(("a",), "two", {"text": "x" * 3000})
+        assert caught.value.errno in {errno.ENOSPC, errno.EIO}
+        assert view(store) == ONE
+    io.failing.clear()
+    assert (log.stat().st_size == length) is (not also)
+    store.put(("a",), "two", {"n": 2})
+    for one in (store, FileSystemStore(tmp_path)):
+        assert view(one) == TWO
+
+
+def test_a_failed_first_put_leaves_an_empty_store(tmp_path):
+    io = Failing()
+    io.failing = {"append": errno.ENOSPC}
+    with FileSystemStore(tmp_path / "new", io=io) as store:
+        with pytest.raises(CheckpointStorageError):
+            store.put(("a",), "one", {"text": "x" * 3000})
+        assert view(store) == {}
+        io.failing.clear()
+        store.put(("a",), "one", {"n": 1})
+        assert view(store) == ONE
+
+
+def test_after_a_failed_sync_the_log_is_rewritten_without_the_put_that_failed(failing, tmp_path, log):
+    io, store = failing
+    before = log.stat().st_ino
+    io.failing = {"fdatasync": errno.EIO}
+    with pytest.raises(CheckpointStorageError):
+        store.put(("a",), "two", {"n": 2})
+    io.failing.clear()
+    assert log.stat().st_ino != before
+    for one in (store, FileSystemStore(tmp_path)):
+        assert view(one) == ONE
+    store.put(("a",), "two", {"n": 2})
+    assert view(FileSystemStore(tmp_path)) == TWO
+
+
+@pytest.mark.parametrize("also", ["fsync", "rename", "append"])
+def test_nothing_is_stored_until_the_log_could_be_rewritten(failing, tmp_path, log, also):
+    io, store = failing
+    io.failing = {"fdatasync": errno.EIO, also: errno.EIO}
+    with pytest.raises(CheckpointStorageError):
+        store.put(("a",), "two", {"n": 2})
+    del io.failing["fdatasync"]
+    io.calls.clear()
+    with pytest.raises(CheckpointStorageError):
+        store.put(("a",), "two", {"n": 2})
+    assert "fdatasync" not in io.calls, "a later sync of the same file proves nothing"
+    io.failing.clear()
+    store.put(("a",), "two", {"n": 2})
+    for one in (store, FileSystemStore(tmp_path)):
+        assert view(one) == TWO
+
+
+def test_of_two_threads_whose_sync_fails_neither_is_told_that_it_was_stored(failing, monkeypatch, tmp_path):
+    io, store = failing
+    both_wrote = threading.Barrier(2)
+    settle = entry_log.EntryLog._settle
+
+    def settle_together(*arguments):
+        both_wrote.wait(20)
+        settle(*arguments)
+
+    monkeypatch.setattr(entry_log.EntryLog, "_settle", settle_together)
+    failures = []
+
+    def fail_once(_):
+        # The system reports a failed sync once. The next sync of the file succeeds.
+        if not failures:
+            failures.append("sync")
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(io, "fdatasync", fail_once)
+    monkeypatch.setattr(store._log._io, "fdatasync", fail_once)
+
+    def put(key):
+        try:
+            store.put(("a",), key, {"n": 2})
+        except CheckpointStorageError:
+            failures.append(key)
+
+    threads = [threading.Thread(target=put, args=(key,)) for key in ("two", "three")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert failures[0] == "sync"
+    assert sorted(failures[1:]) == ["three", "two"]
+    assert ONE.items() <= view(FileSystemStore(tmp_path)).items()
+
+
+def test_a_put_waits_for_the_disk_and_a_postponed_expiry_does_not(tmp_path):
+    io = Failing()
+    with FileSystemStore(tmp_path, io=io) as store:
+        store.put(("a",), "k", {"n": 1}, ttl=5)
+        assert io.calls.count("fdatasync") == 1
+        assert io.calls.count("fsync_dir") >= 2, "the names of the file and of its directory"
+        io.calls.clear()
+        store.put(("a",), "k", {"n": 2}, ttl=5)
+        assert io.calls == ["append", "fdatasync"]
+        io.calls.clear()
+        store.get(("a",), "k")
+        assert io.calls == ["append"]
+
+
+@pytest.mark.usefixtures("early_rewrites")
+def test_a_cache_survives_power_loss_too(sweep):
+    fs = SimFS()
+    cache = FileSystemCache(PLACE, io=fs)
+    keys = [(("a",), f"k{n}") for n in range(4)]
+    views = [{}]
+    for n in range(12):
+        fs.note("begin", n)
+        cache.set({keys[n % 4]: ("x" * 200 + str(n), None)})
+        fs.note("ack", n)
+        views.append(cache.get(keys))
+    states = 0
+    for what, tree, low, high in explore("always", fs, random.Random(3), sweep.count(40, 6)):
+        states += 1
+        again = FileSystemCache(PLACE, io=SimFS(tree, record=False))
+        assert again.get(keys) in views[low : high + 1], what
+        again.close()
+    assert states >= sweep.count(300, 80)

@@ -1,0 +1,647 @@
+"""FileSystemStore: LangGraph's BaseStore in a file. What faults do to it is in test_langgraph_files_faults.py."""
+
+import asyncio
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import OrderedDict, UserDict
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from enum import StrEnum
+
+import pytest
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.graph import END, START, StateGraph
+from langgraph.store.base import (
+    GetOp,
+    InvalidNamespaceError,
+    ListNamespacesOp,
+    MatchCondition,
+    PutOp,
+    SearchOp,
+)
+from langgraph.store.memory import InMemoryStore
+from typing_extensions import TypedDict
+
+from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError, CheckpointStorageError
+from savers.langgraph import FileSystemCheckpointSaver, FileSystemStore, item_vectors
+
+
+class Clock:
+    """Seconds since 1970, which only the test moves."""
+
+    def __init__(self):
+        self.seconds = 1_800_000_000.0
+
+    def __call__(self):
+        return self.seconds
+
+    def advance(self, *, minutes):
+        self.seconds += 60 * minutes
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def open_store(tmp_path):
+    """Opens stores on one directory, and closes them all at the end."""
+    opened = []
+
+    def open_one(**options):
+        opened.append(FileSystemStore(tmp_path / "data", **{"fsync": "never", **options}))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store):
+    return open_store()
+
+
+def keys_of(items):
+    return [item.key for item in items]
+
+
+# Items
+
+
+def test_an_item_comes_back_with_its_times(open_store, clock):
+    store = open_store(clock=clock)
+    store.put(("users", "1"), "prefs", {"theme": "dark", "nested": {"list": [1, 2.5, None, True, "ü"]}})
+    created = datetime.fromtimestamp(clock.seconds, UTC)
+    clock.advance(minutes=1)
+    store.put(("users", "1"), "prefs", {"theme": "light"})
+    item = open_store().get(("users", "1"), "prefs")
+    assert item.value == {"theme": "light"}
+    assert (item.namespace, item.key) == (("users", "1"), "prefs")
+    assert item.created_at == created
+    assert item.updated_at == datetime.fromtimestamp(clock.seconds, UTC)
+
+
+def test_what_is_not_there_is_none(store):
+    assert store.get(("a",), "k") is None
+    assert store.search(()) == []
+    assert store.list_namespaces() == []
+    store.delete(("a",), "k")
+    assert store.get(("a",), "k") is None
+
+
+def test_a_deleted_item_is_gone_with_its_namespace(store, open_store):
+    store.put(("a", "b"), "k", {"x": 1})
+    store.put(("a", "c"), "k", {"x": 1})
+    store.delete(("a", "b"), "k")
+    for one in (store, open_store()):
+        assert one.get(("a", "b"), "k") is None
+        assert one.list_namespaces() == [("a", "c")]
+
+
+def test_what_a_caller_does_to_an_item_changes_nothing(store):
+    value = {"list": [1]}
+    store.put(("a",), "k", value)
+    value["list"].append(2)
+    store.get(("a",), "k").value["list"].append(3)
+    store.search(("a",))[0].value["list"].append(4)
+    assert store.get(("a",), "k").value == {"list": [1]}
+
+
+def test_long_values_are_read_from_the_file(store, open_store):
+    for n in range(5):
+        store.put(("a",), f"k{n}", {"text": f"{n}" * 10_000})
+    for one in (store, open_store()):
+        assert [one.get(("a",), f"k{n}").value["text"][:1] for n in range(5)] == ["0", "1", "2", "3", "4"]
+        assert [len(item.value["text"]) for item in one.search(("a",))] == [10_000] * 5
+
+
+class Color(StrEnum):
+    RED = "red"
+
+
+class Text(str):
+    """A str of another type, such as the text of a LangChain message."""
+
+    __slots__ = ()
+
+    def __str__(self):
+        return "something else"
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        ({"a": {"b": [1, {2}]}}, "a.b[1]"),
+        ({"a": {1: 2}}, "a.1"),
+        ({"when": datetime(2026, 1, 1, tzinfo=UTC)}, "when"),
+        ({"a": [Point(1)]}, "a[0]"),
+        ({"a": Color.RED}, "a"),
+        ({"a": 2**64}, "a"),
+        ({"a": ["\ud800"]}, "a[0]"),
+        ({"a": {"\ud800": 1}}, "a.\ud800"),
+        ([1], ""),
+    ],
+)
+def test_a_value_that_cannot_be_stored_is_refused_with_its_path(store, value, path):
+    store.put(("a",), "k", {"x": 1})
+    with pytest.raises(CheckpointSerializationError) as caught:
+        store.batch([PutOp(("a",), "other", {"x": 1}), PutOp(("a",), "k", value)])
+    assert caught.value.path == path
+    assert store.get(("a",), "k").value == {"x": 1}
+    assert store.get(("a",), "other") is None
+
+
+def test_mappings_tuples_and_strings_of_other_types_come_back_as_plain_ones(store):
+    value = UserDict(a=(1, 2), b=OrderedDict(c=Text("text")), d=b"bytes", e=float("inf"))
+    store.put(("a",), "k", value)
+    found = store.get(("a",), "k").value
+    assert found == {"a": [1, 2], "b": {"c": "text"}, "d": b"bytes", "e": float("inf")}
+    assert type(found["b"]["c"]) is str
+
+
+@pytest.mark.parametrize("key", ["key \ud800", 7])
+def test_a_key_that_cannot_be_stored_is_refused(store, key):
+    with pytest.raises(CheckpointSerializationError, match=r"the key .* of"):
+        store.batch([PutOp(("a",), "other", {"x": 1}), PutOp(("a",), key, {"x": 1})])
+    assert store.search(()) == []
+
+
+@pytest.mark.parametrize("namespace", [(), ("langgraph", "x"), ("a.b",), ("",), (1,)])
+def test_invalid_namespaces_are_refused(store, namespace):
+    with pytest.raises(InvalidNamespaceError):
+        store.put(namespace, "k", {})
+    assert store.search(()) == []
+
+
+# Searches
+
+
+@pytest.fixture
+def people(store):
+    for n, (name, age, city) in enumerate([("ann", 30, "Bonn"), ("bob", 40, None), ("cid", 50, "Aachen")]):
+        store.put(("people", name), "card", {"name": name, "age": age, "address": {"city": city}, "n": [n]})
+    store.put(("peoples",), "card", {"name": "not of that namespace"})
+    return store
+
+
+@pytest.mark.parametrize(
+    ("filter", "names"),
+    [
+        ({"name": "bob"}, ["bob"]),
+        ({"age": {"$eq": 40}}, ["bob"]),
+        ({"age": {"$ne": 40}}, ["cid", "ann"]),
+        ({"age": {"$gt": 30}}, ["cid", "bob"]),
+        ({"age": {"$gte": 30, "$lt": 50}}, ["bob", "ann"]),
+        ({"age": {"$lte": "40"}}, ["bob", "ann"]),
+        ({"name": {"$gt": "ann"}}, ["cid", "bob"]),
+        ({"name": {"$gt": 3}}, []),
+        ({"missing": {"$gt": 3}}, []),
+        ({"missing": None}, ["cid", "bob", "ann"]),
+        ({"address": {"city": {"$ne": None}}}, ["cid", "ann"]),
+        ({"address.city": "Bonn"}, ["ann"]),
+        ({"name.first": "Bonn"}, []),
+        ({"n": [1]}, ["bob"]),
+        ({"n": [{"$gt": 0}]}, ["cid", "bob"]),
+        ({"n": [1, 2]}, []),
+        ({"name": "ann", "age": 40}, []),
+    ],
+)
+def test_filters(people, filter, names):
+    assert [item.value["name"] for item in people.search(("people",), filter=filter)] == names
+
+
+@pytest.mark.parametrize("filter", [{"age": {"$like": 1}}, {"a": {"b": {"$like": 1}}}, {"a": {"$gt": 1, "b": 2}}])
+def test_an_unknown_operator_is_an_error_even_if_nothing_is_stored(store, filter):
+    with pytest.raises(ValueError, match="Unsupported operator"):
+        store.search(("people",), filter=filter)
+
+
+def test_a_search_returns_what_was_put_last_first(store, open_store):
+    for n in range(30):
+        store.put(("a", str(n % 3)), f"k{n}", {"n": n})
+    store.put(("a", "1"), "k1", {"n": 1})
+    expected = ["k1", *(f"k{n}" for n in range(29, 1, -1)), "k0"]
+    for one in (store, open_store()):
+        assert keys_of(one.search((), limit=100)) == expected
+        assert keys_of(one.search(("a",), limit=4, offset=2)) == expected[2:6]
+        assert keys_of(one.search(("a",), limit=100, offset=29)) == ["k0"]
+        assert keys_of(one.search(("a", "1"), limit=2)) == ["k1", "k28"]
+        assert one.search(("a",), limit=0) == []
+
+
+@pytest.mark.parametrize("numbers", [{"limit": -1}, {"offset": -1}])
+def test_a_negative_limit_or_offset_is_an_error(store, numbers):
+    with pytest.raises(ValueError, match="must not be negative"):
+        store.search((), **numbers)
+
+
+def test_namespaces_are_listed_as_by_langgraphs_own_store(store):
+    memory = InMemoryStore()
+    for namespace in [("a",), ("a", "b"), ("a", "b", "c"), ("a", "x", "c"), ("b", "c"), ("ab",)]:
+        for one in (store, memory):
+            one.put(namespace, "k", {})
+    for options in (
+        {},
+        {"prefix": ("a",)},
+        {"prefix": ("a", "*", "c")},
+        {"suffix": ("c",)},
+        {"suffix": ("*", "c"), "prefix": ("a",)},
+        {"max_depth": 1},
+        {"max_depth": 2, "limit": 2, "offset": 1},
+        {"prefix": ("*",) * 4},
+    ):
+        assert store.list_namespaces(**options) == memory.list_namespaces(**options), options
+
+
+# Batches
+
+
+def test_a_batch_reads_before_it_puts_and_the_last_put_of_an_item_counts(store):
+    store.put(("a",), "k", {"n": 0})
+    ops = [
+        PutOp(("a",), "k", {"n": 1}),
+        GetOp(("a",), "k"),
+        SearchOp(("a",)),
+        PutOp(("a",), "k", {"n": 2}),
+        PutOp(("a",), "other", {"n": 3}),
+        PutOp(("a",), "other", None),
+        ListNamespacesOp(match_conditions=(MatchCondition("prefix", ("a",)),)),
+    ]
+    results = store.batch(ops)
+    assert [results[0], results[3], results[4], results[5]] == [None] * 4
+    assert results[1].value == {"n": 0}
+    assert [item.value for item in results[2]] == [{"n": 0}]
+    assert results[6] == [("a",)]
+    assert store.get(("a",), "k").value == {"n": 2}
+    assert store.get(("a",), "other") is None
+
+
+def test_an_unknown_operation_is_an_error_and_nothing_is_stored(store):
+    with pytest.raises(ValueError, match="Unknown operation"):
+        store.batch([PutOp(("a",), "k", {}), "nonsense"])
+    assert store.search(()) == []
+
+
+def test_async_methods_do_the_same(store):
+    async def use():
+        async with store:
+            await store.setup()
+            await asyncio.gather(*(store.aput(("a",), f"k{n}", {"n": n}) for n in range(50)))
+            await store.adelete(("a",), "k7")
+            assert (await store.aget(("a",), "k8")).value == {"n": 8}
+            assert await store.aget(("a",), "k7") is None
+            assert len(await store.asearch(("a",), limit=100)) == 49
+            assert await store.alist_namespaces() == [("a",)]
+
+    asyncio.run(use())
+
+
+def test_with_and_setup_work_as_with_langgraphs_own_stores(open_store):
+    with open_store() as store:
+        store.setup()
+        store.put(("a",), "k", {"n": 1})
+    assert store.get(("a",), "k").value == {"n": 1}, "a closed store opens its files again"
+
+
+# Items that expire
+
+
+def test_an_item_is_swept_when_its_minutes_are_over(open_store, clock):
+    store = open_store(ttl={"default_ttl": 5}, clock=clock)
+    store.put(("a",), "default", {})
+    store.put(("a",), "shorter", {}, ttl=1)
+    store.put(("a",), "never", {}, ttl=None)
+    assert store.sweep_ttl() == 0
+    clock.advance(minutes=1)
+    assert store.get(("a",), "shorter", refresh_ttl=False) is not None, "expired, and not swept yet"
+    assert store.sweep_ttl() == 1
+    clock.advance(minutes=4)
+    assert asyncio.run(store.asweep_ttl()) == 1
+    assert keys_of(store.search(("a",))) == ["never"]
+    assert keys_of(open_store().search(("a",))) == ["never"]
+
+
+@pytest.mark.parametrize("read", ["get", "search"])
+@pytest.mark.parametrize("config", [{}, {"refresh_on_read": True}, {"refresh_on_read": False}])
+@pytest.mark.parametrize("refresh_ttl", [None, True, False])
+def test_a_read_postpones_the_expiry(open_store, clock, read, config, refresh_ttl):
+    store = open_store(ttl=config, clock=clock)
+    store.put(("a",), "k", {}, ttl=10)
+    clock.advance(minutes=9)
+    if read == "get":
+        store.get(("a",), "k", refresh_ttl=refresh_ttl)
+    else:
+        store.search(("a",), refresh_ttl=refresh_ttl)
+    clock.advance(minutes=9)
+    is_refreshed = config.get("refresh_on_read", True) if refresh_ttl is None else refresh_ttl
+    assert open_store(clock=clock).sweep_ttl() == (0 if is_refreshed else 1)
+    clock.advance(minutes=1)
+    assert open_store(clock=clock).sweep_ttl() == (1 if is_refreshed else 0)
+
+
+def test_expired_items_are_omitted_if_the_option_says_so(open_store, clock):
+    store = open_store(ttl={"omit_expired": True}, clock=clock)
+    store.put(("a",), "k", {}, ttl=1)
+    store.put(("b",), "k", {})
+    clock.advance(minutes=1)
+    assert store.get(("a",), "k") is None
+    assert [item.namespace for item in store.search(())] == [("b",)]
+    assert store.list_namespaces() == [("b",)]
+    assert store.sweep_ttl() == 1
+
+
+def test_the_sweeper_sweeps_until_it_is_stopped(open_store, clock):
+    store = open_store(clock=clock, ttl={"sweep_interval_minutes": 1e-6})
+    swept = threading.Event()
+    sweep = store.sweep_ttl
+
+    def note_sweep():
+        if sweep():
+            swept.set()
+        return 0
+
+    store.sweep_ttl = note_sweep
+    store.put(("a",), "k", {}, ttl=1)
+    clock.advance(minutes=2)
+    future = store.start_ttl_sweeper()
+    assert store.start_ttl_sweeper() is future
+    assert swept.wait(20)
+    assert store.stop_ttl_sweeper(20)
+    assert future.done()
+    assert store.get(("a",), "k") is None
+    again = store.start_ttl_sweeper()
+    again.cancel()
+    assert store.stop_ttl_sweeper(20)
+
+
+# Vectors
+
+
+def embed_letters(texts):
+    """How often each text has the letters a, b and c."""
+    return [[float(text.count(letter)) for letter in "abc"] for text in texts]
+
+
+INDEX = {"dims": 3, "embed": embed_letters, "fields": ["text"]}
+
+
+@pytest.fixture(params=["numpy", "python"])
+def arithmetic(request, monkeypatch):
+    if request.param == "numpy":
+        pytest.importorskip("numpy")
+    else:
+        monkeypatch.setattr(item_vectors, "find_spec", lambda _: None)
+
+
+@pytest.mark.usefixtures("arithmetic")
+def test_a_query_finds_the_nearest_items_also_after_reopening(open_store):
+    store = open_store(index=INDEX)
+    memory = InMemoryStore(index=INDEX)
+    for one in (store, memory):
+        one.put(("a",), "a", {"text": "aaaa", "kind": 1})
+        one.put(("a",), "ab", {"text": "aabb", "kind": 1})
+        one.put(("a",), "both", {"text": "c", "other": "ab"}, index=["text", "other"])
+        one.put(("a",), "none", {"text": "a"}, index=False)
+        one.put(("a",), "zero", {"text": "xyz"})
+    for one in (store, open_store(index=INDEX)):
+        found = one.search(("a",), query="ab")
+        scores = {item.key: item.score for item in found}
+        assert set(keys_of(found)[:2]) == {"ab", "both"}
+        assert scores == pytest.approx({"ab": 1, "both": 1, "a": 0.5**0.5, "zero": 0, "none": None}, abs=1e-6)
+        assert scores == pytest.approx({item.key: item.score for item in memory.search(("a",), query="ab")})
+        assert keys_of(one.search(("a",), query="ab", filter={"kind": 1})) == ["ab", "a"]
+        assert keys_of(one.search(("a",), query="ab", limit=2, offset=2)) == ["a", "zero"]
+
+
+@pytest.mark.usefixtures("arithmetic")
+def test_async_embedding_functions_embed(open_store):
+    async def embed(texts):
+        return embed_letters(texts)
+
+    async def use():
+        store = open_store(index={"embed": embed})
+        await store.aput(("a",), "x", {"text": "bbbb"})
+        await store.aput(("a",), "y", {"text": "cccc"})
+        return keys_of(await store.asearch(("a",), query="c", limit=1))
+
+    assert asyncio.run(use()) == ["y"]
+
+
+def test_wrong_vectors_are_refused_and_nothing_is_stored(open_store):
+    with pytest.raises(CheckpointerConfigurationError, match="embed"):
+        open_store(index={"dims": 3})
+    store = open_store(index={**INDEX, "dims": 4})
+    with pytest.raises(CheckpointerConfigurationError, match="returned 3 dimensions; index has dims=4"):
+        store.put(("a",), "k", {"text": "a"})
+    store = open_store(index={**INDEX, "embed": lambda _: []})
+    with pytest.raises(CheckpointerConfigurationError, match="0 vectors for 1 texts"):
+        store.put(("a",), "k", {"text": "a"})
+    assert store.search(()) == []
+    open_store(index=INDEX).put(("a",), "k", {"text": "a"})
+    other = open_store(index={"embed": lambda texts: [[1.0, 2.0] for _ in texts]})
+    with pytest.raises(CheckpointerConfigurationError, match="the query has 2 dimensions"):
+        other.search((), query="a")
+
+
+def test_without_an_index_a_query_is_ignored(store):
+    store.put(("a",), "k", {"text": "a"}, index=["text"])
+    assert [item.score for item in store.search(("a",), query="a")] == [None]
+
+
+# Several stores, threads and processes
+
+
+def test_a_store_sees_what_another_one_puts(open_store):
+    one, other = open_store(), open_store(fsync="always")
+    for n in range(20):
+        one.put(("a",), f"one{n}", {"n": n})
+        assert other.get(("a",), f"one{n}").value == {"n": n}
+        other.put(("a",), f"other{n}", {"n": n})
+        assert one.get(("a",), f"other{n}").value == {"n": n}
+    assert len(one.search((), limit=100)) == 40
+
+
+@pytest.mark.parametrize("fsync", ["always", "never"])
+def test_threads_put_at_once(open_store, fsync):
+    stores = [open_store(fsync=fsync) for _ in range(2)]
+
+    def put(n):
+        stores[n % 2].put(("a", str(n % 5)), f"k{n}", {"n": n})
+        return stores[n % 2].get(("a", str(n % 5)), f"k{n}").value["n"]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(put, range(200))) == list(range(200))
+    for store in (*stores, open_store()):
+        assert sorted(item.value["n"] for item in store.search((), limit=1000)) == list(range(200))
+
+
+WRITER = """
+import sys
+from savers.langgraph import FileSystemStore
+directory, name = sys.argv[1:]
+store = FileSystemStore(directory, fsync="never")
+for n in range(300):
+    store.put(("a", name), f"k{n % 100}", {"n": n, "text": "x" * 300})
+    assert store.get(("a", name), f"k{n % 100}").value["n"] == n
+"""
+
+
+def test_processes_put_at_once_while_the_log_is_rewritten(tmp_path, open_store):
+    store = open_store()
+    directory = str(tmp_path / "data")
+    processes = [subprocess.Popen([sys.executable, "-c", WRITER, directory, name]) for name in ("x", "y")]
+    for n in range(300):
+        store.put(("a", "z"), f"k{n % 100}", {"n": n, "text": "x" * 300})
+    assert [process.wait(60) for process in processes] == [0, 0]
+    for one in (store, open_store()):
+        found = one.search((), limit=1000)
+        assert len(found) == 300
+        assert {item.value["n"] for item in found} == set(range(200, 300))
+    assert (tmp_path / "data" / "langgraph-store" / "log").stat().st_size < 900 * 400 * 0.8
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_the_child_of_a_fork_opens_its_own_files(store):
+    store.put(("a",), "parent", {"n": 1})
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            store.put(("a",), "child", {"n": 2})
+            status = 0 if len(store.search(())) == 2 else 2
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    store.put(("a",), "later", {"n": 3})
+    assert keys_of(store.search(())) == ["later", "child", "parent"]
+
+
+def test_the_log_stays_short(store, open_store, tmp_path):
+    for n in range(3000):
+        store.put(("a",), f"k{n % 10}", {"n": n, "text": "x" * 100})
+    assert (tmp_path / "data" / "langgraph-store" / "log").stat().st_size < 140_000
+    for one in (store, open_store()):
+        assert [item.value["n"] for item in one.search(("a",))] == list(range(2999, 2989, -1))
+
+
+def test_expired_items_leave_the_file_when_it_is_rewritten(open_store, clock, tmp_path):
+    store = open_store(clock=clock)
+    for n in range(2000):
+        clock.advance(minutes=1)
+        store.put(("a",), f"k{n}", {"n": n, "text": "x" * 100}, ttl=5)
+    assert (tmp_path / "data" / "langgraph-store" / "log").stat().st_size < 140_000
+    assert store.get(("a",), "k1999") is not None
+    assert store.get(("a",), "k0") is None
+
+
+# One directory for everything
+
+
+class State(TypedDict):
+    n: int
+
+
+def test_saver_store_and_cache_share_a_directory(tmp_path):
+    from langgraph.types import CachePolicy
+
+    from savers.langgraph import FileSystemCache
+
+    calls = []
+
+    def remember(state, *, store):
+        calls.append(state["n"])
+        store.put(("memories",), str(state["n"]), {"n": state["n"]})
+        return {"n": state["n"] + 1}
+
+    graph = StateGraph(State)
+    graph.add_node("remember", remember, cache_policy=CachePolicy(ttl=60))
+    graph.add_edge(START, "remember")
+    graph.add_edge("remember", END)
+    saver = FileSystemCheckpointSaver(tmp_path, fsync="never")
+    store = FileSystemStore(tmp_path, fsync="never")
+    cache = FileSystemCache(tmp_path, fsync="never")
+    with saver, store, cache:
+        app = graph.compile(checkpointer=saver, store=store, cache=cache)
+        for thread in ("one", "two"):
+            assert app.invoke({"n": 1}, {"configurable": {"thread_id": thread}}) == {"n": 2}
+        assert calls == [1], "the second run took the result from the cache"
+        assert store.get(("memories",), "1").value == {"n": 1}
+        assert sorted(saver.store.threads()) == ["one", "two"]
+        report = saver.store.verify()
+        assert report.ok
+        assert saver.store.repair() is not None
+        saver.prune(["one"], strategy="delete")
+        saver.store.compact()
+        assert list(saver.store.threads()) == ["two"]
+        assert store.get(("memories",), "1").value == {"n": 1}
+        assert {path.name for path in tmp_path.iterdir() if not path.name.startswith("t-")} == {
+            "graphkit.store", "locks", "langgraph-store", "langgraph-cache",
+        }  # fmt: skip
+
+
+def test_a_saver_comes_to_a_directory_that_a_store_made(tmp_path, open_store):
+    open_store().put(("a",), "k", {"n": 1})
+    saver = FileSystemCheckpointSaver(tmp_path / "data")
+    assert list(saver.store.threads()) == []
+    assert saver.store.verify().ok
+    saver.put({"configurable": {"thread_id": "t", "checkpoint_ns": ""}}, empty_checkpoint(), {}, {})
+    saver.store.close()
+    assert open_store().get(("a",), "k").value == {"n": 1}
+
+
+# Options and errors
+
+
+@pytest.mark.parametrize("fsync", ["sometimes", 3, None])
+def test_an_invalid_option_is_refused(open_store, fsync):
+    with pytest.raises(CheckpointerConfigurationError, match="fsync"):
+        open_store(fsync=fsync)
+
+
+def test_a_file_in_place_of_the_directory_is_refused(tmp_path, open_store):
+    (tmp_path / "data").write_text("a file")
+    with pytest.raises(CheckpointerConfigurationError, match="is a file"):
+        open_store()
+
+
+def test_a_removed_file_is_an_error_and_not_an_empty_store(store, tmp_path):
+    store.put(("a",), "k", {"n": 1})
+    (tmp_path / "data" / "langgraph-store" / "log").unlink()
+    with pytest.raises(CheckpointStorageError, match="removed while it was in use"):
+        store.put(("a",), "other", {"n": 1})
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files")
+def test_other_users_can_read_nothing(store, tmp_path):
+    store.put(("a",), "k", {"n": 1})
+    directory = tmp_path / "data" / "langgraph-store"
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in directory.iterdir()} == {0o600}
+
+
+def test_a_link_in_place_of_the_log_is_refused(store, tmp_path):
+    target = tmp_path / "elsewhere"
+    target.write_bytes(b"")
+    (tmp_path / "data" / "langgraph-store").mkdir(parents=True)
+    (tmp_path / "data" / "langgraph-store" / "log").symlink_to(target)
+    with pytest.raises(CheckpointStorageError, match="symbolic link"):
+        store.put(("a",), "k", {"n": 1})
+    assert target.read_bytes() == b""
+
+
+def test_the_import_of_the_package_does_not_import_langgraph():
+    code = "import sys, savers.langgraph, json; print(json.dumps('langgraph.store' in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert json.loads(done.stdout) is False

@@ -159,7 +159,7 @@ class EntryFile:
             try:
                 for change in unpack_changes(frame.payload, payload_start):
                     table.apply(change)
-            except (MalformedRecordError, TypeError) as error:
+            except MalformedRecordError as error:
                 raise CheckpointCorruptionError(self.path, frame.offset, str(error)) from error
         elif not frame.type & ANCILLARY:
             raise CheckpointFormatError(self.path, f"the record at byte {frame.offset} needs a newer graphkit")

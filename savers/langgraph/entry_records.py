@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -196,8 +196,8 @@ def _check_names(change: Change) -> None:
             raise CheckpointSerializationError(where, type(name).__name__, str(error)) from error
 
 
-def unpack_changes(payload: bytes, offset: int) -> Iterator[ReadChange]:
-    """Yield the changes of a record.
+def unpack_changes(payload: bytes, offset: int) -> list[ReadChange]:
+    """Return the changes of a record.
 
     Args:
         payload: the payload of the record.
@@ -210,17 +210,31 @@ def unpack_changes(payload: bytes, offset: int) -> Iterator[ReadChange]:
         *rows, data = ormsgpack.unpackb(payload)
         data_offset = offset + len(payload) - len(data)
         position = 0
+        changes: list[ReadChange] = []
         for kind, *fields in rows:
             if kind == _PUT:
                 content = data[position : position + fields[_LENGTH]]
-                yield Entry(fields, data_offset + position, content)
+                changes.append(Entry(fields, data_offset + position, content))
                 position += fields[_LENGTH]
             else:
-                yield _read_other(kind, fields)
+                changes.append(_read_other(kind, fields))
     except (ValueError, TypeError, IndexError) as error:
         raise MalformedRecordError(f"the record is malformed: {error}") from error
-    if position != len(data):
+    if not isinstance(data, bytes) or position != len(data):
         raise MalformedRecordError("the record is malformed: its changes do not name the data that it holds")
+    _check_names_of(changes)
+    return changes
+
+
+def _check_names_of(changes: Iterable[ReadChange]) -> None:
+    """Refuse namespaces and keys that are not text."""
+    for change in changes:
+        names = change.namespace or ()
+        if not isinstance(change, Clear) and not isinstance(change.key, str):
+            raise MalformedRecordError(f"the record is malformed: the key {change.key!r} is not text")
+        for name in names:
+            if not isinstance(name, str):
+                raise MalformedRecordError(f"the record is malformed: the label {name!r} is not text")
 
 
 def _read_other(kind: int, fields: Sequence[Any]) -> ReadChange:

@@ -116,6 +116,6 @@ def read_good_entries(file: EntryFile) -> GoodEntries:
         try:
             for change in unpack_changes(frame.payload, frame.offset + log.FRAME_SIZE):
                 table.apply(change)
-        except (MalformedRecordError, TypeError):
+        except MalformedRecordError:
             _LOGGER.warning("%s: the record at byte %d is malformed and was left out", file.path, frame.offset)
     return GoodEntries(table=table, lost=lost)

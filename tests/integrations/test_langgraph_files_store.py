@@ -2,8 +2,11 @@
 
 import asyncio
 import dataclasses
+import hashlib
 import json
 import os
+import shutil
+import struct
 import subprocess
 import sys
 import threading
@@ -11,7 +14,10 @@ from collections import OrderedDict, UserDict
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
+from zlib import crc32
 
+import msgpack
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import END, START, StateGraph
@@ -26,8 +32,13 @@ from langgraph.store.base import (
 from langgraph.store.memory import InMemoryStore
 from typing_extensions import TypedDict
 
-from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError, CheckpointStorageError
-from savers.langgraph import FileSystemCheckpointSaver, FileSystemStore, item_vectors
+from graphkit.errors import (
+    CheckpointCorruptionError,
+    CheckpointerConfigurationError,
+    CheckpointSerializationError,
+    CheckpointStorageError,
+)
+from savers.langgraph import FileSystemCache, FileSystemCheckpointSaver, FileSystemStore, entry_log, item_vectors
 
 
 class Clock:
@@ -556,8 +567,6 @@ class State(TypedDict):
 def test_saver_store_and_cache_share_a_directory(tmp_path):
     from langgraph.types import CachePolicy
 
-    from savers.langgraph import FileSystemCache
-
     calls = []
 
     def remember(state, *, store):
@@ -645,3 +654,86 @@ def test_the_import_of_the_package_does_not_import_langgraph():
     code = "import sys, savers.langgraph, json; print(json.dumps('langgraph.store' in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert json.loads(done.stdout) is False
+
+
+# The format
+
+
+@pytest.fixture
+def golden(tmp_path):
+    """A copy of a directory that the first version of the format wrote."""
+    return shutil.copytree(Path(__file__).parent / "golden" / "langgraph_1", tmp_path / "golden")
+
+
+def test_what_the_first_version_wrote_is_read(golden, clock):
+    clock.advance(minutes=1)
+    with FileSystemStore(golden, index=INDEX, clock=clock) as store:
+        ann = store.get(("users", "ann"), "home")
+        assert ann.value == {"city": "Aachen", "text": "aab"}
+        assert (ann.created_at.timestamp(), ann.updated_at.timestamp()) == (1_800_000_000, 1_800_000_060)
+        assert [item.key for item in store.search((), query="b", limit=1)] == ["home"]
+        assert store.search((), query="aab")[0].score == pytest.approx(1)
+        assert store.list_namespaces() == [("users", "ann"), ("users", "bob")]
+        clock.advance(minutes=89.9)
+        assert store.sweep_ttl() == 0
+        clock.advance(minutes=0.2)
+        assert store.sweep_ttl() == 1, "a read at minute 1 postponed the expiry"
+    with FileSystemCache(golden, clock=clock) as cache:
+        keys = [(("graph", "node"), "gone"), (("graph", "node"), "key"), (("graph", "other"), "key")]
+        assert cache.get(keys) == {keys[2]: b"bytes"}
+        clock.seconds = 1_800_000_060
+        assert cache.get(keys) == {keys[1]: {"channel": [1, "two"]}, keys[2]: b"bytes"}
+
+
+def test_the_log_of_a_store_is_as_the_specification_says(golden):
+    """Reads the log by docs/format.md alone."""
+    data = (golden / "langgraph-store" / "log").read_bytes()
+    assert data[40:56] == hashlib.blake2b(b"langgraph-store").digest()[:16]
+    records, offset = [], 64
+    while offset < len(data):
+        length = int.from_bytes(data[offset + 4 : offset + 8], "little")
+        records.append((data[offset + 39], msgpack.unpackb(data[offset + 40 : offset + 40 + length])))
+        offset += length + 45
+    assert [type_ for type_, _ in records] == [1, 1, 5, 5, 5, 5, 5]
+    assert [payload for _, payload in records[:2]] == [{"entries": "langgraph-store"}] * 2
+    (put, delete, content) = records[5][1]
+    first, last = 1_800_000_000_000_000, 1_800_000_060_000_000
+    value = msgpack.packb({"city": "Aachen", "text": "aab"})
+    assert content == value + struct.pack("<3f", 2, 1, 0)
+    about = [["text", 3]]
+    expected = [0, ["users", "ann"], "home", first, last, None, None, about, len(value), len(content), crc32(content)]
+    assert put == expected
+    assert delete == [1, ["users", "cid"], "home"]
+    assert records[6][1] == [[2, ["users", "bob"], "home", last + 90 * 60_000_000], b""]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"no array",
+        msgpack.packb([]),
+        msgpack.packb([[0, ["a"], "k", 1, 1, None, None, None, 1, 2, 3], b"x"]),
+        msgpack.packb([[0, ["a"], "k"], b""]),
+        msgpack.packb([[0, 7, "k", 1, 1, None, None, None, 0, 0, 0], b""]),
+        msgpack.packb([[0, ["a"], ["k"], 1, 1, None, None, None, 0, 0, 0], b""]),
+        msgpack.packb([[1, ["a"]], b""]),
+        msgpack.packb([[9, ["a"], "k"], b""]),
+        msgpack.packb([b"unnamed"]),
+        msgpack.packb([[1, ["a"], "k"], "no bytes"]),
+    ],
+)
+def test_a_record_with_right_checksums_that_holds_nonsense_is_damage(open_store, payload, monkeypatch):
+    store = open_store()
+    store.put(("a",), "k", {"n": 1})
+    monkeypatch.setattr(entry_log, "pack_changes", lambda _: payload)
+    monkeypatch.setattr(entry_log, "unpack_changes", lambda *_: ())
+    store.put(("a",), "forged", {"n": 1})
+    monkeypatch.undo()
+    other = open_store()
+    for one in (store, other):
+        one.close()
+        with pytest.raises(CheckpointCorruptionError, match="malformed"):
+            one.get(("a",), "k")
+    other.repair()
+    assert keys_of(other.search(())) == ["k"]

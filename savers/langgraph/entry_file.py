@@ -60,7 +60,7 @@ class EntryFile:
     def open(cls, io: FileIO, path: str, kind: str) -> EntryFile | None:
         """Open the file; return None if there is none. It is not read yet."""
         try:
-            return cls(io, path, kind, io.open(path, write=True, append=True))
+            return cls(io, path, kind, io.open(path, write=True))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -224,9 +224,9 @@ class EntryFile:
 
     def write(self, data: bytes) -> None:
         """Append bytes in one write; go on where the file system takes only a part."""
-        done = self.io.append(self.fd, data)
+        done = self.io.write_at(self.fd, self.end, data)
         while done < len(data):
-            done += self.io.append(self.fd, data[done:])
+            done += self.io.write_at(self.fd, self.end + done, data[done:])
 
     def sync(self, end: int, directories: Iterable[str]) -> None:
         """Bring the file to the disk up to an offset; the caller has pinned it and holds no lock.

@@ -298,7 +298,7 @@ class EntryLog:
         """
         self._make_directories()
         self._write_lock.reopen()
-        fd = self._io.open(self.path, write=True, create=True, append=True)
+        fd = self._io.open(self.path, write=True, create=True)
         file = EntryFile(self._io, self.path, self._kind, fd)
         try:
             size = file.size()

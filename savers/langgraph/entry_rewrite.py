@@ -49,7 +49,7 @@ def replace_log(io: FileIO, path: str, kind: str, generation: int, batches: Iter
     header = new_header(kind, generation)
     remove_temporary_logs(io, directory)
     temporary = layout.join(directory, f"{layout.TEMPORARY}{header.fid:08x}")
-    file = EntryFile(io, temporary, kind, io.open(temporary, write=True, create=True, append=True))
+    file = EntryFile(io, temporary, kind, io.open(temporary, write=True, create=True))
     try:
         beginning = file.begin(header)
         file.write(beginning)

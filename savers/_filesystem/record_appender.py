@@ -25,6 +25,8 @@ _GROWTH: Final = 8
 """A log is extended by this fraction of its length, in whole blocks, beyond the next block
 boundary."""
 _LONGEST_EXTENSION: Final = 1 << 16
+_SHORT: Final = 1 << 14
+"""A log of fewer bytes is not extended: it will hardly get enough records for that to pay."""
 _MOST_ZEROS: Final = 1 << 17
 """If more zeros than this follow the last record, the next writer cuts them off."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -343,6 +345,8 @@ def _choose_size(end: int) -> int:
 
     A log of less than 32 KiB takes no more blocks than without.
     """
+    if end < _SHORT:
+        return end
     blocks = -(-end // _BLOCK_SIZE)
     ahead = min(end // _GROWTH, _LONGEST_EXTENSION) // _BLOCK_SIZE
     return (blocks + ahead) * _BLOCK_SIZE

@@ -9,7 +9,7 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
-from savers._filesystem import history_views
+from savers._filesystem import history_views, record_appender
 from savers._filesystem.io import FileIO
 from savers._filesystem.record_appender import RecordAppender
 from tests.disk.conftest import frames_of, log_of
@@ -363,3 +363,13 @@ def test_an_extension_is_never_part_of_another_log(tmp_path):
             saver.copy("t", "u")
             saver.put(CONFIG, made(5))
     assert set(sizes) == {"log"}
+
+
+def test_a_short_log_is_not_extended(tmp_path, monkeypatch):
+    monkeypatch.setattr(record_appender, "_SHORT", 2000)
+    saver = FileSystemSaver(tmp_path)
+    saver.put(CONFIG, made(0))
+    assert log_of(tmp_path).stat().st_size == frames_of(log_of(tmp_path))[-1].end
+    for number in range(1, 12):
+        saver.put(CONFIG, made(number, text="x" * 100))
+    assert log_of(tmp_path).stat().st_size == BLOCK

@@ -25,13 +25,14 @@ from langgraph.store.base import (
 )
 
 from graphkit.abc import run_in_thread
-from graphkit.errors import CheckpointSerializationError
+from graphkit.errors import CheckpointerError, CheckpointSerializationError
 from savers.langgraph.entry_log import EntryLog, Fsync
 from savers.langgraph.entry_records import Change, Delete, Entry, Namespace, Touch, make_put
 from savers.langgraph.item_filters import check_filter, make_test, select_namespaces
 from savers.langgraph.item_values import pack_value, unpack_value
 from savers.langgraph.item_vectors import Embedder, Text, pack_vectors, score_vectors, unpack_vectors
 from savers.langgraph.sweeper import Sweeper
+from savers.langgraph.tick_queue import TickQueue
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -71,6 +72,13 @@ class _Embedded(NamedTuple):
 
     texts: dict[str, Sequence[float]]
     queries: dict[str, Sequence[float]]
+
+
+class _Request(NamedTuple):
+    """A batch that is ready to be executed."""
+
+    plan: _Plan
+    embedded: _Embedded
 
 
 class _Found(NamedTuple):
@@ -136,6 +144,7 @@ class FileSystemStore(BaseStore):
         self._omits_expired = bool((ttl or {}).get("omit_expired"))
         self._log = EntryLog(base_directory, STORE, fsync=fsync, clock=clock, io=io)
         self._sweeper = Sweeper(self)
+        self._queue: TickQueue[_Request, list[Result]] = TickQueue(self._execute_all)
 
     # Opening and closing, as with LangGraph's own stores
 
@@ -192,10 +201,16 @@ class FileSystemStore(BaseStore):
                 texts=self._embedder.embed(_texts_of(plan)),
                 queries=self._embedder.embed_queries(plan.queries),
             )
-        return self._execute(plan, embedded)
+        (outcome,) = self._execute_all([_Request(plan=plan, embedded=embedded)])
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """As `batch`; the event loop never waits for a disk."""
+        """As `batch`; the event loop never waits for a disk.
+
+        Batches of the same tick of the event loop are stored together.
+        """
         plan = self._plan(ops)
         embedded = _NOTHING_EMBEDDED
         if self._embedder is not None:
@@ -203,7 +218,7 @@ class FileSystemStore(BaseStore):
                 texts=await self._embedder.aembed(_texts_of(plan)),
                 queries=await self._embedder.aembed_queries(plan.queries),
             )
-        return await run_in_thread(self._execute, plan, embedded)
+        return await self._queue.execute(_Request(plan=plan, embedded=embedded))
 
     def _plan(self, ops: Iterable[Op]) -> _Plan:
         """Check operations, and pack the values to store."""
@@ -229,19 +244,50 @@ class FileSystemStore(BaseStore):
             texts = {name: self._embedder.find_texts(op) for name, op in puts.items()}
         return _Plan(operations=operations, puts=puts, values=values, texts=texts, queries=queries)
 
-    def _execute(self, plan: _Plan, embedded: _Embedded) -> list[Result]:
+    def _execute_all(self, requests: list[_Request]) -> list[list[Result] | Exception]:
+        """Execute batches: the reads of each, then the puts of all in one record.
+
+        Returns:
+            The results or the error of each batch.
+        """
+        outcomes = [self._read_all(request) for request in requests]
+        puts = [number for number, request in enumerate(requests) if request.plan.puts]
+        puts = [number for number in puts if not isinstance(outcomes[number], Exception)]
+        if not puts:
+            return outcomes
+        error = self._put_all([requests[number] for number in puts])
+        for number in puts:
+            if isinstance(error, CheckpointSerializationError) and len(puts) > 1:
+                # One batch must not make the others fail.
+                outcomes[number] = self._put_all([requests[number]]) or outcomes[number]
+            else:
+                outcomes[number] = error or outcomes[number]
+        return outcomes
+
+    def _read_all(self, request: _Request) -> list[Result] | Exception:
+        plan, embedded = request
         results: list[Result] = [None] * len(plan.operations)
+        if len(plan.puts) == len(plan.operations):
+            return results
         touched: dict[tuple[Namespace, str], None] = {}
-        if len(plan.puts) < len(plan.operations):
+        try:
             with self._log.reading() as table:
                 for number, op in enumerate(plan.operations):
                     if not isinstance(op, PutOp):
                         results[number] = self._read(table, op, embedded, touched)
-        if touched:
-            self._log.append(lambda table: self._touch(table, touched), is_lasting=False)
-        if plan.puts:
-            self._log.append(lambda table: self._put(table, plan, embedded))
+            if touched:
+                self._log.append(lambda table: self._touch(table, touched), is_lasting=False)
+        except (CheckpointerError, ValueError) as error:
+            return error
         return results
+
+    def _put_all(self, requests: list[_Request]) -> Exception | None:
+        """Store the puts of batches in one record; return the error if that fails."""
+        try:
+            self._log.append(lambda table: (change for one in requests for change in self._put(table, *one)))
+        except CheckpointerError as error:
+            return error
+        return None
 
     # Reading
 

@@ -318,6 +318,41 @@ def test_async_methods_do_the_same(store):
     asyncio.run(use())
 
 
+def test_puts_of_one_tick_are_one_record_and_one_that_fails_fails_alone(store, tmp_path):
+    async def use():
+        puts = [store.aput(("a",), f"k{n}", {"n": n}) for n in range(20)]
+        wrong = [store.aput(("a",), "wrong \ud800", {}), store.aput(("a",), "wrong", {"x": {1}})]
+        return await asyncio.gather(*puts, *wrong, store.aget(("a",), "k1"), return_exceptions=True)
+
+    for is_there in (False, True):
+        *done, one, two, found = asyncio.run(use())
+        assert done == [None] * 20
+        assert isinstance(one, CheckpointSerializationError)
+        assert isinstance(two, CheckpointSerializationError)
+        assert (found is not None) is is_there, "reads come before puts"
+    assert len(store.search((), limit=100)) == 20
+
+    async def use_well():
+        await asyncio.gather(*(store.aput(("b",), f"k{n}", {"n": n}) for n in range(20)))
+
+    data = (tmp_path / "data" / "langgraph-store" / "log").read_bytes()
+    asyncio.run(use_well())
+    more = (tmp_path / "data" / "langgraph-store" / "log").read_bytes()[len(data) :]
+    assert more.count(b"\xc1\xf5G2") == 1
+
+
+def test_a_caller_that_is_cancelled_disturbs_no_other(store):
+    async def use():
+        cancelled = asyncio.ensure_future(store.aput(("a",), "one", {}))
+        other = asyncio.ensure_future(store.aput(("a",), "two", {"n": 2}))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await other
+        assert (await store.aget(("a",), "two")).value == {"n": 2}
+
+    asyncio.run(use())
+
+
 def test_with_and_setup_work_as_with_langgraphs_own_stores(open_store):
     with open_store() as store:
         store.setup()

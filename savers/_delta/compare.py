@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 from zlib import crc32
 
@@ -15,6 +14,12 @@ moved."""
 _LONG_NEEDLE: Final = 1 << 10
 """As many bytes are searched for first: the elements of a list, such as messages of a chat, often
 begin with the same hundred bytes."""
+_LARGE_PART: Final = 4
+"""A window that brings less than this part of the value is taken without looking for less."""
+_BLOCK: Final = 64
+"""How many bytes are compared first."""
+_BLOCK_FACTOR: Final = 8
+"""How much longer the next block is, or shorter."""
 _MAX_TRIES: Final = 16
 """If the needle occurs more often than this, it does not show where the window begins."""
 
@@ -69,19 +74,25 @@ def _find_change(old_body: bytes, new: bytes, count: int) -> Operation | None:
 
     None if it would not be shorter than the new value.
     """
-    prefix, suffix = _find_common(old_body, new)
-    middle = new[prefix : len(new) - suffix]
-    if len(middle) > _NEEDLE_LENGTH:
-        dropped = _find_dropped(prefix, old_body, new)
+    limit = min(len(old_body), len(new))
+    prefix = _find_prefix(old_body, new, limit)
+    drop = None
+    dropped = _find_dropped(prefix, old_body, new) if len(new) - prefix > _NEEDLE_LENGTH else 0
+    if dropped:
         kept = len(old_body) - dropped
-        if dropped and len(new) - kept < len(middle):
-            return Drop(
-                count=count,
-                prefix=prefix,
-                dropped=dropped,
-                crc=crc32(new),
-                data=new[kept:],
-            )
+        drop = Drop(
+            count=count,
+            prefix=prefix,
+            dropped=dropped,
+            crc=crc32(new),
+            data=new[kept:],
+        )
+        if len(drop.data) < len(new) // _LARGE_PART:
+            return drop
+    suffix = _find_suffix(old_body, new, limit - prefix)
+    middle = new[prefix : len(new) - suffix]
+    if drop is not None and len(drop.data) < len(middle):
+        return drop
     if len(middle) + SPLICE_COST >= len(new):
         return None
     removed = len(old_body) - prefix - suffix
@@ -124,22 +135,47 @@ def _find_window(old: bytes, rest: bytes, needle: bytes, start: int, prefix: int
     return 0
 
 
-def _find_common(old: bytes, new: bytes) -> tuple[int, int]:
-    """Return the length of the longest common prefix, and of the longest common suffix after it."""
-    limit = min(len(old), len(new))
-    prefix = _find_longest(limit, lambda n: old[:n] == new[:n])
-    rest = limit - prefix
-    return prefix, _find_longest(rest, lambda n: old[len(old) - n :] == new[len(new) - n :])
+def _find_prefix(old: bytes, new: bytes, limit: int) -> int:
+    """Return the length of the longest common prefix, up to a limit.
 
-
-def _find_longest(limit: int, is_same: Callable[[int], bool]) -> int:
-    """Return the greatest length up to a limit for which a predicate holds, by bisection."""
-    low = 0
-    high = limit
-    while low < high:
-        middle = (low + high + 1) // 2
-        if is_same(middle):
-            low = middle
+    Compares blocks that grow while they are equal, and shrink when they are not.
+    """
+    start = 0
+    size = _BLOCK
+    while start < limit:
+        end = min(start + size, limit)
+        one = old[start:end]
+        other = new[start:end]
+        if one == other:
+            start = end
+            size *= _BLOCK_FACTOR
+        elif size > _BLOCK:
+            size //= _BLOCK_FACTOR
         else:
-            high = middle - 1
-    return low
+            # The highest bit that differs is in the first byte that differs.
+            difference = int.from_bytes(one, "big") ^ int.from_bytes(other, "big")
+            return end - (difference.bit_length() + 7) // 8
+    return start
+
+
+def _find_suffix(old: bytes, new: bytes, limit: int) -> int:
+    """Return the length of the longest common suffix, up to a limit; see `_find_prefix`."""
+    old_end = len(old)
+    new_end = len(new)
+    length = 0
+    size = _BLOCK
+    while length < limit:
+        longer = min(length + size, limit)
+        one = old[old_end - longer : old_end - length]
+        other = new[new_end - longer : new_end - length]
+        if one == other:
+            length = longer
+            size *= _BLOCK_FACTOR
+        elif size > _BLOCK:
+            size //= _BLOCK_FACTOR
+        else:
+            # The lowest bit that differs is in the last byte that differs.
+            difference = int.from_bytes(one, "big") ^ int.from_bytes(other, "big")
+            lowest = difference & -difference
+            return length + (lowest.bit_length() - 1) // 8
+    return length

@@ -149,6 +149,32 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         self._sync_mode.settle(ticket)
         return config if target is not None else config.with_check_point_id(checkpoint.id)
 
+    @wrap_os_errors("write to")
+    def put_next(self, config: RunnableConfig, make_next: Callable[[LogWriter], Checkpoint]) -> None:
+        """Put a checkpoint that is made from the history as it is at that moment.
+
+        No other process can write to the thread between the call of `make_next` and the put, which
+        replaces a checkpoint of the same id.
+
+        Args:
+            config: names the history.
+            make_next: returns the checkpoint, from the log of the history. It must only read.
+
+        Raises:
+            Exception: what `make_next` raises, and as `put`. Nothing was changed.
+        """
+        writer = self._shared_writer(config)
+        with writer.mutex:
+            with self._store.write_lock(writer.thread_id):
+                live_logs.refresh_to_append(self._store, writer)
+                start = writer.end
+                checkpoint = make_next(writer)
+                is_present = writer.fd >= 0 and writer.find(checkpoint.id) is not None
+                writer.put(checkpoint, checkpoint.id if is_present else None)
+            self._store.logs.account(writer)
+            ticket = self._sync_mode.take_ticket(writer, start)
+        self._sync_mode.settle(ticket)
+
     @wrap_os_errors("release")
     def release(self, config: ConfigLike = None) -> Tag:
         thread_id = RunnableConfig.of(config).thread

@@ -18,12 +18,11 @@ elements, the rest continues what is left of the old bytes. The file stores only
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from graphkit import Checkpoint
 from graphkit.errors import CheckpointSerializationError
-from graphkit.values import PLAIN, REMOVED, SET, Changes, FrozenDict, freeze
+from graphkit.values import PLAIN, REMOVED, SET, Changes, FrozenDict, FrozenList, freeze
 from savers import _delta as delta
 
 if TYPE_CHECKING:
@@ -45,11 +44,28 @@ _SEPARATE_FIELDS: Final = frozenset({"channel_values", "channel_versions", "vers
 """The fields of a checkpoint that have keys of their own in the state."""
 _MAX_SHORT: Final = 64
 """Values of at most this many bytes are not cut."""
-_EMPTY: Final = FrozenDict()
 
 
 class SerializationValueError(CheckpointSerializationError, ValueError):
     """The serializer refused a value with a ValueError. Code that catches that one still does."""
+
+
+class SerializedCheckpoint(NamedTuple):
+    """What is new in a checkpoint, as the serializer returned it: types and bytes."""
+
+    values: Mapping[str, tuple[str, bytes]]
+    """By channel."""
+    rest: tuple[str, bytes]
+    """The fields that are not stored by channel or by node."""
+
+
+class Successor(NamedTuple):
+    """The state of a checkpoint that follows the one stored last."""
+
+    state: FrozenDict
+    changes: Changes
+    changed_nodes: Sequence[str]
+    """The nodes whose `versions_seen` differ from those before."""
 
 
 class Encoder:
@@ -66,12 +82,14 @@ class Encoder:
         self,
         checkpoint: Mapping[str, Any],
         new_versions: ChannelVersions,
+        serialized: SerializedCheckpoint,
         iter_earlier_states: Callable[[], Iterable[Mapping[str, Any]]],
     ) -> dict[str, Any]:
         """Return the state of a checkpoint.
 
         Args:
             checkpoint: LangGraph's checkpoint.
+            serialized: what `serialize_checkpoint` made of it.
             new_versions: the channels whose versions differ from those of the parent.
             iter_earlier_states: returns the states of the parent and of the checkpoints before it,
                 in which unchanged channels are found.
@@ -89,24 +107,32 @@ class Encoder:
             if unchanged is not None:
                 _copy_channel(unchanged, state, name)
             elif name in values:
-                self._encode_channel(state, name, version, values[name])
+                typed = serialized.values.get(name)
+                if typed is None:
+                    typed = self.serialize(values[name], name)
+                _encode_channel(state, name, version, typed)
             else:
                 state[CHANNEL + name] = [version]
         for node, seen in checkpoint["versions_seen"].items():
             state[SEEN + node] = seen
-        rest = {key: value for key, value in checkpoint.items() if key not in _SEPARATE_FIELDS}
-        state[REST] = list(self.serialize(rest, REST))
+        state[REST] = list(serialized.rest)
         return state
 
-    def _encode_channel(self, state: dict[str, Any], name: str, version: Any, value: Any) -> None:
-        type_name, data = self.serialize(value, name)
-        header = data
-        if len(data) > _MAX_SHORT:
-            _, _, header_length = delta.parse_header(data, 0)
-            header = data[:header_length]
-        state[CHANNEL + name] = [version, type_name, header]
-        if len(header) < len(data):
-            state[VALUE + name] = data[len(header) :]
+    def serialize_checkpoint(
+        self, checkpoint: Mapping[str, Any], new_versions: ChannelVersions
+    ) -> SerializedCheckpoint:
+        """Serialize what is new in a checkpoint, with one call for each value.
+
+        Raises:
+            CheckpointSerializationError: a value cannot be stored; the error names its channel.
+        """
+        values = checkpoint["channel_values"]
+        versions = checkpoint["channel_versions"]
+        new_values = {
+            name: self.serialize(values[name], name) for name in new_versions if name in values and name in versions
+        }
+        rest = {key: value for key, value in checkpoint.items() if key not in _SEPARATE_FIELDS}
+        return SerializedCheckpoint(new_values, self.serialize(rest, REST))
 
     def serialize(self, value: Any, path: str) -> tuple[str, bytes]:
         """Return the type and the bytes that the serializer makes of a value.
@@ -121,6 +147,111 @@ class Encoder:
         except ValueError as error:
             raise SerializationValueError(path, type(value).__name__, str(error)) from error
         return type_name, bytes(data)
+
+
+def _encode_channel(state: dict[str, Any], name: str, version: Any, typed: tuple[str, bytes]) -> None:
+    header, rest = _cut(typed[1])
+    state[CHANNEL + name] = [version, typed[0], header]
+    if rest:
+        state[VALUE + name] = rest
+
+
+def _cut(data: bytes) -> tuple[bytes, bytes]:
+    """Return the bytes under `channel:<name>` and those under `value:<name>`, if there are any."""
+    if len(data) <= _MAX_SHORT:
+        return data, b""
+    _, _, header_length = delta.parse_header(data, 0)
+    return data[:header_length], data[header_length:]
+
+
+def encode_successor(
+    base: FrozenDict,
+    checkpoint: Mapping[str, Any],
+    new_versions: ChannelVersions,
+    serialized: SerializedCheckpoint,
+) -> Successor | None:
+    """Return the state of a checkpoint whose parent is the one that was stored last.
+
+    This is part of each step of a graph. Therefore it looks only at what `new_versions` names, and
+    compares the other versions and the `versions_seen` of each node once.
+
+    Args:
+        base: the state that was stored last.
+        checkpoint: LangGraph's checkpoint.
+        new_versions: the channels whose versions differ from those of the parent.
+        serialized: what `serialize_checkpoint` made of it.
+
+    Returns:
+        The state with its keys in the order of `base`; None if the parent does not have a channel
+        that should be unchanged.
+    """
+    state = FrozenDict(base)
+    set_key = dict.__setitem__  # A FrozenDict refuses assignments.
+    ops: dict[str, int] = {REST: SET}
+    set_key(state, REST, _freeze_plain(serialized.rest))
+    count = 1
+    for name, version in checkpoint["channel_versions"].items():
+        key = CHANNEL + name
+        value_key = VALUE + name
+        typed = serialized.values.get(name)
+        rest = b""
+        if name not in new_versions:
+            old = base.get(key)
+            if old is None or old[0] != version:
+                return None
+            rest = base.get(value_key, b"")
+        elif typed is None:
+            ops[key] = SET
+            set_key(state, key, _freeze_plain((version,)))
+        else:
+            header, rest = _cut(typed[1])
+            ops[key] = SET
+            set_key(state, key, _freeze_plain((version, typed[0], header)))
+            if rest:
+                ops[value_key] = SET
+                set_key(state, value_key, rest)
+        count += 2 if rest else 1
+    changed_nodes: list[str] = []
+    for node, seen in checkpoint["versions_seen"].items():
+        key = SEEN + node
+        if base.get(key) != seen:
+            ops[key] = SET
+            set_key(state, key, freeze(seen))
+            changed_nodes.append(node)
+        count += 1
+    if len(state) != count:
+        _remove_others(state, checkpoint, serialized, new_versions, ops)
+    state.kind = PLAIN  # the state contains only bytes and versions
+    return Successor(state, Changes(base, ops), changed_nodes)
+
+
+def _freeze_plain(items: Sequence[Any]) -> FrozenList:
+    """Freeze a sequence of versions, strings and bytes."""
+    frozen = FrozenList(items)
+    frozen.kind = PLAIN
+    return frozen
+
+
+def _remove_others(
+    state: FrozenDict,
+    checkpoint: Mapping[str, Any],
+    serialized: SerializedCheckpoint,
+    new_versions: ChannelVersions,
+    ops: dict[str, int],
+) -> None:
+    """Remove the keys of a state that the checkpoint does not have."""
+    kept = {REST, *(SEEN + node for node in checkpoint["versions_seen"])}
+    for name in checkpoint["channel_versions"]:
+        kept.add(CHANNEL + name)
+        has_rest = name not in new_versions
+        if name in serialized.values:
+            _, rest = _cut(serialized.values[name][1])
+            has_rest = bool(rest)
+        if has_rest:
+            kept.add(VALUE + name)
+    for key in [key for key in state if key not in kept]:
+        ops[key] = REMOVED
+        dict.__delitem__(state, key)
 
 
 def _find_unchanged(
@@ -167,11 +298,6 @@ def freeze_with_changes(base: FrozenDict, new: Mapping[str, Any]) -> tuple[Froze
             dict.__setitem__(state, key, freeze(value))
     state.kind = PLAIN  # the state contains only bytes and versions
     return state, Changes(base, ops)
-
-
-def get_state(checkpoint: Checkpoint | None) -> FrozenDict:
-    """Return the state of a stored checkpoint; an empty state for None."""
-    return _EMPTY if checkpoint is None else checkpoint.state
 
 
 def decode_checkpoint(deserializer: Deserializer, state: Mapping[str, Any]) -> dict[str, Any]:

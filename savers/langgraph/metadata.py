@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, Final
 
-from graphkit.values import FrozenDict, freeze
+from graphkit.values import PLAIN, FrozenDict, freeze
 
 MADE_BY: Final = "graphkit:made_by"
 """The metadata key that distinguishes LangGraph's checkpoints from those of graphkit."""
 LANGGRAPH: Final = "langgraph"
+_EMPTY: Final = FrozenDict()
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 
@@ -20,10 +21,30 @@ def pack_metadata(metadata: Mapping[str, Any]) -> FrozenDict:
     Raises:
         ValueError: a value contains itself, or is nested too deeply.
     """
+    plain = _freeze_plain(metadata)
+    if plain is not None:
+        return plain
     frozen: FrozenDict = freeze({**metadata, MADE_BY: LANGGRAPH})
     if _contains_tuple(frozen):
         lists: dict[str, Any] = copy_as_lists(frozen)
         frozen = freeze(lists)
+    return frozen
+
+
+def _freeze_plain(metadata: Mapping[str, Any]) -> FrozenDict | None:
+    """Return frozen metadata whose values are scalars or empty dicts; None if they are not.
+
+    Those of nearly every step are, and need no walk.
+    """
+    frozen = FrozenDict(metadata)
+    for key, value in metadata.items():
+        if value.__class__ is dict and not value:
+            # One object for all: comparing it with that of the last checkpoint costs nothing.
+            dict.__setitem__(frozen, key, _EMPTY)
+        elif value.__class__ not in _SCALARS or key.__class__ is not str:
+            return None
+    dict.__setitem__(frozen, MADE_BY, LANGGRAPH)
+    frozen.kind = PLAIN
     return frozen
 
 

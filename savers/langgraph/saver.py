@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 
 from langgraph.checkpoint.base import (
     CheckpointTuple,
@@ -19,14 +19,16 @@ from langgraph.checkpoint.base import (
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.abc import run_in_thread
 from graphkit.errors import CheckpointConflictError
+from graphkit.values import FrozenDict
 from savers._filesystem import FileSystemSaver
 from savers.langgraph.channels import (
     WRITES,
     Encoder,
+    Successor,
     decode_checkpoint,
     decode_value,
+    encode_successor,
     freeze_with_changes,
-    get_state,
     get_stored_channels,
 )
 from savers.langgraph.configs import get_checkpoint_id, make_langgraph_config, parse_config
@@ -35,7 +37,7 @@ from savers.langgraph.metadata import LANGGRAPH, MADE_BY, copy_as_lists, pack_me
 from savers.langgraph.pruning import PruningMethods
 from savers.langgraph.retention import TtlSweeper, parse_ttl
 from savers.langgraph.serializer import Deserializer, OnBlockedType, check_on_blocked_type, make_serializer
-from savers.langgraph.steps import derive_next_node, derive_node
+from savers.langgraph.steps import derive_next_node, derive_node, list_changed_nodes
 from savers.langgraph.writes import PendingWrites, Write, pack_writes
 
 if TYPE_CHECKING:
@@ -44,6 +46,12 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
     from savers._compression import Compression
+    from savers._filesystem.log_writer import LogWriter
+    from savers._filesystem.stored_checkpoint import StoredCheckpoint
+
+
+_EMPTY: Final = FrozenDict()
+_Stored = TypeVar("_Stored", "Checkpoint", "StoredCheckpoint")
 
 
 class _Completed:
@@ -162,10 +170,10 @@ class FileSystemCheckpointSaver(PruningMethods):
             CheckpointConflictError: the thread holds a run of graphkit. Nothing was changed.
             CheckpointStorageError: the file system refused. The earlier content is unchanged.
         """
-        target = parse_config(config, checkpoint["id"])
+        names = config["configurable"]
         full_metadata = get_checkpoint_metadata(config, metadata)
         self.restore(config, checkpoint, full_metadata, new_versions=new_versions, writes={})
-        return make_langgraph_config(config["configurable"]["thread_id"], target.checkpoint_ns, checkpoint["id"])
+        return make_langgraph_config(names["thread_id"], names.get("checkpoint_ns") or "", checkpoint["id"])
 
     def restore(
         self,
@@ -189,35 +197,45 @@ class FileSystemCheckpointSaver(PruningMethods):
         """
         history = parse_config(config)
         parent_id = config["configurable"].get("checkpoint_id")
-        latest = self._get_checkpoint(history)
-        parent = None
-        if latest is not None and latest.id == parent_id:
-            parent = latest
-        elif parent_id:
-            parent = self._get_checkpoint(history, parent_id)
+        encoder = Encoder(self.serde)
+        # Before the log is locked, because it runs code of the application.
+        serialized = encoder.serialize_checkpoint(checkpoint, new_versions)
+        packed_metadata = pack_metadata(metadata)
 
-        def iter_earlier_states() -> Iterator[Mapping[str, Any]]:
-            yield get_state(parent)
-            for earlier in self.store.list(history):
-                yield earlier.state
+        def make_next(log: LogWriter) -> Checkpoint:
+            latest = _check_made_by(history, log.find_latest())
+            base = _EMPTY if latest is None else log.load_state(latest)
+            successor = None
+            is_next = parent_id == latest.id if latest is not None else not parent_id
+            if is_next and not writes:
+                successor = encode_successor(base, checkpoint, new_versions, serialized)
+            if successor is None:
+                parent = latest if is_next else _check_made_by(history, log.find(parent_id) if parent_id else None)
+                parent_state = _EMPTY if parent is None else log.load_state(parent)
 
-        base = get_state(latest)
-        state = Encoder(self.serde).encode(checkpoint, new_versions, iter_earlier_states)
-        if writes:
-            state[WRITES] = dict(writes)
-        frozen, changes = freeze_with_changes(base, state)
-        # The constructor would freeze the state again, and would not know what changed.
-        new = Checkpoint.from_stored(
-            id=checkpoint["id"],
-            node_id=derive_node(checkpoint, metadata, get_state(parent)),
-            next_node_id=derive_next_node(checkpoint),
-            parent_id=parent_id,
-            created_us=_parse_created_us(checkpoint),
-            metadata=pack_metadata(metadata),
-            state=frozen,
-            changes=changes,
-        )
-        self.store.put(history, new, unique=True)
+                def iter_earlier_states() -> Iterator[Mapping[str, Any]]:
+                    yield parent_state
+                    for earlier in reversed(log.load_index().checkpoints):
+                        yield log.load_state(earlier)
+
+                state = encoder.encode(checkpoint, new_versions, serialized, iter_earlier_states)
+                if writes:
+                    state[WRITES] = dict(writes)
+                frozen, changes = freeze_with_changes(base, state)
+                successor = Successor(frozen, changes, list_changed_nodes(checkpoint, parent_state))
+            # The constructor would freeze the state again, and would not know what changed.
+            return Checkpoint.from_stored(
+                id=checkpoint["id"],
+                node_id=derive_node(metadata, successor.changed_nodes),
+                next_node_id=derive_next_node(checkpoint),
+                parent_id=parent_id,
+                created_us=_parse_created_us(checkpoint),
+                metadata=packed_metadata,
+                state=successor.state,
+                changes=successor.changes,
+            )
+
+        self.store.put_next(history, make_next)
 
     def put_writes(
         self, config: LangGraphConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -317,12 +335,7 @@ class FileSystemCheckpointSaver(PruningMethods):
         Raises:
             CheckpointConflictError: the checkpoint is one of graphkit.
         """
-        checkpoint = self.store.get(history.replace(checkpoint_id=checkpoint_id or None))
-        if checkpoint is not None and checkpoint.metadata.get(MADE_BY) != LANGGRAPH:
-            raise CheckpointConflictError(
-                history.thread, "it holds a run of graphkit's own; give LangGraph another thread id"
-            )
-        return checkpoint
+        return _check_made_by(history, self.store.get(history.replace(checkpoint_id=checkpoint_id or None)))
 
     def _make_tuple(
         self,
@@ -405,14 +418,26 @@ class FileSystemCheckpointSaver(PruningMethods):
                 yield checkpoint
 
 
+def _check_made_by(history: RunnableConfig, checkpoint: _Stored | None) -> _Stored | None:
+    """Return a checkpoint of LangGraph.
+
+    Raises:
+        CheckpointConflictError: the checkpoint is one of graphkit.
+    """
+    if checkpoint is not None and checkpoint.metadata.get(MADE_BY) != LANGGRAPH:
+        raise CheckpointConflictError(
+            history.thread, "it holds a run of graphkit's own; give LangGraph another thread id"
+        )
+    return checkpoint
+
+
 def _parse_created_us(checkpoint: Mapping[str, Any]) -> int:
     """Return when LangGraph made a checkpoint, in microseconds since 1970; now if `ts` is no time.
 
     LangGraph's savers store `ts` and never read it, so callers may leave it empty.
     """
     try:
-        created_at = datetime.fromisoformat(checkpoint["ts"]).astimezone(UTC)
+        return round(datetime.fromisoformat(checkpoint["ts"]).astimezone(UTC).timestamp() * 1_000_000)
     except (KeyError, TypeError, ValueError, OverflowError, OSError):
         # OverflowError and OSError: a year that the platform cannot convert to UTC.
         return time_ns() // 1000
-    return round(created_at.timestamp() * 1_000_000)

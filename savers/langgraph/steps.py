@@ -7,7 +7,8 @@ Histories of other graphs show "langgraph" as the next node.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from functools import lru_cache
 from typing import Any, Final
 
 import ormsgpack
@@ -23,32 +24,53 @@ _INPUT: Final = "__start__"
 _BRANCH: Final = "branch:to:"
 _JOIN: Final = "join:"
 _SENDS: Final = "__pregel_tasks"
+_MAX_NAMES: Final = 4096
+"""How many names of channels are remembered."""
 _NO_NODES: Final = frozenset({"__input__", "__interrupt__"})
 
 
-def derive_node(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], parent: Mapping[str, Any]) -> str:
-    """Return the names of the nodes that ran between the state `parent` and a checkpoint."""
+def derive_node(metadata: Mapping[str, Any], changed_nodes: Iterable[str]) -> str:
+    """Return the names of the nodes that ran before a checkpoint.
+
+    Args:
+        metadata: the metadata of the checkpoint.
+        changed_nodes: the nodes whose `versions_seen` differ from those of the parent.
+    """
     if metadata.get("source") == "input":
         return START
-    names = []
-    for node, seen in sorted(checkpoint["versions_seen"].items()):
-        if node in _NO_NODES or parent.get(SEEN + node) == seen:
-            continue
-        names.append(START if node == _INPUT else node)
+    names = [START if node == _INPUT else node for node in sorted(changed_nodes) if node not in _NO_NODES]
     return ", ".join(names) or UNKNOWN
+
+
+def list_changed_nodes(checkpoint: Mapping[str, Any], parent: Mapping[str, Any]) -> list[str]:
+    """Return the nodes whose `versions_seen` differ from those in the state of the parent."""
+    return [node for node, seen in checkpoint["versions_seen"].items() if parent.get(SEEN + node) != seen]
 
 
 def derive_next_node(checkpoint: Mapping[str, Any]) -> str:
     """Return the names of the nodes that come next; END if there are none."""
-    versions = checkpoint["channel_versions"]
-    if not any(name == _INPUT or name.startswith(_BRANCH) for name in versions):
+    # The usual cases do not need to look at the values of most channels: this is part of each put.
+    if not any(map(_is_start, checkpoint["channel_versions"])):
         return UNKNOWN
     nodes: set[str] = set()
     for name, value in checkpoint["channel_values"].items():
-        nodes.update(_iter_triggered(name, value))
+        if _is_trigger(name):
+            nodes.update(_iter_triggered(name, value))
     if not nodes:
         return END
     return NEXT + ", ".join(sorted(nodes))
+
+
+@lru_cache(maxsize=_MAX_NAMES)
+def _is_start(name: str) -> bool:
+    """Return whether each StateGraph has a channel of this kind."""
+    return name == _INPUT or name.startswith(_BRANCH)
+
+
+@lru_cache(maxsize=_MAX_NAMES)
+def _is_trigger(name: str) -> bool:
+    """Return whether the value of a channel may start a node."""
+    return name in {_INPUT, _SENDS} or name.startswith((_BRANCH, _JOIN))
 
 
 def _iter_triggered(name: str, value: Any) -> Iterator[str]:

@@ -370,6 +370,6 @@ def test_a_short_log_is_not_extended(tmp_path, monkeypatch):
     saver = FileSystemSaver(tmp_path)
     saver.put(CONFIG, made(0))
     assert log_of(tmp_path).stat().st_size == frames_of(log_of(tmp_path))[-1].end
-    for number in range(1, 12):
+    for number in range(1, 30):
         saver.put(CONFIG, made(number, text="x" * 100))
     assert log_of(tmp_path).stat().st_size == BLOCK

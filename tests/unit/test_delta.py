@@ -238,7 +238,7 @@ def test_bytes_are_appended_replaced_or_set_as_is_shorter():
         (old + b"more", delta.Splice, b"more"),
         (old[:500] + b"other" + old[505:], delta.Splice, b"other"),
         (old[:-1], delta.Splice, b""),
-        (old[100:], delta.Splice, b""),
+        (old[100:], delta.Drop, b""),
         (b"short", delta.Set, msgpack.packb(b"short")),
         (b"", delta.Set, msgpack.packb(b"")),
     ]:

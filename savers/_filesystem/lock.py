@@ -33,7 +33,10 @@ _HOLDER_LENGTH: Final = 1024
 
 
 class WriteLock:
-    """Excludes other writers during an append; shared by all threads with the same stripe."""
+    """Excludes other writers during an append; shared by all threads with the same stripe.
+
+    The thread of execution that holds it may enter it again.
+    """
 
     def __init__(self, io: FileIO, path: str, make_directories: Callable[[], None], timeout: float) -> None:
         """Prepare the lock.
@@ -49,9 +52,17 @@ class WriteLock:
         self._make_directories = make_directories
         self._timeout = timeout
         self._mutex = threading.Lock()
+        self._holder = 0
+        """The thread of execution that holds the lock."""
+        self._depth = 0
+        """How often it has entered it again."""
         self._fd = -1
 
     def __enter__(self) -> None:
+        holder = threading.get_ident()
+        if self._holder == holder:
+            self._depth += 1
+            return
         self._mutex.acquire()
         try:
             if self._fd < 0 or not self._io.lock(self._fd):
@@ -59,6 +70,21 @@ class WriteLock:
         except BaseException:
             self._mutex.release()
             raise
+        self._holder = holder
+
+    def try_enter(self) -> bool:
+        """Enter the lock if that needs no waiting; return whether it was entered."""
+        if not self._mutex.acquire(blocking=False):
+            return False
+        is_free = False
+        try:
+            is_free = self._fd >= 0 and self._io.lock(self._fd)
+        finally:
+            if not is_free:
+                self._mutex.release()
+        if is_free:
+            self._holder = threading.get_ident()
+        return is_free
 
     def __exit__(
         self,
@@ -66,6 +92,10 @@ class WriteLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._depth:
+            self._depth -= 1
+            return
+        self._holder = 0
         try:
             self._io.unlock(self._fd)
         finally:

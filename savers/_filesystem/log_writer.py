@@ -58,6 +58,12 @@ class LogWriter(RecordAppender):
     compression: Compression | None = None
     """How large values are compressed."""
 
+    def is_small(self, limit: int) -> bool:
+        """Return whether the log is open, and its last state is in memory and at most this long."""
+        if self.fd < 0 or self.state is None:
+            return False
+        return self.keyframe_length + self.end - self.keyframe_end <= limit
+
     # Checkpoints
 
     def put(self, checkpoint: Checkpoint, target: str | None) -> None:

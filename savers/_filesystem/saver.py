@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, final
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, final
 
 from graphkit import (
     Checkpoint,
@@ -39,11 +39,17 @@ from savers._filesystem.maintenance import MaintenanceMethods
 from savers._filesystem.os_errors import wrap_os_errors
 from savers._filesystem.reading import ReadingMethods
 from savers._filesystem.store import Store
-from savers._filesystem.sync import Fsync, make_sync_mode, parse_fsync
+from savers._filesystem.sync import Fsync, SyncNever, make_sync_mode, parse_fsync
 
 if TYPE_CHECKING:
     from graphkit.abc import Watch
     from savers._filesystem.stored_checkpoint import StoredCheckpoint
+
+
+SMALL_STATE: Final = 64 << 10
+"""A state of at most this many bytes is packed or decoded in about the time that a hop to a worker
+thread takes."""
+_Result = TypeVar("_Result")
 
 
 @final
@@ -174,6 +180,49 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
             self._store.logs.account(writer)
             ticket = self._sync_mode.take_ticket(writer, start)
         self._sync_mode.settle(ticket)
+
+    def call_without_waiting(
+        self,
+        config: RunnableConfig,
+        call: Callable[[], _Result],
+        *,
+        appends: bool,
+    ) -> tuple[_Result] | None:
+        """Call a function now if it takes only some microseconds, such as a small put.
+
+        That is the case if the log is open, small and not in use by another thread of execution,
+        and for an append, if no other process holds the write lock and the saver does not wait for
+        the disk. For callers in an event loop: a hop to a worker thread costs more than the call.
+
+        Args:
+            config: names the checkpoint.
+            call: uses no other log.
+            appends: whether it appends to the log.
+
+        Returns:
+            A tuple with its result; None if it was not called.
+        """
+        if appends and not isinstance(self._sync_mode, SyncNever):
+            return None
+        writer = self._store.logs.find((config.thread, config.checkpoint_ns, 0))
+        if not isinstance(writer, LogWriter) or not writer.mutex.acquire(blocking=False):
+            return None
+        try:
+            if not writer.is_small(SMALL_STATE) or (appends and writer.index is None):
+                return None
+            if not appends:
+                last = writer.last_checkpoint
+                is_last = last is not None and config.checkpoint_id in {None, last.id}
+                return (call(),) if is_last else None
+            lock = self._store.write_lock(writer.thread_id)
+            if not lock.try_enter():
+                return None
+            try:
+                return (call(),)
+            finally:
+                lock.__exit__(None, None, None)
+        finally:
+            writer.mutex.release()
 
     @wrap_os_errors("release")
     def release(self, config: ConfigLike = None) -> Tag:

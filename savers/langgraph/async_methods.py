@@ -1,21 +1,35 @@
-"""The async methods of LangGraph's checkpointer: each runs its sync method in a worker thread."""
+"""The async methods of LangGraph's checkpointer.
+
+Each runs its sync method in a worker thread, unless that takes only some microseconds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, DeltaChannelHistory
 
 from graphkit.abc import run_in_thread
+from savers.langgraph.configs import get_checkpoint_id, parse_config
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig as LangGraphConfig
     from langgraph.checkpoint.base import ChannelVersions, Checkpoint as LangGraphCheckpoint, CheckpointMetadata
 
+    from savers._filesystem import FileSystemSaver
+
+_Result = TypeVar("_Result")
+
 
 class AsyncMethods(BaseCheckpointSaver[str]):
-    """The async methods of FileSystemCheckpointSaver; the event loop never waits for a disk."""
+    """The async methods of FileSystemCheckpointSaver.
+
+    The event loop never waits for a disk or a lock.
+    """
+
+    store: FileSystemSaver
 
     async def aput(
         self,
@@ -25,17 +39,26 @@ class AsyncMethods(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> LangGraphConfig:
         """As `put`."""
-        return await run_in_thread(self.put, config, checkpoint, metadata, new_versions)
+        return await self._run(config, partial(self.put, config, checkpoint, metadata, new_versions), appends=True)
 
     async def aput_writes(
         self, config: LangGraphConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """As `put_writes`."""
-        await run_in_thread(self.put_writes, config, writes, task_id, task_path)
+        await self._run(config, partial(self.put_writes, config, writes, task_id, task_path), appends=True)
 
     async def aget_tuple(self, config: LangGraphConfig) -> CheckpointTuple | None:
         """As `get_tuple`."""
-        return await run_in_thread(self.get_tuple, config)
+        return await self._run(config, partial(self.get_tuple, config), appends=False)
+
+    async def _run(self, config: LangGraphConfig, call: Callable[[], _Result], *, appends: bool) -> _Result:
+        """Call a method of one checkpoint, in a worker thread unless it takes no time."""
+        target = parse_config(config, get_checkpoint_id(config))
+        returned = self.store.call_without_waiting(target, call, appends=appends)
+        if returned is None:
+            return await run_in_thread(call)
+        (result,) = returned
+        return result
 
     async def alist(
         self,

@@ -7,24 +7,24 @@ the caller finds the checkpoint by its id.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, final
-from zlib import crc32
 
-from graphkit.errors import CheckpointCorruptionError, CheckpointerError
-from savers._filesystem import catalog, layout, log, payloads
-from savers._filesystem.decoded_chain import DecodedChain
+from graphkit.errors import CheckpointerError
+from savers import _delta as delta
+from savers._filesystem import catalog, layout, log
 from savers._filesystem.index import Index
 from savers._filesystem.io import FileIO
 from savers._filesystem.live_logs import refresh_to_read
 from savers._filesystem.log_reader import LogReader
 from savers._filesystem.os_errors import wrap_os_errors
+from savers._filesystem.packed_states import PackedState, decode_state, replay_states
 
 if TYPE_CHECKING:
     import os
 
     from graphkit.values import FrozenDict
-    from savers import _delta as delta
     from savers._filesystem.log_writer import LogWriter
     from savers._filesystem.store import Store
     from savers._filesystem.stored_checkpoint import StoredCheckpoint
@@ -36,8 +36,8 @@ _GROWTH: Final = 4
 _LONGEST_SCAN: Final = 1 << 20
 """Logs of more bytes are not read as a whole: reading from the end costs less."""
 
-_FEW_PIECES: Final = 64
-"""Entries of a list of pieces up to which the pieces are cut one by one."""
+_CLOCK_TICK: Final = 50_000_000
+"""Nanoseconds within which two writes may get the same time."""
 
 Visit = Callable[["StoredCheckpoint"], bool]
 """Takes a checkpoint; returns whether the next one is wanted too."""
@@ -70,7 +70,7 @@ class HistoryView(Protocol):
         """Return the state and the pending writes of a checkpoint; None if the log has changed."""
 
     def forget(self) -> None:
-        """Drop what the view keeps in memory of the log; `read` may then return None."""
+        """Drop what the view keeps in memory of the log's bytes."""
 
 
 @final
@@ -157,11 +157,12 @@ class ScannedView(LogReader):
         super().__init__(*store._arguments(path, thread_id, namespace))  # noqa: SLF001 - as every log
         self._store = store
         self.file_state: FileState | None = None
-        self._chains: dict[int, DecodedChain] = {}
-        """The records of each keyframe, by its offset."""
+        self.may_change_unseen = False
+        """Whether the log may grow without another size or time: it ends in zeros, over which
+        records are written, and was written to just now."""
+        self._states: dict[int, PackedState] | None = None
+        """The packed states, by the offsets of their records; made when the first one is read."""
         self._data = b""
-        self._is_extended = False
-        """Whether zeros followed the last record."""
 
     def scan_file(self) -> bool:
         """Read the log; return whether that was possible, and the log is a live history.
@@ -169,64 +170,51 @@ class ScannedView(LogReader):
         False as well for a log that is long, damaged or torn.
         """
         try:
-            self.fd = self.io.open(self.path)
-            status = self.io.fstat(self.fd)
-            size = status.st_size
-            if size > _LONGEST_SCAN:
+            found = self._read_file()
+            if found is None:
                 return False
-            data = self.io.read_at(self.fd, 0, size)
+            data, self.file_state = found
+            self.io = _Bytes(data)
+            self.fd = 0
             self.index = Index()
-            self.end = self.read_beginning(size, data)
-            for frame in self.scan(self.end, size, self.seq, data):
-                if frame.type == log.CHECKPOINT:
-                    self._take_checkpoint(frame)
-                else:
-                    self._take_other(frame)
-                self.end = frame.end
+            self.end = self.read_beginning(len(data), data)
+            # A record of version 2 does not end in zeros. Those behind the last one are nothing yet.
+            end = len(data.rstrip(b"\0")) if self.version == log.MAJOR else len(data)
+            self._read_index(end)
         except (OSError, CheckpointerError, log.IncompleteLog):
+            self.forget()
             return False
-        finally:
-            if self.fd >= 0:
-                self.io.close(self.fd)
-                self.fd = -1
         self._data = data
-        self.io = _Bytes(data)
-        self.fd = 0
-        self.file_state = get_file_state(status)
-        self._is_extended = self.end < size
-        is_whole = not self._is_extended or (self.version == log.MAJOR and not data[self.end :].strip(b"\0"))
-        return is_whole and self.closed_by is None
+        if end < len(data):
+            self.may_change_unseen = time_ns() - self.file_state[3] < _CLOCK_TICK
+        return self.end == end and self.closed_by is None
 
-    def _take_checkpoint(self, frame: log.Frame) -> None:
-        """Take in a checkpoint, and keep its record decoded: its state is read soon."""
-        base = self.last_checkpoint
-        decoded = payloads.decode_checkpoint(self.path, frame, base, self.codec.unpack)
-        stored = decoded.checkpoint
-        keyframe_offset = frame.offset
-        if frame.flags & log.KEY:
-            self._chains[frame.offset] = DecodedChain(self, frame.offset)
-        elif base is not None:
-            keyframe_offset = base.keyframe_offset
-        chain = self._chains.get(keyframe_offset)
-        if chain is None or stored.keyframe_offset != keyframe_offset:
-            reason = "it names another record as its keyframe"
-            raise CheckpointCorruptionError(self.path, frame.offset, reason)
-        chain.add(decoded, frame.end)
-        self.last_checkpoint = stored
-        self.take_early(decoded, self.early, 0)
-        self._add_to_index(stored, decoded.target)
+    def _read_file(self) -> tuple[bytes, FileState] | None:
+        """Return the bytes of the file, and its state; None if it is long."""
+        io = self._store.io
+        fd = io.open(self.path)
+        try:
+            status = io.fstat(fd)
+            if status.st_size > _LONGEST_SCAN:
+                return None
+            return io.read_at(fd, 0, status.st_size), get_file_state(status)
+        finally:
+            io.close(fd)
 
-    def read_bodies(self, values: Iterable[delta.Value], checkpoint: StoredCheckpoint) -> list[bytes]:
-        """Return the bytes of some values of a packed state; raise the same errors as every log."""
-        values = list(values)
-        bodies = _cut_bodies(values, self._data)
-        return super().read_bodies(values, checkpoint) if bodies is None else bodies
-
-    def load_table(self, checkpoint: StoredCheckpoint) -> delta.Table:
-        """Return the packed state of a checkpoint; the caller must not change it."""
-        chain = self._chains.get(checkpoint.keyframe_offset)
-        table = None if chain is None else chain.build_table(checkpoint.offset)
-        return super().load_table(checkpoint) if table is None else table
+    def load_state(self, checkpoint: StoredCheckpoint) -> FrozenDict:
+        """Return the state of a checkpoint; raise the same errors as every log."""
+        if self._states is None:
+            self._states = {}
+            if self.serializer is None and not self.is_scattered and self.index is not None:
+                self._states = replay_states(self._data, self.index.checkpoints)
+        values = self._states.get(checkpoint.offset)
+        if values is not None:
+            try:
+                return decode_state(values, self.codec)
+            except (CheckpointerError, *delta.MALFORMED):
+                # The general way finds out what is wrong.
+                self._states = {}
+        return super().load_state(checkpoint)
 
     def walk_back(self, visit: Visit, expected: int | None) -> None:  # noqa: ARG002 - all are known
         """See HistoryView."""
@@ -236,25 +224,42 @@ class ScannedView(LogReader):
                 return
 
     def forget(self) -> None:
-        """See HistoryView."""
-        self.fd = -1
-        self.io = self._store.io
-        self._chains = {}
-        self._data = b""
-        self._forget_past()
+        """See HistoryView. A later `read` loads the log again."""
+        with self.mutex:
+            if self.fd < 0:
+                return
+            self.fd = -1
+            self.io = self._store.io
+            self._states = None
+            self._data = b""
+            self._forget_past()
 
     @wrap_os_errors("read")
     def read(self, stored: StoredCheckpoint) -> ReadCheckpoint | None:
         """See HistoryView."""
-        if self.fd < 0:
-            return None
-        status = self._store.io.stat_unchecked(self.path)
-        if status is None or get_file_state(status) != self.file_state:
-            return None
-        if self._is_extended and self._has_grown():
-            return None
         with self.mutex:
-            return ReadCheckpoint(self.load_state(stored), self.read_writes(stored))
+            status = self._store.io.stat_unchecked(self.path)
+            if status is None or get_file_state(status) != self.file_state:
+                return None
+            if self.may_change_unseen and self._has_grown():
+                return None
+            if self.fd < 0 and not self._load_again():
+                return None
+            writes = self.read_writes(stored) if stored.writes else {}
+            return ReadCheckpoint(self.load_state(stored), writes)
+
+    def _load_again(self) -> bool:
+        """Load the bytes of the log again; return False if it has changed."""
+        try:
+            found = self._read_file()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        if found is None or found[1] != self.file_state:
+            return False
+        self._data = found[0]
+        self.io = _Bytes(found[0])
+        self.fd = 0
+        return True
 
     def _has_grown(self) -> bool:
         """Return whether a record was written over the zeros; that need not change the file's state."""
@@ -271,31 +276,23 @@ def get_file_state(status: os.stat_result) -> FileState:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _cut_bodies(values: Iterable[delta.Value], data: bytes) -> list[bytes] | None:
-    """Return the bytes of values from the bytes of their log.
+class DirectoryState(NamedTuple):
+    """What distinguishes a directory from itself after a name in it has changed."""
 
-    None if they are compressed, have many pieces, or do not have the right checksum. Values of a
-    few pieces take a third of the time that they take when their ranges are computed first.
-    """
-    bodies: list[bytes] = []
-    total = 0
-    for value in values:
-        pieces = value.pieces
-        if value.block is not None or len(pieces) > _FEW_PIECES:
-            return None
-        parts: list[bytes] = []
-        for i in range(0, len(pieces), 2):
-            start = pieces[i]
-            if start < 0:
-                return None
-            parts.append(data[start : start + pieces[i + 1]])
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        if len(body) != value.length or crc32(body) != value.crc:
-            return None
-        total += len(body)
-        bodies.append(body)
-    # No bytes are named twice in one state.
-    return bodies if total <= len(data) else None
+    device: int
+    inode: int
+    modified_ns: int
+    changed_ns: int
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the next change will show: two within one tick of the clock have the same time."""
+        return time_ns() - self.changed_ns > _CLOCK_TICK
+
+
+def get_directory_state(status: os.stat_result) -> DirectoryState:
+    """Return the state of a directory."""
+    return DirectoryState(status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
 
 
 class LiveLog(NamedTuple):
@@ -326,15 +323,7 @@ def list_logs(store: Store, thread_id: str, skip_prefix: str) -> list[LiveLog]:
     ]
 
 
-def scan_logs(store: Store, logs: Iterable[LiveLog]) -> list[ScannedView] | None:
-    """Return views of the histories of a thread; each log is read once.
-
-    None if a log must be read in another way.
-    """
-    views: list[ScannedView] = []
-    for live_log in logs:
-        view = ScannedView(store, live_log)
-        if not view.scan_file():
-            return None
-        views.append(view)
-    return views
+def scan_log(store: Store, live_log: LiveLog) -> ScannedView | None:
+    """Return a view of a history whose log is read once; None if it must be read in another way."""
+    view = ScannedView(store, live_log)
+    return view if view.scan_file() else None

@@ -77,6 +77,7 @@ class LogReader(OpenLog):
                     self.depth += len(run.checkpoints)
                     self.seq = run.seq
                     self.end = run.end
+                    self.is_scattered = run.is_scattered
                     continue
             frame = log.parse_frame(data, self.end - base, self.end, self.fid)
             if isinstance(frame, str) or frame.seq != self.seq:
@@ -89,6 +90,7 @@ class LogReader(OpenLog):
             self._take_frame(frame, with_table=False)
             self.seq = frame.seq + 1
             self.end = frame.end
+            self.is_scattered = frame.is_scattered
 
     def find_latest(self) -> StoredCheckpoint | None:
         """Return the latest checkpoint of the history; None if it is empty."""

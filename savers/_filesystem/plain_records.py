@@ -58,6 +58,8 @@ class PlainRun(NamedTuple):
     """Where the next record begins in the file."""
     seq: int
     """The number of the next record."""
+    is_scattered: bool
+    """Whether the last of them has SCATTERED; false if there are none."""
 
 
 def read_plain_run(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
@@ -83,6 +85,7 @@ def read_plain_run(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
         unpack: decodes packed metadata.
     """
     checkpoints: list[StoredCheckpoint] = []
+    is_scattered = False
     add = checkpoints.append
     last_id = last.id
     node: Any = last.node
@@ -122,6 +125,7 @@ def read_plain_run(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
                         raise TypeError
                 last.add_writes(values, offset)
                 offset += whole
+                is_scattered = False
                 seq += 1
                 continue
             count = len(parts)
@@ -181,8 +185,9 @@ def read_plain_run(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
             )
             add(last)
             last_id = own_id
+            is_scattered = flags & SCATTERED != 0
             offset += whole
             seq += 1
     except _STOPS:
         pass
-    return PlainRun(checkpoints, offset, seq)
+    return PlainRun(checkpoints, offset, seq, is_scattered)

@@ -302,13 +302,18 @@ def freeze_with_changes(base: FrozenDict, new: Mapping[str, Any]) -> tuple[Froze
 
 def decode_checkpoint(deserializer: Deserializer, state: Mapping[str, Any]) -> dict[str, Any]:
     """Return LangGraph's checkpoint of a state."""
-    versions = get_versions(state)
+    # One pass: a listing does this for each checkpoint.
+    versions: dict[str, Any] = {}
     values: dict[str, Any] = {}
-    for name in versions:
-        value = decode_value(deserializer, state, name)
-        if value is not ABSENT:
-            values[name] = value
-    seen = {key.removeprefix(SEEN): dict(node) for key, node in state.items() if key.startswith(SEEN)}
+    seen: dict[str, Any] = {}
+    for key, entry in state.items():
+        if key.startswith(CHANNEL):
+            name = key.removeprefix(CHANNEL)
+            versions[name] = entry[0]
+            if len(entry) > 1:
+                values[name] = decode_value(deserializer, state, name)
+        elif key.startswith(SEEN):
+            seen[key.removeprefix(SEEN)] = dict(entry)
     type_name, data = state[REST]
     rest = deserializer.deserialize(type_name, data, REST)
     return {**rest, "channel_values": values, "channel_versions": versions, "versions_seen": seen}

@@ -53,7 +53,11 @@ def unpack_metadata(stored: Mapping[str, Any]) -> dict[str, Any]:
 
     Earlier versions stored tuples; they are returned as lists, too.
     """
-    return {key: copy_as_lists(value) for key, value in stored.items() if key != MADE_BY}
+    return {
+        key: value if value.__class__ in _SCALARS else copy_as_lists(value)
+        for key, value in stored.items()
+        if key != MADE_BY
+    }
 
 
 def matches(metadata: Mapping[str, Any], filter: Mapping[str, Any]) -> bool:
@@ -63,7 +67,13 @@ def matches(metadata: Mapping[str, Any], filter: Mapping[str, Any]) -> bool:
         metadata: the stored metadata. A tuple in them equals a list.
         filter: keys and values, as `copy_as_lists` returns them.
     """
-    return all(copy_as_lists(metadata.get(key)) == value for key, value in filter.items())
+    for key, value in filter.items():
+        stored = metadata.get(key)
+        if stored.__class__ not in _SCALARS:
+            stored = copy_as_lists(stored)
+        if stored != value:
+            return False
+    return True
 
 
 def _contains_tuple(value: Any) -> bool:

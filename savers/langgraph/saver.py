@@ -32,7 +32,7 @@ from savers.langgraph.channels import (
     get_stored_channels,
 )
 from savers.langgraph.configs import get_checkpoint_id, make_langgraph_config, parse_config
-from savers.langgraph.listing import NewestTimes, Query, select_from_store, select_from_thread
+from savers.langgraph.listing import KnownLogs, Query, Selected, select_from_store, select_from_thread
 from savers.langgraph.metadata import LANGGRAPH, MADE_BY, copy_as_lists, pack_metadata, unpack_metadata
 from savers.langgraph.pruning import PruningMethods
 from savers.langgraph.retention import TtlSweeper, parse_ttl
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
     from savers._compression import Compression
+    from savers._filesystem.history_views import HistoryView
     from savers._filesystem.log_writer import LogWriter
     from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
@@ -119,7 +120,7 @@ class FileSystemCheckpointSaver(PruningMethods):
         self._on_blocked_type: OnBlockedType = on_blocked_type
         self.store = FileSystemSaver(base_directory, fsync=fsync, compression=compression)
         self._writes = PendingWrites(self.store)
-        self._times = NewestTimes()
+        self._known_logs = KnownLogs()
         self._sweeper = None if ttl is None else TtlSweeper(self.store, ttl)
 
     # Opening and closing, as with LangGraph's own savers
@@ -314,20 +315,38 @@ class FileSystemCheckpointSaver(PruningMethods):
             names = config["configurable"]
             selected = select_from_thread(self.store, str(names["thread_id"]), names.get("checkpoint_ns"), query)
         else:
-            selected = select_from_store(self.store, query, self._times)
+            selected = select_from_store(self.store, query, self._known_logs)
+        try:
+            yield from self._read_selected(selected)
+        finally:
+            if not config:
+                self._known_logs.forget_bytes()
+
+    def _read_selected(self, selected: Iterable[Selected]) -> Iterator[CheckpointTuple]:
+        """Yield the checkpoints of a listing, each read when it is wanted."""
+        last_view: HistoryView | None = None
+        has_early = False
         for _, view, stored, is_last in selected:
-            history = RunnableConfig(view.thread_id, checkpoint_ns=view.namespace)
+            if view is not last_view:
+                last_view = view
+                history = RunnableConfig(view.thread_id, checkpoint_ns=view.namespace)
+                # Checkpoints that are in the log get no early writes any more.
+                has_early = self._writes.has_early(history)
             found = view.read(stored)
             if is_last:
                 view.forget()
-            if found is not None:
-                checkpoint = stored.make_checkpoint(found.state)
-                yield self._make_tuple(history, checkpoint, view.thread_id, found.writes)
+            if found is None:
+                # The log has changed since: the checkpoint may have been replaced or removed.
+                latest = self.store.get(history.replace(checkpoint_id=stored.id))
+                if latest is not None:
+                    yield self._make_tuple(history, latest, view.thread_id)
                 continue
-            # The log has changed since: the checkpoint may have been replaced or removed.
-            latest = self.store.get(history.replace(checkpoint_id=stored.id))
-            if latest is not None:
-                yield self._make_tuple(history, latest, view.thread_id)
+            writes: Sequence[Write] = ()
+            if has_early or found.writes or WRITES in found.state:
+                writes = self._writes.read(history, stored.id, found.state, found.writes)
+            yield self._build_tuple(
+                (view.thread_id, view.namespace), stored.id, stored.parent, stored.metadata, found.state, writes
+            )
 
     def _get_checkpoint(self, history: RunnableConfig, checkpoint_id: str | None = None) -> Checkpoint | None:
         """Return a checkpoint of a history, the latest without an id; None if there is none.
@@ -344,17 +363,36 @@ class FileSystemCheckpointSaver(PruningMethods):
         thread_id: Any,
         writes: Mapping[str, Any] | None = None,
     ) -> CheckpointTuple:
-        metadata: Any = unpack_metadata(checkpoint.metadata)
-        decoded: Any = decode_checkpoint(self._deserializer, checkpoint.state)
+        return self._build_tuple(
+            (thread_id, history.checkpoint_ns),
+            checkpoint.id,
+            checkpoint.parent_id,
+            checkpoint.metadata,
+            checkpoint.state,
+            self._read_writes(history, checkpoint, writes),
+        )
+
+    def _build_tuple(
+        self,
+        owner: tuple[Any, str],
+        checkpoint_id: str,
+        parent_id: str | None,
+        stored_metadata: Mapping[str, Any],
+        state: Mapping[str, Any],
+        writes: Sequence[Write],
+    ) -> CheckpointTuple:
+        thread_id, namespace = owner
+        metadata: Any = unpack_metadata(stored_metadata)
+        decoded: Any = decode_checkpoint(self._deserializer, state)
         parent_config = None
-        if checkpoint.parent_id:
-            parent_config = make_langgraph_config(thread_id, history.checkpoint_ns, checkpoint.parent_id)
+        if parent_id:
+            parent_config = make_langgraph_config(thread_id, namespace, parent_id)
         return CheckpointTuple(
-            config=make_langgraph_config(thread_id, history.checkpoint_ns, checkpoint.id),
-            checkpoint=decoded,
-            metadata=metadata,
-            parent_config=parent_config,
-            pending_writes=[self._decode_write(write) for write in self._read_writes(history, checkpoint, writes)],
+            make_langgraph_config(thread_id, namespace, checkpoint_id),
+            decoded,
+            metadata,
+            parent_config,
+            [self._decode_write(write) for write in writes],
         )
 
     def writes_of(self, config: LangGraphConfig) -> Sequence[Write]:

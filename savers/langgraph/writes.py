@@ -110,7 +110,7 @@ class PendingWrites:
             own: what is recorded with the checkpoint itself, if the caller has read it.
         """
         early: Mapping[str, Any] = {}
-        if self._has_early(history):
+        if self.has_early(history):
             early = self._store.get_writes(_early_config(history.replace(checkpoint_id=checkpoint_id)))
         if own is None:
             own = self._store.get_writes(history.replace(checkpoint_id=checkpoint_id))
@@ -122,7 +122,7 @@ class PendingWrites:
                     writes[key] = write
         return sorted(writes.values(), key=_sort_key)
 
-    def _has_early(self, config: RunnableConfig) -> bool:
+    def has_early(self, config: RunnableConfig) -> bool:
         """Return whether an earlier version may have stored early writes for a namespace."""
         # Opening a log that does not exist costs 20 times as much as this.
         key = (config.thread, config.checkpoint_ns)

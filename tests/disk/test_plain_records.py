@@ -58,7 +58,7 @@ def one_by_one(monkeypatch):
     def read(directory):
         with monkeypatch.context() as patch:
             patch.setattr(
-                log_reader, "read_plain_run", lambda _data, _base, offset, *rest: PlainRun([], offset, rest[2])
+                log_reader, "read_plain_run", lambda _data, _base, offset, *rest: PlainRun([], offset, rest[2], False)
             )
             return outline(directory)
 

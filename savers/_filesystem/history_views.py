@@ -119,6 +119,49 @@ class SharedView:
         """Do nothing: the saver keeps the log."""
 
 
+class Ancestor(NamedTuple):
+    """A checkpoint on the way from another one to the first of a history."""
+
+    stored: StoredCheckpoint
+    fid: int
+    """The id of the file in which it was found."""
+
+
+@final
+class AncestorReader:
+    """Reads checkpoints of a log that the saver keeps open, without decoding whole states."""
+
+    def __init__(self, store: Store, thread_id: str, namespace: str) -> None:
+        self._store = store
+        self._reader = store.shared_writer(thread_id, namespace)
+
+    @wrap_os_errors("read")
+    def find(self, id: str | None) -> Ancestor | None:
+        """Return the checkpoint with an id, or the latest; None if there is none."""
+        reader = self._reader
+        with reader.mutex:
+            if not refresh_to_read(self._store, reader):
+                return None
+            stored = reader.find(id)
+            return None if stored is None else Ancestor(stored, reader.fid)
+
+    @wrap_os_errors("read")
+    def read(self, ancestor: Ancestor, is_wanted: Callable[[str], bool]) -> ReadCheckpoint | None:
+        """Return the values of some keys of its state, and its pending writes.
+
+        None if the log was rewritten since it was found.
+        """
+        reader = self._reader
+        stored = ancestor.stored
+        with reader.mutex:
+            if not refresh_to_read(self._store, reader) or reader.fid != ancestor.fid:
+                return None
+            writes = reader.read_writes(stored) if stored.writes else {}
+            found = ReadCheckpoint(reader.load_values(stored, is_wanted), writes)
+            self._store.logs.account(reader)
+            return found
+
+
 def _walk_back_in(reader: LogReader, visit: Visit, expected: int) -> None:
     visited = 0
     wanted = max(expected, _FEWEST_READ)

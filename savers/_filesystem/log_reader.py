@@ -16,7 +16,7 @@ from savers._filesystem.open_log import OpenLog
 from savers._filesystem.plain_records import read_plain_run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
@@ -24,6 +24,8 @@ _MIN_RUN: Final = 1 << 16
 """If fewer bytes than this remain of what was read, the log is read on."""
 _LONGEST_SEARCH: Final = 1 << 20
 """The most bytes that are searched for an id at once."""
+_SEARCHES: Final = 8
+"""How many times the bytes of the log are searched for ids; then an index costs less."""
 _MAX_FOUND: Final = 256
 """How many checkpoints that were found by their ids are remembered."""
 
@@ -107,7 +109,7 @@ class LogReader(OpenLog):
         last = self.last_checkpoint
         if last is not None and last.id == id and not last.is_replacement:
             return last
-        if self.index is None and not self.is_scattered:
+        if self.index is None and not self.is_scattered and self.searched <= _SEARCHES * self.end:
             found = self._search(id)
             if found is not None:
                 return found
@@ -155,6 +157,7 @@ class LogReader(OpenLog):
             low = max(log.HEADER_SIZE, high - length)
             # The bytes may begin before `high` and end behind it.
             data = self.io.read_at(self.fd, low, min(high + len(needle) - 1, self.end) - low)
+            self.searched += len(data)
             position = data.rfind(needle)
             while position >= 0:
                 yield low + position - 1 - log.FRAME_SIZE
@@ -262,18 +265,34 @@ class LogReader(OpenLog):
         if is_last and self.state is not None and self.state.kind != PRIVATE:
             return self.state
         table = self.load_table(checkpoint)
-        try:
-            state = self._read_state(table, checkpoint)
-        except CheckpointerError:
-            raise
-        except delta.MALFORMED as error:
-            reason = f"the state is malformed: {error}"
-            raise CheckpointCorruptionError(self.path, checkpoint.offset, reason) from error
+        state = self._read_checked(table, checkpoint)
         if is_last:
             self.state = state
             if self.table is None:
                 self.keyframe_length = table.length
         return state
+
+    def load_values(self, checkpoint: StoredCheckpoint, is_wanted: Callable[[str], bool]) -> FrozenDict:
+        """Return the values of some keys of a state; decode no others.
+
+        Raises the same errors as `load_state`.
+        """
+        table = self.load_table(checkpoint)
+        part = delta.Table(opaque=False)
+        for name, value in table.values.items():
+            if is_wanted(name):
+                # The next record changes the values of the last table.
+                part.values[name] = value.copy() if table is self.table else value
+        return self._read_checked(part, checkpoint)
+
+    def _read_checked(self, table: delta.Table, checkpoint: StoredCheckpoint) -> FrozenDict:
+        try:
+            return self._read_state(table, checkpoint)
+        except CheckpointerError:
+            raise
+        except delta.MALFORMED as error:
+            reason = f"the state is malformed: {error}"
+            raise CheckpointCorruptionError(self.path, checkpoint.offset, reason) from error
 
     def _read_state(self, table: delta.Table, checkpoint: StoredCheckpoint) -> FrozenDict:
         if self.serializer is not None:

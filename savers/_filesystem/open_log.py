@@ -151,6 +151,8 @@ class OpenLog(TableReader):
         self.found: dict[str, StoredCheckpoint] = {}
         """Checkpoints that were found by their ids without the index, while the log is not
         SCATTERED."""
+        self.searched = 0
+        """How many bytes were searched for ids."""
         """The values of that state."""
 
     def __del__(self) -> None:

@@ -21,6 +21,7 @@ from graphkit.abc import run_in_thread
 from graphkit.errors import CheckpointConflictError
 from graphkit.values import FrozenDict
 from savers._filesystem import FileSystemSaver
+from savers.langgraph.ancestors import AncestorWalk, KnownAncestors
 from savers.langgraph.channels import (
     WRITES,
     Encoder,
@@ -121,6 +122,7 @@ class FileSystemCheckpointSaver(PruningMethods):
         self.store = FileSystemSaver(base_directory, fsync=fsync, compression=compression)
         self._writes = PendingWrites(self.store)
         self._known_logs = KnownLogs()
+        self._ancestors = KnownAncestors()
         self._sweeper = None if ttl is None else TtlSweeper(self.store, ttl)
 
     # Opening and closing, as with LangGraph's own savers
@@ -429,14 +431,16 @@ class FileSystemCheckpointSaver(PruningMethods):
         histories: dict[str, DeltaChannelHistory] = {name: {"writes": []} for name in channels}
         missing = set(channels)
         history = parse_config(config)
-        for ancestor in self._iter_ancestors(history, get_checkpoint_id(config)):
+        walk = AncestorWalk(self.store, history, self._writes, self._ancestors)
+        for ancestor in walk.iter_ancestors(get_checkpoint_id(config)):
             if not missing:
                 break
-            for write in reversed(self._read_writes(history, ancestor)):
+            for write in reversed(ancestor.writes):
                 if write.channel in missing:
                     histories[write.channel]["writes"].append(self._decode_write(write))
-            for name in missing & get_stored_channels(ancestor.state):
-                histories[name]["seed"] = decode_value(self._deserializer, ancestor.state, name)
+            for name in missing & ancestor.channels:
+                state = walk.read_channel(ancestor, name)
+                histories[name]["seed"] = decode_value(self._deserializer, state, name)
                 missing.discard(name)
         for channel_history in histories.values():
             channel_history["writes"].reverse()

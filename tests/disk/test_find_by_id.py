@@ -84,11 +84,21 @@ def test_bytes_that_only_look_like_the_id(tmp_path, scans):
 def test_an_id_at_every_position_of_the_windows_that_are_searched(tmp_path, monkeypatch, scans):
     monkeypatch.setattr(log_reader.log, "END_READ", 50)
     monkeypatch.setattr(log_reader, "_LONGEST_SEARCH", 97)
+    monkeypatch.setattr(log_reader, "_SEARCHES", 1000)
     saver = FileSystemSaver(tmp_path, fsync="never")
     ids = [put(saver, number, text="t" * number) for number in range(120)]
     reader = FileSystemSaver(tmp_path)
     assert [reader.get(name(checkpoint_id)).state["n"] for checkpoint_id in ids] == list(range(120))
     assert scans == []
+
+
+def test_many_ids_are_looked_up_in_an_index(tmp_path, scans):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    ids = [put(saver, number) for number in range(100)]
+    reader = FileSystemSaver(tmp_path)
+    for checkpoint_id in ids[:-1]:
+        assert reader.get(name(checkpoint_id)).id == checkpoint_id
+    assert len(scans) == 1
 
 
 def test_pending_writes_and_tags_come_with_it(tmp_path, scans):

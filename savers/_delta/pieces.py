@@ -5,7 +5,9 @@ Pieces are a flat list: start, length, start, length, ...
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from savers._delta.values import Value
@@ -35,18 +37,19 @@ class MovedWindow(NamedTuple):
 
 def cut(pieces: Sequence[int], first: int, last: int) -> list[int]:
     """Return the pieces of the bytes from `first` to `last` of a value."""
-    result: list[int] = []
-    offset = 0
-    for i in range(0, len(pieces), 2):
-        if offset >= last:
-            break
-        start = pieces[i]
-        length = pieces[i + 1]
-        skip = max(first - offset, 0)
-        stop = min(last - offset, length)
-        if skip < stop:
-            result += (start + skip, stop - skip)
-        offset += length
+    # Without a loop: a long value has thousands of pieces, and each change of it is cut here.
+    ends = list(accumulate(pieces[1::2]))
+    first = max(first, 0)
+    last = min(last, ends[-1] if ends else 0)
+    if first >= last:
+        return []
+    low = bisect_right(ends, first)
+    high = bisect_left(ends, last)
+    result = list(pieces[2 * low : 2 * high + 2])
+    skipped = first - (ends[low] - pieces[2 * low + 1])
+    result[0] += skipped
+    result[1] -= skipped
+    result[-1] -= ends[high] - last
     return result
 
 

@@ -49,16 +49,17 @@ class Table:
         i = 0
         while i < len(ops):
             op = ops[i]
-            if op == APPEND or (op == SPLICE and not ops[i + 4]):
-                # The only ops that change a value instead of replacing it: bytes are added.
+            if op in {APPEND, SPLICE}:
+                # The ops that change a value instead of replacing it.
                 key = ops[i + 1]
                 name = names[key] if key.__class__ is int else key
-                values[name] = values[name].copy()
+                if op == APPEND or _adds_at_end(values[name], ops, i):
+                    values[name] = values[name].copy()
             i += WIDTHS[op]
         new.apply(ops, data, start)
         return new
 
-    def apply(self, ops: Sequence[Any], data: bytes, start: int) -> None:
+    def apply(self, ops: Sequence[Any], data: bytes, start: int) -> None:  # noqa: C901 - one branch for each op
         """Apply the ops of a record, so that this becomes the table after the record.
 
         This is part of each put and of each record that a reader replays. Therefore it reads the
@@ -93,7 +94,10 @@ class Table:
                 i += 3
             elif op == SPLICE:
                 length = ops[i + 6]
-                values[name] = _splice(values[name], ops[i + 2 : i + 7], start + offset)
+                if _adds_at_end(values[name], ops, i):
+                    _extend(values[name], ops[i + 2], ops[i + 5], length, start + offset)
+                else:
+                    values[name] = _splice(values[name], ops[i + 2 : i + 7], start + offset)
                 i += 7
             elif op == PACKED:
                 length = ops[i + 7]
@@ -161,16 +165,23 @@ def _append(value: Value, count: int, body: bytes, start: int) -> None:
         value.pieces.append(size)
 
 
+def _adds_at_end(value: Value, ops: Sequence[Any], i: int) -> bool:
+    """Return whether a SPLICE only adds bytes behind those of the value."""
+    return ops[i + 3] == value.length and not ops[i + 4]
+
+
+def _extend(value: Value, count: int, crc: int, length: int, start: int) -> None:
+    """Add bytes at the end. The value keeps its base, so that keyframes do not list it again."""
+    value.count = count
+    value.length += length
+    value.crc = crc
+    if length:
+        value.pieces.append(start)
+        value.pieces.append(length)
+
+
 def _splice(old: Value, arguments: Sequence[int], start: int) -> Value:
     count, prefix, removed, crc, length = arguments
-    if not removed and prefix == old.length:
-        # Bytes are added at the end: the pieces are not copied, and the base stays.
-        old.count = count
-        old.length += length
-        old.crc = crc
-        if length:
-            old.pieces += (start, length)
-        return old
     new_length = old.length - removed + length
     pieces = cut(old.pieces, 0, prefix)
     if length:

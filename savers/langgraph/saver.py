@@ -30,7 +30,6 @@ from savers.langgraph.channels import (
     decode_value,
     encode_successor,
     freeze_with_changes,
-    get_stored_channels,
 )
 from savers.langgraph.configs import get_checkpoint_id, make_langgraph_config, parse_config
 from savers.langgraph.listing import KnownLogs, Query, Selected, select_from_store, select_from_thread

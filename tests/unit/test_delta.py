@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from savers import _delta as delta
+from savers._delta.pieces import cut
 from tests.sweeps import examples
 
 
@@ -320,3 +321,37 @@ def test_far_pieces_are_read_apart_and_near_ones_together():
 
     assert delta.read_bodies([value], read) == [b"a" * 10 + b"b" * 10 + b"c" * 10]
     assert asked == [(0, 60), (10_000_000, 10)]
+
+
+@given(
+    lengths=st.lists(st.integers(1, 9), max_size=12),
+    first=st.integers(-3, 60),
+    last=st.integers(-3, 60),
+)
+def test_cutting_pieces_is_cutting_bytes(lengths, first, last):
+    text = bytes(range(200))
+    pieces = []
+    for number, length in enumerate(lengths):
+        pieces += (7 + number * 13, length)
+
+    whole = b"".join(text[pieces[i] : pieces[i] + pieces[i + 1]] for i in range(0, len(pieces), 2))
+    found = cut(pieces, first, last)
+    assert (
+        b"".join(text[found[i] : found[i] + found[i + 1]] for i in range(0, len(found), 2))
+        == whole[max(first, 0) : max(last, 0)]
+    )
+    assert all(length > 0 for length in found[1::2])
+
+
+def test_bytes_that_are_added_at_the_end_keep_the_base():
+    table = delta.Table(opaque=False)
+    table.apply([delta.SET, "k", 103], b"\xc4\x65" + bytes(101), 1000)
+    value = table.values["k"]
+    value.set_base(500, 1)
+    before = table.apply_to_copy([], b"", 2000)
+    changed = table.apply_to_copy([delta.SPLICE, 0, 104, 101, 0, crc32(bytes(101) + b"abc"), 3], b"abc", 2000)
+    assert before.values["k"].pieces == value.pieces == [1002, 101]
+    table.apply([delta.SPLICE, 0, 104, 101, 0, crc32(bytes(101) + b"abc"), 3], b"abc", 2000)
+    for after in (table.values["k"], changed.values["k"]):
+        assert (after.pieces, after.base, after.shared) == ([1002, 101, 2000, 3], 500, 2)
+        assert (after.count, after.length) == (104, 104)

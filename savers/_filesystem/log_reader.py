@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
 
 from graphkit.codec import MalformedDataError
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
+_ONE_PIECE: Final = 2
+"""Entries of a list of pieces that has one piece."""
 _MIN_RUN: Final = 1 << 16
 """If fewer bytes than this remain of what was read, the log is read on."""
 _LONGEST_SEARCH: Final = 1 << 20
@@ -327,10 +330,13 @@ class LogReader(OpenLog):
         """Return the bytes of the values of a packed state that are not known."""
         bodies: dict[str, bytes] = {}
         missing: dict[str, delta.Value] = {}
+        record = None if self.chain is None else self.chain.find(checkpoint.offset)
         for name, value in table.values.items():
             if known[name] is not None:
                 continue
             body = self.past_values.find_body(name, value)
+            if body is None and record is not None:
+                body = _cut_from_record(value, record)
             if body is None:
                 missing[name] = value
             else:
@@ -395,3 +401,18 @@ class LogReader(OpenLog):
         """Return the version that the RELEASE record at the end names."""
         assert self.closed_by is not None
         return payloads.decode_ending(self.path, self.closed_by)
+
+
+def _cut_from_record(value: delta.Value, record: payloads.DecodedRecord) -> bytes | None:
+    """Return the bytes of a value that a record sets, which need not be read again.
+
+    None if they are elsewhere, or do not have the right checksum.
+    """
+    pieces = value.pieces
+    if len(pieces) != _ONE_PIECE or value.block is not None:
+        return None
+    start = pieces[0] - record.start
+    if start < 0:
+        return None
+    body = record.data[start : start + value.length]
+    return body if len(body) == value.length == pieces[1] and crc32(body) == value.crc else None

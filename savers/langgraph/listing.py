@@ -37,6 +37,8 @@ _FIRST: Final = -(1 << 63)
 """Comes before the negative of every time."""
 _MAX_KEPT: Final = 32 << 20
 """The bytes of logs that a listing of the whole store keeps until their states are read."""
+_MAX_KEPT_BETWEEN: Final = 4 << 20
+"""The bytes of logs that are kept between two listings; their states take about twice as much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +157,10 @@ class KnownLogs:
         """By path."""
         self._checkpoints = 0
         """How many checkpoints these have."""
+        self._kept: dict[str, int] = {}
+        """The logs whose bytes and states are kept in memory, by path, with their lengths."""
+        self._kept_bytes = 0
+        """The sum of these."""
         self._directories: dict[str, tuple[DirectoryState, Sequence[LiveLog]]] = {}
         """By thread: the state of its directory, and its logs."""
 
@@ -204,19 +210,34 @@ class KnownLogs:
             self._times.clear()
         if self._checkpoints + len(checkpoints) > _MAX_CHECKPOINTS:
             self._views.clear()
+            self._kept.clear()
+            self._kept_bytes = 0
             self._checkpoints = 0
         times = [stored.created for stored in checkpoints if stored.metadata.get(MADE_BY) == LANGGRAPH]
         self._times[view.path] = view.file_state, max(times, default=None)
         before = self._views.get(view.path)
         if before is not None and before.index is not None:
             self._checkpoints -= len(before.index.checkpoints)
+            self._kept_bytes -= self._kept.pop(view.path, 0)
         self._views[view.path] = view
         self._checkpoints += len(checkpoints)
 
-    def forget_bytes(self) -> None:
-        """Drop the bytes of logs; what is known of their checkpoints stays."""
-        for view in list(self._views.values()):
+    def release(self, view: HistoryView) -> None:
+        """Drop the bytes of a log that was read, unless they are few: the next listing needs them."""
+        if not isinstance(view, ScannedView) or self._views.get(view.path) is not view:
             view.forget()
+        elif view.path not in self._kept:
+            if self._kept_bytes + view.end > _MAX_KEPT_BETWEEN:
+                view.forget()
+            else:
+                self._kept[view.path] = view.end
+                self._kept_bytes += view.end
+
+    def forget_bytes(self) -> None:
+        """Drop the bytes of the other logs; what is known of their checkpoints stays."""
+        for path, view in list(self._views.items()):
+            if path not in self._kept:
+                view.forget()
 
 
 def _is_as_it_was(store: Store, live_log: LiveLog, state: FileState) -> bool:
@@ -242,8 +263,10 @@ def _select_from_all(saver: FileSystemSaver, query: Query, known: KnownLogs) -> 
             selections.append(selected)
             if isinstance(view, ScannedView):
                 kept += view.end
-                if kept > _MAX_KEPT or not selected:
+                if kept > _MAX_KEPT:
                     view.forget()
+                elif not selected:
+                    known.release(view)
     return _merge(selections, query)
 
 
@@ -300,7 +323,7 @@ class _NewestFirst:
                 return
             # Most of the logs are not needed again.
             for view in scanned:
-                view.forget()
+                self._known.release(view)
             bounds = [self._known.find_time(self._store, live_log) for live_log in logs]
         for live_log, (is_known, newest) in zip(logs, bounds, strict=True):
             number = self._count()

@@ -335,7 +335,7 @@ class FileSystemCheckpointSaver(PruningMethods):
                 has_early = self._writes.has_early(history)
             found = view.read(stored)
             if is_last:
-                view.forget()
+                self._known_logs.release(view)
             if found is None:
                 # The log has changed since: the checkpoint may have been replaced or removed.
                 latest = self.store.get(history.replace(checkpoint_id=stored.id))

@@ -169,7 +169,9 @@ def test_the_newest_of_all_threads_while_other_processes_change_them(saver, seed
         assert list(reader.list(None, filter=wanted, before=before, limit=limit)) == expected
 
 
-def test_only_the_logs_with_the_newest_checkpoints_are_read_again(saver, monkeypatch):
+@pytest.mark.parametrize("kept", [0, 4 << 20])
+def test_only_the_logs_with_the_newest_checkpoints_are_read_again(saver, monkeypatch, kept):
+    monkeypatch.setattr(listing, "_MAX_KEPT_BETWEEN", kept)
     for number in range(30):
         put(saver, thread(f"t{number}"), START + timedelta(seconds=number % 7), n=number)
     first = list(saver.list(None, limit=3))
@@ -179,7 +181,7 @@ def test_only_the_logs_with_the_newest_checkpoints_are_read_again(saver, monkeyp
         history_views.ScannedView, "_read_file", lambda view: opened.append(view.thread_id) or read_file(view)
     )
     assert list(saver.list(None, limit=3)) == first
-    assert len(opened) == 3
+    assert len(opened) == (0 if kept else 3)
     assert {*opened} <= {"t13", "t20", "t27", "t6"}
 
 

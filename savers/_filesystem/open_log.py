@@ -62,6 +62,8 @@ class OpenLog(TableReader):
         self.thread_id, self.namespace = owner
         self.mutex = threading.RLock()
         self.sync_mutex = threading.Lock()
+        self.put_arrived = threading.Event()
+        """Set by a put that LangGraph's pending writes wait for, so that one sync covers both."""
         self.pins = 0
         """How many callers are syncing outside the mutex; the descriptor is closed after the
         last."""

@@ -92,7 +92,7 @@ class PendingWrites:
         """Store writes for the checkpoint that the config names, whether it exists or not."""
         records = {write.key: FrozenList(write) for write in writes}
         keep = [write.key for write in writes if write.is_ordinary]
-        self._store.put_writes(config, records, keep=keep, early=True)
+        self._store.put_writes(config, records, keep=keep, early=True, put_follows=True)
 
     def read(
         self,

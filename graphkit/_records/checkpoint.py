@@ -155,16 +155,20 @@ class Checkpoint(JavaNames):
         changes: Changes | None,
     ) -> Checkpoint:
         """Make the next checkpoint of a run from frozen fields, with a new id. For the engine."""
-        return cls.from_stored(
+        # As `from_stored`, without a second call with all fields: a run does this at every step.
+        checkpoint = cls.__new__(cls)
+        checkpoint.__dict__.update(
             id=generate_id(),
             node_id=node_id,
             next_node_id=next_node_id,
             parent_id=parent_id,
-            created_us=time_ns() // 1000,
             metadata=metadata,
-            state=state,
+            created_us=time_ns() // 1000,
+            _state=state,
             changes=changes,
+            _load=None,
         )
+        return checkpoint
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Checkpoint is immutable; make a new one instead of setting {name!r}")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from graphkit.codec import Codec
     from graphkit.values import Changes
 
-_COMPARE_LENGTH: Final = 1 << 12
+COMPARE_LENGTH: Final = 1 << 12
 """A value that a node has changed is compared with the stored one if it is longer than this."""
 _ABSENT: Final = object()
 
@@ -55,7 +55,7 @@ def draft_from_changes(
                 draft[name] = difference
         else:
             packed = codec.pack(state[name], name)
-            if len(packed) > _COMPARE_LENGTH and old is not None:
+            if len(packed) > COMPARE_LENGTH and old is not None:
                 difference = compare(old, packed)
                 if difference is not None:
                     draft[name] = difference

@@ -56,6 +56,8 @@ class WriteLock:
         """The thread of execution that holds the lock."""
         self._depth = 0
         """How often it has entered it again."""
+        self._lock = io.lock
+        self._unlock = io.unlock
         self._fd = -1
 
     def __enter__(self) -> None:
@@ -65,7 +67,7 @@ class WriteLock:
             return
         self._mutex.acquire()
         try:
-            if self._fd < 0 or not self._io.lock(self._fd):
+            if self._fd < 0 or not self._lock(self._fd):
                 self._wait()
         except BaseException:
             self._mutex.release()
@@ -78,7 +80,7 @@ class WriteLock:
             return False
         is_free = False
         try:
-            is_free = self._fd >= 0 and self._io.lock(self._fd)
+            is_free = self._fd >= 0 and self._lock(self._fd)
         finally:
             if not is_free:
                 self._mutex.release()
@@ -97,21 +99,9 @@ class WriteLock:
             return
         self._holder = 0
         try:
-            self._io.unlock(self._fd)
+            self._unlock(self._fd)
         finally:
             self._mutex.release()
-
-    def try_lock(self) -> bool:
-        """Lock without waiting; return whether the lock is held. Then `__exit__` releases it."""
-        if not self._mutex.acquire(blocking=False):
-            return False
-        is_locked = False
-        try:
-            is_locked = self._fd >= 0 and self._io.lock(self._fd)
-        finally:
-            if not is_locked:
-                self._mutex.release()
-        return is_locked
 
     def _wait(self) -> None:
         started = monotonic()

@@ -40,12 +40,23 @@ def wrap_os_errors(operation: str) -> Callable[[Callable[P, T]], Callable[P, T]]
             except CheckpointerError:
                 raise
             except OSError as error:
-                path = error.filename or args[0]._store.root  # type: ignore[attr-defined]  # noqa: SLF001
-                raise CheckpointStorageError(os.fsdecode(path), operation, error) from error
+                root = args[0]._store.root  # type: ignore[attr-defined]  # noqa: SLF001
+                raise wrap_os_error(error, operation, root) from error
 
         return call_method
 
     return decorate
+
+
+def wrap_os_error(error: OSError, operation: str, root: str) -> CheckpointStorageError:
+    """Return the error that callers of the saver see.
+
+    Args:
+        error: an error of the file system.
+        operation: what the caller was doing with the path in the error, as a verb.
+        root: the directory of the store, in case the error has no path.
+    """
+    return CheckpointStorageError(os.fsdecode(error.filename or root), operation, error)
 
 
 def is_out_of_resources(error: Exception) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import weakref
-from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -361,7 +360,7 @@ class Store:
         writer = LogWriter(*self._arguments(path, thread_id, namespace))
         writer.compression = self.compression
         writer.is_extended_ahead = self.extends_logs
-        writer.find_write_lock = partial(self.write_lock, thread_id)
+        writer.write_lock = self.write_lock(thread_id)
         writer.make_directories = lambda: self._make_directories(thread_id, namespace)
         return writer
 

@@ -178,7 +178,9 @@ def without_telling_what_is_not_synced():
 
 
 def without_looking_at_what_others_wrote():
-    return mock.patch.object(LogWriter, "refresh_to_write", lambda self: self.fd >= 0 or self.refresh())
+    return mock.patch.multiple(
+        LogWriter, is_ready=lambda self: self.fd >= 0, refresh_to_write=lambda self: self.fd >= 0 or self.refresh()
+    )
 
 
 def without_looking_at_the_bytes_behind_the_end():

@@ -1,0 +1,116 @@
+"""The short way of a usual put writes the same bytes as the general way."""
+
+import random
+from unittest import mock
+
+import pytest
+
+from graphkit import REMOVE, Channels, Checkpoint, RunnableConfig
+from graphkit._values.state import Changes, merge
+from graphkit.values import FrozenDict, freeze
+from savers import FileSystemSaver
+from savers._filesystem.log_writer import LogWriter
+from tests.disk.conftest import log_of
+from tests.disk.crashes import WHEN, fixed
+
+CONFIG = RunnableConfig("t")
+CHANNELS = {"items": Channels.appender_with_duplicate()}
+
+
+def updates(dice, count):
+    """Updates of a state: mostly a few short values; some large, nested, removed, added or unchanged."""
+    yield {"n": 0, "text": "", "items": []}
+    for number in range(1, count):
+        kinds = [
+            {"n": number},
+            {"n": number, "text": "x" * dice.randrange(90)},
+            {"items": [number] * dice.randrange(4)},
+            {"items": ["y" * dice.choice([5, 900, 70_000])], "n": -number},
+            {"text": dice.randbytes(dice.choice([10, 4095, 4096, 9000])).hex()},
+            {f"key{dice.randrange(3)}": {"deep": [number]}},
+            {f"key{dice.randrange(3)}": REMOVE},
+            {"n": {1, 2, number}},
+            {},
+        ]
+        yield dice.choices(kinds, [30, 10, 20, 3, 3, 2, 2, 2, 1])[0]
+
+
+def checkpoints(seed, count):
+    dice = random.Random(seed)
+    state, parent = FrozenDict(), None
+    for number, update in enumerate(updates(dice, count)):
+        new, ops = merge(
+            state, {key: value for key, value in update.items() if key in state or value is not REMOVE}, CHANNELS
+        )
+        metadata = freeze({"run": "r", "step": number // 2, "source": dice.choice(["loop", "loop", "input"])})
+        checkpoint = Checkpoint.from_stored(
+            id=f"{number:032x}" if number % 5 else f"c{number}",
+            node_id=dice.choice("ab"),
+            next_node_id=dice.choice(["a", "b", None]),
+            parent_id=parent if number % 11 else None,
+            created_us=int(WHEN.timestamp()) * 1_000_000 + number,
+            metadata=metadata,
+            state=new,
+            changes=Changes(state, ops) if number % 17 else None,
+        )
+        yield checkpoint
+        state, parent = new, checkpoint.id
+
+
+def written(root, seed, compression):
+    """The bytes of a log, and how many puts took the short way."""
+    taken = []
+    original = LogWriter._put_small_change
+
+    def note(self, checkpoint):
+        taken.append(original(self, checkpoint))
+        return taken[-1]
+
+    with fixed("usual"), mock.patch.object(LogWriter, "_put_small_change", note):
+        saver = FileSystemSaver(root, fsync="never", compression=compression)
+        for number, checkpoint in enumerate(checkpoints(seed, 250)):
+            saver.put(CONFIG, checkpoint)
+            if number == 100:
+                saver.list(CONFIG)  # loads the index, which every put then keeps up to date
+            if number % 9 == 0:
+                assert saver.get(CONFIG).state == checkpoint.state
+        assert [one.id for one in saver.list(CONFIG)] == [one.id for one in reversed([*checkpoints(seed, 250)])]
+        assert saver.verify().ok
+        saver.close()
+    return log_of(root).read_bytes(), sum(taken)
+
+
+@pytest.mark.parametrize("compression", ["zlib", None])
+@pytest.mark.parametrize("seed", range(6))
+def test_the_short_way_writes_what_the_general_way_writes(seed, compression, tmp_path):
+    short, taken = written(tmp_path / "short", seed, compression)
+    with mock.patch.object(LogWriter, "_put_small_change", return_value=False):
+        general, none_taken = written(tmp_path / "general", seed, compression)
+    assert taken > 100, "most puts are usual"
+    assert none_taken == 0
+    assert short == general
+
+
+def test_a_put_that_cannot_be_stored_changes_nothing_on_the_short_way(tmp_path):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    first, second = [*checkpoints(1, 2)]
+    saver.put(CONFIG, first)
+    before = log_of(tmp_path).read_bytes()
+    state, ops = merge(first.state, {"n": object()}, {})
+    bad = Checkpoint.from_stored(
+        id="bad",
+        node_id="a",
+        next_node_id="b",
+        parent_id=first.id,
+        created_us=second.created_us,
+        metadata=first.metadata,
+        state=state,
+        changes=Changes(first.state, ops),
+    )
+    with pytest.raises(TypeError):
+        saver.put(CONFIG, bad)
+    assert log_of(tmp_path).read_bytes() == before
+    saver.put(CONFIG, second)
+    assert saver.get(CONFIG).state == second.state
+    assert saver.verify().ok
+    saver.close()

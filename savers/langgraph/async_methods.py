@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, DeltaChannelHistory
 
 from graphkit.abc import run_in_thread
+from savers._filesystem import FileSystemSaver
 from savers.langgraph.configs import get_checkpoint_id, parse_config
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig as LangGraphConfig
     from langgraph.checkpoint.base import ChannelVersions, Checkpoint as LangGraphCheckpoint, CheckpointMetadata
-
-    from savers._filesystem import FileSystemSaver
 
 _Result = TypeVar("_Result")
 

@@ -24,7 +24,7 @@ from savers._filesystem.io import FileIO, describe_file_type
 T = TypeVar("T")
 
 _ON_DESCRIPTORS: Final = (
-    "close", "read_at", "write_at", "fstat", "truncate", "fsync", "fdatasync",
+    "close", "read_at", "write_at", "fstat", "measure", "truncate", "fsync", "fdatasync",
     "lock", "unlock", "real_path",
 )  # fmt: skip
 """Methods that the guard takes from the file system as they are."""

@@ -15,6 +15,8 @@ from types import BuiltinFunctionType
 from typing import Final
 from zlib import crc32
 
+from savers._filesystem.statx import Measure, find_statx, no_statx
+
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 
@@ -52,6 +54,7 @@ class FileIO:
         self._unlock: Callable[[int], None] | None = None
         # pyfakefs replaces `os`, but passes pread and pwrite to the real kernel with a fake descriptor.
         # Windows has neither.
+        self._statx: Measure | None = None
         self._has_positions = isinstance(os.open, BuiltinFunctionType) and hasattr(os, "pwrite")
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
@@ -141,6 +144,21 @@ class FileIO:
             return os.fstat(fd)
         except OSError as error:
             raise self._with_path(error, fd) from None
+
+    def measure(self, fd: int) -> tuple[int, int]:
+        """Return the size of an open file, and how many names it has.
+
+        Does not ask for the file's times, where the system allows that. Linux gives the next write
+        after such a question a time of its own, and fdatasync then writes the inode, too: on ext4
+        it takes as long as after an append, half as long again as without.
+        """
+        if self._statx is None:
+            self._statx = find_statx() if self._has_positions else no_statx
+        found = self._statx(fd)
+        if found is not None:
+            return found
+        status = self.fstat(fd)
+        return status.st_size, status.st_nlink
 
     def stat(self, path: str) -> os.stat_result | None:
         """Return the status of the file at a path; None if there is none. Follows no link."""

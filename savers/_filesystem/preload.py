@@ -19,6 +19,7 @@ def preload_modules() -> None:
     Takes 25 ms, once per process.
     """
     with _IMPORT_LOCK:
+        import ctypes
         import json
         import platform
 
@@ -30,7 +31,7 @@ def preload_modules() -> None:
 
             _MODULES["resource"] = resource
         platform.node()
-        _MODULES.update(json=json, platform=platform, filelock=filelock)
+        _MODULES.update(ctypes=ctypes, json=json, platform=platform, filelock=filelock)
 
 
 if hasattr(os, "register_at_fork"):

@@ -239,8 +239,13 @@ class RecordAppender(LogReader):
             return False
         if self.suspect or self.read_only_error is not None:
             return False
-        status = self.io.fstat(self.fd)
-        return status.st_nlink > 0 and self._is_unchanged(status.st_size)
+        if self.is_extended_ahead:
+            size, links = self.io.measure(self.fd)
+        else:
+            # Nothing is synced after it, and this takes half the time.
+            status = self.io.fstat(self.fd)
+            size, links = status.st_size, status.st_nlink
+        return links > 0 and self._is_unchanged(size)
 
     def refresh_to_write(self) -> bool:
         """Refresh, and cut off what a dead writer left at the end; see `refresh`.

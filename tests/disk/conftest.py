@@ -81,6 +81,10 @@ class CountingIO(FileIO):
         self.calls.append("fstat")
         return super().fstat(fd)
 
+    def measure(self, fd):
+        self.calls.append("measure")
+        return super().measure(fd)
+
     def stat(self, path):
         self.calls.append("stat")
         return super().stat(path)

@@ -182,6 +182,10 @@ class SimFS:
             handle, _ = self._handle("fstat", fd)
             return self._status(handle.number)
 
+    def measure(self, fd):
+        status = self.fstat(fd)
+        return status.st_size, status.st_nlink
+
     def fsync(self, fd):
         self._sync("fsync", fd)
 

@@ -1,0 +1,71 @@
+"""The size and the names of an open file, by statx where the system has it and by fstat elsewhere."""
+
+import os
+import sys
+import threading
+
+import pytest
+
+from savers._filesystem import statx
+from savers._filesystem.io import FileIO
+
+
+@pytest.fixture
+def opened(tmp_path):
+    io = FileIO()
+    fd = io.open(str(tmp_path / "file"), write=True, create=True)
+    yield io, fd
+    io.close(fd)
+
+
+@pytest.mark.parametrize("has_statx", [True, False])
+def test_it_is_what_fstat_says(opened, tmp_path, monkeypatch, has_statx):
+    if not has_statx:
+        monkeypatch.setattr(sys, "platform", "other")
+    io, fd = opened
+    for size in (0, 1, 4096, (1 << 33) + 5):
+        io.truncate(fd, size)
+        assert io.measure(fd) == (size, 1)
+    os.link(tmp_path / "file", tmp_path / "second")
+    assert io.measure(fd) == (size, 2)
+    (tmp_path / "second").unlink()
+    (tmp_path / "file").unlink()
+    assert io.measure(fd) == (size, 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="statx is a call of Linux")
+def test_on_linux_it_is_statx(opened, monkeypatch):
+    io, fd = opened
+    monkeypatch.setattr(io, "fstat", None)
+    assert io.measure(fd) == (0, 1)
+
+
+def test_a_descriptor_that_is_closed_is_an_error(opened):
+    io, fd = opened
+    other = os.dup(fd)
+    os.close(other)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        io.measure(other)
+
+
+def test_threads_do_not_mix_their_files(tmp_path):
+    io = FileIO()
+    wrong = []
+
+    def look(size):
+        fd = io.open(str(tmp_path / f"{size}"), write=True, create=True)
+        io.truncate(fd, size)
+        wrong.extend(found for found in (io.measure(fd) for _ in range(2000)) if found != (size, 1))
+        io.close(fd)
+
+    threads = [threading.Thread(target=look, args=(size,)) for size in (10, 2000, 300_000)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_system_without_the_call_uses_fstat(monkeypatch):
+    monkeypatch.setattr(sys, "byteorder", "big")
+    assert statx.find_statx()(0) is None

@@ -31,6 +31,8 @@ from savers._filesystem.frame import (
     RELEASE,
     REPLACE,
     SCATTERED,
+    SEALED,
+    SEALED_TYPES,
     SYNC,
     TOMBSTONE,
     TRAILER_SIZE,
@@ -72,6 +74,8 @@ __all__ = [
     "RELEASE",
     "REPLACE",
     "SCATTERED",
+    "SEALED",
+    "SEALED_TYPES",
     "SYNC",
     "TOMBSTONE",
     "TRAILER_SIZE",
@@ -107,7 +111,7 @@ _PROBE: Final = 1 << 12
 
 
 def scan(file: LogFile, start: int, end: int, seq: int, data: bytes = b"") -> Iterator[Frame]:
-    """Yield the records from an offset on; stop before bytes that are nothing yet or torn.
+    """Yield the records from an offset on, opened; stop before bytes that are nothing yet or torn.
 
     Args:
         file: the log.
@@ -119,6 +123,7 @@ def scan(file: LogFile, start: int, end: int, seq: int, data: bytes = b"") -> It
     Raises:
         CheckpointCorruptionError: the log is damaged.
         CheckpointFormatError: a record needs a newer graphkit.
+        CheckpointKeyError: the log is sealed, and the key is missing or wrong.
     """
     assert file.fid is not None
     offset = start
@@ -141,7 +146,7 @@ def scan(file: LogFile, start: int, end: int, seq: int, data: bytes = b"") -> It
             judge(file, offset, end, "records are missing before it")
             return
         check_known(file.path, frame)
-        yield frame
+        yield frame if file.seal is None else file.open_frame(frame)
         offset = frame.end
         seq += 1
         wanted = WINDOW
@@ -156,10 +161,11 @@ def _needed_size(data: bytes, offset: int, wanted: int) -> int:
 
 
 def read_frame(file: LogFile, offset: int, end: int) -> Frame:
-    """Return the record at an offset where one was found before.
+    """Return the record at an offset where one was found before, opened.
 
     Raises:
         CheckpointCorruptionError: the bytes there are no longer a good record.
+        CheckpointKeyError: the log is sealed, and the key is missing or wrong.
     """
     assert file.fid is not None
     data = b""
@@ -174,11 +180,14 @@ def read_frame(file: LogFile, offset: int, end: int) -> Frame:
     if isinstance(frame, str):
         raise CheckpointCorruptionError(file.path, offset, frame or "the record is cut short")
     check_known(file.path, frame)
-    return frame
+    return file.open_frame(frame)
 
 
 class BackwardReader:
-    """Steps back over a log's records from its end, reading 64 KiB at a time."""
+    """Steps back over a log's records from its end, reading 64 KiB at a time.
+
+    It does not open sealed records.
+    """
 
     def __init__(self, file: LogFile, end: int) -> None:
         assert file.fid is not None

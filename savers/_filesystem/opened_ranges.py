@@ -1,0 +1,138 @@
+"""Reads ranges of a sealed log, with the payloads of its records opened.
+
+Theory of operation. A value's pieces are ranges of the file, and a piece does not say in which
+record it is. So the reader goes back from the beginning of a range to the header of the record
+there, which proves itself, and from it forward over all records of the range. Each is opened, which
+checks all of it, and its payload takes the place of its ciphertext. Bytes that belong to no
+record that can be opened are zero in the result, because damage between the pieces of a value does
+no harm to it. Every value has a checksum of its own, so a missing piece never goes unnoticed.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final, final
+
+from savers._filesystem.frame import (
+    FRAME_SIZE,
+    HEADER_SIZE,
+    MAX_PAYLOAD,
+    OVERHEAD,
+    SEALED,
+    SYNC,
+    TRAILER_SIZE,
+    parse_extent,
+)
+
+if TYPE_CHECKING:
+    from savers._filesystem.log_file import LogFile
+    from savers._filesystem.sealing import LogSeal
+
+_RECORD: Final = Struct("<4sI4x17s10xB")
+"""Of a record's header: sync marker, length, flags to fid, type."""
+_unpack_record: Final = _RECORD.unpack_from
+_OFFSET: Final = Struct("<BQ")
+_FIRST_STEP: Final = 1 << 12
+"""Bytes that are searched at first for the header before a position."""
+_STEP_GROWTH: Final = 16
+_READ_AHEAD: Final = 1 << 12
+"""Bytes read beyond a range, in which its last record usually ends."""
+_LONGEST_KEPT: Final = 1 << 18
+"""Longer ranges are not kept for the next call."""
+
+
+@final
+class OpenedRanges:
+    """The opened bytes of one log. The records of an open file do not change."""
+
+    def __init__(self, seal: LogSeal) -> None:
+        self._seal = seal
+        self._start = 0
+        """Where the bytes that were opened last begin in the file."""
+        self._kept = b""
+
+    def read(self, file: LogFile, start: int, length: int) -> bytes:
+        """Return a range of the file as it would be if the log were not sealed.
+
+        Only the bytes of payloads mean anything.
+
+        Raises:
+            CheckpointKeyError: a key is missing or wrong.
+        """
+        at = start - self._start
+        if at >= 0 and at + length <= len(self._kept):
+            return self._kept[at : at + length]
+        first = _find_record(file, start)
+        data = file.read_at(first, start + length + _READ_AHEAD - first)
+        opened = self._open_records(file, first, data, start + length)
+        if len(opened) <= _LONGEST_KEPT:
+            self._start = first
+            self._kept = opened
+        return opened[start - first : start - first + length]
+
+    def _open_records(self, file: LogFile, first: int, data: bytes, end: int) -> bytes:
+        """Return the data with their records opened, up to the end of the record at `end`."""
+        opened = bytearray(len(data))
+        open_payload = self._seal.open_payload
+        size = end - first
+        at = 0
+        # A long list has thousands of records; each takes about 2 us here.
+        while at + FRAME_SIZE <= size:
+            sync, length, place, type_ = _unpack_record(data, at)
+            record_end = at + length + OVERHEAD
+            payload = None
+            if sync == SYNC and length <= MAX_PAYLOAD and place[0] & SEALED:
+                if record_end > len(data):
+                    data += file.read_at(first + len(data), record_end - len(data))
+                    opened += bytes(len(data) - len(opened))
+                sealed = data[at + FRAME_SIZE : at + FRAME_SIZE + length]
+                offset = first + at
+                payload = open_payload(sealed, place + _OFFSET.pack(type_, offset), offset)
+            if payload is not None:
+                payload_end = record_end - TRAILER_SIZE
+                opened[payload_end - len(payload) : payload_end] = payload
+                at = record_end
+            else:
+                at = _find_next_record(file, first, data, at)
+        return bytes(opened[:at]) if at < len(opened) else bytes(opened)
+
+
+def _find_record(file: LogFile, position: int) -> int:
+    """Return the offset of the record with a position; the position itself if there is none."""
+    step = _FIRST_STEP
+    while True:
+        start = max(HEADER_SIZE, position - step)
+        data = file.read_at(start, position - start)
+        at = data.rfind(SYNC)
+        while at >= 0:
+            if _is_record(file, data, at, start + at):
+                return start + at
+            at = data.rfind(SYNC, 0, at + len(SYNC) - 1)
+        if start == HEADER_SIZE:
+            return position
+        step *= _STEP_GROWTH
+
+
+def _find_next_record(file: LogFile, first: int, data: bytes, at: int) -> int:
+    """Return the index of the next record in the data that can be one; their length if none is.
+
+    Args:
+        file: the log.
+        first: where the data begin in the file.
+        data: a range of the file.
+        at: the index of the record that could not be opened.
+    """
+    extent = parse_extent(data[at : at + FRAME_SIZE], first + at)
+    if extent is not None and extent.fid == file.fid and extent.length <= len(data) - at:
+        return at + extent.length
+    while True:
+        at = data.find(SYNC, at + 1)
+        if at < 0:
+            return len(data)
+        if _is_record(file, data, at, first + at):
+            return at
+
+
+def _is_record(file: LogFile, data: bytes, at: int, offset: int) -> bool:
+    extent = parse_extent(data[at : at + FRAME_SIZE], offset)
+    return extent is not None and extent.fid == file.fid

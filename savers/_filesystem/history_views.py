@@ -214,7 +214,7 @@ class ScannedView(LogReader):
     def read_bodies(self, values: Iterable[delta.Value], checkpoint: StoredCheckpoint) -> list[bytes]:
         """Return the bytes of some values of a packed state; raise the same errors as every log."""
         values = list(values)
-        bodies = _cut_bodies(values, self._data)
+        bodies = None if self.seal is not None else _cut_bodies(values, self._data)
         return super().read_bodies(values, checkpoint) if bodies is None else bodies
 
     def load_table(self, checkpoint: StoredCheckpoint) -> delta.Table:

@@ -20,6 +20,7 @@ from savers._filesystem import log, payloads
 from savers._filesystem.decoded_chain import DecodedChain, ReadValues
 from savers._filesystem.index import Index
 from savers._filesystem.io import boot_number
+from savers._filesystem.sealing import LogSeal
 from savers._filesystem.table_reader import TableReader
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from graphkit.codec import Codec
     from graphkit.values import FrozenDict
     from savers import _delta as delta
+    from savers._cipher import KeyRing
     from savers._filesystem.io import FileIO
     from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
@@ -54,8 +56,10 @@ class OpenLog(TableReader):
         digest: bytes,
         codec: Codec,
         serializer: StateSerializer | None,
+        key_ring: KeyRing | None = None,
     ) -> None:
         super().__init__(io, path, codec, serializer)
+        self.key_ring = key_ring
         self.thread_id, self.namespace = owner
         self.mutex = threading.RLock()
         self.sync_mutex = threading.Lock()
@@ -76,6 +80,7 @@ class OpenLog(TableReader):
         self.header: log.Header | None = None
         self.version = log.MAJOR
         self.fid = 0
+        self.adopt_seal(None)
         self.end = 0
         self.synced = 0
         """Up to here the file is known to be on the disk."""
@@ -278,6 +283,19 @@ class OpenLog(TableReader):
             how = "with a state_serializer" if is_opaque else "without a state_serializer"
             reason = f"it was written {how}; open the store in the same way"
             raise CheckpointFormatError(self.path, reason)
+        self.adopt_seal(meta.get("sealed"))
+
+    def adopt_seal(self, key_id: str | None) -> None:
+        """Note whether the log is sealed; `key_id` is the id of the key with which it was begun."""
+        owner = (self.thread_id, self.namespace)
+        self.seal = None if key_id is None else LogSeal(self.key_ring, self.path, owner, str(key_id))
+        self._opened_ranges = None
+
+    def new_seal(self) -> LogSeal | None:
+        """Return a seal for a rewritten file of this log; None if the log is plain."""
+        if self.seal is None:
+            return None
+        return LogSeal(self.key_ring, self.path, (self.thread_id, self.namespace), self.seal.key_id)
 
     def find_first_record(self) -> int:
         """Return where the record after the first META record begins."""
@@ -321,7 +339,7 @@ class OpenLog(TableReader):
         frames: list[log.Frame] = []
         while (frame := backward.step()) is not None:
             log.check_known(self.path, frame)
-            frames.append(frame)
+            frames.append(self.open_frame(frame))
             self.synced = max(self.synced, frame.vouched)
             if frame.type in {log.CHECKPOINT, log.META}:
                 return frames

@@ -22,6 +22,7 @@ from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerError,
     CheckpointFormatError,
+    CheckpointKeyError,
     CheckpointSerializationError,
     CheckpointStorageError,
     ThreadBusyError,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 _REFUSALS: Final = (
     CheckpointCorruptionError,
     CheckpointFormatError,
+    CheckpointKeyError,
     CheckpointSerializationError,
     CheckpointStorageError,
 )
@@ -271,7 +273,7 @@ class Repairer:
         report, _ = check_file(store, path, thread_id)
         if report is None or report.state == "ok":
             return None
-        if report.state in {"newer", "foreign"}:
+        if report.state in {"newer", "foreign", "sealed"}:
             return FileRepair(before=report, thread_id=thread_id, refused=report.reason)
         namespace = find_namespace(store, os.path.dirname(path))
         if namespace is None:

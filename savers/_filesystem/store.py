@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from graphkit.abc import StateSerializer
     from graphkit.codec import Codec
+    from savers._cipher import KeyRing
     from savers._compression import Compression
     from savers._filesystem.io import FileIO
     from savers._filesystem.log_reader import LogReader
@@ -57,6 +58,7 @@ class Store:
         codec: Codec,
         serializer: StateSerializer | None,
         lock_timeout: float,
+        key_ring: KeyRing | None = None,
     ) -> None:
         preload_modules()
         self.root = root
@@ -71,6 +73,8 @@ class Store:
         """The ids behind names of directories that do not show them; they never change."""
         self._codec = codec
         self._serializer = serializer
+        self.key_ring = key_ring
+        """The keys that seal new records; None stores them in plain."""
         self._lock_timeout = lock_timeout
         self.logs = OpenLogs()
         self._write_locks = self._make_write_locks()
@@ -337,9 +341,10 @@ class Store:
         path: str,
         thread_id: str,
         namespace: str,
-    ) -> tuple[FileIO, str, tuple[str, str], bytes, Codec, StateSerializer | None]:
+    ) -> tuple[FileIO, str, tuple[str, str], bytes, Codec, StateSerializer | None, KeyRing | None]:
         digest = layout.locate_thread(thread_id).digest
-        return self.io, path, (thread_id, namespace), digest, self._codec, self._serializer
+        owner = (thread_id, namespace)
+        return self.io, path, owner, digest, self._codec, self._serializer, self.key_ring
 
     # Closing
 

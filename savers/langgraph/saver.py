@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import ChannelVersions, Checkpoint as LangGraphCheckpoint, CheckpointMetadata
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
+    from savers._cipher import Cipher
     from savers._compression import Compression
 
 _DELTA_CHANNELS: Final = "counters_since_delta_snapshot"
@@ -84,6 +85,7 @@ class FileSystemCheckpointSaver(AsyncMethods):
         compression: Literal["zlib", "zstd"] | Compression | None = "zlib",
         types: Iterable[type] = (),
         on_blocked_type: OnBlockedType = "raise",
+        cipher: Cipher | None = None,
     ) -> None:
         """Open a store, and create its directory if it is missing.
 
@@ -98,15 +100,20 @@ class FileSystemCheckpointSaver(AsyncMethods):
                 fields must be listed, too.
             on_blocked_type: what reading does with a type that the serializer may not create:
                 raise a CheckpointSerializationError, or return its plain data, such as a dict.
+            cipher: the keys that seal all values, writes and metadata: 32 bytes by key id, the
+                current key first; or a function from a key id to the key, which returns the id and
+                the key of the current one for None. Unlike LangGraph's EncryptedSerializer, a put
+                still writes only what changed.
 
         Raises:
             CheckpointerConfigurationError: the path is a file, or an option is invalid.
             CheckpointStorageError: the file system refused.
+            MissingDependencyError: `cipher` without the package of the extra `encryption`.
         """
         check_on_blocked_type(on_blocked_type)
         super().__init__(serde=make_serializer(serde, types))
         self._on_blocked_type: OnBlockedType = on_blocked_type
-        self.store = FileSystemSaver(base_directory, fsync=fsync, compression=compression)
+        self.store = FileSystemSaver(base_directory, fsync=fsync, compression=compression, cipher=cipher)
         self._writes = PendingWrites(self.store)
         self._times = NewestTimes()
 

@@ -3,11 +3,14 @@
 import hmac
 import os
 import struct
+import sys
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from graphkit import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointKeyError
+from graphkit.errors import MissingDependencyError
+from savers import FileSystemSaver
 from savers._cipher import KeyRing
 from savers._filesystem import log
 from savers._filesystem.frame import Frame
@@ -144,6 +147,17 @@ def test_the_overhead_is_bounded():
     assert len(sealed({"k" * 255: bytes(32)})) - len(PAYLOAD) == MAX_OVERHEAD
 
 
+@pytest.mark.parametrize(
+    "cipher",
+    [{}, {"": bytes(32)}, {"k": bytes(31)}, {"k": "x" * 32}, {1: bytes(32)}, {"k" * 256: bytes(32)}, b"x" * 32, 7],
+)
+def test_an_invalid_cipher_is_refused_and_never_shown(cipher, tmp_path):
+    with pytest.raises(CheckpointerConfigurationError) as caught:
+        FileSystemSaver(tmp_path / "store", cipher=cipher)
+    assert "xxxx" not in str(caught.value)
+    assert not (tmp_path / "store").exists()
+
+
 def test_a_function_provides_keys():
     asked = []
 
@@ -180,3 +194,10 @@ def test_the_mapping_is_copied_and_never_shown():
     assert ring.get_current("/p") == ("k", before)
     assert before.hex() not in repr(ring)
     assert repr(before) not in repr(ring)
+
+
+def test_the_missing_package_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+    with pytest.raises(MissingDependencyError, match=r"\[encryption\]"):
+        FileSystemSaver(tmp_path / "store", cipher=KEYS)
+    assert not (tmp_path / "store").exists()

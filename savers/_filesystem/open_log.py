@@ -20,6 +20,7 @@ from savers._filesystem import log, payloads
 from savers._filesystem.decoded_chain import DecodedChain, ReadValues
 from savers._filesystem.index import Index
 from savers._filesystem.io import boot_number
+from savers._filesystem.opened_ranges import OpenedRanges
 from savers._filesystem.sealing import LogSeal
 from savers._filesystem.table_reader import TableReader
 
@@ -289,7 +290,7 @@ class OpenLog(TableReader):
         """Note whether the log is sealed; `key_id` is the id of the key with which it was begun."""
         owner = (self.thread_id, self.namespace)
         self.seal = None if key_id is None else LogSeal(self.key_ring, self.path, owner, str(key_id))
-        self._opened_ranges = None
+        self.opened_ranges = None if self.seal is None else OpenedRanges(self.seal)
 
     def new_seal(self) -> LogSeal | None:
         """Return a seal for a rewritten file of this log; None if the log is plain."""

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 _RECORD: Final = Struct("<4sI4x17s10xB")
 """Of a record's header: sync marker, length, flags to fid, type."""
 _unpack_record: Final = _RECORD.unpack_from
-_OFFSET: Final = Struct("<BQ")
+_pack_offset: Final = Struct("<BQ").pack
+"""Packs the type and the offset of a record."""
 _FIRST_STEP: Final = 1 << 12
 """Bytes that are searched at first for the header before a position."""
 _STEP_GROWTH: Final = 16
@@ -49,7 +50,12 @@ class OpenedRanges:
         self._seal = seal
         self._start = 0
         """Where the bytes that were opened last begin in the file."""
-        self._kept = b""
+        self._kept = bytearray()
+        """Whole records, up to where the next one begins."""
+        self._ends_with_record = True
+        self._appended_start = 0
+        self._appended = b""
+        """The payload that was sealed last, which the next put is compared with."""
 
     def read(self, file: LogFile, start: int, length: int) -> bytes:
         """Return a range of the file as it would be if the log were not sealed.
@@ -59,25 +65,37 @@ class OpenedRanges:
         Raises:
             CheckpointKeyError: a key is missing or wrong.
         """
+        at = start - self._appended_start
+        if at >= 0 and at + length <= len(self._appended):
+            return self._appended[at : at + length]
+        end = start + length
+        kept_end = self._start + len(self._kept)
+        if not self._start <= start <= kept_end:
+            # Not in the bytes that are kept, nor behind them.
+            self._start = kept_end = _find_record(file, start)
+            self._kept = bytearray()
+        if end > kept_end:
+            self._kept += self._open_records(file, kept_end, end)
         at = start - self._start
-        if at >= 0 and at + length <= len(self._kept):
-            return self._kept[at : at + length]
-        first = _find_record(file, start)
-        data = file.read_at(first, start + length + _READ_AHEAD - first)
-        opened = self._open_records(file, first, data, start + length)
-        if len(opened) <= _LONGEST_KEPT:
-            self._start = first
-            self._kept = opened
-        return opened[start - first : start - first + length]
+        opened = bytes(self._kept[at : at + length])
+        if len(self._kept) > _LONGEST_KEPT or not self._ends_with_record:
+            self._kept = bytearray()
+        return opened
 
-    def _open_records(self, file: LogFile, first: int, data: bytes, end: int) -> bytes:
-        """Return the data with their records opened, up to the end of the record at `end`."""
+    def note_appended(self, end: int, payload: bytes) -> None:
+        """Note the payload of the record that was just appended; `end` is where it ends."""
+        self._appended_start = end - len(payload)
+        self._appended = payload if len(payload) <= _LONGEST_KEPT else b""
+
+    def _open_records(self, file: LogFile, first: int, end: int) -> bytearray:
+        """Return the bytes from a record on, opened, up to the end of the record at `end`."""
+        data = file.read_at(first, end + _READ_AHEAD - first)
         opened = bytearray(len(data))
         open_payload = self._seal.open_payload
         size = end - first
         at = 0
         # A long list has thousands of records; each takes about 2 us here.
-        while at + FRAME_SIZE <= size:
+        while at < size and at + FRAME_SIZE <= len(data):
             sync, length, place, type_ = _unpack_record(data, at)
             record_end = at + length + OVERHEAD
             payload = None
@@ -87,14 +105,17 @@ class OpenedRanges:
                     opened += bytes(len(data) - len(opened))
                 sealed = data[at + FRAME_SIZE : at + FRAME_SIZE + length]
                 offset = first + at
-                payload = open_payload(sealed, place + _OFFSET.pack(type_, offset), offset)
-            if payload is not None:
-                payload_end = record_end - TRAILER_SIZE
-                opened[payload_end - len(payload) : payload_end] = payload
-                at = record_end
-            else:
+                payload = open_payload(sealed, place + _pack_offset(type_, offset), offset)
+            if payload is None:
                 at = _find_next_record(file, first, data, at)
-        return bytes(opened[:at]) if at < len(opened) else bytes(opened)
+                self._ends_with_record = False
+                continue
+            payload_end = record_end - TRAILER_SIZE
+            opened[payload_end - len(payload) : payload_end] = payload
+            at = record_end
+            self._ends_with_record = True
+        del opened[at:]
+        return opened
 
 
 def _find_record(file: LogFile, position: int) -> int:

@@ -96,7 +96,11 @@ class RecordAppender(LogReader):
             if self.seal is not None and type in log.SEALED_TYPES:
                 flags |= log.SEALED
                 place = pack_place(flags, back, key, self.seq, self.fid, type, offset)
-                payload = self.seal.seal(payload, place)
+                sealed = self.seal.seal(payload, place)
+                if self.opened_ranges is not None:
+                    end = offset + log.FRAME_SIZE + len(sealed)
+                    self.opened_ranges.note_appended(end, payload)
+                payload = sealed
             unsynced = 0 if self.is_synced_before_use else offset - self.synced
             # By position, because this is part of every put.
             frame = log.pack_frame(

@@ -19,12 +19,12 @@ from savers._filesystem.frame import SEALED, SEALED_TYPES, Frame
 if TYPE_CHECKING:
     from savers._cipher import DerivedKey, KeyRing
 
-_NONCE_SIZE: Final = 12
-_TAG_SIZE: Final = 16
+NONCE_SIZE: Final = 12
+TAG_SIZE: Final = 16
 _PLACE: Final = Struct("<BIIIIBQ")
-_FIXED_HEAD: Final = 1 + SALT_SIZE + CHECK_SIZE
+FIXED_HEAD: Final = 1 + SALT_SIZE + CHECK_SIZE
 """Bytes of a head without the key id."""
-MAX_OVERHEAD: Final = _FIXED_HEAD + MAX_KEY_ID + _NONCE_SIZE + _TAG_SIZE
+MAX_OVERHEAD: Final = FIXED_HEAD + MAX_KEY_ID + NONCE_SIZE + TAG_SIZE
 """By how many bytes sealing makes a payload longer at most."""
 
 
@@ -107,15 +107,12 @@ class LogSeal:
         Raises:
             CheckpointKeyError: the key is missing or wrong.
         """
-        head_end = sealed[0] + _FIXED_HEAD if sealed else 0
-        nonce_end = head_end + _NONCE_SIZE
-        tag_end = nonce_end + _TAG_SIZE
+        head_end = sealed[0] + FIXED_HEAD if sealed else 0
+        nonce_end = head_end + NONCE_SIZE
+        tag_end = nonce_end + TAG_SIZE
         if not head_end or len(sealed) < tag_end:
             return None
-        sealer = self._sealers.get(sealed[:head_end])
-        if sealer is None:
-            sealer = self._find_sealer(sealed[:head_end], offset)
-        key = sealer.key
+        key = self.find_key(sealed[:head_end], offset)
         try:
             opened: bytes = key.aead.decrypt(
                 sealed[head_end:nonce_end],
@@ -126,8 +123,16 @@ class LogSeal:
             return None
         return opened
 
-    def _find_sealer(self, head: bytes, offset: int) -> _Sealer:
-        """Return what opens the records with a head."""
+    def find_key(self, head: bytes, offset: int) -> DerivedKey:
+        """Return what opens the records with a head.
+
+        Raises:
+            CheckpointKeyError: the key is missing or wrong.
+            CheckpointCorruptionError: the head is malformed.
+        """
+        sealer = self._sealers.get(head)
+        if sealer is not None:
+            return sealer.key
         try:
             key_id = read_key_id(head)
         except UnicodeDecodeError as error:
@@ -142,7 +147,7 @@ class LogSeal:
                 "comes from another thread or namespace"
             )
             raise CheckpointKeyError(self._path, key_id, reason)
-        return self._add(head, derived)
+        return self._add(head, derived).key
 
     def _add(self, head: bytes, key: DerivedKey) -> _Sealer:
         sealer = _Sealer(head, key)
@@ -203,6 +208,6 @@ class LogSeal:
 def _seal(sealer: _Sealer, payload: bytes, place: bytes) -> bytes:
     # A random nonce, never one of a counter: after a crash, a counter would repeat the nonces of
     # records that were cut off. A reserve of random bytes would be shared with a forked child.
-    nonce = os.urandom(_NONCE_SIZE)
+    nonce = os.urandom(NONCE_SIZE)
     sealed: bytes = sealer.key.aead.encrypt(nonce, payload, place)
-    return b"".join((sealer.head, nonce, sealed[-_TAG_SIZE:], sealed[:-_TAG_SIZE]))
+    return b"".join((sealer.head, nonce, sealed[-TAG_SIZE:], sealed[:-TAG_SIZE]))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from graphkit.errors import CheckpointCorruptionError, CheckpointStorageError
 from savers import _delta as delta
 from savers._filesystem import log, payloads
-from savers._filesystem.opened_ranges import OpenedRanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from graphkit.abc import StateSerializer
     from graphkit.codec import Codec
     from savers._filesystem.io import FileIO
+    from savers._filesystem.opened_ranges import OpenedRanges
     from savers._filesystem.sealing import LogSeal
     from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
@@ -32,7 +32,8 @@ class TableReader:
 
     seal: LogSeal | None = None
     """What seals and opens the records of the log, if it is sealed."""
-    _opened_ranges: OpenedRanges | None = None
+    opened_ranges: OpenedRanges | None = None
+    """What reads ranges of the log, if it is sealed."""
 
     def __init__(self, io: FileIO, path: str, codec: Codec, serializer: StateSerializer | None) -> None:
         self.io = io
@@ -102,10 +103,8 @@ class TableReader:
         """
         if start < 0 or length < 0 or start + length > self.end:
             raise delta.Mismatch
-        if self.seal is not None:
-            if self._opened_ranges is None:
-                self._opened_ranges = OpenedRanges(self.seal)
-            return self._opened_ranges.read(self.file, start, length)
+        if self.opened_ranges is not None:
+            return self.opened_ranges.read(self.file, start, length)
         return self.io.read_at(self.fd, start, length)
 
     # Tables

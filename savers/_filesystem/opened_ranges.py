@@ -13,6 +13,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final, final
 
+from graphkit.errors import CheckpointCorruptionError, CheckpointKeyError
 from savers._filesystem.frame import (
     FRAME_SIZE,
     HEADER_SIZE,
@@ -21,7 +22,9 @@ from savers._filesystem.frame import (
     SEALED,
     SYNC,
     TRAILER_SIZE,
+    Frame,
     parse_extent,
+    parse_frame,
 )
 
 if TYPE_CHECKING:
@@ -91,7 +94,6 @@ class OpenedRanges:
         """Return the bytes from a record on, opened, up to the end of the record at `end`."""
         data = file.read_at(first, end + _READ_AHEAD - first)
         opened = bytearray(len(data))
-        open_payload = self._seal.open_payload
         size = end - first
         at = 0
         # A long list has thousands of records; each takes about 2 us here.
@@ -105,7 +107,12 @@ class OpenedRanges:
                     opened += bytes(len(data) - len(opened))
                 sealed = data[at + FRAME_SIZE : at + FRAME_SIZE + length]
                 offset = first + at
-                payload = open_payload(sealed, place + _pack_offset(type_, offset), offset)
+                try:
+                    payload = self._seal.open_payload(sealed, place + _pack_offset(type_, offset), offset)
+                except (CheckpointKeyError, CheckpointCorruptionError):
+                    # Of a damaged record, the id of the key may be damaged.
+                    if isinstance(parse_frame(data, at, offset, file.fid or 0), Frame):
+                        raise
             if payload is None:
                 at = _find_next_record(file, first, data, at)
                 self._ends_with_record = False

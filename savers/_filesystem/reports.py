@@ -89,6 +89,18 @@ class StoreReport:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class RotationReport:
+    """What `rotate` did. All paths are relative to the store's directory."""
+
+    rewritten: tuple[str, ...] = ()
+    """The logs that were rewritten; all others had the current key already."""
+    set_aside: tuple[str, ...] = ()
+    """Salvaged files, made by recovery and `repair`. They still hold bytes as they were, sealed
+    with earlier keys or plain; the user may inspect and remove them."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Lost:
     """Something that repair could not rebuild."""
 

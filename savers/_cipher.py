@@ -1,4 +1,4 @@
-"""The keys that seal stored data, and how the key of one log is derived. Knows no files.
+"""The keys that seal stored data, and how the key of one log is derived.
 
 A user's key never seals anything itself. From it and a random salt, HKDF-SHA256 derives a key for
 one history of one thread, and a *check*: a few bytes that show whether a reader has the same key.
@@ -6,14 +6,16 @@ one history of one thread, and a *check*: a few bytes that show whether a reader
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointKeyError, MissingDependencyError
+from savers._key_file import KeyFile
 
-Cipher: TypeAlias = Mapping[str, bytes] | Callable[[str | None], Any]
+Cipher: TypeAlias = Mapping[str, bytes] | Callable[[str | None], Any] | str | os.PathLike[str]
 """Keys of 32 bytes by their ids, the current one first; or a function from an id to its key, which
-returns the id and the key of the current one for None."""
+returns the id and the key of the current one for None; or the path of a key file."""
 
 KEY_SIZE: Final = 32
 """Bytes of a user's key."""
@@ -43,14 +45,18 @@ class KeyRing:
         """Check the keys, and that the package is installed.
 
         Raises:
-            CheckpointerConfigurationError: the cipher is not a mapping of ids to keys, nor a
-                function.
+            CheckpointerConfigurationError: the cipher is not a mapping of ids to keys, a function
+                or the path of a key file.
             MissingDependencyError: the package `cryptography` is not installed.
         """
         keys: Any = cipher
+        if isinstance(keys, (str, os.PathLike)):
+            keys = KeyFile(keys)
+            keys.read()  # raises at once what is wrong with it
         if not isinstance(keys, Mapping) and not callable(keys):
             raise CheckpointerConfigurationError(
-                f"cipher must be a mapping of key ids to keys, or a function, not {type(keys).__name__}",
+                f"cipher must be a mapping of key ids to keys, a function or the path of a key file, "
+                f"not {type(keys).__name__}",
             )
         if isinstance(keys, Mapping):
             if not keys:
@@ -60,7 +66,7 @@ class KeyRing:
             for key_id, key in keys.items():
                 _check_key(key_id, key)
         _import_aesgcm()
-        self.cipher: Cipher = keys
+        self.cipher: Mapping[str, bytes] | Callable[[str | None], Any] = keys
 
     def get_current(self, path: str) -> tuple[str, bytes]:
         """Return the id of the current key, and the key.

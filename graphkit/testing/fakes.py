@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple, Self
 
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import QUALITIES, SupportsCompact, SupportsRepair, SupportsVerify
+from graphkit._saver.capabilities import QUALITIES, SupportsCompact, SupportsRepair, SupportsRotate, SupportsVerify
 from graphkit._saver.versions import HasVersions
 
 
@@ -172,7 +172,13 @@ class ScriptedSaver(BaseCheckpointSaver):
         return [action for action in due if action.late]
 
 
-_EXTRAS: Final[tuple[type[Any], ...]] = (HasVersions, SupportsVerify, SupportsRepair, SupportsCompact)
+_EXTRAS: Final[tuple[type[Any], ...]] = (
+    HasVersions,
+    SupportsVerify,
+    SupportsRepair,
+    SupportsCompact,
+    SupportsRotate,
+)
 """The protocols that only some delegates implement."""
 
 

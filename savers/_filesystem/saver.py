@@ -66,6 +66,10 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
     waits_for_runs = True
 
     @property
+    def seals_records(self) -> bool:
+        return self._store.key_ring is not None
+
+    @property
     def refuses_unstorable_values(self) -> bool:
         return self._serializer is None
 
@@ -96,8 +100,9 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
                 stored as they are. None compresses no values.
             cipher: the keys that seal states, pending writes, metadata and tags: 32 bytes by key
                 id, the current key first; or a function from a key id to the key, which returns the
-                id and the key of the current one for None. A plain log is rewritten when it is
-                next written to. None: a sealed log can be neither read nor written.
+                id and the key of the current one for None; or the path of a key file, whose lines
+                are `id base64`. A plain log is rewritten when it is next written to. None: a sealed
+                log can be neither read nor written.
             io: the file system; for tests.
 
         Raises:

@@ -16,12 +16,13 @@ from graphkit.abc import (
     HasVersions,
     SupportsCompact,
     SupportsRepair,
+    SupportsRotate,
     SupportsVerify,
     ThreadLike,
     Watch,
 )
 from graphkit.errors import CheckpointerConfigurationError
-from savers._wrappers.mixins import CompactMixin, RepairMixin, VerifyMixin
+from savers._wrappers.mixins import CompactMixin, RepairMixin, RotateMixin, VerifyMixin
 
 
 class SaverWrapper(BaseCheckpointSaver):
@@ -104,6 +105,10 @@ class SaverWrapper(BaseCheckpointSaver):
     @property
     def refuses_unstorable_values(self) -> bool:
         return self.delegate.refuses_unstorable_values
+
+    @property
+    def seals_records(self) -> bool:
+        return self.delegate.seals_records
 
     @property
     def waits_for_runs(self) -> bool:
@@ -330,6 +335,7 @@ _MIXINS: Final[Mapping[type, type]] = {
     SupportsVerify: VerifyMixin,
     SupportsRepair: RepairMixin,
     SupportsCompact: CompactMixin,
+    SupportsRotate: RotateMixin,
 }
 """The class that forwards the methods of each capability."""
 

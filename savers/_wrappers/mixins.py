@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphkit.abc import Progress, RepairReport, ThreadLike, VerifyReport
+from graphkit.abc import Progress, RepairReport, RotationReport, ThreadLike, VerifyReport
 
 
 class VerifyMixin:
@@ -34,3 +34,12 @@ class CompactMixin:
 
     def compact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
         return self.delegate.compact(thread, progress=progress)  # type: ignore[no-any-return]
+
+
+class RotateMixin:
+    """Forwards `rotate`; see `graphkit.abc.SupportsRotate`."""
+
+    delegate: Any
+
+    def rotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
+        return self.delegate.rotate(thread, progress=progress)  # type: ignore[no-any-return]

@@ -102,8 +102,8 @@ class FileSystemCheckpointSaver(AsyncMethods):
                 raise a CheckpointSerializationError, or return its plain data, such as a dict.
             cipher: the keys that seal all values, writes and metadata: 32 bytes by key id, the
                 current key first; or a function from a key id to the key, which returns the id and
-                the key of the current one for None. Unlike LangGraph's EncryptedSerializer, a put
-                still writes only what changed.
+                the key of the current one for None; or the path of a key file. Unlike with
+                LangGraph's EncryptedSerializer, a put still writes only what changed.
 
         Raises:
             CheckpointerConfigurationError: the path is a file, or an option is invalid.

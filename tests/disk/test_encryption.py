@@ -8,6 +8,7 @@ import random
 import shutil
 from binascii import crc32
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -46,6 +47,7 @@ def made(number, **state):
         node_id=f"plain_node{number}",
         next_node_id=f"plain_node{number + 1}",
         state={"plain_n": number, **state},
+        created_at=datetime(2026, 11, 22, tzinfo=UTC) + timedelta(seconds=number),
         metadata={"plain_step": f"plain{number}"},
     )
 
@@ -793,26 +795,26 @@ def test_a_log_whose_beginning_is_lost_is_repaired_with_the_key(tmp_path):
     assert_no_plaintext(root)
 
 
-def test_damage_between_the_pieces_of_a_value_costs_only_the_record(tmp_path):
-    """A value whose pieces are before and behind a damaged record can still be rebuilt."""
-    root = tmp_path / "store"
-    histories = []
-    for cipher in (None, NEW):
-        with open_saver(root / str(cipher is None), cipher, compression=None) as saver, quiet():
-            items = []
-            for number in range(60):
-                if number % 3 != 1:
-                    items = [*items, f"plain item {number}" * 8]
-                saver.put(CONFIG, made(number, items=items))
-            path = log_of(saver.base_directory)
-            record = next(at for at in frames_of(path)[20:] if at.seq % 3 == 0 and at.type == log.CHECKPOINT and at.key)
-            data = bytearray(path.read_bytes())
-            data[record.offset + 30 : record.end - 30] = b"?" * (record.end - record.offset - 60)
-            path.write_bytes(data)
-            assert saver.repair().ok
-            histories.append([info.id for info in saver.history(CONFIG)])
-    assert histories[0] == histories[1]
-    assert 20 < len(histories[1]) < 60
+@pytest.mark.parametrize("cipher", [None, NEW], ids=["plain", "sealed"])
+def test_damage_between_the_pieces_of_a_value_costs_only_the_changes_up_to_the_next_keyframe(tmp_path, cipher):
+    """Every later state has pieces before and behind the damaged record, and none in it."""
+    with open_saver(tmp_path / "store", cipher, compression=None) as saver, quiet():
+        items = []
+        for number in range(60):
+            if number % 3 != 1:
+                items = [*items, f"plain item {number}" * 8]
+            saver.put(CONFIG, made(number, items=items))
+        before = view(saver)[::-1]
+        frames = frames_of(log_of(tmp_path / "store"))[2:]
+        damaged = next(number for number in range(19, 60, 3) if not frames[number].flags & log.KEY)
+        keyframe = next(number for number in range(damaged, 60) if frames[number].flags & log.KEY)
+        data = bytearray(log_of(tmp_path / "store").read_bytes())
+        start, end = frames[damaged].offset + 30, frames[damaged].end - 30
+        data[start:end] = b"?" * (end - start)
+        log_of(tmp_path / "store").write_bytes(data)
+        assert saver.repair().ok
+        assert [one[0] for one in view(saver)[::-1]] == [one[0] for one in before[:damaged] + before[keyframe:]]
+        assert view(saver)[::-1] == before[:damaged] + before[keyframe:]
 
 
 def test_a_failed_sync_reseals_what_was_acknowledged(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 from graphkit import BaseCheckpointSaver, HasVersions, RunnableConfig
 from graphkit._saver.capabilities import QUALITIES
-from graphkit.abc import SupportsCompact, SupportsRepair, SupportsVerify
+from graphkit.abc import SupportsCompact, SupportsRepair, SupportsRotate, SupportsVerify
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.testing import ScriptedSaver, made
 from savers import MemorySaver, SaverWrapper, ValidatingSaver, VersionedMemorySaver
@@ -101,8 +101,11 @@ class Capable(MemorySaver):
     def compact(self, thread=None, *, progress=None):
         return self.called.append(("compact", thread, progress))
 
+    def rotate(self, thread=None, *, progress=None):
+        return self.called.append(("rotate", thread, progress))
 
-OPTIONAL = [SupportsVerify, SupportsRepair, SupportsCompact]
+
+OPTIONAL = [SupportsVerify, SupportsRepair, SupportsCompact, SupportsRotate]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +121,13 @@ def test_a_wrapper_has_the_optional_methods_of_its_delegate(wrap):
     wrapper.verify("t", progress=print)
     wrapper.repair("t", dry_run=True, progress=print)
     wrapper.compact("t", progress=print)
-    assert inner.called == [("verify", "t", print), ("repair", "t", True, print), ("compact", "t", print)]
+    wrapper.rotate("t", progress=print)
+    assert inner.called == [
+        ("verify", "t", print),
+        ("repair", "t", True, print),
+        ("compact", "t", print),
+        ("rotate", "t", print),
+    ]
 
 
 @pytest.mark.parametrize("wrap", [SaverWrapper, ValidatingSaver, ScriptedSaver])

@@ -19,7 +19,7 @@ def section(name):
 
 
 def own(command):
-    return [param for param in command.params if param.name not in {"as_json", "debug", "help"}]
+    return [param for param in command.params if param.name not in {"as_json", "debug", "key_file", "help"}]
 
 
 def test_every_command_of_the_page_exists_and_the_other_way_round():
@@ -51,7 +51,7 @@ def test_every_documented_option_exists(name):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_takes_json_and_debug_and_has_an_example_that_parses(name):
     command = COMMANDS[name]
-    assert {"--json", "--debug"} <= {word for param in command.params for word in param.opts}
+    assert {"--json", "--debug", "--key-file"} <= {word for param in command.params for word in param.opts}
     program, *words = shlex.split(command.epilog.removeprefix("Example: "))
     two_words = " ".join(words).startswith("import langgraph-")  # one command, spelled as two words
     called, args = ("-".join(words[:2]), words[2:]) if two_words else (words[0], words[1:])
@@ -83,6 +83,8 @@ def test_every_exit_code_of_an_error_is_in_the_table():
     [
         "--json",
         "--debug",
+        "--key-file",
+        "GRAPHKIT_KEYS",
         "--help",
         "-h",
         "--version",

@@ -47,7 +47,7 @@ def refresh_to_append(store: Store, writer: LogWriter) -> None:
         log_copy.renew(store, writer, writer.acknowledged_end)
         is_live = writer.refresh_to_write()
     if is_live and writer.must_be_sealed:
-        rewrite.keep(store, writer, writer.load_index().checkpoints)
+        rewrite.keep_all(store, writer)
         is_live = writer.refresh_to_write()
     if writer.suspect and writer.fd < 0:
         # The log is empty. No later sync of its file can be believed.

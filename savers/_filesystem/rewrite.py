@@ -76,6 +76,14 @@ def keep(
     writer.close()
 
 
+def keep_all(store: Store, writer: LogWriter, ending: tuple[int, int] | None = None) -> None:
+    """Rewrite a log with all its checkpoints, sealed with the current key if the saver has a cipher.
+
+    See `keep` for the arguments and the errors.
+    """
+    keep(store, writer, writer.load_index().checkpoints, ending=ending)
+
+
 def replay_states(
     writer: LogWriter,
     checkpoints: Sequence[StoredCheckpoint],

@@ -60,7 +60,7 @@ def rotate_thread(store: Store, key_ring: KeyRing, thread_id: str) -> RotationRe
             if writer.fd < 0:
                 continue
             if _needs_rotation(writer, key_ring):
-                rewrite.keep(store, writer, writer.load_index().checkpoints)
+                rewrite.keep_all(store, writer)
                 rewritten.append(writer.path)
             elif was_plain:
                 # `refresh_to_append` has sealed it.
@@ -111,8 +111,7 @@ def _rotate_version(store: Store, key_ring: KeyRing, thread_id: str, path: str, 
                 raise CheckpointCorruptionError(path, writer.end, reason)
             if writer.fd < 0 or not _needs_rotation(writer, key_ring):
                 return False
-            ending = (log.RELEASE, version)
-            rewrite.keep(store, writer, writer.load_index().checkpoints, ending=ending)
+            rewrite.keep_all(store, writer, ending=(log.RELEASE, version))
             return True
         finally:
             writer.close()

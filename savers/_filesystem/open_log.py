@@ -125,6 +125,8 @@ class OpenLog(TableReader):
 
     def drop_caches(self) -> None:
         """Drop the state and the index; they are read again when a caller needs them."""
+        if self.opened_ranges is not None:
+            self.opened_ranges.forget()
         self.state = None
         self.index = None
         self._forget_past()

@@ -60,6 +60,16 @@ class OpenedRanges:
         self._appended = b""
         """The payload that was sealed last, which the next put is compared with."""
 
+    @property
+    def size(self) -> int:
+        """How many bytes this keeps."""
+        return len(self._kept) + len(self._appended)
+
+    def forget(self) -> None:
+        """Drop what is kept."""
+        self._kept = bytearray()
+        self._appended = b""
+
     def read(self, file: LogFile, start: int, length: int) -> bytes:
         """Return a range of the file as it would be if the log were not sealed.
 

@@ -35,6 +35,7 @@ from savers._filesystem.log_checker import (
     find_namespace,
     find_thread_id,
     new_examined_log,
+    read_meta,
 )
 from savers._filesystem.reports import FileRepair, FileReport, Progress, RepairReport, Unfinished
 from savers._filesystem.salvage import HEAD_SIZE, NOWHERE, Salvage, identify_log
@@ -142,8 +143,17 @@ class Repairer:
         if report is None or report.state != "damaged":
             return None
         if not self._dry_run:
-            self._store.write_marker(generate_id())
+            self._store.write_marker(generate_id(), self._find_seal())
         return report
+
+    def _find_seal(self) -> str | None:
+        """Return the key id of a sealed log of the store; None if all logs are plain."""
+        for files in list_files(self._store, None):
+            for path in files.paths:
+                sealed = read_meta(self._store, path).get("sealed")
+                if isinstance(sealed, str):
+                    return sealed
+        return None
 
     @contextmanager
     def _hold_locks(self, thread_id: str) -> Iterator[None]:

@@ -52,12 +52,12 @@ def made(number, **state):
     )
 
 
-def states(count, size=300):
+def states(count, size=300, lines=400):
     """States of a list that grows, a window that slides, a text that is spliced, and one that is compressed."""
     items = []
     for number in range(count):
         items = [*items, f"plain item {number} " + "x" * size]
-        text = "".join(f"plain line {n // 2}\n" for n in range(number, number + 400))
+        text = "".join(f"plain line {n // 2}\n" for n in range(number, number + lines))
         yield {"plain_items": items, "plain_window": items[-3:], "plain_text": text, "plain_big": text * 5}
 
 
@@ -66,8 +66,8 @@ def open_saver(root, cipher=NEW, **options):
     return FileSystemSaver(root, cipher=cipher, **options)
 
 
-def write(saver, config=CONFIG, count=12):
-    for number, state in enumerate(states(count)):
+def write(saver, config=CONFIG, count=12, **options):
+    for number, state in enumerate(states(count, **options)):
         saver.put(config, made(number, **state))
         if number % 4 == 1:
             saver.put_writes(config, {"plain_write": [f"plain answer {number}"] * 3})
@@ -298,6 +298,33 @@ def test_the_opener_of_a_function_has_no_key(tmp_path):
         assert NEW["current"] not in pickled
         with pickle.loads(pickled)() as other:
             assert view(other) == view(saver)
+
+
+GOLDEN = Path(__file__).with_name("golden_sealed")
+"""Written once by `write_golden`, when the format of sealed records was new; every later graphkit must read it."""
+
+
+def write_golden(root):
+    small = {"size": 30, "lines": 20}
+    with open_saver(root, OLD, compression=Compression(threshold=1000)) as saver:
+        write(saver, count=3, **small)
+        saver.release(CONFIG)
+        write(saver, count=6, **small)
+        write(saver, INNER, 2, **small)
+    with open_saver(root, BOTH) as saver:
+        saver.put(CONFIG, made(6, text="plain golden"))
+
+
+def test_the_golden_directory_is_read_as_it_was_written(tmp_path):
+    root = shutil.copytree(GOLDEN, tmp_path / "store")
+    write_golden(tmp_path / "new")
+    assert_no_plaintext(root)
+    with open_saver(root, BOTH) as saver, open_saver(tmp_path / "new", BOTH) as new:
+        for config, version in ((CONFIG, None), (CONFIG, 1), (INNER, None)):
+            assert view(saver, config, version) == view(new, config, version)
+        assert saver.verify().ok
+        assert len(saver.rotate().rewritten) == 3
+        assert view(saver) == view(new)
 
 
 # Keys
@@ -574,6 +601,43 @@ def test_another_saver_that_has_the_plain_log_open_is_refused_from_then_on(tmp_p
             with pytest.raises(CheckpointKeyError, match="open the store with `cipher`"):
                 use()
         assert len(sealed.list(CONFIG)) == 4
+
+
+def test_a_saver_without_keys_begins_no_thread_in_a_sealed_store(tmp_path):
+    root = tmp_path / "store"
+    config = RunnableConfig("another")
+    with open_saver(root, None) as plain:
+        plain.put(config, made(0))
+        plain.put(RunnableConfig("third"), made(0))
+        with open_saver(root) as sealed:
+            write(sealed, count=2)
+        before = contents(root)
+        for begin in (
+            lambda: plain.put(RunnableConfig("new"), made(1)),
+            lambda: plain.put(RunnableConfig("another", checkpoint_ns="new"), made(1)),
+            lambda: plain.copy("another", "new"),
+        ):
+            with pytest.raises(CheckpointKeyError, match="open the store with `cipher`") as caught:
+                begin()
+            assert caught.value.key_id == "current"
+        assert {path: data for path, data in contents(root).items() if "locks" not in path} == {
+            path: data for path, data in before.items() if "locks" not in path
+        }
+        plain.put(config, made(2))  # a plain log goes on until a saver with a cipher writes to it
+    with open_saver(root, None) as plain, pytest.raises(CheckpointKeyError):
+        plain.put(RunnableConfig("new"), made(1))
+
+
+def test_a_repaired_marker_still_says_that_the_store_is_sealed(tmp_path):
+    root = tmp_path / "store"
+    with open_saver(root) as saver:
+        write(saver, count=2)
+    for cipher in (NEW, None):
+        (root / "graphkit.store").write_bytes(b"?" * 30)
+        with open_saver(root, cipher) as saver, quiet():
+            assert saver.repair().marker is not None
+        with open_saver(root, None) as saver, pytest.raises(CheckpointKeyError, match="'current'"):
+            saver.put(RunnableConfig("new"), made(1))
 
 
 def test_a_store_of_version_1_is_sealed_by_the_first_write(tmp_path):

@@ -81,7 +81,7 @@ class Store:
         self._write_locks = self._make_write_locks()
         self._is_marked = False
         """Whether the marker is known not to be one of an earlier version."""
-        self._marker_state: tuple[int, int, int] | None = None
+        self._marker_state: tuple[int, int] | None = None
         """What identifies the marker that was read last to find out whether the store is sealed."""
         self._sealed_with: str | None = None
         """The key id in that marker."""
@@ -220,7 +220,7 @@ class Store:
             return
         # Another process may seal the store at any time. Reading the marker for each new log would
         # take 30 us.
-        state = (status.st_ino, status.st_mtime_ns, status.st_size)
+        state = (status.st_ino, status.st_size)
         if state != self._marker_state:
             marker = self.read_marker()
             self._sealed_with = None if marker is None else marker.sealed

@@ -25,6 +25,8 @@ from savers.langgraph.sources import (
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
+    from savers._cipher import Cipher
+
 Progress = Callable[[int, int, str], object]
 """Called with the number of checkpoints done, the number of all checkpoints, and the thread."""
 
@@ -57,6 +59,7 @@ def import_langgraph_sqlite(
     *,
     progress: Progress | None = None,
     serde: SerializerProtocol | None = None,
+    cipher: Cipher | None = None,
 ) -> ImportReport:
     """Copy the threads of a SqliteSaver's file to a directory; the file is only read.
 
@@ -69,6 +72,7 @@ def import_langgraph_sqlite(
         directory: the directory of the store; created if it is missing.
         progress: called after each checkpoint.
         serde: the serializer with which the database was written, if it encrypts.
+        cipher: the keys that seal the store, as of FileSystemCheckpointSaver.
 
     Raises:
         CheckpointStorageError: the database cannot be read, or the file system refused. Checkpoints
@@ -76,7 +80,7 @@ def import_langgraph_sqlite(
         CheckpointConflictError: a thread of the same id holds a run of graphkit.
     """
     serde = serde or make_passthrough_serializer()
-    return _import(open_sqlite(os.fspath(file), serde), directory, serde, progress)
+    return _import(open_sqlite(os.fspath(file), serde), directory, serde, cipher, progress)
 
 
 def import_langgraph_postgres(
@@ -85,6 +89,7 @@ def import_langgraph_postgres(
     *,
     progress: Progress | None = None,
     serde: SerializerProtocol | None = None,
+    cipher: Cipher | None = None,
 ) -> ImportReport:
     """Copy the threads of a PostgresSaver's database to a directory, as they are when it begins.
 
@@ -95,6 +100,7 @@ def import_langgraph_postgres(
         directory: the directory of the store; created if it is missing.
         progress: called after each checkpoint.
         serde: the serializer with which the database was written, if it encrypts.
+        cipher: the keys that seal the store, as of FileSystemCheckpointSaver.
 
     Raises:
         MissingDependencyError: psycopg is not installed.
@@ -103,16 +109,23 @@ def import_langgraph_postgres(
         CheckpointConflictError: a thread of the same id holds a run of graphkit.
     """
     serde = serde or make_passthrough_serializer()
-    return _import(open_postgres(dsn, serde), directory, serde, progress)
+    return _import(open_postgres(dsn, serde), directory, serde, cipher, progress)
 
 
 def _import(
     opened: AbstractContextManager[Source],
     directory: str | os.PathLike[str],
     serde: SerializerProtocol,
+    cipher: Cipher | None,
     progress: Progress | None,
 ) -> ImportReport:
-    saver = FileSystemCheckpointSaver(directory, serde=serde, fsync=_FSYNC_INTERVAL, on_blocked_type="plain")
+    saver = FileSystemCheckpointSaver(
+        directory,
+        serde=serde,
+        fsync=_FSYNC_INTERVAL,
+        on_blocked_type="plain",
+        cipher=cipher,
+    )
     done = 0
     skipped = 0
     problems: list[str] = []

@@ -16,6 +16,7 @@ __all__ = [
     "CheckpointConflictError",
     "CheckpointCorruptionError",
     "CheckpointFormatError",
+    "CheckpointKeyError",
     "CheckpointNotFoundError",
     "CheckpointSerializationError",
     "CheckpointStorageError",
@@ -273,6 +274,24 @@ class MissingDependencyError(GraphKitError, ImportError):
         self.package = package
         self.extra = extra
         super().__init__(f"{package} is not installed; run: pip install '{DISTRIBUTION}[{extra}]'")
+
+
+class CheckpointKeyError(CheckpointerError):
+    """A key is missing or wrong, so sealed data cannot be read or written. Nothing was changed.
+
+    Attributes:
+        path: the sealed file.
+        key_id: the id of the key.
+        reason: what is wrong with the key, and what to do.
+    """
+
+    exit_code = 21
+
+    def __init__(self, path: str, key_id: str, reason: str) -> None:
+        self.path = str(path)
+        self.key_id = key_id
+        self.reason = reason
+        super().__init__(f"{self.path} is sealed with key {_quote(key_id)}: {reason}")
 
 
 class DefaultThreadWarning(UserWarning):

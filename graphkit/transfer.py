@@ -54,6 +54,7 @@ def export_threads(
     *,
     types: Sequence[type] = (),
     versions: bool = True,
+    plaintext: bool = False,
     progress: Progress = lambda *_: None,
 ) -> Iterator[str]:
     """Yield the lines of a file with these threads, or with all threads (None).
@@ -68,12 +69,20 @@ def export_threads(
         versions: also export released histories, from a saver that keeps them. If a thread has no
             checkpoints now, the export does not find the namespaces of embedded graphs;
             `graphkit.rawlogs` exports everything.
+        plaintext: export from a saver that seals its records, too. The lines are not encrypted;
+            those of `graphkit.rawlogs` are sealed as the store is.
         progress: called after each thread.
 
     Raises:
+        CheckpointerConfigurationError: the saver seals its records, and `plaintext` is False.
         CheckpointNotFoundError: there is no such thread.
         CheckpointSerializationError: a value has a type that is not in `types`.
     """
+    if saver.seals_records and not plaintext:
+        raise CheckpointerConfigurationError(
+            "the store is sealed, and this form of export is not: export its logs (graphkit.rawlogs, "
+            "`graphkit export --raw`), or ask for plaintext (plaintext=True, --plaintext)"
+        )
     chosen = saver.threads(released=versions) if threads is None else threads
     yield format_line({"graphkit": "threads", "format": FORMAT})
     for done, thread_id in enumerate(chosen, 1):

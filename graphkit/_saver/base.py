@@ -132,6 +132,14 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
         return False
 
     @property
+    def seals_records(self) -> bool:
+        """Whether the saver encrypts states, pending writes, metadata and tags. False unless declared.
+
+        An export in plain must then be asked for.
+        """
+        return False
+
+    @property
     def waits_for_runs(self) -> bool:
         """Whether `release`, `delete` and `copy` wait for the run that holds the thread. False unless declared."""
         return False

@@ -25,6 +25,7 @@ Quality = Literal[
     "lists_threads",
     "measures_size",
     "refuses_unstorable_values",
+    "seals_records",
     "waits_for_runs",
 ]
 """The name of a property of `BaseCheckpointSaver` that declares a capability."""
@@ -35,6 +36,7 @@ QUALITIES: Final[Sequence[Quality]] = (
     "lists_threads",
     "measures_size",
     "refuses_unstorable_values",
+    "seals_records",
     "waits_for_runs",
 )
 """All of them, sorted; wrappers forward each."""
@@ -109,6 +111,29 @@ class SupportsRepair(Protocol):
         Raises:
             ThreadBusyError: a run holds a thread. All other threads are repaired.
         """
+        ...
+
+
+class RotationReport(Protocol):
+    """The result of `rotate`."""
+
+    @property
+    def rewritten(self) -> Sequence[str]:
+        """The files that were sealed again; all others had the current key already."""
+        ...
+
+    @property
+    def set_aside(self) -> Sequence[str]:
+        """Files that still hold bytes as they were, such as copies that a repair made."""
+        ...
+
+
+@runtime_checkable
+class SupportsRotate(Protocol):
+    """A saver that can seal everything again with its current key."""
+
+    def rotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
+        """Seal one thread, or all threads (None), with the current key."""
         ...
 
 

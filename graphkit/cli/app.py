@@ -20,12 +20,12 @@ from typer.core import TyperCommand, TyperGroup
 from graphkit._wording import simplify_text
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import show
-from graphkit.cli.resolve import WORD_SIMILARITY, suggest
+from graphkit.cli.resolve import KEY_FILE, WORD_SIMILARITY, suggest
 from graphkit.cli.startup import SUMMARY, version_line
 from graphkit.cli.usage_errors import describe_usage_error, is_usage_error
 from graphkit.cli.values import UsageError, escape
 from graphkit.cli.views import Message
-from graphkit.errors import CheckpointSerializationError, GraphKitError
+from graphkit.errors import CheckpointKeyError, CheckpointSerializationError, GraphKitError
 
 COMMAND_MODULES: Final = (
     "threads",
@@ -56,6 +56,15 @@ _AS_JSON: Final = Annotated[
     typer.Option("--json", help="Print JSON: all fields, whole ids, times in UTC."),
 ]
 _DEBUG: Final = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+_KEY_FILE: Final = Annotated[
+    str | None,
+    typer.Option(
+        "--key-file",
+        metavar="FILE",
+        help="The keys of a sealed directory, a line `id base64` each. Default: the file that GRAPHKIT_KEYS names.",
+        show_default=False,
+    ),
+]
 _EXAMPLE: Final = "Example:"
 _UNEXPECTED_ERROR: Final = 70
 """The exit code for a bug: EX_SOFTWARE of sysexits.h."""
@@ -219,6 +228,8 @@ def _typer_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     for name, annotation in (("as_json", _AS_JSON), ("debug", _DEBUG)):
         annotations[name] = annotation
         defaults[name] = False
+    annotations["key_file"] = _KEY_FILE
+    defaults["key_file"] = None
 
     parameters = []
     for name, annotation in annotations.items():
@@ -240,8 +251,13 @@ def _to_typer_function(function: Callable[..., Any]) -> Callable[..., None]:
     def command(ctx: typer.Context, **arguments: Any) -> None:
         as_json = arguments.pop("as_json")
         debug = arguments.pop("debug")
+        key_file = arguments.pop("key_file") or ctx.obj.environment.get("GRAPHKIT_KEYS") or None
         context = dataclasses.replace(ctx.obj, as_json=as_json, debug=debug)
-        code = _run_command(context, lambda: function(context, **arguments))
+        token = KEY_FILE.set(key_file)
+        try:
+            code = _run_command(context, lambda: function(context, **arguments))
+        finally:
+            KEY_FILE.reset(token)
         if code:
             raise typer.Exit(code)
 
@@ -297,6 +313,8 @@ def _advice(error: Exception) -> str:
     """Return advice that applies to the command line only, as the end of a sentence."""
     if isinstance(error, CheckpointSerializationError) and error.raw is not None:  # a type is not registered
         return "; here --app module:object registers the types of that graph"
+    if isinstance(error, CheckpointKeyError):
+        return "; here --key-file names the keys"
     return ""
 
 

@@ -42,6 +42,10 @@ _MAX_JOINED: Final = 5
 _ELLIPSIS: Final = "…"
 PLACEHOLDER_TYPES: Final[ContextVar[tuple[type, ...]]] = ContextVar("PLACEHOLDER_TYPES", default=())
 """Types to register with each store that is opened; see `graphkit.cli.placeholder_types`."""
+KEY_FILE: Final[ContextVar[str | None]] = ContextVar("KEY_FILE", default=None)
+"""The path of the file with the keys of sealed directories."""
+_FILE_KINDS: Final = frozenset({"file", "disk", "filesystem"})
+"""The names of the saver that has keys."""
 
 
 # Stores
@@ -64,12 +68,15 @@ def open_store(name: str, *, create: bool = False) -> BaseCheckpointSaver:
     from graphkit import registry  # takes 20 ms, which --help should not
 
     kind, colon, argument = name.partition(":")
+    key_file = KEY_FILE.get()
+    sealed = {} if key_file is None else {"cipher": key_file}
     if colon and kind in registry.saver_names() and not Path(name).exists():
-        saver = registry.get_saver(kind, path=argument)
+        options = sealed if kind in _FILE_KINDS else {}
+        saver = registry.get_saver(kind, path=argument, **options)
     else:
         if not create:
             _check_directory(Path(name))
-        saver = registry.get_saver("file", path=name)
+        saver = registry.get_saver("file", path=name, **sealed)
     saver.register_types(*PLACEHOLDER_TYPES.get())
     return saver
 

@@ -28,6 +28,7 @@ COMMANDS: Final = (
     ("verify", "Read every byte and report problems"),
     ("repair", "Make damaged threads readable again"),
     ("compact", "Free the bytes of replaced data"),
+    ("rotate", "Seal everything with the current key"),
     ("prune", "Remove old checkpoints"),
     ("copy", "Copy a thread's active history into a new thread"),
     ("delete", "Remove a thread with all its versions"),

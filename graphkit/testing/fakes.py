@@ -17,6 +17,7 @@ from graphkit._saver.capabilities import (
     SupportsCompact,
     SupportsDeleteIdle,
     SupportsRepair,
+    SupportsRotate,
     SupportsVerify,
 )
 from graphkit._saver.versions import HasVersions
@@ -184,6 +185,7 @@ _EXTRAS: Final[tuple[type[Any], ...]] = (
     SupportsRepair,
     SupportsCompact,
     SupportsDeleteIdle,
+    SupportsRotate,
 )
 """The protocols that only some delegates implement."""
 

@@ -35,17 +35,22 @@ DATA: Final = 7
 ANCILLARY: Final = 0x80
 """This bit of a type lets a reader skip the record if it does not know the type."""
 
+SEALED_TYPES: Final = frozenset({CHECKPOINT, WRITE, MARK, DATA})
+"""The types of records that a sealed log only has with the flag SEALED."""
+
 KEY: Final = 1
 REPLACE: Final = 2
 COMPRESSED: Final = 4
 """Some values that the record sets or names are compressed."""
+SEALED: Final = 8
+"""The payload is sealed; see `sealing.py`."""
 EARLY: Final = 16
 """A WRITE record precedes its checkpoint; or such records precede this CHECKPOINT record, and their
 checkpoint is this one, or still to come."""
 SCATTERED: Final = 32
 """This record or an earlier one is about a checkpoint other than that of the last CHECKPOINT record
 before it."""
-_KNOWN_FLAGS: Final = KEY | REPLACE | COMPRESSED | EARLY | SCATTERED
+_KNOWN_FLAGS: Final = KEY | REPLACE | COMPRESSED | SEALED | EARLY | SCATTERED
 _LOOSE_V1: Final = 0x30
 _LOOSE_SHIFT_V1: Final = 4
 _LOOSE_LENGTHS_V1: Final = (0, 1 << 10, 1 << 13, 1 << 16)

@@ -248,7 +248,7 @@ class ScannedView(LogReader):
         """Return the state of a checkpoint; raise the same errors as every log."""
         if self._states is None:
             self._states = {}
-            if self.serializer is None and not self.is_scattered and self.index is not None:
+            if self.serializer is None and self.seal is None and not self.is_scattered and self.index is not None:
                 self._states = replay_states(self._data, self.index.checkpoints)
         values = self._states.get(checkpoint.offset)
         if values is not None:

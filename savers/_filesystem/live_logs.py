@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from graphkit.errors import CheckpointConflictError
-from savers._filesystem import catalog, lifecycle, log, log_copy
+from savers._filesystem import catalog, lifecycle, log, log_copy, rewrite
 from savers._filesystem.store import WAS_REMOVED
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def refresh_to_read(store: Store, writer: LogWriter) -> bool:
 def refresh_to_append(store: Store, writer: LogWriter) -> None:
     """Bring a log up to date for an append, so that the next record can follow.
 
-    Rewrites a log after a failed sync, and a log of version 1; finishes a release or a delete. The
-    caller holds the writer's mutex and the write lock of the thread.
+    Rewrites a log after a failed sync, a log of version 1, and a plain log if the saver has a
+    cipher; finishes a release or a delete. The caller holds the writer's mutex and the write lock of the thread.
 
     Raises:
         CheckpointConflictError: something other than a delete has removed the file of the open log.
@@ -45,6 +45,9 @@ def refresh_to_append(store: Store, writer: LogWriter) -> None:
         raise writer.read_only_error
     if is_live and (writer.suspect or writer.version < log.MAJOR):
         log_copy.renew(store, writer, writer.acknowledged_end)
+        is_live = writer.refresh_to_write()
+    if is_live and writer.must_be_sealed:
+        rewrite.keep_all(store, writer)
         is_live = writer.refresh_to_write()
     if writer.suspect and writer.fd < 0:
         # The log is empty. No later sync of its file can be believed.

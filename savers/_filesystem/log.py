@@ -32,6 +32,8 @@ from savers._filesystem.frame import (
     RELEASE,
     REPLACE,
     SCATTERED,
+    SEALED,
+    SEALED_TYPES,
     SYNC,
     TOMBSTONE,
     TRAILER_SIZE,
@@ -75,6 +77,8 @@ __all__ = [
     "RELEASE",
     "REPLACE",
     "SCATTERED",
+    "SEALED",
+    "SEALED_TYPES",
     "SYNC",
     "TOMBSTONE",
     "TRAILER_SIZE",
@@ -112,13 +116,13 @@ _PROBE: Final = 1 << 12
 
 
 def scan(file: LogFile, start: int, end: int, seq: int, data: bytes = b"") -> Iterator[Frame]:
-    """Yield the records from an offset on; see `scan_runs`."""
+    """Yield the records from an offset on, opened; see `scan_runs`."""
     for frames in scan_runs(file, start, end, seq, data):
         yield from frames
 
 
 def scan_runs(file: LogFile, start: int, end: int, seq: int, data: bytes = b"") -> Iterator[list[Frame]]:
-    """Yield the records from an offset on, several at once; stop before bytes that are nothing yet or torn.
+    """Yield the records from an offset on, opened, several at once; stop before bytes that are nothing yet or torn.
 
     Args:
         file: the log.
@@ -130,13 +134,16 @@ def scan_runs(file: LogFile, start: int, end: int, seq: int, data: bytes = b"") 
     Raises:
         CheckpointCorruptionError: the log is damaged. The records before the damage were yielded.
         CheckpointFormatError: a record needs a newer graphkit. Likewise.
+        CheckpointKeyError: the log is sealed, and the key is missing or wrong.
     """
     assert file.fid is not None
     offset = start
     base = 0
     wanted = WINDOW
     while offset < end:
-        frames = parse_frames(data, offset - base, end - base, offset, file.fid, seq)
+        frames: list[Frame] = []
+        if file.seal is None:
+            frames = parse_frames(data, offset - base, end - base, offset, file.fid, seq)
         if frames:
             yield frames
             offset = frames[-1].end
@@ -167,7 +174,7 @@ def scan_runs(file: LogFile, start: int, end: int, seq: int, data: bytes = b"") 
                 continue
             return
         check_known(file.path, frame)
-        yield [frame]
+        yield [frame if file.seal is None else file.open_frame(frame)]
         offset = frame.end
         seq += 1
         wanted = WINDOW
@@ -182,10 +189,11 @@ def _needed_size(data: bytes, offset: int, wanted: int) -> int:
 
 
 def read_frame(file: LogFile, offset: int, end: int) -> Frame:
-    """Return the record at an offset where one was found before.
+    """Return the record at an offset where one was found before, opened.
 
     Raises:
         CheckpointCorruptionError: the bytes there are no longer a good record.
+        CheckpointKeyError: the log is sealed, and the key is missing or wrong.
     """
     assert file.fid is not None
     data = b""
@@ -200,11 +208,14 @@ def read_frame(file: LogFile, offset: int, end: int) -> Frame:
     if isinstance(frame, str):
         raise CheckpointCorruptionError(file.path, offset, frame or "the record is cut short")
     check_known(file.path, frame)
-    return frame
+    return file.open_frame(frame)
 
 
 class BackwardReader:
-    """Steps back over a log's records from its end, reading 64 KiB at a time."""
+    """Steps back over a log's records from its end, reading 64 KiB at a time.
+
+    It does not open sealed records.
+    """
 
     def __init__(self, file: LogFile, end: int) -> None:
         assert file.fid is not None

@@ -13,7 +13,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
-from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
+from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointKeyError
 from savers import _delta as delta
 from savers._filesystem import layout, log, payloads
 from savers._filesystem.early_writes import EarlyWrites
@@ -43,11 +43,12 @@ class ExaminedLog(LogWriter):
         self.adopt_meta(meta)
 
     def adopt_meta(self, meta: dict[str, Any]) -> None:
-        """Adopt from a META record whether states are opaque.
+        """Adopt from a META record whether states are opaque, and whether the log is sealed.
 
         How the store was opened does not matter.
         """
         self.serializer = _OPAQUE if meta.get("opaque") else None
+        self.adopt_seal(meta.get("sealed"))
 
 
 _OPAQUE: Any = object()
@@ -78,17 +79,35 @@ class LogChecker:
             log.IncompleteLog: its creation did not finish.
             CheckpointCorruptionError: it is damaged.
             CheckpointFormatError: it needs a newer graphkit, or belongs to another thread.
+            CheckpointKeyError: it is sealed, and a key is missing or wrong. All checksums of its
+                records are right.
         """
         checked = self._log
         start = checked.read_beginning(size)
         checked.end = size
         self.records = 1
         self.good_end = start
-        for frame in checked.scan(start, size, 1):
-            self._check_record(frame)
+        try:
+            for frame in checked.scan(start, size, 1):
+                self._check_record(frame)
+                self.records += 1
+                self.good_end = frame.end
+        except CheckpointKeyError:
+            self._check_checksums(start, size)
+            raise
+        self._check_last_state()
+
+    def _check_checksums(self, start: int, size: int) -> None:
+        """Check the records of a sealed log without opening them."""
+        checked = self._log
+        self.records = 1
+        self.good_end = start
+        self.checkpoint_ids.clear()
+        for frame in log.scan(checked.file._replace(seal=None), start, size, 1):
             self.records += 1
             self.good_end = frame.end
-        self._check_last_state()
+            if frame.type in {log.RELEASE, log.TOMBSTONE}:
+                self.closed_by = frame
 
     def _check_last_state(self) -> None:
         """Read and check all values of the last state, on which the next record depends."""
@@ -305,6 +324,10 @@ def check_file(
         state = "damaged"
         offset = error.offset
         reason = error.reason
+    except CheckpointKeyError as error:
+        state = "sealed"
+        offset = checker.good_end
+        reason = f"key {error.key_id!r}: {error.reason}"
     except CheckpointFormatError as error:
         state = "newer" if _is_newer(examined, checker) else "foreign"
         offset = checker.good_end

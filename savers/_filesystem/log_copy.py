@@ -17,6 +17,7 @@ from savers._filesystem.leftovers import remove_temporary_logs
 from savers._filesystem.log_writer import LogWriter
 from savers._filesystem.record_appender import META_RECORDS, new_header
 from savers._filesystem.rewrite import replay_states
+from savers._filesystem.sealing import pack_place
 
 if TYPE_CHECKING:
     from savers import _delta as delta
@@ -32,13 +33,22 @@ class _NewLog:
     def __init__(
         self,
         store: Store,
-        directory: str,
+        writer: LogWriter,
         header: log.Header,
-        meta_frames: bytes,
     ) -> None:
+        """Begin the file.
+
+        Args:
+            store: the store.
+            writer: the log whose place the file will take.
+            header: the header of the file.
+        """
         self._store = store
+        directory = os.path.dirname(writer.path)
         self._directory = directory
         self._fid = header.fid
+        self._seal = writer.new_seal()
+        """What seals the new records, if the log is sealed: not with the salt of the old ones."""
         store.update_marker()
         remove_temporary_logs(store.io, directory)
         self._path = layout.join(directory, f"{layout.TEMPORARY}{header.fid:08x}")
@@ -48,7 +58,7 @@ class _NewLog:
         self._seq = META_RECORDS
         self._written = 0
         self._pending: list[bytes] = []
-        self._add(header.pack() + meta_frames)
+        self._add(header.pack() + writer.pack_meta_frames(header.fid))
 
     def _add(self, data: bytes) -> None:
         self._pending.append(data)
@@ -70,10 +80,29 @@ class _NewLog:
         Distances between records stay true, because all records move by the same distance.
         """
         start = source.find_first_record()
-        for frame in source.scan(start, end, 1):
-            if frame.type != log.META:
-                self._add(log.repack_frame(frame._replace(seq=self._seq), self._end, self._fid))
-                self._seq += 1
+        for frame in log.scan(source.file._replace(seal=None), start, end, 1):
+            if frame.type == log.META:
+                continue
+            moved = frame._replace(seq=self._seq)
+            if frame.flags & log.SEALED:
+                moved = moved._replace(payload=self._reseal(source, frame))
+            self._add(log.repack_frame(moved, self._end, self._fid))
+            self._seq += 1
+
+    def _reseal(self, source: LogWriter, frame: log.Frame) -> bytes:
+        """Return the payload of a sealed record for its new place, as long as it was."""
+        opened = source.open_frame(frame)
+        place = pack_place(
+            frame.flags,
+            frame.back,
+            frame.key,
+            self._seq,
+            self._fid,
+            frame.type,
+            self._end,
+        )
+        assert self._seal is not None
+        return self._seal.seal_as(frame.payload, opened.payload, place)
 
     def install(self) -> None:
         """Bring the file to the disk and rename it to its final name."""
@@ -99,12 +128,7 @@ def renew(store: Store, writer: LogWriter, end: int) -> None:
     """
     assert writer.header is not None
     header = new_header(writer.header.digest, writer.header.generation + 1)
-    new_log = _NewLog(
-        store,
-        os.path.dirname(writer.path),
-        header,
-        writer.pack_meta_frames(header.fid),
-    )
+    new_log = _NewLog(store, writer, header)
     try:
         new_log.copy_records(writer, end)
         new_log.install()
@@ -134,12 +158,9 @@ def _copy_log(store: Store, source: LogWriter, target: str) -> None:
     writer = store.new_writer(target, source.namespace)
     writer.make_directories()
     header = new_header(layout.locate_thread(target).digest, 1)
-    new_log = _NewLog(
-        store,
-        os.path.dirname(writer.path),
-        header,
-        writer.pack_meta_frames(header.fid),
-    )
+    if source.seal is not None:
+        writer.adopt_seal(source.seal.key_id)
+    new_log = _NewLog(store, writer, header)
     try:
         new_log.copy_records(source, source.end)
         new_log.install()

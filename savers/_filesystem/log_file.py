@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from savers._filesystem.io import FileIO
+    from savers._filesystem.sealing import LogSeal
 
 _SYNC_PREFIX: Final = SYNC[:3]
 """What the sync markers of both versions begin with."""
@@ -39,6 +40,22 @@ class LogFile(NamedTuple):
     of any file."""
     version: int = MAJOR
     """The major version in the file's header."""
+    seal: LogSeal | None = None
+    """What opens its records, if the log is sealed."""
+
+    def open_frame(self, frame: Frame) -> Frame:
+        """Return a record as it was before it was sealed, if the log is sealed.
+
+        A record that is open already stays as it is.
+
+        Raises:
+            CheckpointKeyError: the key is missing or wrong.
+            CheckpointCorruptionError: the record was changed or moved after it was sealed.
+        """
+        if self.seal is None:
+            return frame
+        assert self.fid is not None
+        return self.seal.open(frame, self.fid)
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Return `length` bytes from an offset; fewer only at the end of the file."""

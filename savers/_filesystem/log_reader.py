@@ -73,7 +73,7 @@ class LogReader(OpenLog):
                 base = self.end
                 data = self.io.read_at(self.fd, base, min(log.WINDOW, end - base))
             last = self.last_checkpoint
-            if last is not None:
+            if last is not None and self.seal is None:
                 run = read_plain_run(data, base, self.end, end, self.fid, self.seq, last, self.codec.unpack)
                 if run.end > self.end:
                     for checkpoint in run.checkpoints:
@@ -92,7 +92,7 @@ class LogReader(OpenLog):
                     return
                 frame = scanned
             log.check_known(self.path, frame)
-            self._take_frame(frame, with_table=False)
+            self._take_frame(self.open_frame(frame), with_table=False)
             self.seq = frame.seq + 1
             self.end = frame.end
             self.is_scattered = frame.is_scattered
@@ -123,10 +123,11 @@ class LogReader(OpenLog):
     def _search(self, id: str) -> StoredCheckpoint | None:
         """Return the newest checkpoint with an id without decoding what is around it.
 
-        The log must not be SCATTERED: then no record replaces a checkpoint, and what belongs to one
-        stands behind its record. A UUID stands in the log as 16 bytes, which are searched for from
-        the end; the record in which they are found proves itself. Order and age of the ids do not
-        matter. Searching 1 MB takes about 0.2 ms, where decoding its records takes 10 ms.
+        The log must be neither sealed nor SCATTERED: then no record replaces a checkpoint, and what
+        belongs to one stands behind its record. A UUID stands in the log as 16 bytes, which are
+        searched for from the end; the record in which they are found proves itself. Order and age
+        of the ids do not matter. Searching 1 MB takes about 0.2 ms, where decoding its records
+        takes 10 ms.
 
         None if it was not found. Only a scan tells whether the checkpoint does not exist, or a
         damaged record holds it.

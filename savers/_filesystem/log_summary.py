@@ -46,7 +46,8 @@ class LogSummary(LogReader):
         except (FileNotFoundError, NotADirectoryError, log.IncompleteLog):
             return False
         frames: list[log.Frame] = []
-        for frame in self.scan(self.end, size, self.seq, data):
+        # Only those that are decoded are opened.
+        for frame in log.scan(self.file._replace(seal=None), self.end, size, self.seq, data):
             self.end = frame.end
             if frame.type in _UNSUITABLE:
                 return False
@@ -70,7 +71,7 @@ class LogSummary(LogReader):
         Returns:
             False if the last checkpoint replaces another.
         """
-        for frame in frames:
+        for frame in map(self.open_frame, frames):
             if frame.type == log.CHECKPOINT:
                 base = self.last_checkpoint
                 decoded = payloads.decode_checkpoint(self.path, frame, base, self.codec.unpack)

@@ -315,7 +315,7 @@ class LogWriter(RecordAppender):
             self.codec.pack,
             self.early.measure(new.stored.id, self.end),
         )
-        return None if len(payload) > log.MAX_PAYLOAD else payload
+        return None if len(payload) > self.max_payload else payload
 
     def _make_keyframe_table(
         self,
@@ -362,8 +362,8 @@ class LogWriter(RecordAppender):
             value, body = delta.split_value(packed, opaque=self.serializer is not None)
             for at in range(0, len(body), _longest_data()):
                 part = body[at : at + _longest_data()]
-                offset = self._append_record(log.DATA, part)
-                value.pieces += (offset + log.FRAME_SIZE, len(part))
+                self._append_record(log.DATA, part)
+                value.pieces += (self.end - log.TRAILER_SIZE - len(part), len(part))
             spilled[name] = value
             del new.draft[name]
         return spilled

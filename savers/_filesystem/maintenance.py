@@ -17,10 +17,11 @@ from graphkit.abc import (
     resolve_thread_id,
     run_in_thread,
 )
-from graphkit.errors import ThreadBusyError
+from graphkit.errors import CheckpointerConfigurationError, ThreadBusyError
 from savers._filesystem import catalog, idle, live_logs, rewrite
 from savers._filesystem.listed_checkpoints import make_info
 from savers._filesystem.os_errors import FailedThreads, wrap_os_errors
+from savers._filesystem.reports import RotationReport
 from savers._filesystem.store import Store
 
 if TYPE_CHECKING:
@@ -301,6 +302,55 @@ class MaintenanceMethods(BaseCheckpointSaver):
                     freed += max(0, size_before - writer.end)
         return freed
 
+    @wrap_os_errors("rotate the keys of")
+    def rotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
+        """Seal everything with the current key: one thread, or all threads (None).
+
+        Rewrites each log that is plain or has a record of another key, the released versions too.
+        Afterwards the other keys are only needed for the files in `set_aside` of the report, and
+        for backups. If the process dies, a second call continues. The cost is one pass over each
+        log, and a rewrite of those that need it.
+
+        Args:
+            thread: the thread.
+            progress: called after each thread with how many are done, how many there are, and its
+                id.
+
+        Raises:
+            CheckpointerConfigurationError: the saver has no `cipher`.
+            CheckpointKeyError: an old key is missing.
+            CheckpointCorruptionError: a log is damaged. If it rotates all threads (None), in both
+                cases it has rotated the others, and the error names those that it could not rotate.
+        """
+        from savers._filesystem import rotation
+
+        store = self._store
+        key_ring = store.key_ring
+        if key_ring is None:
+            raise CheckpointerConfigurationError("rotate needs the keys: open the store with `cipher`")
+        if thread is not None:
+            thread_id = resolve_thread_id(thread)
+            report = rotation.rotate_thread(store, key_ring, thread_id)
+            if progress is not None:
+                progress(1, 1, thread_id)
+            return report
+        store.leftovers.sweep()
+        failed = FailedThreads("rotate")
+        rewritten: list[str] = []
+        set_aside: list[str] = []
+        threads = rotation.list_threads(store, None)
+        for done, files in enumerate(threads, 1):
+            thread_id = files.directory_name
+            with failed.catch(files.directory_name):
+                thread_id = rotation.identify_thread(store, files)
+                report = rotation.rotate_thread(store, key_ring, thread_id)
+                rewritten += report.rewritten
+                set_aside += report.set_aside
+            if progress is not None:
+                progress(done, len(threads), thread_id)
+        failed.raise_if_any()
+        return RotationReport(rewritten=tuple(rewritten), set_aside=tuple(set_aside))
+
     async def averify(
         self,
         thread: ThreadLike = None,
@@ -319,6 +369,10 @@ class MaintenanceMethods(BaseCheckpointSaver):
     ) -> RepairReport:
         """As `repair`."""
         return await run_in_thread(self.repair, thread, dry_run=dry_run, progress=progress)
+
+    async def arotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
+        """As `rotate`."""
+        return await run_in_thread(self.rotate, thread, progress=progress)
 
     async def acompact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
         """As `compact`."""

@@ -14,6 +14,7 @@ from savers._filesystem.frame import MAJOR
 
 _CHECKSUM: Final = re.compile(rb', "crc32": "([0-9a-f]{8})"')
 _LINE: Final = re.compile(rb'\{"format": (\d{1,9}), "store": "([^"\\]*)"[^\n]*\}\n\Z')
+_SEALED: Final = re.compile(rb', "sealed": "((?:[0-9a-f]{2})+)"')
 _FORMAT: Final = re.compile(rb'"format": *(\d{1,9})\b')
 _FIRST_VERSION: Final = re.compile(rb'\{"format": [359], "store": "[^"\\]{36}"\}\n\Z')
 """A marker of version 1 with one flipped bit in the format: version 1 wrote no checksum, and the
@@ -25,13 +26,17 @@ class Marker(NamedTuple):
 
     format: int
     store: str
+    sealed: str | None = None
+    """The id of a key if a saver with a cipher has written to the store: then no plain log is begun
+    in it."""
     problem: str = ""
     """What is wrong with the marker; the other fields mean nothing then. Empty if nothing is."""
 
 
-def pack_marker(store: str) -> bytes:
-    """Return the line for a store of the current version."""
-    line = f'{{"format": {MAJOR}, "store": "{store}"}}\n'.encode()
+def pack_marker(store: str, sealed: str | None = None) -> bytes:
+    """Return the line for a store of the current version; see `Marker` for the arguments."""
+    seal = "" if sealed is None else f', "sealed": "{sealed.encode("utf-8", "surrogatepass").hex()}"'
+    line = f'{{"format": {MAJOR}, "store": "{store}"{seal}}}\n'.encode()
     return line.replace(b"}", b', "crc32": "%08x"}' % crc32(line))
 
 
@@ -48,7 +53,7 @@ def read_marker(path: str, data: bytes) -> Marker:
     checksum = _CHECKSUM.search(data)
     line = _CHECKSUM.sub(b"", data)
     if checksum is not None and int(checksum[1], 16) != crc32(line):
-        return Marker(0, "", "its checksum is wrong")
+        return Marker(0, "", problem="its checksum is wrong")
     format_match = _FORMAT.search(line)
     major = 0 if format_match is None else int(format_match[1])
     is_flipped = checksum is None and _FIRST_VERSION.match(line) is not None
@@ -57,10 +62,14 @@ def read_marker(path: str, data: bytes) -> Marker:
         raise CheckpointFormatError(path, reason)
     line_match = _LINE.match(line)
     if line_match is None:
-        return Marker(0, "", "it is not a store's")
+        return Marker(0, "", problem="it is not a store's")
     is_known = 1 <= major <= MAJOR
     needs_checksum = major > 1
     has_checksum = checksum is not None
     if not is_known or has_checksum != needs_checksum:
-        return Marker(0, "", "its checksum is missing or its format is wrong")
-    return Marker(major, line_match[2].decode("utf-8", "replace"))
+        return Marker(0, "", problem="its checksum is missing or its format is wrong")
+    seal_match = _SEALED.search(line)
+    sealed = None
+    if seal_match is not None:
+        sealed = bytes.fromhex(seal_match[1].decode()).decode("utf-8", "replace")
+    return Marker(major, line_match[2].decode("utf-8", "replace"), sealed)

@@ -21,6 +21,8 @@ from savers._filesystem.decoded_chain import MAX_LENGTH, DecodedChain, ReadValue
 from savers._filesystem.early_writes import EarlyWrites
 from savers._filesystem.index import Index
 from savers._filesystem.io import boot_number
+from savers._filesystem.opened_ranges import OpenedRanges
+from savers._filesystem.sealing import LogSeal
 from savers._filesystem.table_reader import TableReader
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from graphkit.codec import Codec
     from graphkit.values import FrozenDict
     from savers import _delta as delta
+    from savers._cipher import KeyRing
     from savers._filesystem.io import FileIO
     from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
@@ -57,8 +60,10 @@ class OpenLog(TableReader):
         digest: bytes,
         codec: Codec,
         serializer: StateSerializer | None,
+        key_ring: KeyRing | None = None,
     ) -> None:
         super().__init__(io, path, codec, serializer)
+        self.key_ring = key_ring
         self.thread_id, self.namespace = owner
         self.mutex = threading.RLock()
         self.sync_mutex = threading.Lock()
@@ -82,6 +87,7 @@ class OpenLog(TableReader):
         self.version = log.MAJOR
         self.fid = 0
         self.inode = 0
+        self.adopt_seal(None)
         self.end = 0
         self.file_size = 0
         """The size of the file when only zeros were found from `end` on; -1 after other bytes."""
@@ -138,6 +144,8 @@ class OpenLog(TableReader):
 
     def drop_caches(self) -> None:
         """Drop the state and the index; they are read again when a caller needs them."""
+        if self.opened_ranges is not None:
+            self.opened_ranges.forget()
         self.state = None
         self.index = None
         self._forget_past()
@@ -325,6 +333,19 @@ class OpenLog(TableReader):
             how = "with a state_serializer" if is_opaque else "without a state_serializer"
             reason = f"it was written {how}; open the store in the same way"
             raise CheckpointFormatError(self.path, reason)
+        self.adopt_seal(meta.get("sealed"))
+
+    def adopt_seal(self, key_id: str | None) -> None:
+        """Note whether the log is sealed; `key_id` is the id of the key with which it was begun."""
+        owner = (self.thread_id, self.namespace)
+        self.seal = None if key_id is None else LogSeal(self.key_ring, self.path, owner, str(key_id))
+        self.opened_ranges = None if self.seal is None else OpenedRanges(self.seal)
+
+    def new_seal(self) -> LogSeal | None:
+        """Return a seal for a rewritten file of this log; None if the log is plain."""
+        if self.seal is None:
+            return None
+        return LogSeal(self.key_ring, self.path, (self.thread_id, self.namespace), self.seal.key_id)
 
     def find_first_record(self) -> int:
         """Return where the record after the first META record begins."""
@@ -408,7 +429,7 @@ class OpenLog(TableReader):
         frames: list[log.Frame] = []
         while (frame := backward.step()) is not None:
             log.check_known(self.path, frame)
-            frames.append(frame)
+            frames.append(self.open_frame(frame))
             self.synced = max(self.synced, frame.vouched)
             if frame.type in {log.CHECKPOINT, log.META}:
                 return frames

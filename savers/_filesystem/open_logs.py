@@ -114,6 +114,8 @@ class OpenLogs:
             size += ENTRY_COST * len(open_log.index.checkpoints)
         if open_log.chain is not None:
             size += open_log.chain.size
+        if open_log.opened_ranges is not None:
+            size += open_log.opened_ranges.size
         size += open_log.past_values.size + ENTRY_COST * len(open_log.recent)
         if -_UNACCOUNTED < size - self._sizes.get(open_log, 0) < _UNACCOUNTED:
             return

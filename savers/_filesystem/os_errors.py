@@ -13,6 +13,7 @@ from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerError,
     CheckpointFormatError,
+    CheckpointKeyError,
     CheckpointStorageError,
 )
 
@@ -93,6 +94,8 @@ class FailedThreads:
                 error.offset,
                 f"{error.reason} ({text})",
             ) from error
+        if isinstance(error, CheckpointKeyError):
+            raise CheckpointKeyError(error.path, error.key_id, f"{error.reason} ({text})") from error
         if isinstance(error, CheckpointFormatError):
             raise CheckpointFormatError(error.path, f"{error.reason} ({text})") from error
         if isinstance(error, OSError):

@@ -17,7 +17,7 @@ from msgpack import Packer, unpackb
 from graphkit.errors import CheckpointCorruptionError
 from graphkit.values import FrozenDict
 from savers._filesystem.early_writes import EarlyDistances
-from savers._filesystem.frame import KEY, MAJOR, TRAILER_SIZE, TRAILER_SIZE_V1, Frame
+from savers._filesystem.frame import KEY, MAJOR, SEALED, TRAILER_SIZE, TRAILER_SIZE_V1, Frame
 from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
 Pack = Callable[[object, str], bytes]
@@ -70,6 +70,8 @@ def unpack_payload(path: str, frame: Frame) -> Any:
     Raises:
         CheckpointCorruptionError: the payload is not msgpack, although its checksum is right.
     """
+    if frame.flags & SEALED:
+        raise malformed_error(path, frame, "it is sealed, as its log is not")
     try:
         return unpackb(frame.payload, unicode_errors="surrogatepass", strict_map_key=False)
     except ValueError as error:

@@ -24,7 +24,7 @@ from graphkit.abc import (
     find_waiting_interrupts,
     resolve_thread_id,
 )
-from graphkit.errors import CheckpointerError, CheckpointNotFoundError
+from graphkit.errors import CheckpointerError, CheckpointKeyError, CheckpointNotFoundError
 from savers._filesystem import catalog, live_logs
 from savers._filesystem.listed_checkpoints import CheckpointLister, make_info
 from savers._filesystem.log_writer import LogWriter
@@ -224,7 +224,8 @@ class ReadingMethods(BaseCheckpointSaver, HasVersions):
         try:
             yield
         except (OSError, CheckpointerError) as error:
-            if is_out_of_resources(error):
+            # A missing key concerns more than one thread.
+            if is_out_of_resources(error) or isinstance(error, CheckpointKeyError):
                 raise
             _LOGGER.warning(
                 "thread %.80r is passed over, for it cannot be read: %s",

@@ -14,6 +14,7 @@ from graphkit.errors import CheckpointSerializationError
 from savers._filesystem import layout, log, payloads
 from savers._filesystem.log_reader import LogReader
 from savers._filesystem.salvaged_files import FileRange
+from savers._filesystem.sealing import MAX_OVERHEAD, pack_place
 
 if TYPE_CHECKING:
     from savers._filesystem.lock import WriteLock
@@ -53,6 +54,25 @@ class RecordAppender(LogReader):
     unacknowledged: tuple[int, int] | None = None
     """After a failed sync: where the records begin and end that no put has acknowledged."""
 
+    # Sealing
+
+    @property
+    def max_payload(self) -> int:
+        """How many bytes a payload may have before it is sealed."""
+        return log.MAX_PAYLOAD if self.key_ring is None else log.MAX_PAYLOAD - MAX_OVERHEAD
+
+    @property
+    def must_be_sealed(self) -> bool:
+        """Whether the saver has a cipher and the open log is plain."""
+        return self.key_ring is not None and self.seal is None and self.fd >= 0
+
+    def begin_seal(self) -> None:
+        """Seal the records of a new log if the saver has a cipher."""
+        if self.key_ring is not None:
+            self.adopt_seal("")
+            assert self.seal is not None
+            self.seal.begin()
+
     # Appending
 
     def finish(self, type: int, version: int) -> None:
@@ -76,8 +96,8 @@ class RecordAppender(LogReader):
                 was changed.
             OSError: the file system refused. The file is as it was.
         """
-        if len(payload) > log.MAX_PAYLOAD:
-            reason = f"it takes {len(payload)} bytes, and a record has at most {log.MAX_PAYLOAD}"
+        if len(payload) > self.max_payload:
+            reason = f"it takes {len(payload)} bytes, and a record has at most {self.max_payload}"
             raise CheckpointSerializationError("", "record", reason)
         beginning = b""
         if self.fd < 0:
@@ -95,6 +115,14 @@ class RecordAppender(LogReader):
             if self.is_scattered or flags & (log.SCATTERED | log.REPLACE):
                 self.is_scattered = True
                 flags |= log.SCATTERED
+            if self.seal is not None and type in log.SEALED_TYPES:
+                flags |= log.SEALED
+                place = pack_place(flags, back, key, self.seq, self.fid, type, offset)
+                sealed = self.seal.seal(payload, place)
+                if self.opened_ranges is not None:
+                    end = offset + log.FRAME_SIZE + len(sealed)
+                    self.opened_ranges.note_appended(end, payload)
+                payload = sealed
             unsynced = 0 if self.is_synced_before_use else offset - self.synced
             # By position, because this is part of every put.
             frame = log.pack_frame(
@@ -177,6 +205,7 @@ class RecordAppender(LogReader):
 
         An incomplete log is emptied; its bytes are salvaged unless they are zero.
         """
+        self.begin_seal()
         self.make_directories()
         self.fd = self.io.open(self.path, write=True, create=True)
         status = self.io.fstat(self.fd)
@@ -198,11 +227,13 @@ class RecordAppender(LogReader):
 
         There are two copies, so that one damaged copy costs nothing.
         """
-        meta = {
+        meta: dict[str, object] = {
             "thread": self.thread_id,
             "ns": self.namespace,
             "opaque": self.serializer is not None,
         }
+        if self.seal is not None:
+            meta["sealed"] = self.seal.key_id
         payload = payloads.packb(meta)
         frames = b""
         for seq in range(META_RECORDS):
@@ -218,13 +249,14 @@ class RecordAppender(LogReader):
             )
         return frames
 
-    def begin(self, header: log.Header, meta_frames: bytes) -> None:
+    def begin(self, header: log.Header) -> None:
         """Create the file at this log's path, which does not exist yet."""
         self.fd = self.io.open(self.path, write=True, create=True)
         self.header = header
         self.fid = header.fid
         self.seq = META_RECORDS
-        beginning = header.pack() + meta_frames
+        self.begin_seal()
+        beginning = header.pack() + self.pack_meta_frames(header.fid)
         self._append(beginning)
         self.end = len(beginning)
 

@@ -22,6 +22,7 @@ from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerError,
     CheckpointFormatError,
+    CheckpointKeyError,
     CheckpointSerializationError,
     CheckpointStorageError,
     ThreadBusyError,
@@ -34,6 +35,7 @@ from savers._filesystem.log_checker import (
     find_namespace,
     find_thread_id,
     new_examined_log,
+    read_meta,
 )
 from savers._filesystem.reports import FileRepair, FileReport, Progress, RepairReport, Unfinished
 from savers._filesystem.salvage import HEAD_SIZE, NOWHERE, Salvage, identify_log
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 _REFUSALS: Final = (
     CheckpointCorruptionError,
     CheckpointFormatError,
+    CheckpointKeyError,
     CheckpointSerializationError,
     CheckpointStorageError,
 )
@@ -140,8 +143,17 @@ class Repairer:
         if report is None or report.state != "damaged":
             return None
         if not self._dry_run:
-            self._store.write_marker(generate_id())
+            self._store.write_marker(generate_id(), self._find_seal())
         return report
+
+    def _find_seal(self) -> str | None:
+        """Return the key id of a sealed log of the store; None if all logs are plain."""
+        for files in list_files(self._store, None):
+            for path in files.paths:
+                sealed = read_meta(self._store, path).get("sealed")
+                if isinstance(sealed, str):
+                    return sealed
+        return None
 
     @contextmanager
     def _hold_locks(self, thread_id: str) -> Iterator[None]:
@@ -271,7 +283,7 @@ class Repairer:
         report, _ = check_file(store, path, thread_id)
         if report is None or report.state == "ok":
             return None
-        if report.state in {"newer", "foreign"}:
+        if report.state in {"newer", "foreign", "sealed"}:
             return FileRepair(before=report, thread_id=thread_id, refused=report.reason)
         namespace = find_namespace(store, os.path.dirname(path))
         if namespace is None:

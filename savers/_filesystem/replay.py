@@ -53,7 +53,7 @@ class Replay:
         """Where the last keyframe is."""
 
     def step(self, frame: Frame) -> DecodedRecord:
-        """Apply the next CHECKPOINT record.
+        """Apply the next CHECKPOINT record, opened.
 
         Raises:
             CheckpointCorruptionError: the record does not follow from the one before it. The replay
@@ -110,7 +110,7 @@ class Replay:
 
         Args:
             target: the checkpoint.
-            frames: the records that follow the last one applied.
+            frames: the records that follow the last one applied, not opened.
 
         Raises:
             CheckpointCorruptionError: the checkpoint cannot be reached.
@@ -122,7 +122,7 @@ class Replay:
                 raise CheckpointCorruptionError(self._reader.path, target.offset, reason)
             if frame.type == log.CHECKPOINT:
                 try:
-                    self.step(frame)
+                    self.step(self._reader.open_frame(frame))
                 except CheckpointCorruptionError:
                     if self._lost_offset is None or frame.offset == target.offset:
                         raise

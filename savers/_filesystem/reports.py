@@ -8,7 +8,7 @@ from typing import Literal, final
 
 Progress = Callable[[int, int, str], object]
 """Called with the bytes done, all bytes, and the last file checked (a path below the store)."""
-FileState = Literal["ok", "torn", "damaged", "newer", "foreign"]
+FileState = Literal["ok", "torn", "damaged", "newer", "foreign", "sealed"]
 Unfinished = Literal["", "release", "delete"]
 """An operation that a process began and did not finish."""
 
@@ -22,7 +22,9 @@ class FileReport:
     """Relative to the store's directory."""
     state: FileState
     """torn: the last write did not finish; the next write moves its bytes away. newer: the log
-    needs a newer graphkit. foreign: it is the log of another thread, or not a log."""
+    needs a newer graphkit. foreign: it is the log of another thread, or not a log. sealed: all
+    checksums are right, but what was sealed cannot be checked, because a key is missing or
+    wrong."""
     offset: int = 0
     """Where the problem begins, if there is one."""
     reason: str = ""
@@ -83,6 +85,18 @@ class StoreReport:
         """The files that have a problem."""
         logs = tuple(file for thread in self.threads for file in thread.files if file.state != "ok")
         return logs if self.marker is None else (self.marker, *logs)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RotationReport:
+    """What `rotate` did. All paths are relative to the store's directory."""
+
+    rewritten: tuple[str, ...] = ()
+    """The logs that were rewritten; all others had the current key already."""
+    set_aside: tuple[str, ...] = ()
+    """Salvaged files, made by recovery and `repair`. They still hold bytes as they were, sealed
+    with earlier keys or plain; the user may inspect and remove them."""
 
 
 @final

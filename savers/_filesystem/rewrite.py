@@ -61,7 +61,7 @@ def keep(
     store.update_marker()
     remove_temporary_logs(store.io, directory)
     try:
-        new.begin(header, writer.pack_meta_frames(header.fid))
+        new.begin(header)
         rewriter = _Rewriter(writer, new)
         for stored, table in replay_states(writer, checkpoints, lost_offset):
             rewriter.write(stored, table)
@@ -79,6 +79,15 @@ def keep(
     finally:
         new.close()
     writer.close()
+
+
+def keep_all(store: Store, writer: LogWriter, ending: tuple[int, int] | None = None) -> None:
+    """Rewrite a log with all that it has, sealed with the current key if the saver has a cipher.
+
+    See `keep` for the arguments and the errors.
+    """
+    checkpoints = writer.load_index().checkpoints
+    keep(store, writer, checkpoints, early=writer.load_early(), ending=ending)
 
 
 def replay_states(
@@ -288,24 +297,26 @@ def _has_unreachable_records(writer: LogWriter, checkpoints: Sequence[StoredChec
         reachable.update(stored.writes.values())
         max_marks += bool(stored.tags)
     marks = 0
-    data_frames: list[log.Frame] = []
+    data_starts: list[int] = []
     for frame in writer.scan(log.HEADER_SIZE, writer.end, 0):
         if frame.type in {log.CHECKPOINT, log.WRITE} and frame.offset not in reachable:
             return True
         if frame.type == log.DATA:
-            data_frames.append(frame._replace(payload=b""))
+            data_starts.append(frame.payload_end - len(frame.payload))
             continue
-        if data_frames and not _names_all(writer, frame, data_frames):
+        if data_starts and not _names_all(writer, frame, data_starts):
             return True
-        data_frames.clear()
+        data_starts.clear()
         marks += frame.type == log.MARK
         if marks > max_marks:
             return True
-    return bool(data_frames)
+    return bool(data_starts)
 
 
-def _names_all(writer: LogWriter, frame: log.Frame, data_frames: Sequence[log.Frame]) -> bool:
+def _names_all(writer: LogWriter, frame: log.Frame, data_starts: Sequence[int]) -> bool:
     """Return whether a record is a keyframe that names bytes of each of the DATA records before it.
+
+    `data_starts` are the positions of their first bytes.
 
     A DATA record that it does not name belongs to a put that did not finish.
     """
@@ -320,7 +331,7 @@ def _names_all(writer: LogWriter, frame: log.Frame, data_frames: Sequence[log.Fr
             continue
         value = delta.decode_entry(entry, frame.offset, _refuse_base)
         starts.update(value.pieces[::2])
-    return all(data_frame.offset + log.FRAME_SIZE in starts for data_frame in data_frames)
+    return all(start in starts for start in data_starts)
 
 
 def _refuse_base(position: int) -> delta.Value:

@@ -16,6 +16,7 @@ from savers._filesystem.index import Index
 from savers._filesystem.log_checker import ExaminedLog, read_meta
 from savers._filesystem.replay import Replay
 from savers._filesystem.reports import Lost
+from savers._filesystem.sealing import read_key_id
 
 if TYPE_CHECKING:
     from savers._filesystem.store import Store
@@ -48,7 +49,17 @@ def identify_log(store: Store, damaged: ExaminedLog, size: int) -> int:
     meta = read_meta(store, damaged.path)
     if meta:
         damaged.adopt_meta(meta)
+    else:
+        damaged.adopt_seal(_find_key_id(damaged, size))
     return header.generation
+
+
+def _find_key_id(damaged: ExaminedLog, size: int) -> str | None:
+    """Return the id of a key with which the records of a log are sealed; None if it is plain."""
+    for frame in damaged.file.good_frames(log.HEADER_SIZE, size):
+        if frame.type in log.SEALED_TYPES:
+            return read_key_id(frame.payload) if frame.flags & log.SEALED else None
+    return None
 
 
 def _find_fid(damaged: ExaminedLog, size: int) -> int:
@@ -118,6 +129,7 @@ class Salvage:
     def _take_record(self, replay: Replay, frame: log.Frame) -> None:
         path = self._log.path
         try:
+            frame = self._log.open_frame(frame)
             if frame.type == log.CHECKPOINT:
                 self._take_checkpoint(replay, frame)
             elif frame.type in {log.RELEASE, log.TOMBSTONE}:

@@ -30,6 +30,7 @@ from graphkit.errors import (
     CheckpointNotFoundError,
     CheckpointStorageError,
 )
+from savers._cipher import Cipher, parse_cipher
 from savers._compression import Compression, parse_compression
 from savers._filesystem import catalog, lifecycle, live_logs, log_copy
 from savers._filesystem.io import FileIO
@@ -71,6 +72,10 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
     waits_for_runs = True
 
     @property
+    def seals_records(self) -> bool:
+        return self._store.key_ring is not None
+
+    @property
     def refuses_unstorable_values(self) -> bool:
         return self._serializer is None
 
@@ -83,6 +88,7 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         lock_timeout: float = 10.0,
         types: Sequence[type] = (),
         compression: Literal["zlib", "zstd"] | Compression | None = "zlib",
+        cipher: Cipher | None = None,
         io: FileIO | None = None,
     ) -> None:
         """Open a store; create the directory if it is missing.
@@ -98,11 +104,16 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
             compression: how to store values of 100,000 bytes and more; a Compression sets the
                 length and the level. Smaller values, and those that do not become shorter, are
                 stored as they are. None compresses no values.
+            cipher: the keys that seal states, pending writes, metadata and tags: 32 bytes by key
+                id, the current key first; or a function from a key id to the key, which returns the
+                id and the key of the current one for None; or the path of a key file, whose lines
+                are `id base64`. A plain log is rewritten when it is next written to. None: a sealed
+                log can be neither read nor written.
             io: the file system; for tests.
 
         Raises:
             CheckpointerConfigurationError: the path is a file, or an option is invalid.
-            MissingDependencyError: `zstd` without the package of that extra.
+            MissingDependencyError: `zstd` or `cipher` without the package of that extra.
             CheckpointFormatError: a newer graphkit made the store.
             CheckpointStorageError: the file system refused.
         """
@@ -112,7 +123,14 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         self._codec = Codec(types)
         self._serializer = state_serializer
         root = os.path.abspath(os.fspath(base_directory))
-        self._store = Store(root, io or FileIO(), self._codec, state_serializer, lock_timeout)
+        self._store = Store(
+            root,
+            io or FileIO(),
+            self._codec,
+            state_serializer,
+            lock_timeout,
+            parse_cipher(cipher),
+        )
         self._store.compression = parse_compression(compression)
         self._store.extends_logs = fsync != "never"
         self._sync_mode = make_sync_mode(fsync, self._store)
@@ -391,7 +409,11 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         self._codec.register(*types)
 
     def opener(self) -> Callable[[], FileSystemSaver]:
-        """Return a function that opens the same directory with the same types, in any process."""
+        """Return a function that opens the same directory with the same types, in any process.
+
+        It contains the mapping of a `cipher`, and so does its pickle; a function that is a
+        `cipher` is pickled by its name.
+        """
         return partial(
             FileSystemSaver,
             self._store.root,
@@ -399,6 +421,7 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
             fsync=self._sync_mode.worker_fsync,
             types=tuple(self._codec.types.values()),
             compression=self._store.compression,
+            cipher=None if self._store.key_ring is None else self._store.key_ring.cipher,
         )
 
     # Watching

@@ -13,6 +13,7 @@ from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
     CheckpointFormatError,
+    CheckpointKeyError,
 )
 from savers._filesystem import layout, log
 from savers._filesystem.containment import DirectoryGuard
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from graphkit.abc import StateSerializer
     from graphkit.codec import Codec
+    from savers._cipher import KeyRing
     from savers._compression import Compression
     from savers._filesystem.io import FileIO
     from savers._filesystem.log_reader import LogReader
@@ -64,6 +66,7 @@ class Store:
         codec: Codec,
         serializer: StateSerializer | None,
         lock_timeout: float,
+        key_ring: KeyRing | None = None,
     ) -> None:
         preload_modules()
         self.root = root
@@ -84,11 +87,17 @@ class Store:
         no further sync."""
         self._codec = codec
         self._serializer = serializer
+        self.key_ring = key_ring
+        """The keys that seal new records; None stores them in plain."""
         self._lock_timeout = lock_timeout
         self.logs = OpenLogs()
         self._write_locks = self._make_write_locks()
         self._is_marked = False
         """Whether the marker is known not to be one of an earlier version."""
+        self._marker_state: tuple[int, int] | None = None
+        """What identifies the marker that was read last to find out whether the store is sealed."""
+        self._sealed_with: str | None = None
+        """The key id in that marker."""
         _STORES.add(self)
 
     def _make_write_locks(self) -> list[WriteLock]:
@@ -146,7 +155,7 @@ class Store:
             self._make_root()
         self.io.mkdir(layout.join(self.root, layout.LOCKS))
         if self.read_marker() is None:
-            self.write_marker(generate_id())
+            self.write_marker(generate_id(), self._choose_seal(None))
 
     def read_marker(self) -> Marker | None:
         """Read the marker file; return None if there is none.
@@ -172,10 +181,15 @@ class Store:
         names = self.io.listdir(self.root)
         return layout.LOCKS in names or any(map(layout.is_thread, names))
 
-    def write_marker(self, store_id: str) -> None:
-        """Write the marker file of the current version, replacing an earlier one."""
+    def write_marker(self, store_id: str, sealed: str | None) -> None:
+        """Write the marker file of the current version, replacing an earlier one.
+
+        Args:
+            store_id: the id of the store.
+            sealed: the id of a key, if the store is sealed.
+        """
         temporary = layout.join(self.root, layout.temporary_marker_name(generate_id()))
-        write_file(self.io, temporary, [pack_marker(store_id)])
+        write_file(self.io, temporary, [pack_marker(store_id, sealed)])
         try:
             self.io.rename(temporary, layout.join(self.root, layout.MARKER))
         except FileNotFoundError:
@@ -187,13 +201,45 @@ class Store:
         self.io.fsync_dir(self.root)
 
     def update_marker(self) -> None:
-        """Set the marker to the current version, before a log of this version takes its place."""
+        """Set the marker to the current version, before a log of this version takes its place.
+
+        If the saver has a cipher, also mark the store as sealed.
+        """
         if self._is_marked:
             return
         marker = self.read_marker()
-        if marker is not None and not marker.problem and marker.format < log.MAJOR:
-            self.write_marker(marker.store)
+        if marker is not None and not marker.problem:
+            sealed = self._choose_seal(marker.sealed)
+            if marker.format < log.MAJOR or sealed != marker.sealed:
+                self.write_marker(marker.store, sealed)
         self._is_marked = True
+
+    def _choose_seal(self, sealed: str | None) -> str | None:
+        """Return the key id for a marker: the one that it has, or the current one of the saver."""
+        if sealed is None and self.key_ring is not None:
+            sealed, _ = self.key_ring.get_current(layout.join(self.root, layout.MARKER))
+        return sealed
+
+    def _check_may_begin(self) -> None:
+        """Refuse to begin a plain log in a sealed store.
+
+        Raises:
+            CheckpointKeyError: the store is sealed, and the saver has no cipher.
+        """
+        if self.key_ring is not None:
+            return
+        status = self.io.stat_unchecked(layout.join(self.root, layout.MARKER))
+        if status is None:
+            return
+        # Another process may seal the store at any time. Reading the marker for each new log would
+        # take 30 us.
+        state = (status.st_ino, status.st_size)
+        if state != self._marker_state:
+            marker = self.read_marker()
+            self._sealed_with = None if marker is None else marker.sealed
+            self._marker_state = state
+        if self._sealed_with is not None:
+            raise CheckpointKeyError(self.root, self._sealed_with, "open the store with `cipher`")
 
     # Directories
 
@@ -211,9 +257,11 @@ class Store:
         Raises:
             CheckpointConflictError: this process holds the run lock of the thread, and the lock was
                 removed with the directory.
+            CheckpointKeyError: the store is sealed, and the saver has no cipher.
         """
         if self.run_lock(thread_id, None).is_lost:
             raise CheckpointConflictError(thread_id, WAS_REMOVED)
+        self._check_may_begin()
         self.write_lock(thread_id).reopen()
         self.leftovers.sweep_once()
         self.leftovers.remove_thread(thread_id)
@@ -369,9 +417,10 @@ class Store:
         path: str,
         thread_id: str,
         namespace: str,
-    ) -> tuple[FileIO, str, tuple[str, str], bytes, Codec, StateSerializer | None]:
+    ) -> tuple[FileIO, str, tuple[str, str], bytes, Codec, StateSerializer | None, KeyRing | None]:
         digest = layout.locate_thread(thread_id).digest
-        return self.io, path, (thread_id, namespace), digest, self._codec, self._serializer
+        owner = (thread_id, namespace)
+        return self.io, path, owner, digest, self._codec, self._serializer, self.key_ring
 
     # Closing
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from graphkit.abc import StateSerializer
     from graphkit.codec import Codec
     from savers._filesystem.io import FileIO
+    from savers._filesystem.opened_ranges import OpenedRanges
+    from savers._filesystem.sealing import LogSeal
     from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
 _PAIR: Final = 2
@@ -27,6 +29,11 @@ class TableReader:
 
     A table is the packed state of one checkpoint.
     """
+
+    seal: LogSeal | None = None
+    """What seals and opens the records of the log, if it is sealed."""
+    opened_ranges: OpenedRanges | None = None
+    """What reads ranges of the log, if it is sealed."""
 
     def __init__(self, io: FileIO, path: str, codec: Codec, serializer: StateSerializer | None) -> None:
         self.io = io
@@ -49,7 +56,12 @@ class TableReader:
             path=self.path,
             fid=self.fid,
             version=self.version,
+            seal=self.seal,
         )
+
+    def open_frame(self, frame: log.Frame) -> log.Frame:
+        """Return a record of this log, opened if the log is sealed; see `LogFile.open_frame`."""
+        return frame if self.seal is None else self.file.open_frame(frame)
 
     def scan(self, start: int, end: int, seq: int, data: bytes = b"") -> Iterator[log.Frame]:
         """Yield the records of this log between two offsets; see `log.scan`."""
@@ -84,13 +96,15 @@ class TableReader:
             raise CheckpointCorruptionError(self.path, checkpoint.offset, reason) from error
 
     def read_bytes(self, start: int, length: int) -> bytes:
-        """Return a range of the log's good records.
+        """Return a range of the log's good records, opened if the log is sealed.
 
         Raises:
             delta.Mismatch: the range is not inside them.
         """
         if start < 0 or length < 0 or start + length > self.end:
             raise delta.Mismatch
+        if self.opened_ranges is not None:
+            return self.opened_ranges.read(self.file, start, length)
         return self.io.read_at(self.fd, start, length)
 
     # Tables
@@ -121,6 +135,7 @@ class TableReader:
                 reason = frame or "the record is cut short"
                 raise CheckpointCorruptionError(self.path, offset, reason)
             if frame.type == log.CHECKPOINT:
+                frame = self.open_frame(frame)
                 if base is None and not frame.flags & log.KEY:
                     reason = "it is not the keyframe that it should be"
                     raise CheckpointCorruptionError(self.path, offset, reason)

@@ -17,7 +17,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, final
 
 from graphkit.abc import Change, Watch
-from graphkit.errors import CheckpointerError, CheckpointFormatError, CheckpointStorageError
+from graphkit.errors import CheckpointerError, CheckpointFormatError, CheckpointKeyError, CheckpointStorageError
 from savers._filesystem import layout
 from savers._filesystem.bookmarks import Bookmarks, LogIds, LogName
 from savers._filesystem.file_events import FileEvents, find_network_file_system, is_locked
@@ -219,6 +219,10 @@ class FileWatch(Watch):
             try:
                 if self._ids.is_followed(name):
                     yield from self._read_log(name)
+            except CheckpointKeyError:
+                # Every later change would be lost too.
+                self._close_follower(name)
+                raise
             except CheckpointerError as error:
                 _LOGGER.warning("changes are not reported here: %s", error)
                 self._close_follower(name)

@@ -17,12 +17,13 @@ from graphkit.abc import (
     SupportsCompact,
     SupportsDeleteIdle,
     SupportsRepair,
+    SupportsRotate,
     SupportsVerify,
     ThreadLike,
     Watch,
 )
 from graphkit.errors import CheckpointerConfigurationError
-from savers._wrappers.mixins import CompactMixin, DeleteIdleMixin, RepairMixin, VerifyMixin
+from savers._wrappers.mixins import CompactMixin, DeleteIdleMixin, RepairMixin, RotateMixin, VerifyMixin
 
 
 class SaverWrapper(BaseCheckpointSaver):
@@ -105,6 +106,10 @@ class SaverWrapper(BaseCheckpointSaver):
     @property
     def refuses_unstorable_values(self) -> bool:
         return self.delegate.refuses_unstorable_values
+
+    @property
+    def seals_records(self) -> bool:
+        return self.delegate.seals_records
 
     @property
     def waits_for_runs(self) -> bool:
@@ -332,6 +337,7 @@ _MIXINS: Final[Mapping[type, type]] = {
     SupportsRepair: RepairMixin,
     SupportsCompact: CompactMixin,
     SupportsDeleteIdle: DeleteIdleMixin,
+    SupportsRotate: RotateMixin,
 }
 """The class that forwards the methods of each capability."""
 

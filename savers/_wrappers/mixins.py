@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from graphkit.abc import Progress, RepairReport, ThreadLike, VerifyReport
+from graphkit.abc import Progress, RepairReport, RotationReport, ThreadLike, VerifyReport
 
 
 class VerifyMixin:
@@ -54,3 +54,12 @@ class DeleteIdleMixin:
         return self.delegate.delete_idle(  # type: ignore[no-any-return]
             thread, idle_since=idle_since, dry_run=dry_run, progress=progress
         )
+
+
+class RotateMixin:
+    """Forwards `rotate`; see `graphkit.abc.SupportsRotate`."""
+
+    delegate: Any
+
+    def rotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
+        return self.delegate.rotate(thread, progress=progress)  # type: ignore[no-any-return]

@@ -27,6 +27,8 @@ from savers.langgraph.sources import (
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
+    from savers._cipher import Cipher
+
 Progress = Callable[[int, int, str], object]
 """Called with the number of checkpoints done, the number of all checkpoints, and the thread."""
 
@@ -59,6 +61,7 @@ def import_langgraph_sqlite(
     *,
     progress: Progress | None = None,
     serde: SerializerProtocol | None = None,
+    cipher: Cipher | None = None,
 ) -> ImportReport:
     """Copy the threads of a SqliteSaver's file to a directory; the file is only read.
 
@@ -72,6 +75,7 @@ def import_langgraph_sqlite(
         progress: called after each checkpoint.
         serde: the serializer with which the database was written, if it encrypts, or if it is none
             of LangGraph's.
+        cipher: the keys that seal the store, as of FileSystemCheckpointSaver.
 
     Raises:
         CheckpointStorageError: the database cannot be read, or the file system refused. Checkpoints
@@ -79,7 +83,7 @@ def import_langgraph_sqlite(
         CheckpointConflictError: a thread of the same id holds a run of graphkit.
     """
     serde = make_passthrough_serializer(serde)
-    return _import(open_sqlite(os.fspath(file), serde), directory, serde, progress)
+    return _import(open_sqlite(os.fspath(file), serde), directory, serde, cipher, progress)
 
 
 def import_langgraph_postgres(
@@ -88,6 +92,7 @@ def import_langgraph_postgres(
     *,
     progress: Progress | None = None,
     serde: SerializerProtocol | None = None,
+    cipher: Cipher | None = None,
 ) -> ImportReport:
     """Copy the threads of a PostgresSaver's database to a directory, as they are when it begins.
 
@@ -99,6 +104,7 @@ def import_langgraph_postgres(
         progress: called after each checkpoint.
         serde: the serializer with which the database was written, if it encrypts, or if it is none
             of LangGraph's.
+        cipher: the keys that seal the store, as of FileSystemCheckpointSaver.
 
     Raises:
         MissingDependencyError: psycopg is not installed.
@@ -107,16 +113,23 @@ def import_langgraph_postgres(
         CheckpointConflictError: a thread of the same id holds a run of graphkit.
     """
     serde = make_passthrough_serializer(serde)
-    return _import(open_postgres(dsn, serde), directory, serde, progress)
+    return _import(open_postgres(dsn, serde), directory, serde, cipher, progress)
 
 
 def _import(
     opened: AbstractContextManager[Source],
     directory: str | os.PathLike[str],
     serde: SerializerProtocol,
+    cipher: Cipher | None,
     progress: Progress | None,
 ) -> ImportReport:
-    saver = FileSystemCheckpointSaver(directory, serde=serde, fsync=_FSYNC_INTERVAL, on_blocked_type="plain")
+    saver = FileSystemCheckpointSaver(
+        directory,
+        serde=serde,
+        fsync=_FSYNC_INTERVAL,
+        on_blocked_type="plain",
+        cipher=cipher,
+    )
     done = 0
     skipped = 0
     problems: list[str] = []

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import ChannelVersions, Checkpoint as LangGraphCheckpoint, CheckpointMetadata
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
+    from savers._cipher import Cipher
     from savers._compression import Compression
     from savers._filesystem.history_views import HistoryView
     from savers._filesystem.log_writer import LogWriter
@@ -90,6 +91,7 @@ class FileSystemCheckpointSaver(PruningMethods):
         types: Iterable[type] = (),
         on_blocked_type: OnBlockedType = "raise",
         ttl: timedelta | None = None,
+        cipher: Cipher | None = None,
     ) -> None:
         """Open a store, and create its directory if it is missing.
 
@@ -108,17 +110,22 @@ class FileSystemCheckpointSaver(PruningMethods):
                 interrupt. A background thread deletes older threads of LangGraph: when the saver is
                 opened, and then ten times in each `ttl`, but not more often than every minute and
                 not less often than every hour. Choose a time longer than any step of a graph.
+            cipher: the keys that seal all values, writes and metadata: 32 bytes by key id, the
+                current key first; or a function from a key id to the key, which returns the id and
+                the key of the current one for None; or the path of a key file. Unlike with
+                LangGraph's EncryptedSerializer, a put still writes only what changed.
 
         Raises:
             CheckpointerConfigurationError: the path is a file, or an option is invalid.
             CheckpointStorageError: the file system refused.
+            MissingDependencyError: `cipher` without the package of the extra `encryption`.
         """
         check_on_blocked_type(on_blocked_type)
         if ttl is not None:
             ttl = parse_ttl(ttl)
         super().__init__(serde=make_serializer(serde, types))
         self._on_blocked_type: OnBlockedType = on_blocked_type
-        self.store = FileSystemSaver(base_directory, fsync=fsync, compression=compression)
+        self.store = FileSystemSaver(base_directory, fsync=fsync, compression=compression, cipher=cipher)
         self._writes = PendingWrites(self.store)
         self._known_logs = KnownLogs()
         self._ancestors = KnownAncestors()

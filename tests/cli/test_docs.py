@@ -39,7 +39,7 @@ SHOWN = [(page.name, line) for page in sorted(DOCS.glob("*.md")) for line in com
 
 
 def own(command):
-    return [param for param in command.params if param.name not in {"as_json", "debug", "help"}]
+    return [param for param in command.params if param.name not in {"as_json", "debug", "key_file", "help"}]
 
 
 def test_every_command_of_the_page_exists_and_the_other_way_round():
@@ -71,7 +71,7 @@ def test_every_documented_option_exists(name):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_takes_json_and_debug_and_has_an_example_that_parses(name):
     command = COMMANDS[name]
-    assert {"--json", "--debug"} <= {word for param in command.params for word in param.opts}
+    assert {"--json", "--debug", "--key-file"} <= {word for param in command.params for word in param.opts}
     example = command.epilog.removeprefix("Example: ")
     called, context = parse(example)
     assert example.startswith("graphkit ")
@@ -112,6 +112,8 @@ def test_every_exit_code_of_an_error_is_in_the_table():
     [
         "--json",
         "--debug",
+        "--key-file",
+        "GRAPHKIT_KEYS",
         "--help",
         "-h",
         "--version",

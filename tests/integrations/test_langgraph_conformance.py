@@ -13,13 +13,17 @@ TESTS = 81
 """Of langgraph-checkpoint-conformance 0.0.2; a newer one has more."""
 
 
-@pytest.mark.parametrize("fsync", ["always", "never"])
-def test_every_capability_is_detected_and_every_test_passes(tmp_path, fsync):
+@pytest.mark.parametrize(
+    "options",
+    [{"fsync": "always"}, {"fsync": "never"}, {"fsync": "never", "cipher": {"key": bytes(range(32))}}],
+    ids=["always", "never", "sealed"],
+)
+def test_every_capability_is_detected_and_every_test_passes(tmp_path, options):
     fresh = iter(range(100))
 
     @checkpointer_test(name="FileSystemCheckpointSaver")
     async def checkpointer():
-        yield FileSystemCheckpointSaver(tmp_path / str(next(fresh)), fsync=fsync)
+        yield FileSystemCheckpointSaver(tmp_path / str(next(fresh)), **options)
 
     report = asyncio.run(validate(checkpointer))
 

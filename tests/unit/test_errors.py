@@ -13,6 +13,7 @@ from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointerError,
     CheckpointFormatError,
+    CheckpointKeyError,
     CheckpointNotFoundError,
     CheckpointSerializationError,
     CheckpointStorageError,
@@ -42,6 +43,7 @@ EXAMPLES = [
     ThreadBusyError("t", "process 1", 1.5),
     CheckpointerConfigurationError("x"),
     AccessDeniedError("x"),
+    CheckpointKeyError("/p", "2026", "open the store with `cipher`"),
     MissingDependencyError("rich", "cli"),
 ]
 

@@ -5,7 +5,7 @@ import pytest
 
 from graphkit import BaseCheckpointSaver, HasVersions, RunnableConfig
 from graphkit._saver.capabilities import QUALITIES
-from graphkit.abc import SupportsCompact, SupportsDeleteIdle, SupportsRepair, SupportsVerify
+from graphkit.abc import SupportsCompact, SupportsDeleteIdle, SupportsRepair, SupportsRotate, SupportsVerify
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.testing import ScriptedSaver, made
 from savers import MemorySaver, SaverWrapper, ValidatingSaver, VersionedMemorySaver
@@ -104,8 +104,11 @@ class Capable(MemorySaver):
     def delete_idle(self, thread=None, *, idle_since, dry_run=False, progress=None):
         return self.called.append(("delete_idle", thread, idle_since, dry_run, progress))
 
+    def rotate(self, thread=None, *, progress=None):
+        return self.called.append(("rotate", thread, progress))
 
-OPTIONAL = [SupportsVerify, SupportsRepair, SupportsCompact, SupportsDeleteIdle]
+
+OPTIONAL = [SupportsVerify, SupportsRepair, SupportsCompact, SupportsDeleteIdle, SupportsRotate]
 
 
 @pytest.mark.parametrize(
@@ -122,11 +125,13 @@ def test_a_wrapper_has_the_optional_methods_of_its_delegate(wrap):
     wrapper.repair("t", dry_run=True, progress=print)
     wrapper.compact("t", progress=print)
     wrapper.delete_idle("t", idle_since="now", dry_run=True, progress=print)
+    wrapper.rotate("t", progress=print)
     assert inner.called == [
         ("verify", "t", print),
         ("repair", "t", True, print),
         ("compact", "t", print),
         ("delete_idle", "t", "now", True, print),
+        ("rotate", "t", print),
     ]
 
 

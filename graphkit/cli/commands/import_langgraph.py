@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphkit.cli.context import CliContext
+from graphkit.cli.resolve import KEY_FILE
 from graphkit.cli.values import escape, pluralize
 from graphkit.cli.views import Message
 
@@ -39,7 +40,7 @@ def import_langgraph_sqlite(
     Example: graphkit import langgraph-sqlite checkpoints.sqlite runs
     """
     with context.progress("importing") as progress:
-        report = _importers().import_langgraph_sqlite(file, directory, progress=progress)
+        report = _importers().import_langgraph_sqlite(file, directory, progress=progress, cipher=KEY_FILE.get())
     return _report_view(report, directory)
 
 
@@ -61,7 +62,7 @@ def import_langgraph_postgres(
     Example: graphkit import langgraph-postgres postgresql://localhost/agents runs
     """
     with context.progress("importing") as progress:
-        report = _importers().import_langgraph_postgres(dsn, directory, progress=progress)
+        report = _importers().import_langgraph_postgres(dsn, directory, progress=progress, cipher=KEY_FILE.get())
     return _report_view(report, directory)
 
 

@@ -1,4 +1,4 @@
-"""Maintains a store: compact, prune, copy, delete, release."""
+"""Maintains a store: compact, rotate, prune, copy, delete, release."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import SupportsCompact, SupportsDeleteIdle
+from graphkit._saver.capabilities import SupportsCompact, SupportsDeleteIdle, SupportsRotate
 from graphkit._saver.retention import Retention
 from graphkit.cli.cells import format_bytes
 from graphkit.cli.commands.verify import has_files, missing_capability
@@ -48,6 +48,27 @@ def compact(
         freed = saver.compact(only, progress=progress)
     text = f"freed {format_bytes(freed)}"
     return Message(text, {"freed": freed})
+
+
+def rotate(context: CliContext, directory: Directory, thread: MaybeThread = None) -> Message:
+    """Seal everything with the current key, the first of the key file.
+
+    Rewrites what is plain or sealed with another key, released versions too. It can be interrupted
+    and run again.
+
+    Example: graphkit rotate runs --key-file keys
+    """
+    saver = open_store(directory)
+    only = None if thread is None else find_thread(saver, thread, released=True)
+    if not isinstance(saver, SupportsRotate):
+        raise missing_capability(saver, "rotate")
+    with context.progress("rotating") as progress:
+        report = saver.rotate(only, progress=progress)
+    text = f"sealed {pluralize(len(report.rewritten), 'log')} with the current key"
+    if report.set_aside:
+        names = ", ".join(map(escape, report.set_aside))
+        text = f"{text}; these still hold bytes as they were, remove what you do not need: {names}"
+    return Message(text, {"rewritten": list(report.rewritten), "set_aside": list(report.set_aside)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,4 +357,4 @@ def release(
     return Message(f"released {released} as version {tag.version}", data)
 
 
-COMMANDS: Final = (compact, prune, copy, delete, release)
+COMMANDS: Final = (compact, rotate, prune, copy, delete, release)

@@ -49,12 +49,17 @@ def export(
         typer.Option("--raw", help="Write the log files unchanged instead of readable lines."),
     ] = False,
     versions: Annotated[bool, typer.Option(help="Whether to include released histories.")] = True,
+    plaintext: Annotated[
+        bool,
+        typer.Option("--plaintext", help="Write readable lines although the directory is sealed."),
+    ] = False,
     dry_run: DryRun = False,
     app: MaybeApp = None,
 ) -> Message | None:
     """Write threads to a single file: readable JSON lines that keep every type, or the raw logs.
 
-    States that contain types of your own require --app or --raw.
+    States that contain types of your own require --app or --raw. The raw logs of a sealed directory
+    stay sealed; readable lines of one require --plaintext.
 
     Example: graphkit export runs order-17 --output order-17.jsonl
     """
@@ -72,7 +77,14 @@ def export(
         else:
             from graphkit.transfer import export_threads
 
-            lines = export_threads(saver, chosen, types=types, versions=versions, progress=progress)
+            lines = export_threads(
+                saver,
+                chosen,
+                types=types,
+                versions=versions,
+                plaintext=plaintext,
+                progress=progress,
+            )
         if output == _STANDARD_STREAM:
             _write_to_stream(context, lines)
             return None

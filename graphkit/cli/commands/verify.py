@@ -15,6 +15,7 @@ from graphkit.cli.views import Column, Message, Table
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerConfigurationError,
+    CheckpointKeyError,
     CheckpointNotFoundError,
 )
 
@@ -65,7 +66,8 @@ def has_files(saver: BaseCheckpointSaver, thread_id: str) -> bool:
 def verify(context: CliContext, directory: Directory, thread: MaybeThread = None) -> Any:
     """Read every byte and report problems.
 
-    The command changes nothing and blocks no other process. It exits with 12 if it finds damage.
+    The command changes nothing and blocks no other process. It exits with 12 if it finds
+    damage, and with 21 if a directory is sealed and a key is missing.
 
     Example: graphkit verify runs
     """
@@ -94,7 +96,11 @@ def verify(context: CliContext, directory: Directory, thread: MaybeThread = None
         return Message(f"{summary}: no problems", data)
     code = 0
     advice = "the next write, or `graphkit repair`, sets a torn end aside"
-    if any(row["state"] != "torn" for row in problems):
+    states = {row["state"] for row in problems}
+    if states <= {"torn", "sealed"} and "sealed" in states:
+        code = CheckpointKeyError.exit_code
+        advice = "the checksums are right; give the keys to check the rest"
+    elif states != {"torn"}:
         code = CheckpointCorruptionError.exit_code
         advice = "see `graphkit repair`"
     message = Message(f"{summary}: {pluralize(len(problems), 'problem')}; {advice}", data, code)

@@ -1,0 +1,141 @@
+"""Sealed directories on the command line: who has the keys sees all, who has not sees what they lack."""
+
+import json
+from base64 import b64encode
+
+import pytest
+
+from graphkit import CheckpointerConfigurationError, RunnableConfig
+from graphkit.graph_config import CheckpointConfig
+from graphkit.transfer import export_threads
+from savers import FileSystemSaver
+from tests.cli.terminal import checkpoint, graphkit
+
+SECRET = "lamp for Anna"
+OLD, NEW = bytes(range(32)), bytes(32)
+
+
+@pytest.fixture
+def keys(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text(f"# the first is the current one\n\n2025 {b64encode(OLD).decode()}\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def sealed(tmp_path, keys):
+    with FileSystemSaver(tmp_path / "runs", fsync="never", cipher=keys) as saver:
+        for number in range(3):
+            saver.put(RunnableConfig("order-17"), checkpoint(number, "a", "b", {"item": SECRET, "n": number}))
+        saver.put(RunnableConfig("order-18"), checkpoint(9, "a", "b", {"item": SECRET}))
+        saver.release(RunnableConfig("order-18"))
+    return tmp_path / "runs"
+
+
+def test_the_option_and_the_environment_give_the_keys(sealed, keys):
+    assert SECRET in graphkit("show", sealed, "order-17", "--key-file", keys).out
+    assert SECRET in graphkit("show", sealed, "order-17", GRAPHKIT_KEYS=str(keys)).out
+    assert SECRET in graphkit("show", f"disk:{sealed}", "order-17", "--key-file", keys).out
+    assert len(graphkit("history", sealed, "order-17", "--key-file", keys, "--json").json) == 3
+
+
+@pytest.mark.parametrize("command", [("show", "order-17"), ("history", "order-17"), ("threads",), ("interrupts",)])
+def test_without_keys_a_command_names_the_key_and_shows_nothing(sealed, command):
+    name, *words = command
+    done = graphkit(name, sealed, *words)
+    assert SECRET not in done.out + done.err
+    assert "'2025'" in done.out + done.err
+    assert done.code != 21 or "; here --key-file names the keys" in done.err
+    assert done.code in {0, 21}
+
+
+def test_verify_without_keys(sealed):
+    done = graphkit("verify", sealed)
+    assert done.code == 21
+    assert "the checksums are right; give the keys to check the rest" in done.out
+    assert {row["state"] for row in graphkit("verify", sealed, "--json").json["problems"]} == {"sealed"}
+
+
+def test_verify_without_keys_and_with_damage(sealed):
+    (path,) = sealed.glob("t-order-17-*/log")
+    data = bytearray(path.read_bytes())
+    data[-60:-50] = b"?" * 10
+    path.write_bytes(bytes(data))
+    assert graphkit("verify", sealed).code == 12
+    done = graphkit("repair", sealed)
+    assert (done.code, path.read_bytes()) == (12, bytes(data))
+    assert "'2025'" in done.out
+
+
+def test_rotate(sealed, keys):
+    (path,) = sealed.glob("t-order-17-*/log")
+    path.with_name("torn-1-9.bin").write_bytes(b"torn")
+    old = keys.read_text(encoding="utf-8")
+    new = f"2026 {b64encode(NEW).decode()}\n"
+    keys.write_text(new + old, encoding="utf-8")
+    done = graphkit("rotate", sealed, "--key-file", keys)
+    assert done.out.startswith("sealed 2 logs with the current key; these still hold bytes as they were")
+    assert done.out.endswith("torn-1-9.bin\n")
+    assert graphkit("rotate", sealed, "order-18", "--key-file", keys, "--json").json == {
+        "rewritten": [],
+        "set_aside": [],
+    }
+    keys.write_text(new, encoding="utf-8")
+    assert SECRET in graphkit("show", sealed, "order-17", "--key-file", keys).out
+    assert graphkit("verify", sealed, "--key-file", keys).code == 0
+    assert graphkit("rotate", sealed).code == 18
+    assert graphkit("rotate", "memory:", "--key-file", keys).code == 18
+
+
+def test_a_readable_export_must_be_asked_for_and_a_raw_one_stays_sealed(sealed, keys, tmp_path):
+    done = graphkit("export", sealed, "--key-file", keys)
+    assert (done.code, SECRET in done.out) == (18, False)
+    assert "--plaintext" in done.err
+    assert SECRET in graphkit("export", sealed, "--key-file", keys, "--plaintext").out
+    raw = graphkit("export", sealed, "--raw")  # needs no key
+    assert raw.code == 0
+    assert SECRET not in raw.out
+    file = tmp_path / "export.jsonl"
+    file.write_text(raw.out, encoding="utf-8")
+    assert graphkit("import", tmp_path / "elsewhere", file).code == 0
+    assert SECRET in graphkit("show", tmp_path / "elsewhere", "order-17", "--key-file", keys).out
+    with FileSystemSaver(sealed, cipher=keys) as saver, pytest.raises(CheckpointerConfigurationError):
+        next(export_threads(saver))
+    with FileSystemSaver(tmp_path / "plain") as saver:
+        assert not saver.seals_records
+        assert next(export_threads(saver))
+
+
+def test_a_configuration_names_a_key_file(sealed, keys):
+    text = json.dumps({"store": "disk", "interval": 1, "path": str(sealed), "options": {"cipher": str(keys)}})
+    with CheckpointConfig.from_json(text).open() as saver:
+        assert saver.get(RunnableConfig("order-17")).state["item"] == SECRET
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "# none\n", "one", "one two three", "one short", f"a {b64encode(OLD[:31]).decode()}", "a ????", b"\xff\xfe"],
+)
+def test_a_malformed_key_file_is_an_error_that_shows_no_key(sealed, keys, content):
+    keys.write_bytes(content if isinstance(content, bytes) else content.encode())
+    done = graphkit("show", sealed, "order-17", "--key-file", keys)
+    assert done.code == 18
+    assert str(keys) in done.err
+    assert b64encode(OLD[:31]).decode() not in done.err
+
+
+def test_a_repeated_key_id_and_a_missing_file_are_errors(sealed, keys, tmp_path):
+    line = f"a {b64encode(OLD).decode()}\n"
+    keys.write_text(line + line, encoding="utf-8")
+    assert "repeats the key id 'a'" in graphkit("threads", sealed, "--key-file", keys).err
+    done = graphkit("threads", sealed, "--key-file", tmp_path / "nothing")
+    assert (done.code, "cannot be read" in done.err) == (18, True)
+
+
+def test_a_key_file_is_read_again_when_a_log_is_opened(sealed, keys):
+    with FileSystemSaver(sealed, cipher=keys) as saver:
+        assert saver.get(RunnableConfig("order-17")).state["n"] == 2
+        keys.write_text(f"2026 {b64encode(NEW).decode()}\n" + keys.read_text(encoding="utf-8"), encoding="utf-8")
+        assert len(saver.rotate().rewritten) == 2
+    assert "KeyFile(" in repr(saver.opener())
+    assert saver.opener()().get(RunnableConfig("order-17")).state["n"] == 2

@@ -1,0 +1,973 @@
+"""Sealed stores: no plaintext in any file, a wrong key is never damage, and nothing is lost on the way."""
+
+import itertools
+import logging
+import os
+import pickle
+import random
+import shutil
+from binascii import crc32
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from graphkit import (
+    Checkpoint,
+    CheckpointCorruptionError,
+    CheckpointerConfigurationError,
+    CheckpointFormatError,
+    CheckpointKeyError,
+    CheckpointStorageError,
+    RunnableConfig,
+)
+from graphkit.abc import StateSerializer
+from savers import Compression, FileSystemSaver
+from savers._filesystem import frame, log, log_file, log_writer
+from savers._filesystem.io import FileIO
+from savers._filesystem.sealing import read_key_id
+from tests.disk import crashes
+from tests.disk.conftest import frames_of, log_of
+
+OLD = {"2025": bytes(range(32))}
+NEW = {"current": bytes(range(1, 33))}
+BOTH = {**NEW, **OLD}
+CONFIG = RunnableConfig("t")
+INNER = RunnableConfig("t", checkpoint_ns="inner")
+MARKERS = [b"plain", b"Plain"]
+"""Every value, key, tag, node and id of a write below has one of these in its name."""
+SEALED_TYPES = {log.CHECKPOINT, log.WRITE, log.MARK, log.DATA}
+
+
+def made(number, **state):
+    return Checkpoint(
+        id=f"00000000-0000-7000-8000-{number:012x}",
+        node_id=f"plain_node{number}",
+        next_node_id=f"plain_node{number + 1}",
+        state={"plain_n": number, **state},
+        created_at=datetime(2026, 11, 22, tzinfo=UTC) + timedelta(seconds=number),
+        metadata={"plain_step": f"plain{number}"},
+    )
+
+
+def states(count, size=300, lines=400):
+    """States of a list that grows, a window that slides, a text that is spliced, and one that is compressed."""
+    items = []
+    for number in range(count):
+        items = [*items, f"plain item {number} " + "x" * size]
+        text = "".join(f"plain line {n // 2}\n" for n in range(number, number + lines))
+        yield {"plain_items": items, "plain_window": items[-3:], "plain_text": text, "plain_big": text * 5}
+
+
+def open_saver(root, cipher=NEW, **options):
+    options = {"fsync": "never", "compression": Compression(threshold=20_000), "lock_timeout": 0, **options}
+    return FileSystemSaver(root, cipher=cipher, **options)
+
+
+def write(saver, config=CONFIG, count=12, **options):
+    for number, state in enumerate(states(count, **options)):
+        saver.put(config, made(number, **state))
+        if number % 4 == 1:
+            saver.put_writes(config, {"plain_write": [f"plain answer {number}"] * 3})
+            saver.add_tags(config, f"plain tag {number}")
+
+
+def view(saver, config=CONFIG, version=None):
+    """All of a history."""
+    listed = saver.list(config) if version is None else saver.tag(config, version).checkpoints
+    found = []
+    for one in listed:
+        at = config.with_check_point_id(one.id)
+        beside = (saver.get_writes(at), saver.tags_of(at)) if version is None else ()
+        found.append((one.id, one.node_id, one.next_node_id, dict(one.metadata), dict(one.state), *beside))
+    return found
+
+
+def files_of(root):
+    return [path for path in sorted(Path(root).rglob("*")) if path.is_file()]
+
+
+def contents(root):
+    return {str(path.relative_to(root)): path.read_bytes() for path in files_of(root) if path.name != "run.lock"}
+
+
+def assert_no_plaintext(root):
+    for path, data in contents(root).items():
+        for marker in MARKERS:
+            assert marker not in data, (path, data.index(marker))
+
+
+def key_ids(root):
+    """The ids of the keys that seal a record of any log of a store."""
+    found = set()
+    for path in files_of(root):
+        if path.name == "log" or path.name.startswith("v0"):
+            for one in frames_of(path):
+                if one.type in SEALED_TYPES:
+                    found.add(read_key_id(one.payload) if one.flags & log.SEALED else None)
+    return found
+
+
+class WatchingIO(FileIO):
+    """Refuses to write plaintext, to whatever file."""
+
+    written = 0
+
+    def append(self, fd, data):
+        self._check(data)
+        return super().append(fd, data)
+
+    def write_at(self, fd, offset, data):
+        self._check(data)
+        return super().write_at(fd, offset, data)
+
+    def _check(self, data):
+        assert not any(marker in data for marker in MARKERS)
+        self.written += len(data)
+
+
+@contextmanager
+def quiet():
+    logger = logging.getLogger("graphkit")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    yield
+    logger.setLevel(before)
+
+
+# No plaintext
+
+
+def test_no_file_ever_has_plaintext(tmp_path):
+    """States, their keys, writes, metadata, tags and nodes, through every operation of a store."""
+    root = tmp_path / "store"
+    io = WatchingIO()
+    with open_saver(root, OLD, io=io) as saver, quiet():
+        watch = saver.watch("t")
+        write(saver)
+        write(saver, INNER, 4)
+        assert_no_plaintext(root)
+        assert len(list(itertools.islice(watch, 16))) == 16
+        watch.close()
+        before = view(saver)
+        saver.copy("t", "u")
+        saver.put(CONFIG.with_check_point_id(before[3][0]), made(99, plain="replaced"))
+        saver.compact()
+        saver.prune("t", keep_last=5)
+        saver.release(CONFIG)
+        write(saver)
+        assert_no_plaintext(root)
+        log_of(root).write_bytes(log_of(root).read_bytes().rstrip(b"\0")[:-40])  # a torn write
+        saver.put(CONFIG, made(50))
+        assert [path.name for path in files_of(root) if path.name.startswith("torn-")]
+        data = bytearray(log_of(root).read_bytes())
+        data[frames_of(log_of(root))[4].offset + 100] ^= 255
+        data[frames_of(log_of(root))[4].offset + 200] ^= 255
+        log_of(root).write_bytes(data)
+        assert saver.repair().ok
+        assert [path.name for path in files_of(root) if path.name.startswith("damaged-")]
+        assert saver.verify().ok
+    with open_saver(root, BOTH, io=io) as saver:
+        report = saver.rotate()
+        assert len(report.rewritten) == 5  # t with a namespace, its version with one, and u's two logs less one
+        assert saver.verify().ok
+        assert_no_plaintext(root)
+        saver.delete("u")
+    assert_no_plaintext(root)
+    assert io.written > 50_000
+
+
+def test_the_markers_are_found_in_a_plain_store(tmp_path):
+    with open_saver(tmp_path / "store", None, compression=None) as saver:
+        write(saver)
+    for marker in (b"plain item", b"plain_step", b"plain tag", b"plain answer", b"plain_node", b"plain_text"):
+        assert any(marker in data for data in contents(tmp_path).values()), marker
+
+
+def test_values_beyond_a_record_are_sealed_too(tmp_path, monkeypatch):
+    for module in (frame, log_file, log):
+        monkeypatch.setattr(module, "MAX_PAYLOAD", 1 << 16)
+    monkeypatch.setattr(log_writer, "_SPILL_LENGTH", 64)
+    root = tmp_path / "store"
+    noise = [random.Random(seed).randbytes(50_000).hex() for seed in range(3)]
+    with open_saver(root, compression=None, io=WatchingIO()) as saver:
+        for number in range(4):
+            saver.put(CONFIG, made(number, a="plain" + noise[number % 3], b=noise[: number % 3], plain_n=number))
+        assert {one.type for one in frames_of(log_of(root))} >= {log.DATA, log.CHECKPOINT}
+        before = view(saver)
+        assert saver.verify().ok
+    assert_no_plaintext(root)
+    with open_saver(root, compression=None) as saver:
+        assert view(saver) == before
+        assert saver.compact() == 0
+        saver.prune("t", keep_last=2)
+        assert view(saver) == before[:2]
+
+
+def test_a_state_serializer_is_sealed_too(tmp_path):
+    class Text(StateSerializer):
+        def dumps(self, state):
+            return repr(dict(state)).encode()
+
+        def loads(self, data):
+            return {"text": data.decode()}
+
+    with open_saver(tmp_path / "store", state_serializer=Text(), io=WatchingIO()) as saver:
+        for number, state in enumerate(states(6)):
+            saver.put(CONFIG, made(number, **state))
+    assert_no_plaintext(tmp_path)
+    with open_saver(tmp_path / "store", state_serializer=Text()) as saver:
+        assert "plain item 5" in saver.get(CONFIG).state["text"]
+        assert saver.verify().ok
+
+
+def test_the_size_is_at_most_a_tenth_more(tmp_path):
+    sizes = []
+    for number, cipher in enumerate((None, NEW)):
+        with open_saver(tmp_path / str(number), cipher) as saver:
+            items = []
+            for step in range(500):
+                items = [*items, "x" * 490]
+                saver.put(
+                    CONFIG, Checkpoint(node_id="n", next_node_id="n", state={"items": items}, metadata={"s": step})
+                )
+            sizes.append(saver.size())
+    assert sizes[1] < 1.12 * sizes[0], sizes
+
+
+# Reading back
+
+
+def test_a_cold_reader_reads_every_state(tmp_path):
+    root = tmp_path / "store"
+    with open_saver(root) as saver:
+        write(saver, count=60)
+        before = view(saver)
+    with open_saver(root) as saver:
+        assert view(saver) == before
+        assert dict(saver.get(CONFIG).state) == before[0][4]
+    for item, state in zip(before, reversed(list(states(60))), strict=True):
+        assert {**item[4]} == {"plain_n": int(item[0][-12:], 16), **state}
+
+
+def test_states_that_change_at_random_are_read_back(tmp_path):
+    """Values that grow, shrink, are spliced in the middle, dropped and added again; every state from a cold start."""
+    rng = random.Random(5)
+    root = tmp_path / "store"
+    state, expected = {}, []
+    with open_saver(root, compression=None) as saver:
+        for number in range(150):
+            key = rng.choice("abc")
+            old = state.get(key, "")
+            at = rng.randrange(len(old) + 1)
+            new = old[:at] + rng.randbytes(rng.choice([3, 300, 6000])).hex() + old[at + rng.randrange(900) :]
+            state = {**state, key: new[-40_000:], "n": number}
+            if rng.random() < 0.1:
+                state.pop(rng.choice("abc"), None)
+            saver.put(CONFIG, Checkpoint(node_id="n", next_node_id="n", state=state))
+            expected.append(dict(state))
+            if number % 50 == 49:
+                assert dict(saver.get(CONFIG).state) == state
+    with open_saver(root, compression=None) as saver:
+        ids = [info.id for info in saver.history(CONFIG)]
+        for number in rng.sample(range(150), 40):
+            one = saver.get(CONFIG.with_check_point_id(ids[149 - number]))
+            assert dict(one.state) == expected[number]
+        assert [dict(one.state) for one in reversed(saver.list(CONFIG))] == expected
+        assert saver.verify().ok
+
+
+def test_another_process_opens_it_by_the_opener(tmp_path):
+    with open_saver(tmp_path / "store") as saver:
+        write(saver, count=3)
+        opener = pickle.loads(pickle.dumps(saver.opener()))
+        with opener() as other:
+            assert view(other) == view(saver)
+
+
+def provide(key_id):
+    return ("current", NEW["current"]) if key_id is None else BOTH[key_id]
+
+
+def test_the_opener_of_a_function_has_no_key(tmp_path):
+    with open_saver(tmp_path / "store", provide) as saver:
+        write(saver, count=3)
+        pickled = pickle.dumps(saver.opener())
+        assert NEW["current"] not in pickled
+        with pickle.loads(pickled)() as other:
+            assert view(other) == view(saver)
+
+
+GOLDEN = Path(__file__).with_name("golden_sealed")
+"""Written once by `write_golden`, when the format of sealed records was new; every later graphkit must read it."""
+
+
+def write_golden(root):
+    small = {"size": 30, "lines": 20}
+    with open_saver(root, OLD, compression=Compression(threshold=1000)) as saver:
+        write(saver, count=3, **small)
+        saver.release(CONFIG)
+        write(saver, count=6, **small)
+        write(saver, INNER, 2, **small)
+    with open_saver(root, BOTH) as saver:
+        saver.put(CONFIG, made(6, text="plain golden"))
+
+
+def test_the_golden_directory_is_read_as_it_was_written(tmp_path):
+    root = shutil.copytree(GOLDEN, tmp_path / "store")
+    write_golden(tmp_path / "new")
+    assert_no_plaintext(root)
+    with open_saver(root, BOTH) as saver, open_saver(tmp_path / "new", BOTH) as new:
+        for config, version in ((CONFIG, None), (CONFIG, 1), (INNER, None)):
+            assert view(saver, config, version) == view(new, config, version)
+        assert saver.verify().ok
+        assert len(saver.rotate().rewritten) == 3
+        assert view(saver) == view(new)
+
+
+# Keys
+
+
+READS = {
+    "get": lambda saver: saver.get(CONFIG),
+    "list": lambda saver: saver.list(CONFIG),
+    "history": lambda saver: saver.history(CONFIG),
+    "recent": lambda saver: saver.recent(CONFIG, limit=1),
+    "summary": lambda saver: saver.summary(CONFIG),
+    "info": lambda saver: saver.info(CONFIG),
+    "get_writes": lambda saver: saver.get_writes(CONFIG),
+    "tags_of": lambda saver: saver.tags_of(CONFIG),
+    "search": lambda saver: saver.search({"plain_step": "plain1"}),
+    "interrupts": lambda saver: saver.interrupts(),
+    "namespaces": lambda saver: saver.namespaces("t"),
+    "tag": lambda saver: saver.tag(CONFIG).checkpoints,
+    "watch": lambda saver: next(iter(saver.watch("t", latest=True))),
+    "copy": lambda saver: saver.copy("t", "x"),
+    "put": lambda saver: saver.put(CONFIG, made(70)),
+    "put_writes": lambda saver: saver.put_writes(CONFIG, {"a": 1}),
+    "add_tags": lambda saver: saver.add_tags(CONFIG, "a"),
+    "release": lambda saver: saver.release(CONFIG),
+    "prune": lambda saver: saver.prune(keep_last=1),
+    "compact": lambda saver: saver.compact(),
+}
+WRONG = {"without": None, "missing": {"other": bytes(32)}, "wrong": {"current": bytes(32)}}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    root = tmp_path_factory.mktemp("sealed") / "store"
+    with open_saver(root) as saver:
+        write(saver)
+        saver.release(CONFIG)
+        write(saver)
+        write(saver, INNER, 2)
+    return root
+
+
+@pytest.mark.parametrize("operation", READS)
+@pytest.mark.parametrize("wrong", WRONG)
+def test_without_the_key_nothing_is_read_or_changed(store, tmp_path, operation, wrong):
+    root = shutil.copytree(store, tmp_path / "store")
+    before = contents(root)
+    with open_saver(root, WRONG[wrong]) as saver, pytest.raises(CheckpointKeyError, match="'current'") as caught:
+        READS[operation](saver)
+    assert caught.value.key_id == "current"
+    after = contents(root)
+    assert {path: data for path, data in after.items() if path in before} == before
+    assert not [path for path in after if path not in before and path.endswith(("log", ".bin"))]
+    with open_saver(root) as saver:
+        assert len(saver.list(CONFIG)) == 12
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_without_the_key_verify_says_so_and_repair_refuses(store, tmp_path, wrong):
+    root = shutil.copytree(store, tmp_path / "store")
+    before = contents(root)
+    with open_saver(root, WRONG[wrong]) as saver:
+        report = saver.verify()
+        assert {file.state for thread in report.threads for file in thread.files} == {"sealed"}
+        assert not report.ok
+        assert all("'current'" in problem.reason for problem in report.problems)
+        assert [file.records for thread in report.threads for file in thread.files if file.path.endswith("/log")]
+        repaired = saver.repair()
+        assert not repaired.changed
+        assert all("'current'" in file.refused for file in repaired.files)
+    assert {path: data for path, data in contents(root).items() if path in before} == before
+
+
+def test_without_the_key_damage_is_still_found_and_not_repaired(store, tmp_path):
+    root = shutil.copytree(store, tmp_path / "store")
+    data = bytearray(log_of(root).read_bytes())
+    damaged = frames_of(log_of(root))[-4]
+    for position in range(damaged.offset + 60, damaged.offset + 90):
+        data[position] ^= 0x55
+    log_of(root).write_bytes(data)
+    with open_saver(root, None) as saver:
+        problem = next(file for file in saver.verify().problems if file.state == "damaged")
+        assert problem.offset == damaged.offset
+        refused = [file for file in saver.repair().files if file.before.state == "damaged"]
+        assert ["'current'" in file.refused for file in refused] == [True]
+    assert log_of(root).read_bytes() == bytes(data)
+    with open_saver(root) as saver, quiet():
+        report = saver.repair()
+        assert report.ok
+        assert len(saver.list(CONFIG)) > 4
+        assert saver.verify().ok
+
+
+def test_threads_versions_sizes_and_delete_need_no_key(store, tmp_path):
+    root = shutil.copytree(store, tmp_path / "store")
+    with open_saver(root, None) as saver:
+        assert saver.threads() == ["t"]
+        assert saver.versions_by_thread_id("t") == [1]
+        assert saver.size("t") > 10_000
+        assert saver.delete("t")
+        assert saver.threads() == []
+
+
+def test_a_record_of_an_old_key_beside_a_record_of_a_new_one(tmp_path):
+    root = tmp_path / "store"
+    with open_saver(root, OLD) as saver:
+        write(saver, count=5)
+    with open_saver(root, BOTH) as saver:
+        saver.put(CONFIG, made(70, plain="new"))
+        before = view(saver)
+    assert key_ids(root) == {"2025", "current"}
+    with open_saver(root, BOTH) as saver:
+        assert view(saver) == before
+    with open_saver(root, NEW) as saver, pytest.raises(CheckpointKeyError, match="'2025'"):
+        saver.list(CONFIG)
+
+
+# Moved and changed records
+
+
+def with_crc(path, at, payload):
+    """Replace the payload of a record by one of the same length, with the right checksums."""
+    data = bytearray(path.read_bytes())
+    data[at.offset + 8 : at.offset + 12] = crc32(payload).to_bytes(4, "little")
+    type_ = data[at.offset + 39]
+    check = crc32(
+        type_.to_bytes(1, "little") + at.offset.to_bytes(8, "little"), crc32(data[at.offset : at.offset + 35])
+    )
+    data[at.offset + 35 : at.offset + 39] = check.to_bytes(4, "little")
+    data[at.offset + 40 : at.offset + 40 + len(payload)] = payload
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def same_steps(tmp_path):
+    """A store whose records are all of the same length."""
+    root = tmp_path / "store"
+    with open_saver(root) as saver:
+        for number in range(6):
+            saver.put(CONFIG, made(number, secret=f"plain secret {number}"))
+            saver.put(RunnableConfig("u"), made(number, secret=f"plain other {number}."))
+            saver.put(INNER, made(number, secret=f"plain inner {number}."))
+    return root
+
+
+def test_a_changed_record_with_right_checksums_is_damage_that_repair_leaves_out(same_steps):
+    path = log_of(same_steps)
+    record = frames_of(path)[5]
+    payload = bytearray(record.payload)
+    payload[-3] ^= 1
+    with_crc(path, record, bytes(payload))
+    with open_saver(same_steps) as saver, quiet():
+        with pytest.raises(CheckpointCorruptionError, match="changed, or moved"):
+            saver.list(CONFIG)
+        assert [problem.offset for problem in saver.verify().problems] == [record.offset]
+        assert saver.repair("t").ok
+        assert [one.state["secret"] for one in saver.list(CONFIG)][-1] == "plain secret 0"
+        assert saver.verify().ok
+
+
+def test_records_that_change_places_are_refused(same_steps):
+    path = log_of(same_steps)
+    one, two = (at for at in frames_of(path)[3:5])
+    assert len(one.payload) == len(two.payload)
+    with_crc(path, one, two.payload)
+    with_crc(path, two, one.payload)
+    with open_saver(same_steps) as saver, pytest.raises(CheckpointCorruptionError, match="changed, or moved"):
+        saver.list(CONFIG)
+
+
+def test_a_record_of_another_history_is_refused(same_steps):
+    path = log_of(same_steps)
+    for other in (log_of(same_steps, "u"), log_of(same_steps, "t", "inner")):
+        at, foreign = frames_of(path)[3], frames_of(other)[3]
+        before = at.payload
+        assert len(foreign.payload) == len(before)
+        with_crc(path, at, foreign.payload)
+        with open_saver(same_steps) as saver, pytest.raises(CheckpointKeyError, match="another thread or namespace"):
+            saver.list(CONFIG)
+        with_crc(path, at, before)
+    with open_saver(same_steps) as saver:
+        assert len(saver.list(CONFIG)) == 6
+
+
+@pytest.mark.parametrize("forged_meta", [False, True])
+def test_a_log_in_the_place_of_another_is_refused(same_steps, forged_meta):
+    for thread, namespace in (("u", ""), ("t", "inner")):
+        foreign = log_of(same_steps, thread, namespace).read_bytes()
+        if forged_meta:
+            foreign = forge_meta(foreign, thread="t", ns="")
+        before = log_of(same_steps).read_bytes()
+        log_of(same_steps).write_bytes(foreign)
+        with open_saver(same_steps) as saver:
+            with pytest.raises(CheckpointKeyError if forged_meta else CheckpointFormatError):
+                saver.get(CONFIG)
+            assert {file.state for file in saver.verify("t").problems} == {"sealed" if forged_meta else "foreign"}
+        log_of(same_steps).write_bytes(before)
+
+
+def forge_meta(data, **changes):
+    """The bytes of a log with other METAs of the same length, and right checksums."""
+    import msgpack
+
+    data = bytearray(data)
+    at = 64
+    for _ in range(2):
+        length = int.from_bytes(data[at + 4 : at + 8], "little")
+        meta = msgpack.unpackb(data[at + 40 : at + 40 + length])
+        pad = length - len(msgpack.packb({**meta, **changes, "p": b""}))
+        payload = msgpack.packb({**meta, **changes, "p": b"." * max(pad, 0)})
+        if pad < 0:
+            payload = msgpack.packb({**meta, **changes})
+        assert len(payload) == length, (len(payload), length)
+        data[at + 40 : at + 40 + length] = payload
+        data[at + 8 : at + 12] = crc32(payload).to_bytes(4, "little")
+        check = crc32(bytes([1]) + at.to_bytes(8, "little"), crc32(data[at : at + 35]))
+        data[at + 35 : at + 39] = check.to_bytes(4, "little")
+        at += length + 45
+    return bytes(data)
+
+
+def append_frame(path, type_, payload, flags=0):
+    """Append a forged record."""
+    last = frames_of(path)[-1]
+    forged = log.pack_frame(last.end, last.fid, last.seq + 1, type_, payload, flags, unsynced=9999)
+    path.write_bytes(path.read_bytes()[: last.end] + forged)
+
+
+def test_a_plain_record_in_a_sealed_log_and_a_sealed_one_in_a_plain_log_are_refused(tmp_path):
+    sealed, plain = tmp_path / "sealed", tmp_path / "plain"
+    for root, cipher in ((sealed, NEW), (plain, None)):
+        with open_saver(root, cipher) as saver:
+            saver.put(CONFIG, made(0))
+    path = log_of(sealed)
+    append_frame(path, log.MARK, b"\x93\xa1c\x91\xa1x\x90")
+    with open_saver(sealed) as saver, pytest.raises(CheckpointCorruptionError, match="it is not sealed"):
+        saver.get(CONFIG)
+    path = log_of(plain)
+    append_frame(path, log.MARK, b"x" * 80, log.SEALED)
+    for cipher in (None, NEW):
+        with open_saver(plain, cipher) as saver, pytest.raises(CheckpointCorruptionError, match="it is sealed"):
+            saver.get(CONFIG)
+
+
+# Plain stores
+
+
+def test_a_plain_log_is_read_as_it_is_and_sealed_by_the_first_write(tmp_path):
+    root = tmp_path / "store"
+    with open_saver(root, None) as saver:
+        write(saver)
+        write(saver, INNER, 3)
+        before = view(saver)
+    stored = contents(root)
+    with open_saver(root) as saver:
+        assert view(saver) == before
+        assert saver.verify().ok
+        assert {path: data for path, data in contents(root).items() if path in stored} == stored
+        saver.put_writes(CONFIG, {"plain_later": "plain"})
+        assert key_ids(root) == {"current", None}  # the other namespace is still plain
+        saver.put(INNER, made(70))
+        assert key_ids(root) == {"current"}
+        assert view(saver)[1:] == before[1:]
+    with open_saver(root) as saver:
+        assert view(saver)[1:] == before[1:]
+    assert_no_plaintext(root)
+
+
+def test_another_saver_that_has_the_plain_log_open_is_refused_from_then_on(tmp_path):
+    root = tmp_path / "store"
+    with open_saver(root, None) as plain, open_saver(root) as sealed:
+        write(plain, count=3)
+        sealed.put(CONFIG, made(70))
+        for use in (lambda: plain.get(CONFIG), lambda: plain.put(CONFIG, made(71))):
+            with pytest.raises(CheckpointKeyError, match="open the store with `cipher`"):
+                use()
+        assert len(sealed.list(CONFIG)) == 4
+
+
+def test_a_saver_without_keys_begins_no_thread_in_a_sealed_store(tmp_path):
+    root = tmp_path / "store"
+    config = RunnableConfig("another")
+    with open_saver(root, None) as plain:
+        plain.put(config, made(0))
+        plain.put(RunnableConfig("third"), made(0))
+        with open_saver(root) as sealed:
+            write(sealed, count=2)
+        before = contents(root)
+        for begin in (
+            lambda: plain.put(RunnableConfig("new"), made(1)),
+            lambda: plain.put(RunnableConfig("another", checkpoint_ns="new"), made(1)),
+            lambda: plain.copy("another", "new"),
+        ):
+            with pytest.raises(CheckpointKeyError, match="open the store with `cipher`") as caught:
+                begin()
+            assert caught.value.key_id == "current"
+        assert {path: data for path, data in contents(root).items() if "locks" not in path} == {
+            path: data for path, data in before.items() if "locks" not in path
+        }
+        plain.put(config, made(2))  # a plain log goes on until a saver with a cipher writes to it
+    with open_saver(root, None) as plain, pytest.raises(CheckpointKeyError):
+        plain.put(RunnableConfig("new"), made(1))
+
+
+def test_a_repaired_marker_still_says_that_the_store_is_sealed(tmp_path):
+    root = tmp_path / "store"
+    with open_saver(root) as saver:
+        write(saver, count=2)
+    for cipher in (NEW, None):
+        (root / "graphkit.store").write_bytes(b"?" * 30)
+        with open_saver(root, cipher) as saver, quiet():
+            assert saver.repair().marker is not None
+        with open_saver(root, None) as saver, pytest.raises(CheckpointKeyError, match="'current'"):
+            saver.put(RunnableConfig("new"), made(1))
+
+
+def test_a_store_of_version_1_is_sealed_by_the_first_write(tmp_path):
+    root = shutil.copytree(Path(__file__).parent / "golden" / "v1", tmp_path / "store")
+    with open_saver(root, None) as saver:
+        before = {thread: len(saver.list(RunnableConfig(thread))) for thread in saver.threads()}
+    with open_saver(root) as saver:
+        saver.rotate()
+        assert {thread: len(saver.list(RunnableConfig(thread))) for thread in saver.threads()} == before
+        assert saver.verify().ok
+    assert key_ids(root) == {"current"}
+
+
+# Rotation
+
+
+@pytest.fixture
+def rotatable(tmp_path):
+    """A store with logs of an old key, of the new one, of both, and plain ones; live and released."""
+    root = tmp_path / "store"
+    with open_saver(root, None) as saver:
+        write(saver, RunnableConfig("unsealed"), 3)
+        write(saver, RunnableConfig("unsealed-released"), 3)
+        saver.release(RunnableConfig("unsealed-released"))
+    with open_saver(root, OLD) as saver:
+        write(saver, CONFIG, 4)
+        write(saver, INNER, 3)
+        saver.release(CONFIG)
+        write(saver, CONFIG, 4)
+        write(saver, RunnableConfig("Odd id!", checkpoint_ns="Odd ns!"), 2)
+    with open_saver(root, BOTH) as saver:
+        saver.put(CONFIG, made(70, plain="new"))
+        write(saver, RunnableConfig("new"), 2)
+    return root
+
+
+def everything(root, cipher):
+    with open_saver(root, cipher) as saver:
+        found = {}
+        for thread in saver.threads(released=True):
+            for namespace in ("", "inner", "Odd ns!"):
+                config = RunnableConfig(thread, checkpoint_ns=namespace)
+                found[thread, namespace] = view(saver, config)
+                for version in saver.versions_by_thread_id(thread):
+                    found[thread, namespace, version] = view(saver, config, version)
+        assert saver.verify().ok
+        return found
+
+
+def test_after_a_rotation_the_old_key_is_not_needed(rotatable):
+    before = everything(rotatable, BOTH)
+    with open_saver(rotatable, BOTH, io=WatchingIO()) as saver:
+        steps = []
+        report = saver.rotate(progress=lambda *step: steps.append(step))
+        assert len(report.rewritten) == 6
+        assert any(path.endswith("v000001.log") for path in report.rewritten)
+        assert not any("t-new" in path for path in report.rewritten)
+        assert [step[:2] for step in steps] == [(number, 5) for number in range(1, 6)]
+        assert report.set_aside == ()
+        stored = contents(rotatable)
+        assert saver.rotate().rewritten == ()
+        assert contents(rotatable) == stored
+    assert key_ids(rotatable) == {"current"}
+    assert everything(rotatable, NEW) == before
+    names = {b"plain_", b"plain tag", b"plain answer"}
+    assert not any(name in data for data in contents(rotatable).values() for name in names)
+
+
+def test_one_thread_is_rotated_alone(rotatable):
+    with open_saver(rotatable, BOTH) as saver:
+        assert {path.partition("/")[0] for path in saver.rotate("t").rewritten} == {log_of(rotatable).parent.name}
+        assert key_ids(rotatable) == {"current", "2025", None}
+
+
+def test_rotation_names_the_files_that_keep_old_bytes(rotatable):
+    end = frames_of(log_of(rotatable))[-1].end
+    log_of(rotatable).write_bytes(log_of(rotatable).read_bytes()[:end] + b"torn")
+    with open_saver(rotatable, BOTH) as saver, quiet():
+        saver.put(CONFIG, made(71))
+        (path,) = saver.rotate().set_aside
+        assert (rotatable / path).name.startswith("torn-")
+        assert (rotatable / path).read_bytes() == b"torn"
+
+
+def test_rotation_needs_keys_and_leaves_a_log_whose_key_is_missing(rotatable):
+    with open_saver(rotatable, None) as saver, pytest.raises(CheckpointerConfigurationError, match="cipher"):
+        saver.rotate()
+    before = contents(rotatable)
+    with open_saver(rotatable, NEW) as saver, pytest.raises(CheckpointKeyError, match=r"'2025'.*all others are done"):
+        saver.rotate()
+    changed = {path for path, data in contents(rotatable).items() if before.get(path) != data}
+    assert {path.partition("/")[0][:7] for path in changed} == {"t-unsea"}
+    assert everything(rotatable, BOTH)
+
+
+class Killed(BaseException):
+    pass
+
+
+class KilledIO(FileIO):
+    """Dies at a call that changes the file system: half of an append is done, all later calls are refused."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.left = at
+
+    def _step(self):
+        self.left -= 1
+        if self.left < 0:
+            raise Killed
+
+    def append(self, fd, data):
+        if self.left == 0:
+            super().append(fd, data[: len(data) // 2])
+        self._step()
+        return super().append(fd, data)
+
+    def write_at(self, fd, offset, data):
+        if self.left == 0:
+            super().write_at(fd, offset, data[: len(data) // 2])
+        self._step()
+        return super().write_at(fd, offset, data)
+
+
+def _dying(name):
+    def call(self, *args, **options):
+        if name != "open" or options.get("create"):
+            self._step()
+        return getattr(FileIO, name)(self, *args, **options)
+
+    return call
+
+
+for _name in ("rename", "unlink", "truncate", "fsync", "fdatasync", "fsync_dir", "open"):
+    setattr(KilledIO, _name, _dying(_name))
+
+
+def test_a_rotation_killed_at_any_step_loses_nothing_and_goes_on(rotatable, tmp_path, sweep):
+    before = everything(rotatable, BOTH)
+    counting = KilledIO(10**9)
+    with open_saver(shutil.copytree(rotatable, tmp_path / "whole"), BOTH, io=counting) as saver:
+        saver.rotate()
+    steps = 10**9 - counting.left
+    assert steps > 60
+    for step in sweep.some(range(steps), 20):
+        root = shutil.copytree(rotatable, tmp_path / f"killed{step}")
+        saver = open_saver(root, BOTH, io=KilledIO(step))
+        with pytest.raises(Killed):
+            saver.rotate()
+        with suppress(Killed):
+            saver.close()
+        assert everything(root, BOTH) == before, step
+        with open_saver(root, BOTH) as saver, quiet():
+            saver.rotate()
+        assert everything(root, NEW) == before, step
+        assert key_ids(root) == {"current"}
+        assert not [path for path in files_of(root) if path.name.startswith("tmp-")]
+        shutil.rmtree(root)
+
+
+# Crashes and damage
+
+
+def rotates(run):
+    """Two threads, sealed by an old key, and rotated."""
+    for number in range(4):
+        run.put(number, items=[*range(number)], text="x" * number * 300)
+        run.put(number + 10, namespace="inner")
+    run.do(lambda saver: saver.release(crashes.config_of()))
+    run.put(4, text="y" * 700)
+    run.fs.note("rotation")
+    with FileSystemSaver(crashes.PLACE, fsync=run.fsync, lock_timeout=0, io=run.fs, cipher=NEW | OLD) as saver:
+        saver.rotate()
+    run.put(5)
+
+
+WORKLOADS = [one for one in crashes.WORKLOADS if one != crashes.two_workers]
+
+
+@pytest.fixture
+def sealed_crashes(monkeypatch):
+    monkeypatch.setattr(crashes, "FileSystemSaver", partial(FileSystemSaver, cipher=BOTH))
+
+
+@pytest.mark.usefixtures("sealed_crashes")
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: one.__name__)
+def test_power_loss_keeps_what_was_acknowledged(workload, sweep):
+    found = crashes.Crashes()
+    found.explore(workload, sweep.count(800, 25))
+    assert found.states >= 15
+
+
+def test_power_loss_during_a_rotation(monkeypatch, sweep):
+    monkeypatch.setattr(crashes, "FileSystemSaver", partial(FileSystemSaver, cipher=OLD | NEW))
+    found = crashes.Crashes()
+    found.explore(rotates, sweep.count(1600, 60))
+    assert found.states >= sweep.count(300, 20)
+
+
+def test_every_flipped_bit_of_a_sealed_log_is_noticed_and_corrected(tmp_path, sweep):
+    root = tmp_path / "store"
+    with open_saver(root) as saver:
+        for number in range(5):
+            saver.put(CONFIG, made(number, text="plain" * 20))
+        saver.put_writes(CONFIG, {"a": 1})
+        before = view(saver)
+    path = log_of(root)
+    whole = path.read_bytes()
+    for bit in sweep.some(range(64 * 8, len(whole) * 8), 150):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        with open_saver(root) as saver, quiet():
+            assert not saver.verify().ok
+            (repair,) = saver.repair().files
+            assert repair.corrected == (bit // 8,)
+            assert view(saver) == before
+        for leftover in files_of(root):
+            if leftover.name.startswith("damaged-"):
+                leftover.unlink()
+
+
+def test_a_log_whose_beginning_is_lost_is_repaired_with_the_key(tmp_path):
+    """Its header and both METAs: each record has its own salt, so nothing else is lost."""
+    root = tmp_path / "store"
+    with open_saver(root) as saver:
+        write(saver)
+        before = view(saver)
+    path = log_of(root)
+    first = frames_of(path)[2].offset
+    path.write_bytes(random.Random(1).randbytes(first) + path.read_bytes()[first:])
+    with open_saver(root) as saver, quiet():
+        assert saver.repair("t").ok
+        assert view(saver) == before
+    assert_no_plaintext(root)
+
+
+@pytest.mark.parametrize("cipher", [None, NEW], ids=["plain", "sealed"])
+def test_damage_between_the_pieces_of_a_value_costs_only_the_changes_up_to_the_next_keyframe(tmp_path, cipher):
+    """Every later state has pieces before and behind the damaged record, and none in it."""
+    with open_saver(tmp_path / "store", cipher, compression=None) as saver, quiet():
+        items = []
+        for number in range(200):
+            if number % 3 != 1:
+                items = [*items, f"plain item {number}" * 8]
+            saver.put(CONFIG, made(number, items=items))
+        before = view(saver)[::-1]
+        frames = frames_of(log_of(tmp_path / "store"))[2:]
+        damaged = next(number for number in range(19, 200, 3) if not frames[number].flags & log.KEY)
+        keyframe = next(number for number in range(damaged, 200) if frames[number].flags & log.KEY)
+        data = bytearray(log_of(tmp_path / "store").read_bytes())
+        start, end = frames[damaged].offset + 30, frames[damaged].end - 30
+        data[start:end] = b"?" * (end - start)
+        log_of(tmp_path / "store").write_bytes(data)
+        assert saver.repair().ok
+        assert [one[0] for one in view(saver)[::-1]] == [one[0] for one in before[:damaged] + before[keyframe:]]
+        assert view(saver)[::-1] == before[:damaged] + before[keyframe:]
+
+
+def test_a_failed_sync_reseals_what_was_acknowledged(tmp_path):
+    class FailingIO(FileIO):
+        failures = 0
+
+        def fdatasync(self, fd):
+            if self.failures:
+                self.failures -= 1
+                raise OSError(5, "injected")
+            super().fdatasync(fd)
+
+    root = tmp_path / "store"
+    io = FailingIO()
+    with open_saver(root, OLD, fsync="always", io=io) as saver:
+        write(saver, count=4)
+    with open_saver(root, BOTH, fsync="always", io=io) as saver:
+        saver.put(CONFIG, made(70))
+        before, old = view(saver), {one.payload for one in frames_of(log_of(root))[2:]}
+        io.failures = 1
+        with pytest.raises(CheckpointStorageError):
+            saver.put(CONFIG, made(71))
+        saver.put(CONFIG, made(72))
+        assert view(saver)[1:] == before
+    assert not old & {one.payload for one in frames_of(log_of(root))[2:]}
+    assert key_ids(root) == {"2025", "current"}
+    with open_saver(root, BOTH) as saver:
+        assert view(saver)[1:] == before
+
+
+def test_no_nonce_is_used_twice_under_one_salt(tmp_path):
+    """Through rewrites, copies, a cut off tail that is written again, and a fork."""
+    seen = {}
+
+    def collect():
+        for path in files_of(tmp_path):
+            if path.name == "log" or path.name.startswith("v0"):
+                for one in frames_of(path):
+                    if one.flags & log.SEALED:
+                        size = one.payload[0]
+                        at = one.payload[: 1 + size + 20], one.payload[21 + size : 33 + size]
+                        assert seen.setdefault(at, one.payload) == one.payload
+
+    root = tmp_path / "store"
+    with open_saver(root) as saver, quiet():
+        write(saver)
+        collect()
+        whole = log_of(root).read_bytes()
+        last = frames_of(log_of(root))[-1].offset
+        for number in range(20):
+            log_of(root).write_bytes(whole[: last + 50])
+            with open_saver(root) as other:
+                other.put(CONFIG, made(80 + number))
+            collect()
+        saver.copy("t", "u")
+        collect()
+        saver.prune("t", keep_last=3)
+        collect()
+        saver.release(CONFIG)
+        collect()
+        if not os.fork():
+            saver.put(RunnableConfig("u"), made(90))
+            os._exit(0)
+        os.wait()
+        saver.put(RunnableConfig("u"), made(91))
+        collect()
+    assert len(seen) > 60
+
+
+def test_two_writers_share_a_log(tmp_path):
+    with open_saver(tmp_path / "store") as one, open_saver(tmp_path / "store") as two:
+        for number in range(0, 40, 2):
+            one.put(CONFIG, made(number, plain=f"plain{number}" * 50))
+            two.put(CONFIG, made(number + 1, plain=f"plain{number}" * 50))
+        assert [item.state["plain_n"] for item in one.list(CONFIG)] == list(range(39, -1, -1))
+        assert view(one) == view(two)

@@ -1,0 +1,203 @@
+"""Sealed payloads: who can open them, and to what each is bound."""
+
+import hmac
+import os
+import struct
+import sys
+
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from graphkit import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointKeyError
+from graphkit.errors import MissingDependencyError
+from savers import FileSystemSaver
+from savers._cipher import KeyRing
+from savers._filesystem import log
+from savers._filesystem.frame import Frame
+from savers._filesystem.sealing import MAX_OVERHEAD, LogSeal, pack_place, read_key_id
+
+KEYS = {"new": bytes(range(32)), "old": bytes(32)}
+OWNER = ("thread", "inner")
+FID = 0x1234
+PLACE = {"flags": log.SEALED | log.KEY, "back": 0, "key": 0, "seq": 2, "fid": FID, "type": 2, "offset": 218}
+PAYLOAD = b"the state of a run" * 20
+
+
+def seal_of(keys=KEYS, owner=OWNER):
+    return LogSeal(None if keys is None else KeyRing(keys), "/store/log", owner, "new")
+
+
+def frame_of(payload, **place):
+    place = {**PLACE, **place}
+    return Frame(
+        offset=place["offset"], end=place["offset"] + len(payload) + 45, type=place["type"], flags=place["flags"],
+        back=place["back"], key=place["key"], seq=place["seq"], payload=payload, vouched=0, boot=0, version=2,
+    )  # fmt: skip
+
+
+def sealed(keys=KEYS, owner=OWNER, payload=PAYLOAD, **place):
+    return seal_of(keys, owner).seal(payload, pack_place(**{**PLACE, **place}))
+
+
+def test_what_was_sealed_is_opened_and_the_flag_goes():
+    opened = seal_of().open(frame_of(sealed()), FID)
+    assert (opened.payload, opened.flags) == (PAYLOAD, log.KEY)
+
+
+def test_the_bytes_are_those_of_the_specification():
+    """Opened here by the words of docs/format.md, with HKDF written out."""
+    stored = sealed()
+    size = stored[0]
+    salt, check = stored[1 + size : 17 + size], stored[17 + size : 21 + size]
+    nonce, tag, ciphertext = stored[21 + size : 33 + size], stored[33 + size : 49 + size], stored[49 + size :]
+    thread, namespace = b"thread", b"inner"
+    info = b"graphkit sealed record\0" + struct.pack("<I", len(thread)) + thread + namespace
+    extracted = hmac.digest(salt, KEYS["new"], "sha256")
+    first = hmac.digest(extracted, info + b"\1", "sha256")
+    second = hmac.digest(extracted, first + info + b"\2", "sha256")
+    bound = struct.pack("<BIIIIBQ", 9, 0, 0, 2, FID, 2, 218)
+    assert (stored[1 : 1 + size], second[:4]) == (b"new", check)
+    assert AESGCM(first).decrypt(nonce, ciphertext + tag, bound) == PAYLOAD
+    assert len(ciphertext) == len(PAYLOAD)
+
+
+@pytest.mark.parametrize("field", list(PLACE))
+def test_a_record_is_bound_to_every_field_of_its_place(field):
+    other = {**PLACE, field: PLACE[field] + (16 if field == "flags" else 1)}
+    with pytest.raises(CheckpointCorruptionError, match="moved to another place"):
+        seal_of().open(frame_of(sealed(), **{k: v for k, v in other.items() if k != "fid"}), other["fid"])
+
+
+@pytest.mark.parametrize("owner", [("thread", ""), ("thread2", "inner"), ("thre", "adinner"), ("threadinner", "")])
+def test_a_record_is_bound_to_its_history(owner):
+    with pytest.raises(CheckpointKeyError, match="another thread or namespace"):
+        seal_of(owner=owner).open(frame_of(sealed()), FID)
+
+
+def test_a_wrong_key_a_missing_key_and_no_keys_are_errors_that_name_the_key():
+    for keys, reason in (
+        (None, "with `cipher`"),
+        ({"x": bytes(32)}, "no such key"),
+        ({"new": bytes(32)}, "another key"),
+    ):
+        with pytest.raises(CheckpointKeyError, match=reason) as caught:
+            seal_of(keys).open(frame_of(sealed()), FID)
+        assert caught.value.key_id == "new"
+        assert "'new'" in str(caught.value)
+
+
+def test_no_flipped_bit_is_ever_opened():
+    stored = bytearray(sealed(payload=b"short"))
+    for bit in range(len(stored) * 8):
+        stored[bit // 8] ^= 1 << bit % 8
+        with pytest.raises((CheckpointKeyError, CheckpointCorruptionError)):
+            seal_of().open(frame_of(bytes(stored)), FID)
+        stored[bit // 8] ^= 1 << bit % 8
+
+
+def test_no_prefix_is_ever_opened():
+    stored = sealed(payload=b"short")
+    for size in range(len(stored)):
+        with pytest.raises((CheckpointKeyError, CheckpointCorruptionError)):
+            seal_of().open(frame_of(stored[:size]), FID)
+
+
+@pytest.mark.parametrize("type_", sorted(log.SEALED_TYPES))
+def test_a_plain_record_in_a_sealed_log_is_refused(type_):
+    with pytest.raises(CheckpointCorruptionError, match="it is not sealed"):
+        seal_of().open(frame_of(PAYLOAD, flags=0, type=type_), FID)
+
+
+def test_the_record_that_ends_a_log_stays_plain():
+    assert seal_of().open(frame_of(PAYLOAD, flags=0, type=log.RELEASE), FID).payload == PAYLOAD
+
+
+def test_every_old_key_opens_and_the_first_one_seals():
+    old = sealed({"old": KEYS["old"]})
+    seal = seal_of()
+    assert seal.open(frame_of(old), FID).payload == PAYLOAD
+    assert read_key_id(seal.seal(PAYLOAD, pack_place(**PLACE))) == "new"
+
+
+def test_a_copy_keeps_key_and_length_and_has_another_salt():
+    old = sealed({"old": KEYS["old"]})
+    copied = seal_of().seal_as(old, PAYLOAD, pack_place(**PLACE))
+    assert (read_key_id(copied), len(copied)) == ("old", len(old))
+    assert copied[4:20] != old[4:20]
+    assert seal_of().open(frame_of(copied), FID).payload == PAYLOAD
+
+
+def test_nonces_and_salts_are_not_repeated():
+    seal = seal_of()
+    records = {seal.seal(PAYLOAD, pack_place(**PLACE)) for _ in range(1000)}
+    assert len({one[4:20] for one in records}) == 1  # the salt of this log
+    assert len({one[24:36] for one in records}) == 1000
+    assert len({sealed()[4:20] for _ in range(100)}) == 100
+
+
+def test_who_continues_a_log_continues_its_salt():
+    first = sealed()
+    seal = seal_of()
+    seal.open(frame_of(first), FID)
+    assert seal.seal(PAYLOAD, pack_place(**PLACE))[:24] == first[:24]
+
+
+def test_the_overhead_is_bounded():
+    assert len(sealed()) - len(PAYLOAD) == 52
+    assert len(sealed({"k" * 255: bytes(32)})) - len(PAYLOAD) == MAX_OVERHEAD
+
+
+@pytest.mark.parametrize(
+    "cipher",
+    [{}, {"": bytes(32)}, {"k": bytes(31)}, {"k": "x" * 32}, {1: bytes(32)}, {"k" * 256: bytes(32)}, b"x" * 32, 7],
+)
+def test_an_invalid_cipher_is_refused_and_never_shown(cipher, tmp_path):
+    with pytest.raises(CheckpointerConfigurationError) as caught:
+        FileSystemSaver(tmp_path / "store", cipher=cipher)
+    assert "xxxx" not in str(caught.value)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_function_provides_keys():
+    asked = []
+
+    def provide(key_id):
+        asked.append(key_id)
+        return ("new", KEYS["new"]) if key_id is None else KEYS[key_id]
+
+    opened = seal_of(provide).open(frame_of(sealed(provide)), FID)
+    assert opened.payload == PAYLOAD
+    assert asked == [None, "new"]
+
+
+def test_a_function_that_fails_is_an_error_that_names_the_key():
+    def provide(key_id):
+        if key_id is None:
+            raise ConnectionError("the vault is away")
+        return {}[key_id]
+
+    with pytest.raises(CheckpointKeyError, match="the vault is away") as caught:
+        sealed(provide)
+    assert isinstance(caught.value.__cause__, ConnectionError)
+    with pytest.raises(CheckpointKeyError, match="no such key"):
+        seal_of(provide).open(frame_of(sealed()), FID)
+    for answer in (None, ("a",), ("a", b"short"), ("a", bytes(32), 1), [("a", bytes(32))]):
+        with pytest.raises(CheckpointerConfigurationError):
+            sealed(lambda _, answer=answer: answer)
+
+
+def test_the_mapping_is_copied_and_never_shown():
+    keys = {"k": os.urandom(32)}
+    ring = KeyRing(keys)
+    before = keys["k"]
+    keys.clear()
+    assert ring.get_current("/p") == ("k", before)
+    assert before.hex() not in repr(ring)
+    assert repr(before) not in repr(ring)
+
+
+def test_the_missing_package_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+    with pytest.raises(MissingDependencyError, match=r"\[encryption\]"):
+        FileSystemSaver(tmp_path / "store", cipher=KEYS)
+    assert not (tmp_path / "store").exists()

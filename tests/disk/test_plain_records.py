@@ -8,7 +8,7 @@ import pytest
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointerError
 from savers import FileSystemSaver
-from savers._filesystem import log_reader
+from savers._filesystem import log, log_reader
 from savers._filesystem.plain_records import PlainRun
 
 THREAD = RunnableConfig("t")
@@ -102,17 +102,72 @@ def test_most_records_are_read_in_runs(tmp_path, monkeypatch):
     assert len(single) < 30
 
 
+def fill_long(directory):
+    """Put so many checkpoints that opening the log does not read the first of them."""
+    saver = FileSystemSaver(directory, fsync="never")
+    parent = None
+    for number in range(220):
+        metadata = {"step": number, "when": EPOCH} if number % 7 == 0 else {"step": number}
+        new = Checkpoint(node_id="n", next_node_id="m", state={"n": number}, metadata=metadata, parent_id=parent)
+        saver.put(THREAD, new)
+        parent = new.id
+        if number % 3 == 0:
+            saver.put_writes(THREAD.replace(checkpoint_id=parent), {"k": number})
+    saver.close()
+
+
 def test_every_flipped_byte_shows_as_it_does_one_by_one(tmp_path, disk, sweep, one_by_one):
-    fill(tmp_path, 5, 25)
+    fill_long(tmp_path)
     path = disk.log_of(tmp_path)
     good = path.read_bytes()
-    flips = sweep.some([(offset, bit) for offset in range(64, len(good)) for bit in (0, 5)], 500)
-    refused = 0
+    flips = sweep.some([(offset, bit) for offset in range(400, 4000) for bit in (0, 5)], 300)
     for offset, bit in flips:
         bad = bytearray(good)
         bad[offset] ^= 1 << bit
         path.write_bytes(bad)
         found = outline(tmp_path)
+        assert len(found) == 2, (offset, bit, "it must be refused")
         assert found == one_by_one(tmp_path), (offset, bit)
-        refused += len(found) == 2
-    assert refused > len(flips) * 0.9
+
+
+FORGED = {
+    "seq": {"seq": 1},
+    "fid": {"fid": 1},
+    "keyframe": {"key": 45},
+    "payload": {"payload": b"\x96\xc4\x10"},
+    "extra": {"payload": b"\xc0\xc0"},
+    "parts": {"payload": b"\x91\xc0"},
+    "flag": {"flags": 64},
+    "type": {"type": 9},
+}
+
+
+@pytest.mark.parametrize("kind", FORGED)
+def test_a_forged_record_shows_as_it_does_one_by_one(kind, tmp_path, disk, one_by_one):
+    fill_long(tmp_path)
+    path = disk.log_of(tmp_path)
+    good = path.read_bytes()
+    header = log.read_header(str(path), good)
+    victim = [frame for frame in disk.frames_of(path) if frame.type == log.CHECKPOINT][30]
+    changed = {name: value + getattr(victim, name) for name, value in FORGED[kind].items() if name in {"seq", "key"}}
+    changed = {**FORGED[kind], **changed}
+    if "payload" in changed:
+        changed["payload"] = changed["payload"].ljust(len(victim.payload), b"\xc0")
+    fields = {name: getattr(victim, name) for name in ("seq", "type", "payload", "flags", "back", "key", "boot")}
+    record = log.pack_frame(**{"offset": victim.offset, "fid": header.fid, **fields, **changed})
+    path.write_bytes(good[: victim.offset] + record + good[victim.end :])
+    found = outline(tmp_path)
+    assert len(found) == 2, "it must be refused"
+    assert found == one_by_one(tmp_path)
+
+
+def test_a_wrong_trailer_shows_as_it_does_one_by_one(tmp_path, disk, one_by_one):
+    fill_long(tmp_path)
+    path = disk.log_of(tmp_path)
+    good = path.read_bytes()
+    victim = disk.frames_of(path)[30]
+    for offset in range(victim.end - log.TRAILER_SIZE, victim.end):
+        path.write_bytes(good[:offset] + b"\xaa" + good[offset + 1 :])
+        found = outline(tmp_path)
+        assert len(found) == 2, "it must be refused"
+        assert found == one_by_one(tmp_path)

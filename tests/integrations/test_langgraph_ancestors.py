@@ -64,8 +64,11 @@ def test_as_langgraphs_own_walk(saver, seed):
 def test_what_is_remembered_is_right_after_the_log_changed(saver):
     ids = fill(saver)
     check(saver, ids)
-    saver.put_writes(thread(ids[-3]), [("a", "late")], "late task")
+    parent = saver.get_tuple(thread(ids[-1])).parent_config["configurable"]["checkpoint_id"]
+    saver.put_writes(thread(parent), [("a", "late")], "late task")
     check(saver, ids)
+    late = saver.get_delta_channel_history(config=thread(ids[-1]), channels=["a"])["a"]["writes"][-1]
+    assert late == ("late task", "a", "late")
     put(saver, ids[-4], {"a": ["replaced"]}, checkpoint_id=ids[-3])
     check(saver, ids)
     saver.store.compact()

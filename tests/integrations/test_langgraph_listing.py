@@ -339,7 +339,8 @@ def test_a_log_that_ends_in_zeros_over_which_records_are_written(saver, monkeypa
 
     write(first)
     reader = again(saver)
-    monkeypatch.setattr(history_views, "get_file_state", lambda status: (1, 1, status.st_size, status.st_mtime_ns, 1))
+    for module in (history_views, listing):
+        monkeypatch.setattr(module, "get_file_state", lambda status: (1, 1, status.st_size, status.st_mtime_ns, 1))
     monkeypatch.setattr(history_views, "time_ns", lambda: status.st_mtime_ns + 1000)
     assert [found.checkpoint["channel_values"]["n"] for found in reader.list(None)] == [1]
     write(second)

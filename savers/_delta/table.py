@@ -59,7 +59,7 @@ class Table:
         new.apply(ops, data, start)
         return new
 
-    def apply(self, ops: Sequence[Any], data: bytes, start: int) -> None:  # noqa: C901 - one branch for each op
+    def apply(self, ops: Sequence[Any], data: bytes, start: int) -> None:  # noqa: C901, PLR0912, PLR0915 - a branch for each op
         """Apply the ops of a record, so that this becomes the table after the record.
 
         This is part of each put and of each record that a reader replays. Therefore it reads the
@@ -89,8 +89,14 @@ class Table:
                 i += 4
             elif op == SET:
                 length = ops[i + 2]
-                keys_changed = keys_changed or name not in values
-                values[name] = self._set(data, offset, length, start)
+                if name not in values:
+                    keys_changed = True
+                # In line: nearly all ops are of this kind, and a call takes a quarter of the time.
+                kind, count, skip = (OPAQUE, 0, 0) if self.opaque or not length else parse_header(data, offset)
+                size = length - skip
+                body = data[offset + skip : offset + length]
+                pieces = [start + offset + skip, size] if size else []
+                values[name] = Value(kind, count, size, crc32(body), pieces)
                 i += 3
             elif op == SPLICE:
                 length = ops[i + 6]
@@ -139,12 +145,6 @@ class Table:
                 part.apply(ops[i : i + width], data[offset : offset + length], start + offset)
             i += width
             offset += length
-
-    def _set(self, data: bytes, offset: int, length: int, start: int) -> Value:
-        kind, count, skip = (OPAQUE, 0, 0) if self.opaque or not length else parse_header(data, offset)
-        body = data[offset + skip : offset + length]
-        size = len(body)
-        return Value(kind, count, size, crc32(body), [start + offset + skip, size] if size else [])
 
 
 def _set_compressed(arguments: Sequence[int], start: int) -> Value:

@@ -44,23 +44,26 @@ def draft_from_changes(
         if name not in state:
             if old is not None:
                 draft[name] = delta.DELETE
-        elif op > 0 and old is not None and old.kind == delta.LIST and old.count == op:
-            items = state[name][op:]
+            continue
+        value = state[name]
+        if op > 0 and old is not None and old.kind == delta.LIST and old.count == op:
+            items = value[op:]
             if items:
                 draft[name] = delta.Append(len(items), codec.pack_items(items, name, op))
-        elif _are_bytes(old, changes.base.get(name), state[name]):
+            continue
+        if value.__class__ is bytes and _are_bytes(old, changes.base.get(name), value):
             assert old is not None
-            difference = delta.compare_bytes(old, changes.base[name], state[name])
+            difference = delta.compare_bytes(old, changes.base[name], value)
+            if difference is not None:
+                draft[name] = difference
+            continue
+        packed = codec.pack(value, name)
+        if len(packed) > COMPARE_LENGTH and old is not None:
+            difference = compare(old, packed)
             if difference is not None:
                 draft[name] = difference
         else:
-            packed = codec.pack(state[name], name)
-            if len(packed) > COMPARE_LENGTH and old is not None:
-                difference = compare(old, packed)
-                if difference is not None:
-                    draft[name] = difference
-            else:
-                draft[name] = delta.Set(packed)
+            draft[name] = delta.Set(packed)
     return draft
 
 

@@ -69,6 +69,10 @@ class OpenLog(TableReader):
         self.sync_mutex = threading.Lock()
         self.put_arrived = threading.Event()
         """Set by a put that LangGraph's pending writes wait for, so that one sync covers both."""
+        self.waits_to_skip = 0
+        """How many of the next pending writes do not wait for a put."""
+        self.vain_waits = 0
+        """How many were to be skipped after the last wait, if it was in vain."""
         self.pins = 0
         """How many callers are syncing outside the mutex; the descriptor is closed after the
         last."""

@@ -366,7 +366,7 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
             ticket = self._sync_mode.take_ticket(writer, start)
             writer.put_arrived.clear()
         if put_follows:
-            self._sync_mode.wait_for_put(writer)
+            self._sync_mode.wait_for_put(ticket)
         self._sync_mode.settle(ticket)
 
     # Threads

@@ -23,6 +23,8 @@ _LOGGER: Final = getLogger("graphkit")
 _LONGEST_WAIT: Final = 0.0004
 """Seconds for which pending writes wait for the put that follows. A step of LangGraph puts its
 checkpoint 0.1 to 0.3 ms after its writes, and a sync takes 0.15 ms on a fast disk."""
+_MOST_SKIPPED: Final = 63
+"""After waits in vain, so many writes to the log do not wait."""
 _MOST_WAITING: Final = 2
 """The most callers that wait at the same time."""
 
@@ -148,7 +150,7 @@ class SyncMode(Protocol):
         """Do with a ticket what the mode demands before `put` returns; the caller holds no lock."""
         ...
 
-    def wait_for_put(self, writer: LogWriter) -> None:
+    def wait_for_put(self, ticket: Ticket | None) -> None:
         """Wait a moment for a put that follows, if the mode syncs both; the caller holds no lock."""
         ...
 
@@ -176,7 +178,7 @@ class SyncNever:
     def settle(self, ticket: Ticket | None) -> None:
         pass
 
-    def wait_for_put(self, writer: LogWriter) -> None:
+    def wait_for_put(self, ticket: Ticket | None) -> None:
         pass
 
     def flush(self) -> None:
@@ -203,16 +205,27 @@ class SyncAlways:
         assert ticket is not None
         self._syncer.sync(ticket, is_acknowledged=False)
 
-    def wait_for_put(self, writer: LogWriter) -> None:
-        # Not all threads of an executor may wait here: the puts need some of them. The counter is
+    def wait_for_put(self, ticket: Ticket | None) -> None:
+        # Not all threads of an executor may wait here: the puts need some of them. The counters are
         # not locked; a wrong count costs one wait more or less.
+        assert ticket is not None
+        writer = ticket.writer
+        if writer.waits_to_skip:
+            writer.waits_to_skip -= 1
+            return
         if self._waiting >= _MOST_WAITING:
             return
         self._waiting += 1
         try:
-            writer.put_arrived.wait(_LONGEST_WAIT)
+            has_arrived = writer.put_arrived.wait(_LONGEST_WAIT)
         finally:
             self._waiting -= 1
+        if has_arrived or writer.end != ticket.end:
+            writer.vain_waits = 0
+        else:
+            # The caller puts only after the writes have returned: waiting is in vain.
+            writer.vain_waits = min(2 * writer.vain_waits + 1, _MOST_SKIPPED)
+            writer.waits_to_skip = writer.vain_waits
 
     def flush(self) -> None:
         pass
@@ -258,7 +271,7 @@ class SyncPeriodically:
         if earlier is not None:
             release_ticket(earlier)
 
-    def wait_for_put(self, writer: LogWriter) -> None:
+    def wait_for_put(self, ticket: Ticket | None) -> None:
         pass
 
     def _start_thread(self) -> None:

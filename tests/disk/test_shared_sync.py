@@ -84,6 +84,19 @@ def test_writes_that_no_put_follows_are_synced_after_the_wait(saver, io):
     assert io.calls.count("fdatasync") == 1
 
 
+def test_a_caller_that_puts_only_after_its_writes_rarely_waits(saver, io, monkeypatch):
+    monkeypatch.setattr(sync, "_LONGEST_WAIT", 0)
+    log = saver._store.shared_writer("t", "")
+    waits = []
+    wait = log.put_arrived.wait
+    monkeypatch.setattr(log.put_arrived, "wait", lambda timeout: waits.append(timeout) or wait(timeout))
+    for n in range(300):
+        write(saver, f"w{n}")
+        put(saver)
+    assert io.calls.count("fdatasync") == 600
+    assert len(waits) <= 11
+
+
 def test_other_writes_do_not_wait(saver, io, monkeypatch):
     monkeypatch.setattr(sync, "_LONGEST_WAIT", 60)
     saver.put_writes(ROOT.with_check_point_id("a"), {"answer": 1})

@@ -21,8 +21,8 @@ class GatedIO(CountingIO):
         self.appended = threading.Semaphore(0)
         self.fails = False
 
-    def append(self, fd, data):
-        done = super().append(fd, data)
+    def write_at(self, fd, offset, data):
+        done = super().write_at(fd, offset, data)
         self.appended.release()
         return done
 

@@ -181,7 +181,7 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         return config if target is not None else config.with_check_point_id(checkpoint.id)
 
     @wrap_os_errors("write to")
-    def put_next(self, config: RunnableConfig, make_next: Callable[[LogWriter], Checkpoint]) -> None:
+    def _put_next(self, config: RunnableConfig, make_next: Callable[[LogWriter], Checkpoint]) -> None:
         """Put a checkpoint that is made from the history as it is at that moment.
 
         No other process can write to the thread between the call of `make_next` and the put, which
@@ -209,7 +209,7 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         # of a change of threads.
         writer.put_arrived.set()
 
-    def call_without_waiting(
+    def _call_without_waiting(
         self,
         config: RunnableConfig,
         call: Callable[[], _Result],
@@ -292,7 +292,7 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
             keep: keys whose recorded values stay, if there are any.
             early: whether the checkpoint may still be to come: the writes then wait for it in the
                 log. If it never comes, no reader sees them, and `compact` removes them later.
-            put_follows: whether `put_next` will probably be called at once. With `fsync="always"`,
+            put_follows: whether `_put_next` will probably be called at once. With `fsync="always"`,
                 this method then waits up to 0.4 ms for it, so that one sync covers both.
         """
         check_writes(writes)

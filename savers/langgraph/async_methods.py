@@ -53,7 +53,7 @@ class AsyncMethods(BaseCheckpointSaver[str]):
     async def _run(self, config: LangGraphConfig, call: Callable[[], _Result], *, appends: bool) -> _Result:
         """Call a method of one checkpoint, in a worker thread unless it takes no time."""
         target = parse_config(config, get_checkpoint_id(config))
-        returned = self.store.call_without_waiting(target, call, appends=appends)
+        returned = self.store._call_without_waiting(target, call, appends=appends)  # noqa: SLF001 - a part of the same package
         if returned is None:
             return await run_in_thread(call)
         (result,) = returned

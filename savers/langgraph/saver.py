@@ -244,7 +244,7 @@ class FileSystemCheckpointSaver(PruningMethods):
                 changes=successor.changes,
             )
 
-        self.store.put_next(history, make_next)
+        self.store._put_next(history, make_next)  # noqa: SLF001 - a part of the same package
 
     def put_writes(
         self, config: LangGraphConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""

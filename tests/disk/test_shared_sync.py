@@ -58,7 +58,7 @@ def write(saver, name="w"):
 
 
 def put(saver):
-    saver.put_next(ROOT, lambda log: made("b"))
+    saver._put_next(ROOT, lambda log: made("b"))
 
 
 def start(call, *arguments):

@@ -149,11 +149,11 @@ from savers._filesystem.io import FileIO
 from savers.langgraph import FileSystemStore
 
 class Deadly(FileIO):
-    def append(self, fd, data):
+    def write_at(self, fd, offset, data):
         if b"last words" in data:
-            super().append(fd, data[:int(sys.argv[2])])
+            super().write_at(fd, offset, data[:int(sys.argv[2])])
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().append(fd, data)
+        return super().write_at(fd, offset, data)
 
 store = FileSystemStore(sys.argv[1], io=Deadly())
 store.put(("a",), "one", {"n": 1})
@@ -275,7 +275,7 @@ def test_who_does_not_wait_loses_the_end_at_most(sweep):
 @pytest.mark.usefixtures("early_rewrites")
 def test_the_death_of_a_process_loses_nothing_that_was_acknowledged():
     views = views_of_workload()
-    kinds = ("append", "fdatasync", "fsync", "rename", "mkdir", "fsync_dir", "open")
+    kinds = ("write_at", "fdatasync", "fsync", "rename", "mkdir", "fsync_dir", "open")
     deaths = 0
     for kind in kinds:
         for number in range(100):
@@ -321,14 +321,14 @@ class Failing(FileIO):
         if number is not None:
             raise OSError(number, os.strerror(number))
 
-    def append(self, fd, data):
-        if self.failing.get("append") == errno.ENOSPC:
-            self.calls.append("append")
+    def write_at(self, fd, offset, data):
+        if self.failing.get("write_at") == errno.ENOSPC:
+            self.calls.append("write_at")
             if len(data) < 50:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return super().append(fd, data[: len(data) // 2])
-        self._meet("append")
-        return super().append(fd, data)
+            return super().write_at(fd, offset, data[: len(data) // 2])
+        self._meet("write_at")
+        return super().write_at(fd, offset, data)
 
     def fdatasync(self, fd):
         self._meet("fdatasync")
@@ -368,7 +368,7 @@ TWO = {**ONE, (("a",), "two"): {"n": 2}}
 def test_a_full_disk_refuses_the_put_and_keeps_the_rest(failing, tmp_path, log, also):
     io, store = failing
     length = log.stat().st_size
-    io.failing = {"append": errno.ENOSPC, **dict.fromkeys(also, errno.EIO)}
+    io.failing = {"write_at": errno.ENOSPC, **dict.fromkeys(also, errno.EIO)}
     for _ in range(2):
         with pytest.raises(CheckpointStorageError) as caught:
             store.put(("a",), "two", {"text": "x" * 3000})
@@ -383,7 +383,7 @@ def test_a_full_disk_refuses_the_put_and_keeps_the_rest(failing, tmp_path, log, 
 
 def test_a_failed_first_put_leaves_an_empty_store(tmp_path):
     io = Failing()
-    io.failing = {"append": errno.ENOSPC}
+    io.failing = {"write_at": errno.ENOSPC}
     with FileSystemStore(tmp_path / "new", io=io) as store:
         with pytest.raises(CheckpointStorageError):
             store.put(("a",), "one", {"text": "x" * 3000})
@@ -407,7 +407,7 @@ def test_after_a_failed_sync_the_log_is_rewritten_without_the_put_that_failed(fa
     assert view(FileSystemStore(tmp_path)) == TWO
 
 
-@pytest.mark.parametrize("also", ["fsync", "rename", "append"])
+@pytest.mark.parametrize("also", ["fsync", "rename", "write_at"])
 def test_nothing_is_stored_until_the_log_could_be_rewritten(failing, tmp_path, log, also):
     io, store = failing
     io.failing = {"fdatasync": errno.EIO, also: errno.EIO}
@@ -469,10 +469,10 @@ def test_a_put_waits_for_the_disk_and_a_postponed_expiry_does_not(tmp_path):
         assert io.calls.count("fsync_dir") >= 2, "the names of the file and of its directory"
         io.calls.clear()
         store.put(("a",), "k", {"n": 2}, ttl=5)
-        assert io.calls == ["append", "fdatasync"]
+        assert io.calls == ["write_at", "fdatasync"]
         io.calls.clear()
         store.get(("a",), "k")
-        assert io.calls == ["append"]
+        assert io.calls == ["write_at"]
 
 
 @pytest.mark.usefixtures("early_rewrites")

@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 META_RECORDS: Final = log.META_RECORDS[log.MAJOR]
 _PART_SIZE: Final = 1 << 20
 _BLOCK_SIZE: Final = 1 << 12
-_GROWTH: Final = 8
-"""A log is extended by this fraction of its length, in whole blocks, beyond the next block
-boundary."""
-_LONGEST_EXTENSION: Final = 1 << 16
-_SHORT: Final = 1 << 14
+_SHORT: Final = _BLOCK_SIZE
 """A log of fewer bytes is not extended: it will hardly get enough records for that to pay."""
 _MOST_ZEROS: Final = 1 << 17
 """If more zeros than this follow the last record, the next writer cuts them off."""
@@ -389,15 +385,10 @@ class RecordAppender(LogReader):
 
 
 def _choose_size(end: int) -> int:
-    """Return to which size a log is extended whose records end at an offset.
-
-    A log of less than 32 KiB takes no more blocks than without.
-    """
+    """Return to which size a log is extended whose records end at an offset: whole blocks."""
     if end < _SHORT:
         return end
-    blocks = -(-end // _BLOCK_SIZE)
-    ahead = min(end // _GROWTH, _LONGEST_EXTENSION) // _BLOCK_SIZE
-    return (blocks + ahead) * _BLOCK_SIZE
+    return -(-end // _BLOCK_SIZE) * _BLOCK_SIZE
 
 
 def new_header(digest: bytes, generation: int) -> log.Header:

@@ -11,15 +11,15 @@ from langgraph.cache.base import BaseCache, FullKey, ValueT
 
 from graphkit.abc import run_in_thread
 from graphkit.errors import CheckpointSerializationError
-from savers.langgraph.entry_log import EntryLog, Fsync
-from savers.langgraph.entry_records import Change, Clear, Namespace, make_put
+from savers.langgraph._entries.log import EntryLog, Fsync
+from savers.langgraph._entries.records import Change, Clear, Namespace, make_put
 from savers.langgraph.serializer import Deserializer, make_serializer
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
     from savers._filesystem.io import FileIO
-    from savers.langgraph.entry_table import EntryTable
+    from savers.langgraph._entries.table import EntryTable
 
 CACHE: Final = "langgraph-cache"
 """The name of the directory, and the kind of the log."""

@@ -26,19 +26,19 @@ from langgraph.store.base import (
 
 from graphkit.abc import run_in_thread
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
-from savers.langgraph.entry_log import EntryLog, Fsync
-from savers.langgraph.entry_records import Change, Delete, Entry, Namespace, Touch, make_put
-from savers.langgraph.item_filters import check_filter, make_test, select_namespaces
-from savers.langgraph.item_values import pack_value, unpack_value
-from savers.langgraph.item_vectors import Embedder, Text, pack_vectors, score_vectors, unpack_vectors
-from savers.langgraph.sweeper import Sweeper
-from savers.langgraph.tick_queue import TickQueue
+from savers.langgraph._entries.filters import check_filter, make_test, select_namespaces
+from savers.langgraph._entries.log import EntryLog, Fsync
+from savers.langgraph._entries.records import Change, Delete, Entry, Namespace, Touch, make_put
+from savers.langgraph._entries.sweeper import Sweeper
+from savers.langgraph._entries.tick_queue import TickQueue
+from savers.langgraph._entries.values import pack_value, unpack_value
+from savers.langgraph._entries.vectors import Embedder, Text, pack_vectors, score_vectors, unpack_vectors
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from savers._filesystem.io import FileIO
-    from savers.langgraph.entry_table import EntryTable
+    from savers.langgraph._entries.table import EntryTable
 
 STORE: Final = "langgraph-store"
 """The name of the directory, and the kind of the log."""

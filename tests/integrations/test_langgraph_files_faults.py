@@ -17,7 +17,8 @@ from graphkit.errors import (
     CheckpointStorageError,
 )
 from savers._filesystem.io import FileIO
-from savers.langgraph import FileSystemCache, FileSystemStore, entry_log
+from savers.langgraph import FileSystemCache, FileSystemStore
+from savers.langgraph._entries import log as entry_log
 from tests.disk.simfs import Disk, Fault, SimFS
 
 PLACE = "/data"

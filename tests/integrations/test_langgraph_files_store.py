@@ -38,7 +38,8 @@ from graphkit.errors import (
     CheckpointSerializationError,
     CheckpointStorageError,
 )
-from savers.langgraph import FileSystemCache, FileSystemCheckpointSaver, FileSystemStore, entry_log, item_vectors
+from savers.langgraph import FileSystemCache, FileSystemCheckpointSaver, FileSystemStore
+from savers.langgraph._entries import log as entry_log, vectors as item_vectors
 
 
 class Clock:

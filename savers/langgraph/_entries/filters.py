@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from langgraph.store.base import ListNamespacesOp, MatchCondition
 
-from savers.langgraph.entry_records import Namespace
+from savers.langgraph._entries.records import Namespace
 
 _ORDERINGS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "$gt": operator.gt,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from savers._filesystem import layout, log
 from savers._filesystem.leftovers import remove_temporary_logs
-from savers.langgraph.entry_file import EntryFile
-from savers.langgraph.entry_records import Entry, MalformedRecordError, Put, make_put, pack_changes, unpack_changes
-from savers.langgraph.entry_table import EntryTable
+from savers.langgraph._entries.file import EntryFile
+from savers.langgraph._entries.records import Entry, MalformedRecordError, Put, make_put, pack_changes, unpack_changes
+from savers.langgraph._entries.table import EntryTable
 
 if TYPE_CHECKING:
     from savers._filesystem.io import FileIO

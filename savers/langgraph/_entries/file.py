@@ -14,8 +14,8 @@ from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
 from savers._filesystem import log
 from savers._filesystem.frame import ANCILLARY
 from savers._filesystem.io import boot_number
-from savers.langgraph.entry_records import MalformedRecordError, unpack_changes
-from savers.langgraph.entry_table import EntryTable
+from savers.langgraph._entries.records import MalformedRecordError, unpack_changes
+from savers.langgraph._entries.table import EntryTable
 
 if TYPE_CHECKING:
     from savers._filesystem.io import FileIO

@@ -36,15 +36,15 @@ from savers._filesystem.lock import WriteLock
 from savers._filesystem.preload import preload_modules
 from savers._filesystem.salvaged_files import FileRange
 from savers._filesystem.store import make_room
-from savers.langgraph.entry_file import EntryFile
-from savers.langgraph.entry_records import (
+from savers.langgraph._entries.file import EntryFile
+from savers.langgraph._entries.records import (
     Change,
     Entry,
     pack_changes,
     unpack_changes,
 )
-from savers.langgraph.entry_rewrite import make_batches, new_header, read_good_entries, replace_log
-from savers.langgraph.entry_table import EntryTable
+from savers.langgraph._entries.rewrite import make_batches, new_header, read_good_entries, replace_log
+from savers.langgraph._entries.table import EntryTable
 
 Fsync = Literal["always", "never"]
 

@@ -9,7 +9,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, Final
 
-from savers.langgraph.entry_records import Clear, Delete, Entry, Namespace, ReadChange
+from savers.langgraph._entries.records import Clear, Delete, Entry, Namespace, ReadChange
 
 _order: Final = attrgetter("order")
 _NO_ENTRIES: Final[Mapping[str, Any]] = {}

@@ -1,0 +1,1 @@
+"""Logs of entries: the files behind LangGraph's store and cache."""

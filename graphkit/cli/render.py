@@ -18,6 +18,7 @@ _STYLES: Final = {
     "interrupted": "yellow",
     "failed": "red",
     "damaged": "red",
+    "sealed": "yellow",
     "finished": "green",
     "running": "cyan",
     "added": "green",

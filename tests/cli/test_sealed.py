@@ -49,6 +49,14 @@ def test_without_keys_a_command_names_the_key_and_shows_nothing(sealed, command)
     assert done.code in {0, 21}
 
 
+def test_a_thread_whose_key_is_missing_is_listed_as_sealed(sealed, keys):
+    rows = graphkit("threads", sealed, "--status", "sealed", "--json").json
+    assert [(row["thread"], row["status"]) for row in rows] == [("order-17", "sealed")]
+    assert "needs the key '2025'" in rows[0]["waiting"]
+    assert graphkit("stats", sealed, "--json").json["statuses"] == {"sealed": 1}
+    assert graphkit("stats", sealed, "--key-file", keys, "--json").json["statuses"] == {"running": 1}
+
+
 def test_verify_without_keys(sealed):
     done = graphkit("verify", sealed)
     assert done.code == 21

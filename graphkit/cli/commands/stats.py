@@ -19,7 +19,7 @@ from graphkit.cli.resolve import (
     open_store,
 )
 from graphkit.cli.views import Card, Column
-from graphkit.errors import CheckpointerError
+from graphkit.errors import CheckpointerError, CheckpointKeyError
 
 _COLUMNS: Final = (
     Column("threads", "threads", "number"),
@@ -63,6 +63,8 @@ def stats(context: CliContext, directory: Directory, thread: MaybeThread = None)
         for done, thread_id in enumerate(threads, 1):
             try:
                 history = saver.history(RunnableConfig(thread_id))
+            except CheckpointKeyError:
+                statuses["sealed"] += 1
             except CheckpointerError:
                 statuses["damaged"] += 1
             else:

@@ -26,6 +26,7 @@ from graphkit.cli.views import Column, Table
 from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointerError,
+    CheckpointKeyError,
     CheckpointSerializationError,
 )
 
@@ -44,6 +45,7 @@ class Status(StrEnum):
     FAILED = "failed"
     FINISHED = "finished"
     DAMAGED = "damaged"
+    SEALED = "sealed"
 
 
 class Sort(StrEnum):
@@ -207,7 +209,7 @@ class _Filter:
 
 
 def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
-    """Return a thread as plain data; a damaged one with the damage in place of its interrupts."""
+    """Return a thread as plain data; one that cannot be read with the reason in place of its interrupts."""
     row: Row = {column.key: None for column in _COLUMNS}
     row["thread"] = thread_id
     try:
@@ -218,6 +220,9 @@ def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
             row["waiting"] = _describe_waiting(saver, summary)
     except CheckpointSerializationError:  # a type is not registered
         raise
+    except CheckpointKeyError as error:
+        row["status"] = "sealed"
+        row["waiting"] = f"its state needs the key {error.key_id!r}; --key-file names the keys"
     except CheckpointerError as error:
         row["status"] = "damaged"
         row["waiting"] = str(error)

@@ -51,7 +51,7 @@ def draft_from_changes(
             if items:
                 draft[name] = delta.Append(len(items), codec.pack_items(items, name, op))
             continue
-        if value.__class__ is bytes and _are_bytes(old, changes.base.get(name), value):
+        if value.__class__ is bytes and are_bytes(old, changes.base.get(name), value):
             assert old is not None
             difference = delta.compare_bytes(old, changes.base[name], value)
             if difference is not None:
@@ -102,7 +102,7 @@ def draft_by_comparison(
                     codec.pack_items(items, name, len(old_value)),
                 )
                 continue
-        if _are_bytes(old, old_value, value):
+        if are_bytes(old, old_value, value):
             op = delta.compare_bytes(old, old_value, value)
         else:
             op = compare(old, codec.pack(value, name))
@@ -134,7 +134,7 @@ def check_key(name: Any) -> str:
     return str(name)
 
 
-def _are_bytes(stored: delta.Value | None, old: Any, new: Any) -> bool:
+def are_bytes(stored: delta.Value | None, old: Any, new: Any) -> bool:
     """Return whether a value was and is a bytes object, so that it can be compared unpacked.
 
     Args:

@@ -18,9 +18,15 @@ CHANNELS = {"items": Channels.appender_with_duplicate()}
 
 
 def updates(dice, count):
-    """Updates of a state: mostly a few short values; some large, nested, removed, added or unchanged."""
-    yield {"n": 0, "text": "", "items": []}
+    """Updates of a state: mostly a few short values; some large, nested, removed, added or unchanged.
+
+    Bytes grow, move like a window, change in the middle, or are replaced, also by another type.
+    """
+    blob = b""
+    yield {"n": 0, "text": "", "items": [], "blob": blob}
     for number in range(1, count):
+        added = dice.randbytes(dice.choice([0, 3, 200, 9000]))
+        middle = len(blob) // 2
         kinds = [
             {"n": number},
             {"n": number, "text": "x" * dice.randrange(90)},
@@ -31,8 +37,16 @@ def updates(dice, count):
             {f"key{dice.randrange(3)}": REMOVE},
             {"n": {1, 2, number}},
             {},
+            {"blob": blob + added, "n": number},
+            {"blob": blob[len(added) :] + added},
+            {"blob": blob[:middle] + b"middle" + blob[middle + 1 :]},
+            {"blob": added},
+            {"blob": dice.choice([None, "text", [1]])},
         ]
-        yield dice.choices(kinds, [30, 10, 20, 3, 3, 2, 2, 2, 1])[0]
+        update = dice.choices(kinds, [30, 10, 20, 3, 3, 2, 2, 2, 1, 20, 8, 4, 3, 2])[0]
+        if update.get("blob").__class__ is bytes:
+            blob = update["blob"]
+        yield update
 
 
 def checkpoints(seed, count):
@@ -68,7 +82,13 @@ def written(root, seed, compression):
 
     with fixed("usual"), mock.patch.object(LogWriter, "_put_small_change", note):
         saver = FileSystemSaver(root, fsync="never", compression=compression)
-        for number, checkpoint in enumerate(checkpoints(seed, 250)):
+        puts = [*checkpoints(seed, 250)]
+        for number, checkpoint in enumerate(puts):
+            if number % 4 == 0:
+                # Early writes of this checkpoint, of one that comes later, or of one that never comes.
+                ids = [checkpoint.id, *(later.id for later in puts[number + 2 : number + 3]), f"never{number}"]
+                owner = RunnableConfig("t", checkpoint_id=ids[number // 4 % len(ids)])
+                saver.put_writes(owner, {f"w{number}": number}, early=True)
             saver.put(CONFIG, checkpoint)
             if number == 100:
                 saver.list(CONFIG)  # loads the index, which every put then keeps up to date

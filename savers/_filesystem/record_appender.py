@@ -265,7 +265,7 @@ class RecordAppender(LogReader):
         """
         if self.fd < 0 or self.closed_by is not None or self.version < log.MAJOR:
             return False
-        if self.suspect or self.read_only_error is not None:
+        if self.suspect or self.read_only_error is not None or self.must_be_sealed:
             return False
         if self.is_extended_ahead:
             size, links = self.io.measure(self.fd)

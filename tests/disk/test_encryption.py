@@ -186,6 +186,26 @@ def test_the_markers_are_found_in_a_plain_store(tmp_path):
         assert any(marker in data for data in contents(tmp_path).values()), marker
 
 
+@pytest.mark.parametrize(
+    "append",
+    [
+        lambda saver: saver.put(CONFIG, made(1)),
+        lambda saver: saver.put_writes(CONFIG, {"plain_write": "plain answer"}),
+        lambda saver: saver.add_tags(CONFIG, "plain tag"),
+    ],
+    ids=["put", "put_writes", "add_tags"],
+)
+def test_a_plain_log_that_was_read_first_is_sealed_by_the_next_append(append, tmp_path):
+    root = tmp_path / "store"
+    with open_saver(root, None) as saver:
+        saver.put(CONFIG, made(0))
+    with open_saver(root, NEW, io=WatchingIO()) as saver, quiet():
+        assert saver.get(CONFIG).state["plain_n"] == 0
+        append(saver)
+        assert_no_plaintext(root)
+        assert saver.verify().ok
+
+
 def test_values_beyond_a_record_are_sealed_too(tmp_path, monkeypatch):
     for module in (frame, log_file, log):
         monkeypatch.setattr(module, "MAX_PAYLOAD", 1 << 16)

@@ -489,10 +489,13 @@ def pack_writes(codec: Codec, values: Mapping[str, Any]) -> dict[str, bytes]:
         CheckpointSerializationError: a value cannot be stored, or the writes do not fit into one
             record.
     """
-    packed = {key: codec.pack(value, key) for key, value in values.items()}
-    length = sum(len(key) * _LONGEST_CHARACTER + len(value) for key, value in packed.items())
-    if length > _longest_data():
-        limit = _longest_data()
+    packed: dict[str, bytes] = {}
+    length = 0
+    for key, value in values.items():
+        packed[key] = data = codec.pack(value, key)
+        length += len(key) * _LONGEST_CHARACTER + len(data)
+    limit = _longest_data()
+    if length > limit:
         reason = f"they take {length} bytes, and a record has at most {limit}; record them in parts"
         raise CheckpointSerializationError("writes", "dict", reason)
     return packed

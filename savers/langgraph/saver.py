@@ -259,8 +259,12 @@ class FileSystemCheckpointSaver(PruningMethods):
                 Nothing was changed.
             CheckpointStorageError: the file system refused. The earlier content is unchanged.
         """
-        target = parse_config(config, config["configurable"]["checkpoint_id"])
-        self._writes.put(target, pack_writes(Encoder(self.serde), writes, task_id, task_path))
+        checkpoint_id = config["configurable"]["checkpoint_id"]
+        if checkpoint_id.__class__ is not str:
+            # Refuses what is neither a str nor None.
+            checkpoint_id = parse_config(config, checkpoint_id).checkpoint_id
+        packed = pack_writes(Encoder(self.serde), writes, task_id, task_path)
+        self._writes.put(parse_config(config), checkpoint_id, packed)
 
     def get_next_version(self, current: str | float | None, channel: None = None) -> str:
         """Return the version after this one, in the form that LangGraph's own savers use.

@@ -64,15 +64,8 @@ def pack_writes(encoder: Encoder, writes: Sequence[tuple[str, Any]], task_id: st
     packed = []
     for position, (channel, value) in enumerate(writes):
         type_name, data = encoder.serialize(value, channel)
-        write = Write(
-            task_path=task_path,
-            task_id=task_id,
-            idx=WRITES_IDX_MAP.get(channel, position),
-            channel=channel,
-            type=type_name,
-            data=data,
-        )
-        packed.append(write)
+        # By position, because this is part of every step.
+        packed.append(Write(task_path, task_id, WRITES_IDX_MAP.get(channel, position), channel, type_name, data))
     return packed
 
 
@@ -88,11 +81,22 @@ class PendingWrites:
         self._early_directories: dict[tuple[str, str], str] = {}
         """By thread and namespace: the directory in which an earlier version stored early writes."""
 
-    def put(self, config: RunnableConfig, writes: Sequence[Write]) -> None:
-        """Store writes for the checkpoint that the config names, whether it exists or not."""
-        records = {write.key: FrozenList(write) for write in writes}
-        keep = [write.key for write in writes if write.is_ordinary]
-        self._store.put_writes(config, records, keep=keep, early=True, put_follows=True)
+    def put(self, history: RunnableConfig, checkpoint_id: str | None, writes: Sequence[Write]) -> None:
+        """Store writes for a checkpoint, whether it exists or not.
+
+        Args:
+            history: names the history of the checkpoint.
+            checkpoint_id: its id; None for the latest.
+            writes: the writes.
+        """
+        records: dict[str, FrozenList] = {}
+        keep: list[str] = []
+        for write in writes:
+            key = write.key
+            records[key] = FrozenList(write)
+            if write.is_ordinary:
+                keep.append(key)
+        self._store._put_langgraph_writes(history, checkpoint_id, records, keep)  # noqa: SLF001 - a part of the same package
 
     def read(
         self,

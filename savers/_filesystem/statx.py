@@ -29,19 +29,22 @@ def find_statx() -> Measure:
         call = ctypes.PyDLL(None).statx  # Holds the GIL: the call takes 0.3 us and does not wait.
     except (OSError, AttributeError):
         return no_statx
-    call.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p)
+    # Without argtypes, which would cost 0.4 us of the 1.1 us that a call takes: the pointer is one of
+    # ctypes, and all other numbers fit into a C int.
 
     class PerThread(threading.local):
-        """A buffer for each thread."""
+        """A buffer for each thread, and the pointer to it."""
 
         def __init__(self) -> None:
-            self.buffer = ctypes.create_string_buffer(_RESULT_SIZE)
+            buffer = bytearray(_RESULT_SIZE)
+            content = (ctypes.c_char * _RESULT_SIZE).from_buffer(buffer)
+            self.result = buffer, ctypes.cast(content, ctypes.c_void_p)
 
     per_thread = PerThread()
 
     def measure(fd: int) -> tuple[int, int] | None:
-        buffer = per_thread.buffer
-        if call(fd, b"", _EMPTY_PATH, _WANTED, buffer):
+        buffer, pointer = per_thread.result
+        if call(fd, b"", _EMPTY_PATH, _WANTED, pointer):
             return None
         mask, links, size = _STATX.unpack_from(buffer)
         return (size, links) if mask & _WANTED == _WANTED else None

@@ -36,14 +36,15 @@ class Ticket(NamedTuple):
     fd: int
     start: int
     end: int
-    file: FileId
+    fid: int
+    inode: int
 
 
 def take_ticket(writer: LogWriter, start: int) -> Ticket:
     """Return a ticket for the bytes appended from `start` on; the caller holds the mutex."""
     writer.pins += 1
-    file = FileId(writer.fid, writer.inode)
-    return Ticket(writer=writer, fd=writer.fd, start=start, end=writer.end, file=file)
+    # By position, because this is part of every put.
+    return Ticket(writer, writer.fd, start, writer.end, writer.fid, writer.inode)
 
 
 def release_ticket(ticket: Ticket) -> None:
@@ -63,18 +64,19 @@ def sync_ticket(store: Store, ticket: Ticket) -> None:
     Raises:
         OSError: the bytes may not be on the disk. The log is marked as suspect.
     """
-    writer = ticket.writer
+    writer, fd, _, end, fid, inode = ticket
     with writer.sync_mutex:
-        if writer.fd == ticket.fd:
+        synced_end = end
+        if writer.fd == fd:
             if writer.suspect:
                 raise OSError(errno.EIO, "an earlier sync of this file failed", writer.path)
-            if writer.synced >= ticket.end and writer.creation_synced:
+            if writer.synced >= end and writer.creation_synced:
                 return
-        synced_end = writer.end if writer.fd == ticket.fd else ticket.end
+            synced_end = writer.end
         try:
-            store.io.fdatasync(ticket.fd)
+            store.io.fdatasync(fd)
             if not writer.creation_synced:
-                store.sync_names(writer.thread_id, writer.namespace, ticket.file)
+                store.sync_names(writer.thread_id, writer.namespace, FileId(fid, inode))
         except OSError as error:
             if isinstance(error, FileNotFoundError) and store.io.stat(writer.path) is None:
                 # The log was deleted meanwhile, so there is nothing to sync; or it was released,
@@ -83,7 +85,7 @@ def sync_ticket(store: Store, ticket: Ticket) -> None:
             writer.suspect = True
             raise
         with writer.mutex:
-            if writer.fd != ticket.fd:
+            if writer.fd != fd:
                 return
             if writer.suspect:
                 # The system reports a failure once, and another sync has got this report.

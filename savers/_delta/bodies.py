@@ -14,6 +14,10 @@ from savers._delta.values import BLOCK_BASE, Mismatch, Value
 
 _MAX_GAP: Final = 1 << 13
 """Pieces that are closer than this are read together."""
+_MAX_SHARE: Final = 4
+_MAX_RANGE: Final = 1 << 23
+"""A range of at most this many bytes is read at once if a quarter of it is wanted; a longer one, if
+half of it is."""
 
 Read = Callable[[int, int], bytes]
 """Returns the bytes at a position of the file; takes the position and the length."""
@@ -94,14 +98,16 @@ def _expand_block(block: tuple[int, int, int, int], read: Read) -> tuple[int, by
 
 def _join(pieces: Sequence[int], chunks: Sequence[tuple[int, bytes]]) -> bytes:
     """Return the bytes of pieces, cut out of the chunks that were read, which are in order."""
-    ranges = zip(pieces[::2], pieces[1::2], strict=True)
-    # Comprehensions: a long list has thousands of pieces, and a loop takes twice as long.
     if len(chunks) == 1:
+        # A long list has thousands of pieces. Of 3000, this takes 0.33 ms; subtracting twice for
+        # each piece takes 0.54 ms.
         first, data = chunks[0]
-        return b"".join([data[start - first : start - first + length] for start, length in ranges])
+        starts = [start - first for start in pieces[::2]]
+        ends = map(add, starts, pieces[1::2])
+        return b"".join([data[start:end] for start, end in zip(starts, ends, strict=True)])
     firsts = [first for first, _ in chunks]
     parts: list[bytes] = []
-    for start, length in ranges:
+    for start, length in zip(pieces[::2], pieces[1::2], strict=True):
         first, data = chunks[bisect_right(firsts, start) - 1]
         parts.append(data[start - first : start - first + length])
     return b"".join(parts)
@@ -113,8 +119,11 @@ def _find_ranges(values: Sequence[Value]) -> list[tuple[int, int]]:
     Raises:
         Mismatch: see `check_pieces`.
     """
-    starts = [start for value in values for start in value.pieces[::2]]
-    lengths = [length for value in values for length in value.pieces[1::2]]
+    starts: list[int] = []
+    lengths: list[int] = []
+    for value in values:
+        starts += value.pieces[::2]
+        lengths += value.pieces[1::2]
     if any(value.block is not None for value in values):
         # Pieces below zero are in a block, which is read separately.
         lengths = [length for start, length in zip(starts, lengths, strict=True) if start >= 0]
@@ -126,7 +135,9 @@ def _find_ranges(values: Sequence[Value]) -> list[tuple[int, int]]:
     total = sum(lengths)
     if total > last - first:
         raise Mismatch
-    if last - first <= 2 * total + _MAX_GAP:
+    spread = last - first
+    if spread <= 2 * total + _MAX_GAP or spread <= min(_MAX_SHARE * total, _MAX_RANGE):
+        # Sorting thousands of pieces takes longer than reading what is between them.
         return [(first, last)]
     ranges: list[tuple[int, int]] = []
     for start, length in sorted(zip(starts, lengths, strict=True)):

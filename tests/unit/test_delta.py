@@ -355,3 +355,20 @@ def test_bytes_that_are_added_at_the_end_keep_the_base():
     for after in (table.values["k"], changed.values["k"]):
         assert (after.pieces, after.base, after.shared) == ([1002, 101, 2000, 3], 500, 2)
         assert (after.count, after.length) == (104, 104)
+
+
+@pytest.mark.parametrize(("distance", "reads"), [(3 << 14, 1), (6 << 14, 3)])
+def test_pieces_that_are_a_quarter_of_a_range_are_read_at_once(distance, reads):
+    size = 1 << 14
+    data = random.Random(1).randbytes(3 * distance)
+    pieces = [2 * distance, size, 0, size, distance, size]
+    body = b"".join(data[start : start + size] for start in pieces[::2])
+    value = delta.Value(delta.LIST, 3, len(body), crc32(body), pieces)
+    ranges = []
+
+    def read(start, length):
+        ranges.append((start, length))
+        return data[start : start + length]
+
+    assert delta.read_bodies([value], read) == [body]
+    assert len(ranges) == reads

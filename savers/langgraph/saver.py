@@ -336,14 +336,15 @@ class FileSystemCheckpointSaver(PruningMethods):
 
     def _read_selected(self, selected: Iterable[Selected]) -> Iterator[CheckpointTuple]:
         """Yield the checkpoints of a listing, each read when it is wanted."""
-        last_view: HistoryView | None = None
-        has_early = False
+        # By view: a listing of the whole store goes from one to the other and back. Checkpoints that
+        # are in the log get no early writes any more, so one look for them is enough.
+        histories: dict[HistoryView, tuple[RunnableConfig, bool]] = {}
         for _, view, stored, is_last in selected:
-            if view is not last_view:
-                last_view = view
+            known = histories.get(view)
+            if known is None:
                 history = RunnableConfig(view.thread_id, checkpoint_ns=view.namespace)
-                # Checkpoints that are in the log get no early writes any more.
-                has_early = self._writes.has_early(history)
+                histories[view] = known = history, self._writes.has_early(history)
+            history, has_early = known
             found = view.read(stored)
             if is_last:
                 self._known_logs.release(view)

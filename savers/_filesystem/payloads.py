@@ -35,7 +35,7 @@ _PLAIN: Final = 6
 created, ops, data."""
 _OPTIONAL: Final = 4
 """Elements of a CHECKPOINT record that may be left out: parent, metadata, target, early."""
-_NO_DISTANCES: Final = (0, 0)
+NO_DISTANCES: Final = (0, 0)
 FIRST_TIME: Final = (date.min.toordinal() - date(1970, 1, 1).toordinal()) * 86_400_000_000
 LAST_TIME: Final = (date.max.toordinal() - date(1970, 1, 1).toordinal() + 1) * 86_400_000_000 - 1
 """The first and the last time that a `datetime` can hold, in microseconds since 1970."""
@@ -123,7 +123,7 @@ class DecodedRecord(NamedTuple):
     data: bytes
     start: int
     """The position of the first byte of `data` in the file."""
-    early: EarlyDistances = _NO_DISTANCES
+    early: EarlyDistances = NO_DISTANCES
     """Where the early writes before the record begin."""
 
 
@@ -361,7 +361,7 @@ def _decode_parts(  # noqa: C901, PLR0912 - the hot path of every read, see belo
             None if target is None else id_text(target),
             data,
             trailer - len(data),
-            _NO_DISTANCES if early is None else _check_distances(early),
+            NO_DISTANCES if early is None else _check_distances(early),
         ),
     )
 

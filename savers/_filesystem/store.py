@@ -85,7 +85,7 @@ class Store:
         """The file and the directories of each log whose names this process has brought to the
         disk, by thread and namespace. It outlives the descriptors: a log that is opened again needs
         no further sync."""
-        self._codec = codec
+        self.codec = codec
         self._serializer = serializer
         self.key_ring = key_ring
         """The keys that seal new records; None stores them in plain."""
@@ -240,6 +240,11 @@ class Store:
             self._marker_state = state
         if self._sealed_with is not None:
             raise CheckpointKeyError(self.root, self._sealed_with, "open the store with `cipher`")
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether the states are written by a serializer of the application."""
+        return self._serializer is not None
 
     # Directories
 
@@ -420,7 +425,7 @@ class Store:
     ) -> tuple[FileIO, str, tuple[str, str], bytes, Codec, StateSerializer | None, KeyRing | None]:
         digest = layout.locate_thread(thread_id).digest
         owner = (thread_id, namespace)
-        return self.io, path, owner, digest, self._codec, self._serializer, self.key_ring
+        return self.io, path, owner, digest, self.codec, self._serializer, self.key_ring
 
     # Closing
 

@@ -201,11 +201,10 @@ class KnownLogs:
 
     def _remember(self, view: ScannedView) -> None:
         """Remember a log that was read."""
-        assert view.index is not None
         assert view.file_state is not None
         if view.may_change_unseen:
             return
-        checkpoints = view.index.checkpoints
+        checkpoints = view.checkpoints
         if len(self._times) >= _MAX_TIMES:
             self._times.clear()
         if self._checkpoints + len(checkpoints) > _MAX_CHECKPOINTS:
@@ -216,8 +215,8 @@ class KnownLogs:
         times = [stored.created for stored in checkpoints if stored.metadata.get(MADE_BY) == LANGGRAPH]
         self._times[view.path] = view.file_state, max(times, default=None)
         before = self._views.get(view.path)
-        if before is not None and before.index is not None:
-            self._checkpoints -= len(before.index.checkpoints)
+        if before is not None:
+            self._checkpoints -= len(before.checkpoints)
             self._kept_bytes -= self._kept.pop(view.path, 0)
         self._views[view.path] = view
         self._checkpoints += len(checkpoints)

@@ -211,7 +211,7 @@ def test_a_listing_notices_a_record_that_changes_neither_size_nor_time(tmp_path,
     store = saver._store
     (live_log,) = history_views.list_logs(store, "t", "#")
     view = history_views.scan_log(store, live_log)
-    (stored,) = view.index.checkpoints
+    (stored,) = view.checkpoints
     assert view.read(stored).state["n"] == 0
     saver.put_writes(CONFIG, {"k": 1})
     assert view.read(stored) is None

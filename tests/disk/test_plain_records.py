@@ -8,8 +8,9 @@ import pytest
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointerError
 from savers import FileSystemSaver
-from savers._filesystem import log, log_reader
+from savers._filesystem import history_views, log, log_reader
 from savers._filesystem.plain_records import PlainRun
+from savers._filesystem.stored_checkpoint import StoredCheckpoint
 
 THREAD = RunnableConfig("t")
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -171,3 +172,59 @@ def test_a_wrong_trailer_shows_as_it_does_one_by_one(tmp_path, disk, one_by_one)
         found = outline(tmp_path)
         assert len(found) == 2, "it must be refused"
         assert found == one_by_one(tmp_path)
+
+
+# Whole logs
+
+
+def view_of(directory, *, is_plain=True):
+    """What a listing finds in a log: its checkpoints with states and writes; None if it leaves it to others."""
+    saver = FileSystemSaver(directory)
+    try:
+        (live_log,) = history_views.list_logs(saver._store, "t", "#")
+        with pytest.MonkeyPatch.context() as patch:
+            if not is_plain:
+                patch.setattr(history_views, "read_plain_log", lambda *_: None)
+            view = history_views.scan_log(saver._store, live_log)
+        if view is None:
+            return None
+        assert view._is_plain <= is_plain
+        found = [
+            ({name: getattr(stored, name) for name in StoredCheckpoint.__slots__}, view.read(stored))
+            for stored in view.checkpoints
+        ]
+        view.forget()
+        assert [view.read(stored) for stored in view.checkpoints] == [read for _, read in found]
+        return view._is_plain, view.end, found
+    finally:
+        saver.close()
+
+
+@pytest.mark.parametrize("count", [1, 5, 200])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_whole_log_of_every_shape(seed, count, tmp_path):
+    fill(tmp_path, seed, count, replaces=seed % 2 == 0)
+    found = view_of(tmp_path)
+    assert found[1:] == view_of(tmp_path, is_plain=False)[1:]
+
+
+def test_a_whole_plain_log_with_zeros_behind_it(tmp_path, disk):
+    fill_long(tmp_path)
+    path = disk.log_of(tmp_path)
+    path.write_bytes(path.read_bytes().rstrip(b"\0") + bytes(100))
+    is_plain, _, checkpoints = found = view_of(tmp_path)
+    assert is_plain
+    assert len(checkpoints) == 220
+    assert found[1:] == view_of(tmp_path, is_plain=False)[1:]
+
+
+def test_every_flipped_byte_and_cut_of_a_whole_log(tmp_path, disk, sweep):
+    fill_long(tmp_path)
+    path = disk.log_of(tmp_path)
+    good = path.read_bytes().rstrip(b"\0")
+    for offset in sweep.some(range(len(good)), 150):
+        for bad in (good[:offset], good[:offset] + bytes([good[offset] ^ 4]) + good[offset + 1 :]):
+            path.write_bytes(bad)
+            found = view_of(tmp_path)
+            general = view_of(tmp_path, is_plain=False)
+            assert (found and found[1:]) == (general and general[1:]), offset

@@ -196,8 +196,9 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         """
         writer = self._shared_writer(config)
         with writer.mutex:
-            with self._store.write_lock(writer.thread_id):
-                live_logs.refresh_to_append(self._store, writer)
+            with writer.write_lock:
+                if not writer.is_ready():
+                    live_logs.refresh_to_append(self._store, writer)
                 start = writer.end
                 checkpoint = make_next(writer)
                 is_present = writer.fd >= 0 and writer.find(checkpoint.id) is not None
@@ -206,8 +207,9 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
             ticket = self._sync_mode.take_ticket(writer, start)
         self._sync_mode.settle(ticket)
         # After the sync, which the waiting callers would otherwise begin in its place, at the cost
-        # of a change of threads.
-        writer.put_arrived.set()
+        # of a change of threads. Without a sync, none waits.
+        if ticket is not None:
+            writer.put_arrived.set()
 
     def _call_without_waiting(
         self,

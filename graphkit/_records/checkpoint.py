@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from os import urandom
@@ -27,8 +28,32 @@ def generate_id() -> str:
     derives an order from them.
     """
     time = f"{time_ns() // 1_000_000:012x}"
-    bits = urandom(9).hex()
-    return f"{time[:8]}-{time[8:]}-7{bits[:3]}-8{bits[3:6]}-{bits[6:]}"
+    try:
+        ending = _ENDINGS.pop()
+    except IndexError:
+        ending = _make_endings()
+    return f"{time[:8]}-{time[8:]}-{ending}"
+
+
+_ENDINGS: Final[list[str]] = []
+"""The random parts of ids to come: asking the system takes a third of the time of an id. `pop` gives
+each to one thread of execution only; the child of a fork forgets them."""
+_ENDINGS_AT_ONCE: Final = 64
+
+
+def _make_endings() -> str:
+    """Ask the system for random bits; return the random part of an id, and keep others."""
+    bits = urandom(9 * _ENDINGS_AT_ONCE).hex()
+    endings = [
+        f"7{bits[at : at + 3]}-8{bits[at + 3 : at + 6]}-{bits[at + 6 : at + 18]}" for at in range(0, len(bits), 18)
+    ]
+    first = endings.pop()
+    _ENDINGS.extend(endings)
+    return first
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_ENDINGS.clear)
 
 
 @final

@@ -1,11 +1,15 @@
 """Checkpoint and Tag: frozen, comparable, copied under a new id."""
 
+import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta, timezone
+from uuid import RFC_4122, UUID
 
 import pytest
 
 from graphkit import AgentState, Channels, Checkpoint, CheckpointSerializationError, Tag
+from graphkit.abc import generate_id
 
 
 def made(**fields):
@@ -19,6 +23,33 @@ def test_what_is_filled_in():
     assert before - timedelta(milliseconds=1) <= one.created_at <= datetime.now(UTC)
     assert one.created_at.tzinfo is UTC
     assert (one.parent_id, one.metadata, one.state) == (None, {}, {"x": [1]})
+
+
+def test_ids_are_of_version_7_and_differ_in_their_random_part():
+    with ThreadPoolExecutor(4) as threads:
+        ids = [UUID(one) for one in threads.map(lambda _: generate_id(), range(2000))]
+    assert {(one.version, one.variant) for one in ids} == {(7, RFC_4122)}
+    assert len({random_part(str(one)) for one in ids}) == 2000
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_the_child_of_a_fork_makes_other_ids_than_its_parent():
+    generate_id()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, random_part(generate_id()).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    childs = os.read(reading, 100).decode()
+    os.close(reading)
+    os.close(writing)
+    assert childs not in {"", random_part(generate_id())}
+
+
+def random_part(id):
+    """An id without its time."""
+    return id[14:]
 
 
 def test_a_time_of_another_zone_is_the_same_moment():

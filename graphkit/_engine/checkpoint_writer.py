@@ -172,11 +172,12 @@ def describe_write(request: Save | Record) -> str:
 
 def checkpoint_of(save: Save) -> Checkpoint:
     """Make the checkpoint that a request asks to store."""
+    # By position, as the run does with the request.
     return Checkpoint._create(  # noqa: SLF001 - the engine's own way to make a checkpoint
-        node_id=save.node_id,
-        next_node_id=save.next_node_id,
-        parent_id=save.parent_id,
-        metadata=save.metadata,
-        state=save.data,
-        changes=save.changes,
+        save.node_id,
+        save.next_node_id,
+        save.parent_id,
+        save.metadata,
+        save.data,
+        save.changes,
     )

@@ -205,7 +205,6 @@ class Save(Request):
         self,
         saver: BaseCheckpointSaver,
         config: RunnableConfig,
-        *,
         node_id: str,
         next_node_id: str | None,
         data: FrozenDict,

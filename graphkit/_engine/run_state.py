@@ -206,15 +206,16 @@ class RunState(NodeRunner, ABC):
         if self.subgraph_updates is not None:
             assert position.subgraph_entries is not None
             data, changes = self.subgraph_updates.include_in(data, changes, position.subgraph_entries)
+        # By position: a run does this at every step, and keywords would take as long again.
         saved = yield Save(
             self.saver,
             self.config,
-            node_id=position.node_id,
-            next_node_id=position.next_node_id,
-            data=data,
-            parent=self.base,
-            metadata=self._checkpoint_metadata(source, position.step, continued),
-            changes=changes,
+            position.node_id,
+            position.next_node_id,
+            data,
+            self.base,
+            self._checkpoint_metadata(source, position.step, continued),
+            changes,
         )
         if saved is None:
             return

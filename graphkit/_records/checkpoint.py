@@ -171,7 +171,6 @@ class Checkpoint(JavaNames):
     @classmethod
     def _create(
         cls,
-        *,
         node_id: str,
         next_node_id: str | None,
         parent_id: str | None,

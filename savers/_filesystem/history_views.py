@@ -267,13 +267,16 @@ class ScannedView:
         self._data: bytes | None = None
         """The bytes of the log, while they are kept."""
 
-    def scan_file(self) -> bool:
+    def scan_file(self, *, is_checked: bool) -> bool:
         """Read the log; return whether that was possible, and the log is a live history.
 
         False as well for a log that is long, damaged or torn.
+
+        Args:
+            is_checked: see `scan_log`.
         """
         try:
-            found = self._read_file()
+            found = self._read_file(is_checked=is_checked)
             if found is None:
                 return False
             data, self.file_state = found
@@ -309,10 +312,10 @@ class ScannedView:
             self._reader.adopt(self._fid, self.end)
         return self._reader
 
-    def _read_file(self) -> tuple[bytes, FileState] | None:
+    def _read_file(self, *, is_checked: bool = False) -> tuple[bytes, FileState] | None:
         """Return the bytes of the file, and its state; None if it is long."""
         io = self._store.io
-        fd = io.open(self.path)
+        fd = io.open_unchecked(self.path) if is_checked else io.open(self.path)
         try:
             status = io.fstat(fd)
             if status.st_size > _LONGEST_SCAN:
@@ -423,16 +426,17 @@ class LiveLog(NamedTuple):
     path: str
 
 
-def list_logs(store: Store, thread_id: str, skip_prefix: str) -> list[LiveLog]:
+def list_logs(store: Store, thread_id: str, skip_prefix: str, *, is_checked: bool = False) -> list[LiveLog]:
     """Return the live logs of a thread, that of the root namespace first.
 
     Args:
         store: the store.
         thread_id: the thread.
         skip_prefix: the prefix of namespaces to leave out.
+        is_checked: whether the caller has just seen that the thread's directory is one.
     """
     directory = store.directory(thread_id)
-    names = store.io.listdir(directory)
+    names = store.io.listdir_unchecked(directory) if is_checked else store.io.listdir(directory)
     # Most threads have no other namespace, so that no directory needs to be looked into.
     if not any(map(layout.is_namespace, names)):
         return [LiveLog(thread_id, "", layout.join(directory, layout.LOG))] if layout.LOG in names else []
@@ -443,7 +447,13 @@ def list_logs(store: Store, thread_id: str, skip_prefix: str) -> list[LiveLog]:
     ]
 
 
-def scan_log(store: Store, live_log: LiveLog) -> ScannedView | None:
-    """Return a view of a history whose log is read once; None if it must be read in another way."""
+def scan_log(store: Store, live_log: LiveLog, *, is_checked: bool = False) -> ScannedView | None:
+    """Return a view of a history whose log is read once; None if it must be read in another way.
+
+    Args:
+        store: the store.
+        live_log: the log.
+        is_checked: whether the caller has just seen that the log's directories are some.
+    """
     view = ScannedView(store, live_log)
-    return view if view.scan_file() else None
+    return view if view.scan_file(is_checked=is_checked) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -171,7 +172,9 @@ class KnownLogs:
         known = self._directories.get(thread)
         if state is not None and known is not None and known[0] == state:
             return known[1]
-        logs = list_logs(store, thread, EARLY)
+        # Nearly all threads are listed for the first time: each check that was made counts there.
+        is_directory = status is not None and stat.S_ISDIR(status.st_mode)
+        logs = list_logs(store, thread, EARLY, is_checked=is_directory)
         # Namespaces may get logs without a change of the thread's directory.
         if state is not None and state.is_settled and len(logs) == 1 and not logs[0].namespace:
             if len(self._directories) >= _MAX_TIMES:
@@ -186,13 +189,22 @@ class KnownLogs:
             return False, None
         return True, newest
 
-    def open_views(self, store: Store, logs: Sequence[LiveLog]) -> Sequence[ScannedView] | None:
-        """Return views of the histories of a thread; None if a log must be read in another way."""
+    def open_views(
+        self, store: Store, logs: Sequence[LiveLog], *, are_just_listed: bool = False
+    ) -> Sequence[ScannedView] | None:
+        """Return views of the histories of a thread; None if a log must be read in another way.
+
+        Args:
+            store: the store.
+            logs: the logs.
+            are_just_listed: whether `list_logs` has just returned them.
+        """
         views: list[ScannedView] = []
         for live_log in logs:
             view = self._views.get(live_log.path)
             if view is None or view.file_state is None or not _is_as_it_was(store, live_log, view.file_state):
-                view = scan_log(store, live_log)
+                # `list_logs` has looked at the directory of the root namespace.
+                view = scan_log(store, live_log, is_checked=are_just_listed and not live_log.namespace)
                 if view is None:
                     return None
                 self._remember(view)
@@ -271,7 +283,7 @@ def _select_from_all(saver: FileSystemSaver, query: Query, known: KnownLogs) -> 
 
 def _open_views(saver: FileSystemSaver, thread: str, known: KnownLogs) -> Sequence[HistoryView]:
     store = get_store(saver)
-    scanned = known.open_views(store, known.list_logs(store, thread))
+    scanned = known.open_views(store, known.list_logs(store, thread), are_just_listed=True)
     return _open_shared(saver, thread) if scanned is None else scanned
 
 
@@ -315,7 +327,7 @@ class _NewestFirst:
         logs = self._known.list_logs(self._store, thread)
         bounds = [self._known.find_time(self._store, live_log) for live_log in logs]
         if not all(is_known for is_known, _ in bounds):
-            scanned = self._known.open_views(self._store, logs)
+            scanned = self._known.open_views(self._store, logs, are_just_listed=True)
             if scanned is None:
                 for shared in _open_shared(self._saver, thread):
                     self._add_view(self._count(), shared)

@@ -14,6 +14,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
 from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
+from graphkit.errors import CheckpointFormatError
 from savers._filesystem import history_views, packed_states
 from savers.langgraph import FileSystemCheckpointSaver, listing
 
@@ -178,7 +179,9 @@ def test_only_the_logs_with_the_newest_checkpoints_are_read_again(saver, monkeyp
     opened = []
     read_file = history_views.ScannedView._read_file
     monkeypatch.setattr(
-        history_views.ScannedView, "_read_file", lambda view: opened.append(view.thread_id) or read_file(view)
+        history_views.ScannedView,
+        "_read_file",
+        lambda view, **options: opened.append(view.thread_id) or read_file(view, **options),
     )
     assert list(saver.list(None, limit=3)) == first
     assert len(opened) == (0 if kept else 3)
@@ -194,14 +197,25 @@ def test_a_log_that_is_written_between_two_looks_at_it_is_in_its_place(saver, mo
     open_views = listing.KnownLogs.open_views
     changes = iter([START + timedelta(seconds=100)])
 
-    def open_after_change(*args):
+    def open_after_change(*args, **options):
         for made in changes:
             put(other, thread("t3"), made, n="new")
-        return open_views(*args)
+        return open_views(*args, **options)
 
     monkeypatch.setattr(listing.KnownLogs, "open_views", open_after_change)
     found = list(reader.list(None, limit=3))
     assert found == plain(again(saver), None, limit=3)
+
+
+def test_a_directory_that_became_a_link_since_the_threads_were_listed(saver, monkeypatch):
+    put(saver, thread(), n=1)
+    directory = path_of(saver, "t").parent
+    moved = directory.rename(directory.parent.parent / "moved")
+    directory.symlink_to(moved)
+    monkeypatch.setattr(type(saver.store), "threads", lambda _: ["t"])
+    for limit in (None, 1):
+        with pytest.raises(CheckpointFormatError, match="symbolic link"):
+            list(again(saver).list(None, limit=limit))
 
 
 CHANGES = {}

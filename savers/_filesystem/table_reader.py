@@ -128,22 +128,40 @@ class TableReader:
             raise CheckpointCorruptionError(self.path, end, reason)
         data = self.io.read_at(self.fd, keyframe, end - keyframe)
         chain: list[tuple[payloads.DecodedRecord, int]] = []
-        offset = keyframe
-        while offset < end:
-            frame = log.parse_frame(data, offset - keyframe, offset, self.fid)
-            if isinstance(frame, str):
-                reason = frame or "the record is cut short"
-                raise CheckpointCorruptionError(self.path, offset, reason)
-            if frame.type == log.CHECKPOINT:
-                frame = self.open_frame(frame)
-                if base is None and not frame.flags & log.KEY:
-                    reason = "it is not the keyframe that it should be"
-                    raise CheckpointCorruptionError(self.path, offset, reason)
-                decoded = payloads.decode_checkpoint(self.path, frame, base, self.codec.unpack)
-                chain.append((decoded, frame.end))
-                base = decoded.checkpoint
-            offset = frame.end
+        for frame in self._iter_frames(data, keyframe, end):
+            if frame.type != log.CHECKPOINT:
+                continue
+            opened = self.open_frame(frame)
+            if base is None and not opened.flags & log.KEY:
+                reason = "it is not the keyframe that it should be"
+                raise CheckpointCorruptionError(self.path, frame.offset, reason)
+            decoded = payloads.decode_checkpoint(self.path, opened, base, self.codec.unpack)
+            chain.append((decoded, frame.end))
+            base = decoded.checkpoint
         return chain
+
+    def _iter_frames(self, data: bytes, start: int, end: int) -> Iterator[log.Frame]:
+        """Yield the records between two offsets; the data begin at the first of them.
+
+        Raises:
+            CheckpointCorruptionError: one of them is missing.
+        """
+        offset = start
+        seq: int | None = None
+        while offset < end:
+            frames: list[log.Frame] = []
+            if seq is not None:
+                # Half as long for each record as `parse_frame`, which takes what this leaves.
+                frames = log.parse_frames(data, offset - start, end - start, offset, self.fid, seq)
+            if not frames:
+                frame = log.parse_frame(data, offset - start, offset, self.fid)
+                if isinstance(frame, str):
+                    reason = frame or "the record is cut short"
+                    raise CheckpointCorruptionError(self.path, offset, reason)
+                frames = [frame]
+            yield from frames
+            offset = frames[-1].end
+            seq = frames[-1].seq + 1
 
     def apply_change(self, table: delta.Table, decoded: payloads.DecodedRecord) -> None:
         """Apply the ops of a record to the table of the record before it.

@@ -60,7 +60,10 @@ from savers._delta.pieces import (
     compare_pieces as compare_pieces,
     find_moved_window as find_moved_window,
 )
-from savers._delta.table import Table as Table
+from savers._delta.table import (
+    Table as Table,
+    Waiting as Waiting,
+)
 from savers._delta.values import (
     BIN as BIN,
     BLOCK as BLOCK,

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 from zlib import crc32
 
 from savers._delta.operations import APPEND, DEL, DROP, PACKED, SET, SPLICE, WIDTHS
 from savers._delta.pieces import cut, cut_rest, is_in_block
 from savers._delta.values import BLOCK_BASE, OPAQUE, Value, check_size, parse_header
+
+Waiting = tuple[int, int, int, int, bytes, int, int]
+"""A value that waits to be set: kind, count, length of the header, length with it; the data of its
+record, where it begins in them, and the position of the data's first byte."""
+_SET_WIDTH: Final = WIDTHS[SET]
 
 
 class Table:
@@ -126,6 +131,53 @@ class Table:
             raise ValueError("the data is longer or shorter than its ops say")
         if keys_changed:
             self.names = list(values)
+
+    def apply_later(self, ops: Sequence[Any], data: bytes, start: int, waiting: dict[str, Waiting]) -> None:
+        """Apply the ops of a record, but do not make the values yet that it sets.
+
+        For records that follow one another: a value that a later one sets again is never made,
+        which takes half of the time of `apply`. At the end, the caller calls `set_waiting`.
+
+        Args:
+            ops: the ops.
+            data: the bytes that they add.
+            start: the position of the data's first byte.
+            waiting: what waits to be set, by key; the record's own is added.
+
+        Raises:
+            IndexError, KeyError, ValueError, TypeError, struct.error: as for `apply`.
+        """
+        values = self.values
+        names = self.names
+        found: dict[str, Waiting] = {}
+        offset = 0
+        for i in range(0, len(ops), _SET_WIDTH):
+            if ops[i] != SET:
+                break
+            key = ops[i + 1]
+            length = ops[i + 2]
+            name = names[key] if key.__class__ is int else key
+            if name not in values or length.__class__ is not int:
+                break
+            kind, count, skip = (OPAQUE, 0, 0) if self.opaque or not length else parse_header(data, offset)
+            found[name] = kind, count, skip, length, data, offset, start
+            offset += length
+        else:
+            if offset == len(data):
+                waiting.update(found)
+                return
+        # It does more than set the values of known keys, or is malformed.
+        self.set_waiting(waiting)
+        self.apply(ops, data, start)
+
+    def set_waiting(self, waiting: dict[str, Waiting]) -> None:
+        """Set the values that wait."""
+        for name, (kind, count, skip, length, data, offset, start) in waiting.items():
+            size = length - skip
+            body = data[offset + skip : offset + length]
+            pieces = [start + offset + skip, size] if size else []
+            self.values[name] = Value(kind, count, size, crc32(body), pieces)
+        waiting.clear()
 
     def apply_to_key(self, name: str, ops: Sequence[Any], data: bytes, start: int) -> None:
         """Apply only the ops of one key, the only key with a value in this table; see `apply`."""

@@ -101,23 +101,37 @@ class DecodedChain:
         nearest = min(number // _DISTANCE, len(self._tables) - 1)
         table = self._tables[nearest] if nearest >= 0 else None
         self._recent = {}
-        first = nearest * _DISTANCE + 1 if nearest >= 0 else 0
-        if table is not None and not is_walk and first <= number:
+        position = nearest * _DISTANCE + 1 if nearest >= 0 else 0
+        if table is not None and not is_walk and position <= number:
             table = table.copy()
-        for position in range(first, number + 1):
+        while position <= number:
             decoded = self._records[position]
             if decoded.table is not None:
                 table = self._reader.build_table(decoded)
-            elif table is None:
-                continue
-            elif is_walk:
+            elif table is not None and is_walk:
                 table = self._reader.apply_change_to_copy(table, decoded)
-            else:
-                self._reader.apply_change(table, decoded)
-            self._keep(position, table, number, is_shared=is_walk)
+            elif table is not None:
+                position = self._apply_run(table, position, number)
+            if table is not None:
+                self._keep(position, table, number, is_shared=is_walk)
+            position += 1
         if table is not None:
             self._recent[number] = table
         return table
+
+    def _apply_run(self, table: delta.Table, first: int, number: int) -> int:
+        """Apply the changes from a record on to the table of the record before it.
+
+        Returns:
+            The number of the last of them: the record that is wanted, or the next one whose table
+            is kept.
+        """
+        limit = min(number, first + -first % _DISTANCE)
+        last = first
+        while last < limit and self._records[last + 1].table is None:
+            last += 1
+        self._reader.apply_changes(table, self._records[first : last + 1])
+        return last
 
     def _keep(self, position: int, table: delta.Table, number: int, *, is_shared: bool) -> None:
         """Keep a table if it is worth it.

@@ -172,8 +172,25 @@ class TableReader:
         try:
             table.apply(decoded.ops, decoded.data, decoded.start)
         except delta.MALFORMED as error:
-            reason = f"the change is malformed: {error}"
-            raise CheckpointCorruptionError(self.path, decoded.checkpoint.offset, reason) from error
+            raise self._explain_malformed(decoded, error) from error
+
+    def apply_changes(self, table: delta.Table, records: Iterable[payloads.DecodedRecord]) -> None:
+        """Apply the ops of records that follow one another to the table of the record before them.
+
+        Raises:
+            CheckpointCorruptionError: the ops are malformed.
+        """
+        waiting: dict[str, delta.Waiting] = {}
+        for decoded in records:
+            try:
+                table.apply_later(decoded.ops, decoded.data, decoded.start, waiting)
+            except delta.MALFORMED as error:
+                raise self._explain_malformed(decoded, error) from error
+        table.set_waiting(waiting)
+
+    def _explain_malformed(self, decoded: payloads.DecodedRecord, error: Exception) -> CheckpointCorruptionError:
+        reason = f"the change is malformed: {error}"
+        return CheckpointCorruptionError(self.path, decoded.checkpoint.offset, reason)
 
     def apply_change_to_copy(self, table: delta.Table, decoded: payloads.DecodedRecord) -> delta.Table:
         """Return the table after a record; leave that of the record before it as it is.
@@ -184,8 +201,7 @@ class TableReader:
         try:
             return table.apply_to_copy(decoded.ops, decoded.data, decoded.start)
         except delta.MALFORMED as error:
-            reason = f"the change is malformed: {error}"
-            raise CheckpointCorruptionError(self.path, decoded.checkpoint.offset, reason) from error
+            raise self._explain_malformed(decoded, error) from error
 
     def build_table(self, decoded: payloads.DecodedRecord) -> delta.Table:
         """Return the table that a keyframe carries, with the keyframe's own ops applied.

@@ -372,3 +372,37 @@ def test_pieces_that_are_a_quarter_of_a_range_are_read_at_once(distance, reads):
 
     assert delta.read_bodies([value], read) == [body]
     assert len(ranges) == reads
+
+
+@settings(max_examples=examples(60))
+@given(st.lists(states, min_size=1, max_size=12), st.booleans())
+def test_changes_applied_later_leave_the_same_table(history, keeps_order):
+    tape = Tape(key_every=1000)
+    for state in history:
+        # With the same keys in each state, nearly every record only sets values.
+        full = dict.fromkeys("abcdef") | state if keeps_order else state
+        tape.put({key: msgpack.packb(value) for key, value in full.items()})
+    waiting = {}
+    for number, (position, listed, ops, data) in enumerate(tape.records):
+        if listed is not None:
+            later = tape.keyframe(number)
+            waiting.clear()
+        else:
+            later.apply_later(ops, data, position, waiting)
+    later.set_waiting(waiting)
+    one_by_one = tape.load(len(tape.records) - 1)
+    assert later.names == one_by_one.names
+    assert list(later.values) == list(one_by_one.values)
+    for name, value in one_by_one.values.items():
+        other = later.values[name]
+        for field in value.__slots__:
+            assert getattr(other, field) == getattr(value, field), field
+
+
+@pytest.mark.parametrize("ops", [[0, "a", 2], [0, "a", 1.0], [0, "a", 0], [0, "b", 1, 0, "a"], [9, "a", 1]])
+def test_malformed_changes_are_refused_at_once(ops):
+    table = table_of(a=b"\xc0")
+    waiting = {}
+    with pytest.raises(delta.MALFORMED):
+        table.apply_later(ops, b"\xc0", 500, waiting)
+    assert waiting == {}

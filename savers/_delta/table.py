@@ -151,7 +151,9 @@ class Table:
         names = self.names
         found: dict[str, Waiting] = {}
         offset = 0
-        for i in range(0, len(ops), _SET_WIDTH):
+        # Another op is seldom as wide. Seen at once, one costs nothing more than `apply` does.
+        only_sets = len(ops) % _SET_WIDTH == 0
+        for i in range(0, len(ops) if only_sets else 0, _SET_WIDTH):
             if ops[i] != SET:
                 break
             key = ops[i + 1]
@@ -163,7 +165,7 @@ class Table:
             found[name] = kind, count, skip, length, data, offset, start
             offset += length
         else:
-            if offset == len(data):
+            if only_sets and offset == len(data):
                 waiting.update(found)
                 return
         # It does more than set the values of known keys, or is malformed.

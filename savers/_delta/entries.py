@@ -94,16 +94,19 @@ def decode_entry(entry: Sequence[int], position: int, base: Callable[[int], Valu
     if distance:
         earlier = base(position - distance)
         value.block = earlier.block
-        value.pieces = earlier.pieces.copy()
         if not rest:
             # The earlier keyframe has named all pieces: it remains the base.
+            value.pieces = earlier.pieces.copy()
             value.base = earlier.base
             value.shared = earlier.shared
             value.depth = earlier.depth
             return value
         value.shared = earlier.shared
         value.depth = earlier.depth + 1
-    value.pieces += _decode_pieces(rest, position)
+        # One allocation for thousands of pieces, at each of up to 16 bases.
+        value.pieces = earlier.pieces + _decode_pieces(rest, position)
+        return value
+    value.pieces = _decode_pieces(rest, position)
     return value
 
 

@@ -7,7 +7,7 @@ makes the same checks. It stops before a record that is not plain or not good, s
 above read that one, and say what is wrong with it.
 
 `read_plain_log` reads a whole log of such records, without the open log that the general way needs:
-half of the time for a log of five checkpoints.
+0.64 of the time for a log of five checkpoints, with opening it.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def test_the_size_of_a_record_does_not_grow_with_the_history(opener, disk, engin
 
 @pytest.mark.parametrize(
     ("fsync", "calls", "length"),
-    # A record over the zeros of another process does not change the size, so 64 bytes are looked at.
+    # A record over the zeros of another process does not change the size, so up to 64 bytes are looked at.
     [("always", ["measure", "read", "write", "fdatasync"], 64), ("never", ["fstat", "write"], 0)],
 )
 def test_a_warm_put_is_one_fstat_and_one_write_however_long_the_history_is(
@@ -131,7 +131,7 @@ def test_a_warm_put_is_one_fstat_and_one_write_however_long_the_history_is(
     if fsync == "always":
         assert costs[0][0].count("fsync_dir") >= 2, "the first put of a thread brings its directories to the disk"
     # A keyframe looks its bases up in the log, a few records of it; all other puts read nothing more.
-    plain = [cost for cost in costs[1:] if cost == (calls, length)]
+    plain = [read for made, read in costs[1:] if made == calls and read <= length]
     assert len(plain) >= len(costs) - 40
     assert max(read for _, read in costs) < 200_000
     saver.close()

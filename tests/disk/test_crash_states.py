@@ -9,7 +9,7 @@ from tests.disk import crashes
 from tests.disk.simfs import Disk, SimFS
 
 STATES = {
-    "first_put": 60, "puts": 330, "growing_lists": 250, "replaces": 205, "beside": 225, "release": 700, "prune": 310,
+    "first_put": 60, "puts": 330, "growing_lists": 250, "replaces": 205, "beside": 220, "release": 700, "prune": 310,
     "delete": 820, "copy": 785, "several_threads": 275, "two_savers": 275, "two_workers": 280, "failed_sync": 305,
     "failed_write": 250,
 }  # fmt: skip

@@ -112,13 +112,19 @@ class LogReader(OpenLog):
         last = self.last_checkpoint
         if last is not None and last.id == id and not last.is_replacement:
             return last
-        if self.index is None and not self.is_scattered and self.searched <= _SEARCHES * self.end:
+        if self._can_search():
             found = self._search(id)
             if found is not None:
                 return found
         return self.load_index().find(id)
 
     # Finding a checkpoint by its bytes
+
+    def _can_search(self) -> bool:
+        """Return whether the bytes of the log show where a checkpoint is, and an index costs more."""
+        if self.index is not None or self.is_scattered or self.seal is not None:
+            return False
+        return self.searched <= _SEARCHES * self.end
 
     def _search(self, id: str) -> StoredCheckpoint | None:
         """Return the newest checkpoint with an id without decoding what is around it.

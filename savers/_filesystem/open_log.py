@@ -162,12 +162,12 @@ class OpenLog(TableReader):
         self.recent_end = -1
         """Where the log ended then."""
         self.past_values = ReadValues()
+        """The values of that state."""
         self.found: dict[str, StoredCheckpoint] = {}
         """Checkpoints that were found by their ids without the index, while the log is not
         SCATTERED."""
         self.searched = 0
         """How many bytes were searched for ids."""
-        """The values of that state."""
 
     def __del__(self) -> None:
         # A saver that was dropped without being closed must not keep descriptors.

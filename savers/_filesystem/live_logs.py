@@ -29,12 +29,15 @@ def refresh_to_append(store: Store, writer: LogWriter) -> None:
     """Bring a log up to date for an append, so that the next record can follow.
 
     Rewrites a log after a failed sync, a log of version 1, and a plain log if the saver has a
-    cipher; finishes a release or a delete. The caller holds the writer's mutex and the write lock of the thread.
+    cipher; finishes a release or a delete. The caller holds the writer's mutex and the write lock
+    of the thread.
 
     Raises:
         CheckpointConflictError: something other than a delete has removed the file of the open log.
         OSError: the log can only be read.
     """
+    if writer.is_ready():
+        return
     if writer.read_only_error is not None:
         # The file system may have become writable since.
         writer.close()

@@ -102,7 +102,6 @@ __all__ = [
     "read_header",
     "repack_frame",
     "scan",
-    "scan_runs",
 ]
 
 MAX_DISTANCE: Final = 0xF000_0000
@@ -116,13 +115,7 @@ _PROBE: Final = 1 << 12
 
 
 def scan(file: LogFile, start: int, end: int, seq: int, data: bytes = b"") -> Iterator[Frame]:
-    """Yield the records from an offset on, opened; see `scan_runs`."""
-    for frames in scan_runs(file, start, end, seq, data):
-        yield from frames
-
-
-def scan_runs(file: LogFile, start: int, end: int, seq: int, data: bytes = b"") -> Iterator[list[Frame]]:
-    """Yield the records from an offset on, opened, several at once; stop before bytes that are nothing yet or torn.
+    """Yield the records from an offset on, opened; stop before bytes that are nothing yet or torn.
 
     Args:
         file: the log.
@@ -145,7 +138,7 @@ def scan_runs(file: LogFile, start: int, end: int, seq: int, data: bytes = b"") 
         if file.seal is None:
             frames = parse_frames(data, offset - base, end - base, offset, file.fid, seq)
         if frames:
-            yield frames
+            yield from frames
             offset = frames[-1].end
             seq += len(frames)
             wanted = WINDOW
@@ -174,7 +167,7 @@ def scan_runs(file: LogFile, start: int, end: int, seq: int, data: bytes = b"") 
                 continue
             return
         check_known(file.path, frame)
-        yield [frame if file.seal is None else file.open_frame(frame)]
+        yield frame if file.seal is None else file.open_frame(frame)
         offset = frame.end
         seq += 1
         wanted = WINDOW

@@ -281,12 +281,6 @@ class RecordAppender(LogReader):
         Zeros after the last record stay, unless there are many; other bytes are salvaged and cut
         off.
         """
-        if self.fd >= 0 and self.closed_by is None:
-            # The usual case, in one system call, or two if zeros follow: no other process has
-            # written.
-            status = self.io.fstat(self.fd)
-            if status.st_nlink and self._is_unchanged(status.st_size):
-                return True
         is_live = self.refresh()
         if not is_live:
             return False

@@ -164,8 +164,7 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
             writer = store.shared_writer(config.thread, config.checkpoint_ns)
             with writer.mutex:
                 with writer.write_lock:
-                    if not writer.is_ready():
-                        live_logs.refresh_to_append(store, writer)
+                    live_logs.refresh_to_append(store, writer)
                     start = writer.end
                     if unique and writer.fd >= 0 and writer.find(checkpoint.id) is not None:
                         writer.put(checkpoint, checkpoint.id)
@@ -197,8 +196,7 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         writer = self._shared_writer(config)
         with writer.mutex:
             with writer.write_lock:
-                if not writer.is_ready():
-                    live_logs.refresh_to_append(self._store, writer)
+                live_logs.refresh_to_append(self._store, writer)
                 start = writer.end
                 checkpoint = make_next(writer)
                 is_present = writer.fd >= 0 and writer.find(checkpoint.id) is not None
@@ -244,13 +242,12 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
                 last = writer.last_checkpoint
                 is_last = last is not None and config.checkpoint_id in {None, last.id}
                 return (call(),) if is_last else None
-            lock = self._store.write_lock(writer.thread_id)
-            if not lock.try_enter():
+            if not writer.write_lock.try_enter():
                 return None
             try:
                 return (call(),)
             finally:
-                lock.__exit__(None, None, None)
+                writer.write_lock.__exit__(None, None, None)
         finally:
             writer.mutex.release()
 
@@ -394,8 +391,7 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         writer = self._shared_writer(config)
         with writer.mutex:
             with writer.write_lock:
-                if not writer.is_ready():
-                    live_logs.refresh_to_append(self._store, writer)
+                live_logs.refresh_to_append(self._store, writer)
                 start = writer.end
                 stored = writer.find(id) if writer.fd >= 0 else None
                 if stored is not None:

@@ -91,15 +91,7 @@ class LogWriter(RecordAppender):
             self.load_index()
         state = checkpoint.state
         draft = self._make_draft(checkpoint, state)
-        stored = StoredCheckpoint(
-            id=checkpoint.id,
-            node=checkpoint.node_id,
-            next=checkpoint.next_node_id,
-            created=checkpoint.created_us,
-            parent=checkpoint.parent_id,
-            metadata=private_copy(checkpoint.metadata),
-            is_replacement=target is not None,
-        )
+        stored = _describe(checkpoint, private_copy(checkpoint.metadata), is_replacement=target is not None)
         order = list(state) if self.serializer is None else [_OPAQUE_KEY]
         pack = self._make_packer(state)
         self.store(NewCheckpoint(stored=stored, draft=draft, order=order, pack=pack, target=target))
@@ -155,14 +147,7 @@ class LogWriter(RecordAppender):
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         if len(data) > _SMALL_LENGTH or (self.compression is not None and len(data) >= self.compression.threshold):
             return False
-        stored = StoredCheckpoint(
-            id=checkpoint.id,
-            node=checkpoint.node_id,
-            next=checkpoint.next_node_id,
-            created=checkpoint.created_us,
-            parent=checkpoint.parent_id,
-            metadata=metadata,
-        )
+        stored = _describe(checkpoint, metadata, is_replacement=False)
         _check_fields(stored)
         end = self.end
         early = self.early.measure(stored.id, end) if self.early else None
@@ -480,6 +465,20 @@ class LogWriter(RecordAppender):
         """Return the flags of a record about a checkpoint: SCATTERED unless it is the last one."""
         is_last = self.last_checkpoint is not None and self.last_checkpoint.id == stored.id
         return 0 if is_last else log.SCATTERED
+
+
+def _describe(checkpoint: Checkpoint, metadata: FrozenDict, *, is_replacement: bool) -> StoredCheckpoint:
+    """Return what the log keeps of a checkpoint except its state; its place is set when it has one."""
+    # By position, because this is part of every put: it takes half the time.
+    return StoredCheckpoint(
+        checkpoint.id,
+        checkpoint.node_id,
+        checkpoint.next_node_id,
+        checkpoint.created_us,
+        checkpoint.parent_id,
+        metadata,
+        is_replacement,
+    )
 
 
 def pack_writes(codec: Codec, values: Mapping[str, Any]) -> dict[str, bytes]:

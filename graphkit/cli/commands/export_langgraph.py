@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from graphkit._saver.capabilities import HasBaseDirectory
+from graphkit.cli.commands.import_langgraph import load_langgraph, view_report
 from graphkit.cli.commands.verify import missing_capability
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory
-from graphkit.cli.resolve import find_thread, join_some, open_store
-from graphkit.cli.values import escape, pluralize
+from graphkit.cli.resolve import find_thread, open_store
 from graphkit.cli.views import Message
-
-_MAX_PROBLEMS: Final = 5
-"""Problems that the message lists; JSON has all of them."""
 
 
 def export_langgraph_sqlite(
@@ -42,35 +38,10 @@ def export_langgraph_sqlite(
     if not isinstance(saver, HasBaseDirectory):
         raise missing_capability(saver, "export to LangGraph")
     threads = None if thread is None else [find_thread(saver, typed) for typed in thread]
-    # By name, since graphkit does not import savers, and the extra may not be installed.
-    langgraph = importlib.import_module("savers.langgraph")
+    langgraph = load_langgraph()
     with context.progress("exporting") as progress:
         report = langgraph.export_langgraph_sqlite(saver.base_directory, database, threads=threads, progress=progress)
-    return _report_view(report, database)
-
-
-def _report_view(report: Any, database: str) -> Message:
-    sentence = f"exported {pluralize(report.checkpoints, 'checkpoint')} to {escape(database)}"
-    if report.skipped:
-        sentence += f", skipped {report.skipped} that were already there"
-    sentence += f"; {pluralize(report.threads, 'thread')}"
-    if report.left_out:
-        own = pluralize(len(report.left_out), "thread")
-        sentence += f", left out {own} with runs of graphkit: {join_some(report.left_out)}"
-    if report.ok:
-        sentence += ", verified"
-    else:
-        problems = "\n".join(report.problems[:_MAX_PROBLEMS])
-        sentence += f". {pluralize(len(report.problems), 'problem')}:\n{problems}"
-
-    data = {
-        "threads": report.threads,
-        "checkpoints": report.checkpoints,
-        "skipped": report.skipped,
-        "left_out": list(report.left_out),
-        "problems": list(report.problems),
-    }
-    return Message(sentence, data, 0 if report.ok else 1)
+    return view_report(report, "exported", database, report.left_out)
 
 
 COMMANDS: Final = (export_langgraph_sqlite,)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import typer
 
 from graphkit.cli.context import CliContext
-from graphkit.cli.resolve import KEY_FILE
+from graphkit.cli.resolve import KEY_FILE, join_some
 from graphkit.cli.values import escape, pluralize
 from graphkit.cli.views import Message
 
@@ -40,8 +41,8 @@ def import_langgraph_sqlite(
     Example: graphkit import langgraph-sqlite checkpoints.sqlite runs
     """
     with context.progress("importing") as progress:
-        report = _importers().import_langgraph_sqlite(file, directory, progress=progress, cipher=KEY_FILE.get())
-    return _report_view(report, directory)
+        report = load_langgraph().import_langgraph_sqlite(file, directory, progress=progress, cipher=KEY_FILE.get())
+    return view_report(report, "imported", directory)
 
 
 def import_langgraph_postgres(
@@ -62,32 +63,46 @@ def import_langgraph_postgres(
     Example: graphkit import langgraph-postgres postgresql://localhost/agents runs
     """
     with context.progress("importing") as progress:
-        report = _importers().import_langgraph_postgres(dsn, directory, progress=progress, cipher=KEY_FILE.get())
-    return _report_view(report, directory)
+        report = load_langgraph().import_langgraph_postgres(dsn, directory, progress=progress, cipher=KEY_FILE.get())
+    return view_report(report, "imported", directory)
 
 
-def _importers() -> Any:
+def load_langgraph() -> Any:
+    """Return savers.langgraph."""
     # By name, since graphkit does not import savers, and the extra may not be installed.
     return importlib.import_module("savers.langgraph")
 
 
-def _report_view(report: Any, directory: str) -> Message:
-    sentence = f"imported {pluralize(report.checkpoints, 'checkpoint')} to {escape(directory)}"
+def view_report(report: Any, verb: str, place: str, left_out: Sequence[str] | None = None) -> Message:
+    """Return the message about an import or an export.
+
+    Args:
+        report: what was done.
+        verb: "imported" or "exported".
+        place: where the threads are now.
+        left_out: the threads that were not LangGraph's; None if the report does not tell.
+    """
+    sentence = f"{verb} {pluralize(report.checkpoints, 'checkpoint')} to {escape(place)}"
     if report.skipped:
         sentence += f", skipped {report.skipped} that were already there"
     sentence += f"; {pluralize(report.threads, 'thread')}"
+    if left_out:
+        own = pluralize(len(left_out), "thread")
+        sentence += f", left out {own} with runs of graphkit: {join_some(left_out)}"
     if report.ok:
         sentence += ", verified"
     else:
         problems = "\n".join(report.problems[:_MAX_PROBLEMS])
         sentence += f". {pluralize(len(report.problems), 'problem')}:\n{problems}"
 
-    data = {
+    data: dict[str, Any] = {
         "threads": report.threads,
         "checkpoints": report.checkpoints,
         "skipped": report.skipped,
-        "problems": list(report.problems),
     }
+    if left_out is not None:
+        data["left_out"] = list(left_out)
+    data["problems"] = list(report.problems)
     return Message(sentence, data, 0 if report.ok else 1)
 
 

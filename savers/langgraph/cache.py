@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import time
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from langgraph.cache.base import BaseCache, FullKey, ValueT
 
@@ -13,6 +13,7 @@ from graphkit.abc import run_in_thread
 from graphkit.errors import CheckpointSerializationError
 from savers.langgraph._entries.log import EntryLog, Fsync
 from savers.langgraph._entries.records import Change, Clear, Namespace, make_put
+from savers.langgraph.opening import ContextMethods
 from savers.langgraph.serializer import Deserializer, make_serializer
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ CACHE: Final = "langgraph-cache"
 _SECOND: Final = 1_000_000
 
 
-class FileSystemCache(BaseCache[ValueT]):
+class FileSystemCache(ContextMethods, BaseCache[ValueT]):
     """Stores LangGraph's cached node results in a directory, also that of a FileSystemCheckpointSaver.
 
     One object serves synchronous and asynchronous graphs, and any number of threads and processes.
@@ -72,21 +73,8 @@ class FileSystemCache(BaseCache[ValueT]):
         """Close the files. A later use opens them again."""
         self._log.close()
 
-    def __enter__(self) -> Self:
-        """Return the cache."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """As `close`."""
+    def _close(self) -> None:
         self.close()
-
-    async def __aenter__(self) -> Self:
-        """Return the cache."""
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """As `close`, in a worker thread."""
-        await run_in_thread(self.close)
 
     # Values
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Awaitable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from langgraph.checkpoint.base import (
     CheckpointTuple,
@@ -17,7 +17,6 @@ from langgraph.checkpoint.base import (
 )
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit.abc import run_in_thread
 from graphkit.errors import CheckpointConflictError
 from graphkit.values import FrozenDict
 from savers._filesystem import FileSystemSaver
@@ -34,6 +33,7 @@ from savers.langgraph.channels import (
 from savers.langgraph.configs import get_checkpoint_id, make_langgraph_config, parse_config
 from savers.langgraph.listing import KnownLogs, Query, Selected, select_from_store, select_from_thread
 from savers.langgraph.metadata import LANGGRAPH, MADE_BY, copy_as_lists, pack_metadata, unpack_metadata
+from savers.langgraph.opening import ContextMethods, SetupMethod
 from savers.langgraph.pruning import PruningMethods
 from savers.langgraph.retention import TtlSweeper, parse_ttl
 from savers.langgraph.serializer import Deserializer, OnBlockedType, check_on_blocked_type, make_serializer
@@ -56,14 +56,7 @@ _EMPTY: Final = FrozenDict()
 _Stored = TypeVar("_Stored", "Checkpoint", "StoredCheckpoint")
 
 
-class _Completed:
-    """An awaitable that is done; unlike a coroutine, the caller need not await it."""
-
-    def __await__(self) -> Generator[None, None, None]:
-        yield from ()
-
-
-class FileSystemCheckpointSaver(PruningMethods):
+class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
     """Stores LangGraph's threads in a directory, which any process and the CLI can read.
 
     One object serves synchronous and asynchronous graphs, and any number of threads and processes.
@@ -131,33 +124,8 @@ class FileSystemCheckpointSaver(PruningMethods):
         self._ancestors = KnownAncestors()
         self._sweeper = None if ttl is None else TtlSweeper(self.store, ttl)
 
-    # Opening and closing, as with LangGraph's own savers
-
-    def setup(self) -> Awaitable[None]:
-        """Do nothing; the store needs no setup.
-
-        Returns:
-            An awaitable without effect: the `setup` of LangGraph's asynchronous savers is awaited.
-        """
-        return _Completed()
-
-    def __enter__(self) -> Self:
-        """Return the saver."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Sync the store and close its files. A later use opens them again, but no longer applies `ttl`."""
-        self._close()
-
-    async def __aenter__(self) -> Self:
-        """Return the saver."""
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """As `__exit__`, in a worker thread."""
-        await run_in_thread(self._close)
-
     def _close(self) -> None:
+        """Stop the sweeper, sync the store and close its files. A later use no longer applies `ttl`."""
         if self._sweeper is not None:
             self._sweeper.stop()
         self.store.close()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from time import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from langgraph.store.base import (
     BaseStore,
@@ -33,6 +33,7 @@ from savers.langgraph._entries.sweeper import Sweeper
 from savers.langgraph._entries.tick_queue import TickQueue
 from savers.langgraph._entries.values import pack_value, unpack_value
 from savers.langgraph._entries.vectors import Embedder, Text, pack_vectors, score_vectors, unpack_vectors
+from savers.langgraph.opening import ContextMethods, SetupMethod
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -44,13 +45,6 @@ STORE: Final = "langgraph-store"
 """The name of the directory, and the kind of the log."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE: Final = 60_000_000
-
-
-class _Completed:
-    """An awaitable that is done; unlike a coroutine, the caller need not await it."""
-
-    def __await__(self) -> Generator[None, None, None]:
-        yield from ()
 
 
 class _Plan(NamedTuple):
@@ -92,7 +86,7 @@ class _Found(NamedTuple):
 _NOTHING_EMBEDDED: Final = _Embedded(texts={}, queries={})
 
 
-class FileSystemStore(BaseStore):
+class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
     """Stores LangGraph's items in a directory, also that of a FileSystemCheckpointSaver.
 
     One object serves synchronous and asynchronous callers, and any number of threads and processes.
@@ -148,34 +142,13 @@ class FileSystemStore(BaseStore):
 
     # Opening and closing, as with LangGraph's own stores
 
-    def setup(self) -> _Completed:
-        """Do nothing; the store needs no setup.
-
-        Returns:
-            An awaitable without effect: the `setup` of LangGraph's asynchronous stores is awaited.
-        """
-        return _Completed()
-
     def close(self) -> None:
         """Stop the sweeper and close the files. A later use opens them again."""
         self._sweeper.stop()
         self._log.close()
 
-    def __enter__(self) -> Self:
-        """Return the store."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """As `close`."""
+    def _close(self) -> None:
         self.close()
-
-    async def __aenter__(self) -> Self:
-        """Return the store."""
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """As `close`, in a worker thread."""
-        await run_in_thread(self.close)
 
     # Batches
 

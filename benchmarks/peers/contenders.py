@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator
@@ -55,12 +54,9 @@ class Contender:
             yield saver
 
     def _make_encryption(self) -> dict[str, Any]:
-        """Return the options of an encrypted checkpointer: `cipher` where it exists, else a serializer."""
+        """Return the options of an encrypted checkpointer: `cipher` for ours, else a serializer."""
         if self.kind == "graphkit":
-            from savers.langgraph import FileSystemCheckpointSaver
-
-            if "cipher" in inspect.signature(FileSystemCheckpointSaver).parameters:
-                return {"cipher": {"key-1": KEY}}
+            return {"cipher": {"key-1": KEY}}
         try:
             import Crypto  # noqa: F401 - LangGraph's own message would not name the module
         except ImportError as error:

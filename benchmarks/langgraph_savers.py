@@ -218,6 +218,8 @@ def main(folder: Callable[[], Path], *, keys: Sequence[str] = (), rounds: int = 
                 for bench in benches:
                     row.sample(bench)
                 benches.append(benches.pop(0))  # another contender begins in the next turn
+    for bench in benches:
+        bench.close()
     names = [contender.name for contender in CONTENDERS]
     print(f"\n### LangGraph's checkpointers, median of {rounds} interleaved rounds\n")
     print("| row | | " + " | ".join([*names, *(title for title, _, _ in RATIOS)]) + " |")

@@ -98,6 +98,11 @@ class Bench:
         self._stores: dict[str, Store] = {}
         self._is_deleted = False
 
+    def close(self) -> None:
+        """Close the stores that the rows share."""
+        for store in self._stores.values():
+            store.close()
+
     def make_store(self, *, encrypted: bool = False) -> Store:
         """Open the contender on a new folder."""
         return Store(self.contender, self.make_folder(), encrypted=encrypted)

@@ -2,6 +2,7 @@
 
 import gc
 import shutil
+from contextlib import closing
 
 import pytest
 
@@ -39,7 +40,8 @@ def make_folder(tmp_path):
 
 def sample(key, contender, make_folder):
     (row,) = [row for row in langgraph_savers.make_rows(QUICK) if row.key == key]
-    row.sample(Bench(contender, QUICK, make_folder))
+    with closing(Bench(contender, QUICK, make_folder)) as bench:
+        row.sample(bench)
     return row
 
 
@@ -73,11 +75,11 @@ def test_memory_has_no_files_and_no_other_process(key, make_folder):
 
 
 def test_a_second_round_deletes_a_thread_that_exists(make_folder):
-    bench = Bench(ALWAYS, QUICK, make_folder)
-    for _ in range(2):
-        assert bench.grown().size() > LEFT_BYTES
-        bench.delete()
-        assert bench.deleted().size() < LEFT_BYTES
+    with closing(Bench(ALWAYS, QUICK, make_folder)) as bench:
+        for _ in range(2):
+            assert bench.grown().size() > LEFT_BYTES
+            bench.delete()
+            assert bench.deleted().size() < LEFT_BYTES
 
 
 def test_the_table_has_the_chosen_rows_and_their_ratios(make_folder, capsys):

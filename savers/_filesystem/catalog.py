@@ -13,7 +13,8 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final
 
 from graphkit.errors import CheckpointerError
-from savers._filesystem import layout, log, payloads
+from savers._filesystem import layout
+from savers._log import log, payloads
 
 if TYPE_CHECKING:
     from savers._filesystem.store import Store

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
-from savers._filesystem.frame import (
+from savers._log.frame import (
     FRAME_SIZE,
     FRAME_SIZE_V1,
     HEADER_SIZE,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from savers._filesystem.io import FileIO
-    from savers._filesystem.log_file import LogFile
+    from savers._log.log_file import LogFile
 
 _POLYNOMIAL: Final = 0xEDB8_8320
 _BITS: Final = 8

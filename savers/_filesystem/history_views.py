@@ -14,22 +14,23 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, final
 
 from graphkit.errors import CheckpointerError
 from savers import _delta as delta
-from savers._filesystem import catalog, layout, log
-from savers._filesystem.index import Index
+from savers._filesystem import catalog, layout
+from savers._filesystem.file_log_reader import FileLogReader
 from savers._filesystem.io import FileIO
 from savers._filesystem.live_logs import refresh_to_read
-from savers._filesystem.log_reader import LogReader
 from savers._filesystem.os_errors import wrap_os_errors
-from savers._filesystem.packed_states import PackedState, decode_state, replay_states
-from savers._filesystem.plain_records import PlainLog, read_plain_log
+from savers._log import log
+from savers._log.index import Index
+from savers._log.packed_states import PackedState, decode_state, replay_states
+from savers._log.plain_records import PlainLog, read_plain_log
 
 if TYPE_CHECKING:
     import os
 
     from graphkit.values import FrozenDict
-    from savers._filesystem.log_writer import LogWriter
+    from savers._filesystem.file_log_writer import FileLogWriter
     from savers._filesystem.store import Store
-    from savers._filesystem.stored_checkpoint import StoredCheckpoint
+    from savers._log.stored_checkpoint import StoredCheckpoint
 
 _FEWEST_READ: Final = 16
 """The fewest checkpoints that are read from the end of a log at first."""
@@ -87,7 +88,7 @@ class SharedView:
         self._end = 0
 
     @property
-    def _reader(self) -> LogWriter:
+    def _reader(self) -> FileLogWriter:
         return self._store.shared_writer(self.thread_id, self.namespace)
 
     @wrap_os_errors("read")
@@ -164,7 +165,7 @@ class AncestorReader:
             return found
 
 
-def _walk_back_in(reader: LogReader, visit: Visit, expected: int) -> None:
+def _walk_back_in(reader: FileLogReader, visit: Visit, expected: int) -> None:
     visited = 0
     wanted = max(expected, _FEWEST_READ)
     while True:
@@ -194,7 +195,7 @@ class _Bytes(FileIO):
 
 
 @final
-class _ReadLog(LogReader):
+class _ReadLog(FileLogReader):
     """A log whose bytes were read as a whole."""
 
     def __init__(self, store: Store, live_log: LiveLog) -> None:
@@ -244,7 +245,7 @@ class _ReadLog(LogReader):
 class ScannedView:
     """A view of a short log that was read once, as a whole, and is not kept open."""
 
-    # A plain log is read without a LogReader, which would take a quarter of the time of a listing.
+    # A plain log is read without a FileLogReader, which would take a quarter of the time of a listing.
 
     def __init__(self, store: Store, live_log: LiveLog) -> None:
         self.thread_id, self.namespace, self.path = live_log

@@ -13,7 +13,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Final
 
 from graphkit.errors import CheckpointerError
-from savers._filesystem import layout, log, log_copy
+from savers._filesystem import layout, log_copy
 from savers._filesystem.catalog import (
     has_checkpoints,
     has_salvaged_files,
@@ -22,6 +22,7 @@ from savers._filesystem.catalog import (
     list_versions,
 )
 from savers._filesystem.leftovers import remove_tree
+from savers._log import log
 
 if TYPE_CHECKING:
     from savers._filesystem.store import Store

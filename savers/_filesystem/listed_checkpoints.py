@@ -11,14 +11,15 @@ from graphkit.abc import derive_status
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError
 from graphkit.values import PLAIN, FrozenDict, private_copy
 from savers._filesystem import catalog
+from savers._filesystem.file_log_writer import FileLogWriter
 from savers._filesystem.live_logs import refresh_to_read
-from savers._filesystem.log_writer import LogWriter
 from savers._filesystem.os_errors import wrap_os_errors
 
 if TYPE_CHECKING:
-    from savers._filesystem.log_reader import LogReader
+    from savers._filesystem.file_log_reader import FileLogReader
     from savers._filesystem.store import Store
-    from savers._filesystem.stored_checkpoint import StoredCheckpoint
+    from savers._log.log_reader import LogReader
+    from savers._log.stored_checkpoint import StoredCheckpoint
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _new_info: Final = tuple.__new__
@@ -58,14 +59,14 @@ class CheckpointLister:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def list_checkpoints(self, reader: LogReader) -> Sequence[Checkpoint]:
+    def list_checkpoints(self, reader: FileLogReader) -> Sequence[Checkpoint]:
         """Return the checkpoints of a log, the newest first; the caller holds its mutex."""
         return [
             stored.make_checkpoint(load=self._make_loader(reader, stored))
             for stored in reversed(reader.load_index().checkpoints)
         ]
 
-    def _make_loader(self, reader: LogReader, stored: StoredCheckpoint) -> Callable[[], FrozenDict]:
+    def _make_loader(self, reader: FileLogReader, stored: StoredCheckpoint) -> Callable[[], FrozenDict]:
         thread_id = reader.thread_id
         namespace = reader.namespace
         fid = reader.fid
@@ -105,7 +106,7 @@ class CheckpointLister:
             "it was deleted after it was listed",
         )
 
-    def _open_logs(self, thread_id: str, namespace: str) -> Iterator[LogReader]:
+    def _open_logs(self, thread_id: str, namespace: str) -> Iterator[FileLogReader]:
         """Yield the live log of a namespace, then its versions, the newest first."""
         yield self._store.shared_writer(thread_id, namespace)
         releasing = catalog.find_unfinished_release(self._store, thread_id)
@@ -119,7 +120,7 @@ class CheckpointLister:
 
     def _load_from(
         self,
-        reader: LogReader,
+        reader: FileLogReader,
         fid: int,
         stored: StoredCheckpoint,
     ) -> FrozenDict | None:
@@ -137,8 +138,8 @@ class CheckpointLister:
             self._store.logs.account(reader)
             return state
 
-    def _refresh(self, reader: LogReader) -> bool:
+    def _refresh(self, reader: FileLogReader) -> bool:
         """Refresh a log; return whether it has a history."""
-        if isinstance(reader, LogWriter):
+        if isinstance(reader, FileLogWriter):
             return refresh_to_read(self._store, reader)
         return reader.refresh()

@@ -6,15 +6,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from graphkit.errors import CheckpointConflictError
-from savers._filesystem import catalog, lifecycle, log, log_copy, rewrite
+from savers._filesystem import catalog, lifecycle, log_copy, rewrite
 from savers._filesystem.store import WAS_REMOVED
+from savers._log import log
 
 if TYPE_CHECKING:
-    from savers._filesystem.log_writer import LogWriter
+    from savers._filesystem.file_log_writer import FileLogWriter
     from savers._filesystem.store import Store
 
 
-def refresh_to_read(store: Store, writer: LogWriter) -> bool:
+def refresh_to_read(store: Store, writer: FileLogWriter) -> bool:
     """Bring a log up to date for reading. The caller holds its mutex.
 
     Returns:
@@ -25,7 +26,7 @@ def refresh_to_read(store: Store, writer: LogWriter) -> bool:
     return not writer.namespace or catalog.find_unfinished_release(store, writer.thread_id) is None
 
 
-def refresh_to_append(store: Store, writer: LogWriter) -> None:
+def refresh_to_append(store: Store, writer: FileLogWriter) -> None:
     """Bring a log up to date for an append, so that the next record can follow.
 
     Rewrites a log after a failed sync, a log of version 1, and a plain log if the saver has a
@@ -61,7 +62,7 @@ def refresh_to_append(store: Store, writer: LogWriter) -> None:
         finish_begun(store, writer)
 
 
-def finish_begun(store: Store, writer: LogWriter) -> int | None:
+def finish_begun(store: Store, writer: FileLogWriter) -> int | None:
     """Finish the release or the delete that the end of a log shows as begun.
 
     The caller holds the writer's mutex and the write lock of the thread. The writer is closed if

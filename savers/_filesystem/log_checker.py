@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointKeyError
 from savers import _delta as delta
-from savers._filesystem import layout, log, payloads
-from savers._filesystem.early_writes import EarlyWrites
-from savers._filesystem.log_writer import LogWriter
-from savers._filesystem.replay import Replay
+from savers._filesystem import layout
+from savers._filesystem.file_log_writer import FileLogWriter
 from savers._filesystem.reports import FileReport, FileState, Unfinished
+from savers._log import log, payloads
+from savers._log.early_writes import EarlyWrites
+from savers._log.replay import Replay
 
 if TYPE_CHECKING:
     from savers._filesystem.store import Store
 
 
-class ExaminedLog(LogWriter):
+class ExaminedLog(FileLogWriter):
     """A log that may be damaged, opened to be checked or repaired."""
 
     def open_unchecked(self) -> None:

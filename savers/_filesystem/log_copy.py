@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from savers._filesystem import layout, log
+from savers._filesystem import layout
 from savers._filesystem.catalog import has_checkpoints, list_namespaces
+from savers._filesystem.file_log_writer import META_RECORDS, FileLogWriter, new_header
 from savers._filesystem.leftovers import remove_temporary_logs
-from savers._filesystem.log_writer import LogWriter
-from savers._filesystem.record_appender import META_RECORDS, new_header
 from savers._filesystem.rewrite import replay_states
-from savers._filesystem.sealing import pack_place
+from savers._log import log
+from savers._log.sealing import pack_place
 
 if TYPE_CHECKING:
     from savers import _delta as delta
@@ -33,7 +33,7 @@ class _NewLog:
     def __init__(
         self,
         store: Store,
-        writer: LogWriter,
+        writer: FileLogWriter,
         header: log.Header,
     ) -> None:
         """Begin the file.
@@ -74,7 +74,7 @@ class _NewLog:
             done += self._store.io.write_at(self._fd, self._written + done, data[done:])
         self._written = self._end
 
-    def copy_records(self, source: LogWriter, end: int) -> None:
+    def copy_records(self, source: FileLogWriter, end: int) -> None:
         """Copy all records of a log up to an offset, except META.
 
         Distances between records stay true, because all records move by the same distance.
@@ -89,7 +89,7 @@ class _NewLog:
             self._add(log.repack_frame(moved, self._end, self._fid))
             self._seq += 1
 
-    def _reseal(self, source: LogWriter, frame: log.Frame) -> bytes:
+    def _reseal(self, source: FileLogWriter, frame: log.Frame) -> bytes:
         """Return the payload of a sealed record for its new place, as long as it was."""
         opened = source.open_frame(frame)
         place = pack_place(
@@ -121,7 +121,7 @@ class _NewLog:
                 self._store.io.unlink(self._path)
 
 
-def renew(store: Store, writer: LogWriter, end: int) -> None:
+def renew(store: Store, writer: FileLogWriter, end: int) -> None:
     """Rewrite a log up to `end` as a new generation, in disk blocks that have not failed.
 
     The caller holds the writer's mutex. Afterwards the writer is closed and no longer suspect.
@@ -154,7 +154,7 @@ def copy_thread(store: Store, source: str, target: str) -> None:
             reader.close()
 
 
-def _copy_log(store: Store, source: LogWriter, target: str) -> None:
+def _copy_log(store: Store, source: FileLogWriter, target: str) -> None:
     writer = store.new_writer(target, source.namespace)
     writer.make_directories()
     header = new_header(layout.locate_thread(target).digest, 1)
@@ -203,7 +203,7 @@ def _is_beginning(store: Store, source: str, target: str, namespace: str) -> boo
         part.close()
 
 
-def _describe_checkpoints(writer: LogWriter) -> Iterator[tuple[Any, ...]]:
+def _describe_checkpoints(writer: FileLogWriter) -> Iterator[tuple[Any, ...]]:
     """Yield, for each checkpoint, everything that distinguishes it from another one."""
     for stored, table in replay_states(writer, writer.load_index().checkpoints, None):
         yield (

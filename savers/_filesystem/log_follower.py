@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 from graphkit.abc import Change, ChangeKind, iter_changes
 from graphkit.codec import MalformedDataError
 from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
-from savers._filesystem import log, payloads
-from savers._filesystem.log_reader import LogReader
+from savers._filesystem.file_log_reader import FileLogReader
+from savers._log import log, payloads
 
 if TYPE_CHECKING:
     from graphkit import CheckpointInfo
-    from savers._filesystem.stored_checkpoint import StoredCheckpoint
+    from savers._log.stored_checkpoint import StoredCheckpoint
 
-Info = Callable[[LogReader, "StoredCheckpoint"], "CheckpointInfo"]
+Info = Callable[[FileLogReader, "StoredCheckpoint"], "CheckpointInfo"]
 """Makes the CheckpointInfo that a change reports."""
 
 
@@ -33,7 +33,7 @@ class Bookmark(NamedTuple):
 
 
 @final
-class LogFollower(LogReader):
+class LogFollower(FileLogReader):
     """An open log that is read again and again; it decodes no states and keeps no index."""
 
     def open_at(self, end: int | None) -> bool:

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Self, final
 
-from savers._filesystem import log, payloads
-from savers._filesystem.log_reader import LogReader
+from savers._filesystem.file_log_reader import FileLogReader
+from savers._log import log, payloads
 
 if TYPE_CHECKING:
-    from savers._filesystem.stored_checkpoint import StoredCheckpoint
+    from savers._log.stored_checkpoint import StoredCheckpoint
 
 _UNSUITABLE: Final = frozenset({log.MARK, log.RELEASE, log.TOMBSTONE})
 """Types of records that a summary does not handle."""
 
 
 @final
-class LogSummary(LogReader):
+class LogSummary(FileLogReader):
     """A log that is read once and closed: forward by `read`, or from its end as any other."""
 
     count = 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from savers._filesystem.log_reader import LogReader
+    from savers._filesystem.file_log_reader import FileLogReader
 
 OPEN_LOGS: Final = 4096
 """The most logs that the savers of a process keep open, if the process may have so many
@@ -35,15 +35,15 @@ class OpenLogs:
     """The open logs of one saver, least recently used first."""
 
     def __init__(self) -> None:
-        self._logs: OrderedDict[LogKey, LogReader] = OrderedDict()
-        self._sizes: dict[LogReader, int] = {}
+        self._logs: OrderedDict[LogKey, FileLogReader] = OrderedDict()
+        self._sizes: dict[FileLogReader, int] = {}
         """The bytes that each log caches, if it caches any."""
         self._cached = 0
         """The sum of these."""
         self._guard = Lock()
         _ALL_OPEN_LOGS.add(self)
 
-    def find(self, key: LogKey) -> LogReader | None:
+    def find(self, key: LogKey) -> FileLogReader | None:
         """Return the log with a key, None if there is none."""
         with self._guard:
             open_log = self._logs.get(key)
@@ -51,7 +51,7 @@ class OpenLogs:
                 self._logs.move_to_end(key)
             return open_log
 
-    def add(self, key: LogKey, new: LogReader) -> LogReader:
+    def add(self, key: LogKey, new: FileLogReader) -> FileLogReader:
         """Add a log, and close others if there are too many.
 
         Returns:
@@ -72,7 +72,7 @@ class OpenLogs:
             self._close_if_idle(self._logs[key], partial(self._drop, key))
 
     @staticmethod
-    def _close_if_idle(open_log: LogReader, then: Callable[[], object]) -> bool:
+    def _close_if_idle(open_log: FileLogReader, then: Callable[[], object]) -> bool:
         """Close a log that no caller uses, and call a function; return whether it was closed."""
         mutex: Any = open_log.mutex
         # The mutex is reentrant, so the calling thread could acquire it although it uses the log.
@@ -87,7 +87,7 @@ class OpenLogs:
             mutex.release()
         return True
 
-    def _drop(self, key: LogKey) -> LogReader:
+    def _drop(self, key: LogKey) -> FileLogReader:
         open_log = self._logs.pop(key)
         self._cached -= self._sizes.pop(open_log, 0)
         return open_log
@@ -102,7 +102,7 @@ class OpenLogs:
         finally:
             self._guard.release()
 
-    def account(self, open_log: LogReader) -> None:
+    def account(self, open_log: FileLogReader) -> None:
         """Record what a log caches after it was used; drop the caches of others if it is too much.
 
         The caller holds the mutex of the log.
@@ -125,7 +125,7 @@ class OpenLogs:
             if self._cached > CACHED_BYTES:
                 self._drop_caches(open_log)
 
-    def _drop_caches(self, used: LogReader) -> None:
+    def _drop_caches(self, used: FileLogReader) -> None:
         """Drop caches, of the logs used longest ago first, until the limit is met.
 
         The log in use keeps its cache.
@@ -170,7 +170,7 @@ class OpenLogs:
         self._guard = Lock()
 
 
-def _close_all(logs: list[LogReader]) -> None:
+def _close_all(logs: list[FileLogReader]) -> None:
     for open_log in logs:
         with open_log.mutex:
             open_log.retire()

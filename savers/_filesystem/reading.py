@@ -26,13 +26,13 @@ from graphkit.abc import (
 )
 from graphkit.errors import CheckpointerError, CheckpointKeyError, CheckpointNotFoundError
 from savers._filesystem import catalog, live_logs
+from savers._filesystem.file_log_writer import FileLogWriter
 from savers._filesystem.listed_checkpoints import CheckpointLister, make_info
-from savers._filesystem.log_writer import LogWriter
 from savers._filesystem.os_errors import is_out_of_resources, wrap_os_errors
 from savers._filesystem.store import Store
 
 if TYPE_CHECKING:
-    from savers._filesystem.stored_checkpoint import StoredCheckpoint
+    from savers._log.stored_checkpoint import StoredCheckpoint
 
 _LOGGER: Final = getLogger("graphkit")
 
@@ -259,10 +259,10 @@ class ReadingMethods(BaseCheckpointSaver, HasVersions):
             checkpoints = self._lister.list_checkpoints(reader) if reader.refresh() else []
         return Tag(thread_id, checkpoints, version)
 
-    def _shared_writer(self, config: RunnableConfig) -> LogWriter:
+    def _shared_writer(self, config: RunnableConfig) -> FileLogWriter:
         return self._store.shared_writer(config.thread, config.checkpoint_ns)
 
-    def _find(self, reader: LogWriter, config: RunnableConfig) -> StoredCheckpoint | None:
+    def _find(self, reader: FileLogWriter, config: RunnableConfig) -> StoredCheckpoint | None:
         """Refresh a log and return the checkpoint that the config names, or the latest.
 
         None if the history does not have it.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from graphkit.errors import CheckpointCorruptionError
-from savers._filesystem.log_reader import LogReader
+from savers._filesystem.file_log_reader import FileLogReader
 
 
-class ReleasedLog(LogReader):
+class ReleasedLog(FileLogReader):
     """A released log. It ends in RELEASE, or a part of it is missing."""
 
     expects_release = True

@@ -27,7 +27,7 @@ from graphkit.errors import (
     CheckpointStorageError,
     ThreadBusyError,
 )
-from savers._filesystem import layout, log, rewrite
+from savers._filesystem import layout, rewrite
 from savers._filesystem.correction import CorrectedIO, find_corrections
 from savers._filesystem.log_checker import (
     ExaminedLog,
@@ -41,6 +41,7 @@ from savers._filesystem.reports import FileRepair, FileReport, Progress, RepairR
 from savers._filesystem.salvage import HEAD_SIZE, NOWHERE, Salvage, identify_log
 from savers._filesystem.salvaged_files import FileRange
 from savers._filesystem.verify import ProgressMeter, ThreadFiles, check_marker, list_files
+from savers._log import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

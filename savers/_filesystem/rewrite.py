@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 from graphkit.errors import CheckpointCorruptionError
 from savers import _delta as delta
-from savers._filesystem import layout, log, payloads
+from savers._filesystem import layout
+from savers._filesystem.file_log_writer import FileLogWriter, new_header
 from savers._filesystem.leftovers import remove_temporary_logs
-from savers._filesystem.log_writer import LogWriter, NewCheckpoint
-from savers._filesystem.record_appender import new_header
-from savers._filesystem.replay import Replay
-from savers._filesystem.stored_checkpoint import StoredCheckpoint
+from savers._log import log, payloads
+from savers._log.log_writer import NewCheckpoint
+from savers._log.replay import Replay
+from savers._log.stored_checkpoint import StoredCheckpoint
 
 if TYPE_CHECKING:
     from savers._filesystem.store import Store
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 def keep(
     store: Store,
-    writer: LogWriter,
+    writer: FileLogWriter,
     checkpoints: Sequence[StoredCheckpoint],
     *,
     early: Iterable[StoredCheckpoint],
@@ -81,7 +82,7 @@ def keep(
     writer.close()
 
 
-def keep_all(store: Store, writer: LogWriter, ending: tuple[int, int] | None = None) -> None:
+def keep_all(store: Store, writer: FileLogWriter, ending: tuple[int, int] | None = None) -> None:
     """Rewrite a log with all that it has, sealed with the current key if the saver has a cipher.
 
     See `keep` for the arguments and the errors.
@@ -91,7 +92,7 @@ def keep_all(store: Store, writer: LogWriter, ending: tuple[int, int] | None = N
 
 
 def replay_states(
-    writer: LogWriter,
+    writer: FileLogWriter,
     checkpoints: Sequence[StoredCheckpoint],
     lost_offset: int | None,
 ) -> Iterator[tuple[StoredCheckpoint, delta.Table]]:
@@ -137,7 +138,7 @@ class _WrittenValue:
 class _Rewriter:
     """Writes checkpoints of one log to another, each as what changed since the one before it."""
 
-    def __init__(self, source: LogWriter, target: LogWriter) -> None:
+    def __init__(self, source: FileLogWriter, target: FileLogWriter) -> None:
         self._source = source
         self._target = target
         self._written: dict[str, _WrittenValue] = {}
@@ -274,7 +275,7 @@ class _Rewriter:
                 )
 
 
-def compact(store: Store, writer: LogWriter) -> bool:
+def compact(store: Store, writer: FileLogWriter) -> bool:
     """Rewrite a log without what no reader can reach; return whether there was any of it.
 
     The caller holds the writer's mutex.
@@ -287,7 +288,7 @@ def compact(store: Store, writer: LogWriter) -> bool:
     return True
 
 
-def _has_unreachable_records(writer: LogWriter, checkpoints: Sequence[StoredCheckpoint]) -> bool:
+def _has_unreachable_records(writer: FileLogWriter, checkpoints: Sequence[StoredCheckpoint]) -> bool:
     """Return whether a log has records that were replaced, or that belong to an unfinished put."""
     reachable: set[int] = set()
     # With more MARK records than tagged checkpoints, some of them were replaced.
@@ -313,7 +314,7 @@ def _has_unreachable_records(writer: LogWriter, checkpoints: Sequence[StoredChec
     return bool(data_starts)
 
 
-def _names_all(writer: LogWriter, frame: log.Frame, data_starts: Sequence[int]) -> bool:
+def _names_all(writer: FileLogWriter, frame: log.Frame, data_starts: Sequence[int]) -> bool:
     """Return whether a record is a keyframe that names bytes of each of the DATA records before it.
 
     `data_starts` are the positions of their first bytes.

@@ -11,16 +11,17 @@ import os
 from typing import TYPE_CHECKING
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
-from savers._filesystem import catalog, layout, live_logs, log, rewrite
+from savers._filesystem import catalog, layout, live_logs, rewrite
 from savers._filesystem.leftovers import remove_temporary_logs
 from savers._filesystem.log_checker import find_namespace, find_thread_id
 from savers._filesystem.reports import RotationReport
-from savers._filesystem.sealing import read_key_id
 from savers._filesystem.verify import list_files
+from savers._log import log
+from savers._log.sealing import read_key_id
 
 if TYPE_CHECKING:
     from savers._cipher import KeyRing
-    from savers._filesystem.log_writer import LogWriter
+    from savers._filesystem.file_log_writer import FileLogWriter
     from savers._filesystem.store import Store
     from savers._filesystem.verify import ThreadFiles
 
@@ -79,11 +80,11 @@ def rotate_thread(store: Store, key_ring: KeyRing, thread_id: str) -> RotationRe
     )
 
 
-def _is_plain(writer: LogWriter) -> bool:
+def _is_plain(writer: FileLogWriter) -> bool:
     return writer.refresh() and writer.seal is None
 
 
-def _needs_rotation(writer: LogWriter, key_ring: KeyRing) -> bool:
+def _needs_rotation(writer: FileLogWriter, key_ring: KeyRing) -> bool:
     """Return whether a log is plain, or has a record that another key than the current one sealed."""
     if writer.seal is None:
         return True

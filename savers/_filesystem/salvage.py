@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers import _delta as delta
-from savers._filesystem import layout, log, payloads
-from savers._filesystem.early_writes import EarlyWrites
-from savers._filesystem.index import Index
+from savers._filesystem import layout
 from savers._filesystem.log_checker import ExaminedLog, read_meta
-from savers._filesystem.replay import Replay
 from savers._filesystem.reports import Lost
-from savers._filesystem.sealing import read_key_id
+from savers._log import log, payloads
+from savers._log.early_writes import EarlyWrites
+from savers._log.index import Index
+from savers._log.replay import Replay
+from savers._log.sealing import read_key_id
 
 if TYPE_CHECKING:
     from savers._filesystem.store import Store
-    from savers._filesystem.stored_checkpoint import StoredCheckpoint
+    from savers._log.stored_checkpoint import StoredCheckpoint
 
 HEAD_SIZE: Final = 1 << 14
 """How many bytes of a file are read for its header."""

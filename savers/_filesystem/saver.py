@@ -33,18 +33,19 @@ from graphkit.errors import (
 from savers._cipher import Cipher, parse_cipher
 from savers._compression import Compression, parse_compression
 from savers._filesystem import catalog, lifecycle, live_logs, log_copy
+from savers._filesystem.file_log_writer import FileLogWriter
 from savers._filesystem.io import FileIO
 from savers._filesystem.listed_checkpoints import CheckpointLister, make_info
-from savers._filesystem.log_writer import LogWriter, pack_writes
 from savers._filesystem.maintenance import MaintenanceMethods
 from savers._filesystem.os_errors import wrap_os_error, wrap_os_errors
 from savers._filesystem.reading import ReadingMethods
 from savers._filesystem.store import Store
 from savers._filesystem.sync import Fsync, SyncNever, make_sync_mode, parse_fsync
+from savers._log.log_writer import pack_writes
 
 if TYPE_CHECKING:
     from graphkit.abc import Watch
-    from savers._filesystem.stored_checkpoint import StoredCheckpoint
+    from savers._log.stored_checkpoint import StoredCheckpoint
 
 
 SMALL_STATE: Final = 64 << 10
@@ -180,7 +181,7 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         return config if target is not None else config.with_check_point_id(checkpoint.id)
 
     @wrap_os_errors("write to")
-    def _put_next(self, config: RunnableConfig, make_next: Callable[[LogWriter], Checkpoint]) -> None:
+    def _put_next(self, config: RunnableConfig, make_next: Callable[[FileLogWriter], Checkpoint]) -> None:
         """Put a checkpoint that is made from the history as it is at that moment.
 
         No other process can write to the thread between the call of `make_next` and the put, which
@@ -233,7 +234,7 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         if appends and not isinstance(self._sync_mode, SyncNever):
             return None
         writer = self._store.logs.find((config.thread, config.checkpoint_ns, 0))
-        if not isinstance(writer, LogWriter) or not writer.mutex.acquire(blocking=False):
+        if not isinstance(writer, FileLogWriter) or not writer.mutex.acquire(blocking=False):
             return None
         try:
             if not writer.is_small(SMALL_STATE) or (appends and writer.index is None):
@@ -322,12 +323,12 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
             kept = set(keep).intersection(stored.writes)
             return {key: value for key, value in packed.items() if key not in kept}
 
-        def append(writer: LogWriter, stored: StoredCheckpoint) -> None:
+        def append(writer: FileLogWriter, stored: StoredCheckpoint) -> None:
             new = choose_new(stored)
             if new:
                 writer.put_packed(stored, new)
 
-        def append_early(writer: LogWriter, id: str) -> None:
+        def append_early(writer: FileLogWriter, id: str) -> None:
             waiting = writer.load_early().find(id)
             new = packed if waiting is None else choose_new(waiting)
             if new:
@@ -370,8 +371,8 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         self,
         config: RunnableConfig,
         id: str | None,
-        append: Callable[[LogWriter, StoredCheckpoint], None],
-        append_early: Callable[[LogWriter, str], None] | None = None,
+        append: Callable[[FileLogWriter, StoredCheckpoint], None],
+        append_early: Callable[[FileLogWriter, str], None] | None = None,
         *,
         put_follows: bool = False,
     ) -> None:

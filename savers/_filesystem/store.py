@@ -15,18 +15,19 @@ from graphkit.errors import (
     CheckpointFormatError,
     CheckpointKeyError,
 )
-from savers._filesystem import layout, log
+from savers._filesystem import layout
 from savers._filesystem.containment import DirectoryGuard
+from savers._filesystem.file_log_writer import FileLogWriter
 from savers._filesystem.io import describe_file_type
 from savers._filesystem.leftovers import Leftovers, remove_temporary_logs
 from savers._filesystem.lock import RunLock, WriteLock
 from savers._filesystem.log_summary import LogSummary
-from savers._filesystem.log_writer import LogWriter
 from savers._filesystem.marker import Marker, pack_marker, read_marker
 from savers._filesystem.open_logs import OpenLogs
 from savers._filesystem.preload import preload_modules
 from savers._filesystem.released_log import ReleasedLog
 from savers._filesystem.salvaged_files import write_file
+from savers._log import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from graphkit.codec import Codec
     from savers._cipher import KeyRing
     from savers._compression import Compression
+    from savers._filesystem.file_log_reader import FileLogReader
     from savers._filesystem.io import FileIO
-    from savers._filesystem.log_reader import LogReader
 
 KNOWN_IDS: Final = 20_000
 """How many ids are remembered, and of how many logs that their names are on the disk."""
@@ -358,7 +359,7 @@ class Store:
 
     # Logs
 
-    def shared_writer(self, thread_id: str, namespace: str) -> LogWriter:
+    def shared_writer(self, thread_id: str, namespace: str) -> FileLogWriter:
         """Return the live log of a namespace, whether it exists or not.
 
         Other callers may use it too: hold its mutex.
@@ -367,7 +368,7 @@ class Store:
         writer = self.logs.find(key)
         if writer is None:
             writer = self.logs.add(key, self.new_writer(thread_id, namespace))
-        assert isinstance(writer, LogWriter)
+        assert isinstance(writer, FileLogWriter)
         return writer
 
     def shared_version(
@@ -377,7 +378,7 @@ class Store:
         version: int,
         *,
         is_ending: bool = False,
-    ) -> LogReader:
+    ) -> FileLogReader:
         """Return a released log, or one whose release is unfinished (`is_ending`).
 
         Other callers may use it too: hold its mutex.
@@ -403,14 +404,14 @@ class Store:
         path = layout.join(self.directory(thread_id, namespace), layout.LOG)
         return LogSummary(*self._arguments(path, thread_id, namespace))
 
-    def new_writer(self, thread_id: str, namespace: str, path: str | None = None) -> LogWriter:
+    def new_writer(self, thread_id: str, namespace: str, path: str | None = None) -> FileLogWriter:
         """Return the live log of a namespace, or the log at a path, for one caller.
 
         The caller closes it.
         """
         if path is None:
             path = layout.join(self.directory(thread_id, namespace), layout.LOG)
-        writer = LogWriter(*self._arguments(path, thread_id, namespace))
+        writer = FileLogWriter(*self._arguments(path, thread_id, namespace))
         writer.compression = self.compression
         writer.is_extended_ahead = self.extends_logs
         writer.write_lock = self.write_lock(thread_id)

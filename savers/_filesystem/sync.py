@@ -14,7 +14,7 @@ from savers._filesystem import log_copy
 from savers._filesystem.store import FileId
 
 if TYPE_CHECKING:
-    from savers._filesystem.log_writer import LogWriter
+    from savers._filesystem.file_log_writer import FileLogWriter
     from savers._filesystem.store import Store
 
 Fsync = Literal["always", "never"] | float
@@ -32,7 +32,7 @@ _MOST_WAITING: Final = 2
 class Ticket(NamedTuple):
     """Bytes that were appended and may not be on the disk. Keeps the log's descriptor open."""
 
-    writer: LogWriter
+    writer: FileLogWriter
     fd: int
     start: int
     end: int
@@ -40,7 +40,7 @@ class Ticket(NamedTuple):
     inode: int
 
 
-def take_ticket(writer: LogWriter, start: int) -> Ticket:
+def take_ticket(writer: FileLogWriter, start: int) -> Ticket:
     """Return a ticket for the bytes appended from `start` on; the caller holds the mutex."""
     writer.pins += 1
     # By position, because this is part of every put.
@@ -144,7 +144,7 @@ class SyncMode(Protocol):
     worker_fsync: Fsync
     """The option of a saver for the same store in a worker process, which has no flush thread."""
 
-    def take_ticket(self, writer: LogWriter, start: int) -> Ticket | None:
+    def take_ticket(self, writer: FileLogWriter, start: int) -> Ticket | None:
         """Take a ticket for the bytes appended from `start` on; the caller holds the mutex."""
         ...
 
@@ -174,7 +174,7 @@ class SyncNever:
 
     worker_fsync: Fsync = "never"
 
-    def take_ticket(self, writer: LogWriter, start: int) -> Ticket | None:  # noqa: ARG002 - as in every mode
+    def take_ticket(self, writer: FileLogWriter, start: int) -> Ticket | None:  # noqa: ARG002 - as in every mode
         return None
 
     def settle(self, ticket: Ticket | None) -> None:
@@ -200,7 +200,7 @@ class SyncAlways:
         self._waiting = 0
         """About how many callers wait for a put."""
 
-    def take_ticket(self, writer: LogWriter, start: int) -> Ticket | None:
+    def take_ticket(self, writer: FileLogWriter, start: int) -> Ticket | None:
         return take_ticket(writer, start)
 
     def settle(self, ticket: Ticket | None) -> None:
@@ -258,7 +258,7 @@ class SyncPeriodically:
         """Reset, in the child: it has no flush thread, and the parent syncs its own puts."""
         self._reset()
 
-    def take_ticket(self, writer: LogWriter, start: int) -> Ticket | None:
+    def take_ticket(self, writer: FileLogWriter, start: int) -> Ticket | None:
         return take_ticket(writer, start)
 
     def settle(self, ticket: Ticket | None) -> None:

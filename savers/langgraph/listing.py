@@ -28,7 +28,7 @@ from savers.langgraph.writes import EARLY, get_store
 if TYPE_CHECKING:
     from savers._filesystem import FileSystemSaver
     from savers._filesystem.store import Store
-    from savers._filesystem.stored_checkpoint import StoredCheckpoint
+    from savers._log.stored_checkpoint import StoredCheckpoint
 
 _MAX_TIMES: Final = 20_000
 """How many times of logs, and logs of threads, are remembered."""

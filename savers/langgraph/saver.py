@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
     from savers._cipher import Cipher
     from savers._compression import Compression
+    from savers._filesystem.file_log_writer import FileLogWriter
     from savers._filesystem.history_views import HistoryView
-    from savers._filesystem.log_writer import LogWriter
-    from savers._filesystem.stored_checkpoint import StoredCheckpoint
+    from savers._log.stored_checkpoint import StoredCheckpoint
 
 
 _EMPTY: Final = FrozenDict()
@@ -179,7 +179,7 @@ class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         serialized = encoder.serialize_checkpoint(checkpoint, new_versions)
         packed_metadata = pack_metadata(metadata)
 
-        def make_next(log: LogWriter) -> Checkpoint:
+        def make_next(log: FileLogWriter) -> Checkpoint:
             latest = _check_made_by(history, log.find_latest())
             base = _EMPTY if latest is None else log.load_state(latest)
             successor = None

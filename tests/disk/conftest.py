@@ -10,14 +10,15 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver
-from savers._filesystem import layout, log, record_appender
+from savers._filesystem import file_log_writer, layout
 from savers._filesystem.io import FileIO
+from savers._log import log
 
 
 @pytest.fixture(autouse=True)
 def short_logs_are_extended(monkeypatch):
     """The logs of these tests are short, and are extended ahead as if they were long."""
-    monkeypatch.setattr(record_appender, "_SHORT", 0)
+    monkeypatch.setattr(file_log_writer, "_SHORT", 0)
 
 
 def step(n, **state):

@@ -24,7 +24,7 @@ from unittest import mock
 
 from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver, VersionedMemorySaver
-from savers._filesystem import record_appender
+from savers._filesystem import file_log_writer
 from tests.disk.simfs import Disk, SimFS
 
 PLACE = "/store"
@@ -96,7 +96,7 @@ def fixed(seed):
     clock = itertools.count(1_800_000_000_000_000_000, 1_000_000)
     with (
         mock.patch("os.urandom", rng.randbytes),
-        mock.patch.object(record_appender, "time_ns", clock.__next__),
+        mock.patch.object(file_log_writer, "time_ns", clock.__next__),
         quiet(),
     ):
         yield

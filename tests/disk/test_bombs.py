@@ -13,7 +13,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers import FileSystemSaver
 from savers._compression import ZLIB, ZSTD
-from savers._filesystem import log
+from savers._log import log
 from tests.disk.conftest import frames_of, log_of
 
 CONFIG = RunnableConfig("t")

@@ -10,8 +10,9 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointFormatError
 from savers import Compression, FileSystemSaver
-from savers._filesystem import layout, log
+from savers._filesystem import layout
 from savers._filesystem.io import FileIO
+from savers._log import log
 
 
 def step(n, state):

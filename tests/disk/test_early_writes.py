@@ -7,7 +7,7 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
-from savers._filesystem import early_writes, frame, log
+from savers._log import early_writes, frame, log
 from tests.disk import crashes
 from tests.disk.conftest import frames_of, log_of
 from tests.disk.simfs import Disk, SimFS

@@ -25,9 +25,9 @@ from graphkit import (
 )
 from graphkit.abc import StateSerializer
 from savers import Compression, FileSystemSaver
-from savers._filesystem import frame, log, log_file, log_writer
 from savers._filesystem.io import FileIO
-from savers._filesystem.sealing import read_key_id
+from savers._log import frame, log, log_file, log_writer
+from savers._log.sealing import read_key_id
 from tests.disk import crashes
 from tests.disk.conftest import frames_of, log_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from savers import Compression, FileSystemSaver
-from savers._filesystem import log
+from savers._log import log
 from tests.disk.conftest import frames_of, log_of
 from tests.disk.crashes import quiet
 from tests.disk.simfs import SimFS

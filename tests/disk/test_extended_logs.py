@@ -9,9 +9,9 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
-from savers._filesystem import history_views, record_appender
+from savers._filesystem import file_log_writer, history_views
+from savers._filesystem.file_log_writer import FileLogWriter
 from savers._filesystem.io import FileIO
-from savers._filesystem.record_appender import RecordAppender
 from tests.disk.conftest import frames_of, log_of
 from tests.disk.crashes import WHEN
 
@@ -340,14 +340,14 @@ def test_the_rest_of_a_write_that_died_in_the_zeros_is_set_aside(tmp_path, is_op
 def test_an_extension_is_never_part_of_another_log(tmp_path):
     """Only shared live logs are extended: those that are written to take another's place are not."""
     sizes = []
-    original = RecordAppender._write_and_extend
+    original = FileLogWriter._write_and_extend
 
     def note(self, start, data):
         sizes.append(Path(self.path).name)
         return original(self, start, data)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RecordAppender, "_write_and_extend", note)
+        patch.setattr(FileLogWriter, "_write_and_extend", note)
         with FileSystemSaver(tmp_path) as saver:
             for number in range(5):
                 saver.put(CONFIG, made(number))
@@ -358,7 +358,7 @@ def test_an_extension_is_never_part_of_another_log(tmp_path):
 
 
 def test_a_short_log_is_not_extended(tmp_path, monkeypatch):
-    monkeypatch.setattr(record_appender, "_SHORT", 2000)
+    monkeypatch.setattr(file_log_writer, "_SHORT", 2000)
     saver = FileSystemSaver(tmp_path)
     saver.put(CONFIG, made(0))
     assert log_of(tmp_path).stat().st_size == frames_of(log_of(tmp_path))[-1].end

@@ -10,7 +10,7 @@ import pytest
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers import Compression, FileSystemSaver
-from savers._filesystem import log
+from savers._log import log
 from tests.odd import odd
 
 CONFIG = RunnableConfig("t")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from graphkit import RunnableConfig
-from savers._filesystem import log
+from savers._log import log
 from tests.disk.conftest import frames_of, log_of
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -12,7 +12,7 @@ from graphkit._records.checkpoint import generate_id
 from graphkit._values.frozen import FrozenDict, extend_frozen, freeze
 from graphkit._values.state import Changes
 from savers import FileSystemSaver
-from savers._filesystem import log as frames
+from savers._log import log as frames
 
 
 class Engine:

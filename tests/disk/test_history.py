@@ -6,7 +6,7 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError, RunnableConfig, StateSerializer
 from savers import FileSystemSaver
-from savers._filesystem import log as frames
+from savers._log import log as frames
 
 
 def numbers(saver, config):
@@ -100,7 +100,8 @@ def test_a_release_that_died_is_finished_by_the_next_writer(stage, opener, disk,
         saver.put(config, disk.step(n))
         saver.put(inner, disk.step(n))
     saver.close()
-    from savers._filesystem import layout, payloads
+    from savers._filesystem import layout
+    from savers._log import payloads
 
     def end(path):
         last = disk.frames_of(path)[-1]
@@ -261,8 +262,8 @@ def test_interrupts_and_listings_decode_no_state(opener, disk, config, monkeypat
     placed = saver.put(config, disk.step(0))
     stop = {"node_id": "n0", "when": "inside", "payload": {"ask": 1}, "metadata": {}, "created_at": None}
     saver.put_writes(placed, {"interrupt:a": stop})
-    from savers._filesystem import log
-    from savers._filesystem.log_reader import LogReader
+    from savers._log import log
+    from savers._log.log_reader import LogReader
 
     monkeypatch.setattr(LogReader, "load_state", None)
     reader = opener()

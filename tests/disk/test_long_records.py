@@ -13,8 +13,8 @@ import pytest
 from graphkit import Checkpoint, CheckpointSerializationError, RunnableConfig
 from graphkit.abc import StateSerializer
 from savers import Compression, FileSystemSaver
-from savers._filesystem import frame, log, log_file, log_writer
 from savers._filesystem.io import FileIO
+from savers._log import frame, log, log_file, log_writer
 from tests.disk.conftest import frames_of, log_of
 
 LIMIT = 1 << 16

@@ -13,7 +13,7 @@ import pytest
 from graphkit import Checkpoint, CheckpointerConfigurationError, MissingDependencyError, ThreadBusyError
 from graphkit.abc import StateSerializer
 from savers import Compression, FileSystemSaver
-from savers._filesystem import log
+from savers._log import log
 from tests.disk.simfs import SimFS
 
 TEXT = "".join(f"line {n} of a text that says much the same again and again\n" for n in range(4000))

@@ -8,7 +8,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._values.state import Changes, merge
 from graphkit.testing import same
-from savers._filesystem import log_writer
+from savers._log import log_writer
 
 CONFIG = RunnableConfig("t")
 

@@ -12,8 +12,9 @@ import pytest
 
 from graphkit import CheckpointCorruptionError, CheckpointerError, CheckpointStorageError
 from savers import FileSystemSaver
-from savers._filesystem import frame, lifecycle, live_logs, log, log_copy, rewrite, store, sync
-from savers._filesystem.log_writer import LogWriter
+from savers._filesystem import lifecycle, live_logs, log_copy, rewrite, store, sync
+from savers._log import frame, log
+from savers._filesystem.file_log_writer import FileLogWriter
 from tests.disk import crashes
 from tests.disk.crashes import PLACE, Crashes, config_of, fixed, made, view
 from tests.disk.simfs import SimFS
@@ -125,7 +126,7 @@ def without_checksums():
 
 
 def without_cutting_the_tail():
-    return mock.patch.object(LogWriter, "salvage_tail", nothing)
+    return mock.patch.object(FileLogWriter, "salvage_tail", nothing)
 
 
 def cutting_without_keeping_the_rest():
@@ -156,36 +157,36 @@ def without_a_new_generation():
 
 
 def without_undoing():
-    return mock.patch.object(LogWriter, "_undo", nothing)
+    return mock.patch.object(FileLogWriter, "_undo", nothing)
 
 
 def without_a_durable_undo():
     def _undo(self, start):
         self.io.truncate(self.fd, start)
 
-    return mock.patch.object(LogWriter, "_undo", _undo)
+    return mock.patch.object(FileLogWriter, "_undo", _undo)
 
 
 def without_going_on_after_a_short_write():
     def _append(self, data):
         self.io.write_at(self.fd, self.end, data)
 
-    return mock.patch.object(LogWriter, "_append", _append)
+    return mock.patch.object(FileLogWriter, "_append", _append)
 
 
 def without_telling_what_is_not_synced():
-    return mock.patch.object(LogWriter, "is_synced_before_use", new=True)
+    return mock.patch.object(FileLogWriter, "is_synced_before_use", new=True)
 
 
 def without_looking_at_what_others_wrote():
     return mock.patch.multiple(
-        LogWriter, is_ready=lambda self: self.fd >= 0, refresh_to_write=lambda self: self.fd >= 0 or self.refresh()
+        FileLogWriter, is_ready=lambda self: self.fd >= 0, refresh_to_write=lambda self: self.fd >= 0 or self.refresh()
     )
 
 
 def without_looking_at_the_bytes_behind_the_end():
     """As if others' records always changed the size."""
-    return mock.patch.object(LogWriter, "_is_unchanged", lambda self, size: size == self.file_size)
+    return mock.patch.object(FileLogWriter, "_is_unchanged", lambda self, size: size == self.file_size)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import pytest
 from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver, _delta as delta
 from savers._delta import compare
-from savers._filesystem.packed_states import decode_state, replay_states
+from savers._log.packed_states import decode_state, replay_states
 
 THREAD = RunnableConfig("t")
 BASE = "x" * 500
@@ -57,8 +57,8 @@ def test_a_keyframe_that_lists_another_value(position, tmp_path, monkeypatch):
     right = delta.encode_entry
     with monkeypatch.context() as patch:
         patch.setattr(delta, "encode_entry", encode_wrong)
-        patch.setattr("savers._filesystem.log_writer.MIN_KEYFRAME_DISTANCE", -1)
-        patch.setattr("savers._filesystem.log_writer.RECORD_COST", 1 << 20)
+        patch.setattr("savers._log.log_writer.MIN_KEYFRAME_DISTANCE", -1)
+        patch.setattr("savers._log.log_writer.RECORD_COST", 1 << 20)
         put(saver, text=BASE, other=1)
         put(saver, text=BASE, other=2)
     assert writer.load_index()

@@ -7,7 +7,7 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointNotFoundError, RunnableConfig
 from savers import FileSystemSaver
-from savers._filesystem import log_reader
+from savers._log import log_reader
 
 THREAD = RunnableConfig("t")
 

@@ -8,9 +8,10 @@ import pytest
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointerError
 from savers import FileSystemSaver
-from savers._filesystem import history_views, log, log_reader
-from savers._filesystem.plain_records import PlainRun
-from savers._filesystem.stored_checkpoint import StoredCheckpoint
+from savers._filesystem import history_views
+from savers._log import log, log_reader
+from savers._log.plain_records import PlainRun
+from savers._log.stored_checkpoint import StoredCheckpoint
 
 THREAD = RunnableConfig("t")
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from graphkit import CheckpointCorruptionError, CheckpointerError, CheckpointFormatError
-from savers._filesystem import log as frames
+from savers._log import log as frames
 
 
 def ids(history):

@@ -9,7 +9,7 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from savers import Compression, FileSystemSaver
-from savers._filesystem import log
+from savers._log import log
 from tests.disk import crashes
 from tests.disk.conftest import frames_of, log_of
 from tests.disk.simfs import Disk, Fault, SimFS

@@ -9,7 +9,7 @@ from graphkit import REMOVE, Channels, Checkpoint, RunnableConfig
 from graphkit._values.state import Changes, merge
 from graphkit.values import FrozenDict, freeze
 from savers import FileSystemSaver
-from savers._filesystem.log_writer import LogWriter
+from savers._log.log_writer import LogWriter
 from tests.disk.conftest import log_of
 from tests.disk.crashes import WHEN, fixed
 

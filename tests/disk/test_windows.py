@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from graphkit import Checkpoint, RunnableConfig
 from savers import Compression, FileSystemSaver, _delta as delta
-from savers._filesystem import log
+from savers._log import log
 from tests.disk.conftest import frames_of, log_of
 from tests.sweeps import examples
 

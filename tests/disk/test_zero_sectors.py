@@ -8,7 +8,7 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from savers import FileSystemSaver
-from savers._filesystem import log
+from savers._log import log
 from tests.disk.conftest import frames_of, log_of
 
 SECTOR, BLOCK = 512, 4096

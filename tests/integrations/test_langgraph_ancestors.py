@@ -10,7 +10,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
 from graphkit import Checkpoint, CheckpointConflictError, RunnableConfig
-from savers._filesystem import log_reader
+from savers._log import log_reader
 from savers.langgraph import FileSystemCheckpointSaver
 
 CHANNELS = ["a", "b", "never"]

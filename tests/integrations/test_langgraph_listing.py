@@ -15,7 +15,8 @@ from langgraph.checkpoint.base.id import uuid6
 
 from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from graphkit.errors import CheckpointFormatError
-from savers._filesystem import history_views, packed_states
+from savers._filesystem import history_views
+from savers._log import packed_states
 from savers.langgraph import FileSystemCheckpointSaver, listing
 
 EARLY = "#early:"

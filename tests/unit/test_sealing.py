@@ -12,9 +12,9 @@ from graphkit import CheckpointCorruptionError, CheckpointerConfigurationError, 
 from graphkit.errors import MissingDependencyError
 from savers import FileSystemSaver
 from savers._cipher import KeyRing
-from savers._filesystem import log
-from savers._filesystem.frame import Frame
-from savers._filesystem.sealing import MAX_OVERHEAD, LogSeal, pack_place, read_key_id
+from savers._log import log
+from savers._log.frame import Frame
+from savers._log.sealing import MAX_OVERHEAD, LogSeal, pack_place, read_key_id
 
 KEYS = {"new": bytes(range(32)), "old": bytes(32)}
 OWNER = ("thread", "inner")

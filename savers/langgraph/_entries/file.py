@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 import ormsgpack
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
-from savers._filesystem import log
-from savers._filesystem.frame import ANCILLARY
 from savers._filesystem.io import boot_number
+from savers._log import log
+from savers._log.frame import ANCILLARY
 from savers.langgraph._entries.records import MalformedRecordError, unpack_changes
 from savers.langgraph._entries.table import EntryTable
 

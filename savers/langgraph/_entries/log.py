@@ -29,13 +29,14 @@ from graphkit.errors import (
     CheckpointSerializationError,
     CheckpointStorageError,
 )
-from savers._filesystem import layout, log
+from savers._filesystem import layout
 from savers._filesystem.containment import DirectoryGuard
 from savers._filesystem.io import FileIO
 from savers._filesystem.lock import WriteLock
 from savers._filesystem.preload import preload_modules
 from savers._filesystem.salvaged_files import FileRange
 from savers._filesystem.store import make_room
+from savers._log import log
 from savers.langgraph._entries.file import EntryFile
 from savers.langgraph._entries.records import (
     Change,

@@ -10,8 +10,9 @@ from logging import getLogger
 from time import time_ns
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from savers._filesystem import layout, log
+from savers._filesystem import layout
 from savers._filesystem.leftovers import remove_temporary_logs
+from savers._log import log
 from savers.langgraph._entries.file import EntryFile
 from savers.langgraph._entries.records import Entry, MalformedRecordError, Put, make_put, pack_changes, unpack_changes
 from savers.langgraph._entries.table import EntryTable

@@ -143,7 +143,7 @@ def saver_on(path):
 @contextmanager
 def short_records(limit):
     """Records are as short as this, so that values need DATA records."""
-    from savers._filesystem import log
+    from savers._log import log
 
     real, log.MAX_PAYLOAD = log.MAX_PAYLOAD, limit
     try:

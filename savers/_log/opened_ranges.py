@@ -14,7 +14,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointKeyError
-from savers._filesystem.frame import (
+from savers._log.frame import (
     FRAME_SIZE,
     HEADER_SIZE,
     MAX_PAYLOAD,
@@ -28,8 +28,8 @@ from savers._filesystem.frame import (
 )
 
 if TYPE_CHECKING:
-    from savers._filesystem.log_file import LogFile
-    from savers._filesystem.sealing import LogSeal
+    from savers._log.log_file import LogFile
+    from savers._log.sealing import LogSeal
 
 _RECORD: Final = Struct("<4sI4x17s10xB")
 """Of a record's header: sync marker, length, flags to fid, type."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from graphkit.errors import CheckpointCorruptionError
-from savers._filesystem.frame import (
+from savers._log.frame import (
     END,
     FRAME_SIZE,
     FRAME_SIZE_V1,
@@ -25,7 +25,7 @@ from savers._filesystem.frame import (
 )
 
 if TYPE_CHECKING:
-    from savers._filesystem.log_file import LogFile
+    from savers._log.log_file import LogFile
 
 _READ_SIZE: Final = 1 << 20
 _FILE_END: Final = 1 << 62

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from savers._filesystem.frame import (
+from savers._log.frame import (
     FRAME_SIZE,
     MAJOR,
     MAX_PAYLOAD,
@@ -18,8 +18,7 @@ from savers._filesystem.frame import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from savers._filesystem.io import FileIO
-    from savers._filesystem.sealing import LogSeal
+    from savers._log.sealing import LogSeal
 
 _SYNC_PREFIX: Final = SYNC[:3]
 """What the sync markers of both versions begin with."""
@@ -27,12 +26,20 @@ _SEARCH_SIZE: Final = 1 << 20
 _READ_SIZE: Final = 1 << 20
 
 
-class LogFile(NamedTuple):
-    """An open file that holds a log, with what proves that a record belongs to it."""
+class ByteSource(Protocol):
+    """Where the bytes of open logs are: a file system, or the rows of a table."""
 
-    io: FileIO
-    """The file system."""
+    def read_at(self, fd: int, offset: int, length: int) -> bytes:
+        """Return `length` bytes of an open log from an offset; fewer only at its end."""
+
+
+class LogFile(NamedTuple):
+    """An open log, with what proves that a record belongs to it."""
+
+    io: ByteSource
+    """Where the bytes of the log are."""
     fd: int
+    """What the source knows the log by: a file descriptor, or the number of a history."""
     path: str
     """The path of the file, for errors."""
     fid: int | None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointKeyError
 from savers._cipher import CHECK_SIZE, MAX_KEY_ID, SALT_SIZE, derive_key, encode_text
-from savers._filesystem.frame import SEALED, SEALED_TYPES, Frame
+from savers._log.frame import SEALED, SEALED_TYPES, Frame
 
 if TYPE_CHECKING:
     from savers._cipher import DerivedKey, KeyRing

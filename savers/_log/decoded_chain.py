@@ -7,8 +7,8 @@ from zlib import crc32
 
 if TYPE_CHECKING:
     from savers import _delta as delta
-    from savers._filesystem.payloads import DecodedRecord
-    from savers._filesystem.table_reader import TableReader
+    from savers._log.payloads import DecodedRecord
+    from savers._log.table_reader import TableReader
 
 MAX_LENGTH: Final = 8 << 20
 """Chains of more bytes are not kept."""

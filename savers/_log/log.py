@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from graphkit.errors import CheckpointCorruptionError
-from savers._filesystem.damage import is_torn, judge
-from savers._filesystem.frame import (
+from savers._log.damage import is_torn, judge
+from savers._log.frame import (
     CHECKPOINT,
     COMPRESSED,
     DATA,
@@ -52,7 +52,7 @@ from savers._filesystem.frame import (
     read_trailer_length,
     repack_frame,
 )
-from savers._filesystem.log_file import LogFile
+from savers._log.log_file import LogFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

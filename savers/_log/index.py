@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from savers._filesystem.stored_checkpoint import StoredCheckpoint
+    from savers._log.stored_checkpoint import StoredCheckpoint
 
 
 class Index:

@@ -14,13 +14,13 @@ from msgpack import unpackb
 
 from graphkit.values import PRIVATE, FrozenDict, kind_of
 from savers import _delta as delta
-from savers._filesystem.frame import FRAME_SIZE, KEY, SCATTERED, SYNC, TRAILER_SIZE
+from savers._log.frame import FRAME_SIZE, KEY, SCATTERED, SYNC, TRAILER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from graphkit.codec import Codec
-    from savers._filesystem.stored_checkpoint import StoredCheckpoint
+    from savers._log.stored_checkpoint import StoredCheckpoint
 
 _FLAGS_AT: Final = 12
 """Where the flags stand in a record's header."""

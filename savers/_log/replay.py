@@ -12,15 +12,15 @@ from msgpack import ExtType, unpackb
 from graphkit.errors import CheckpointCorruptionError
 from graphkit.values import FrozenDict
 from savers import _delta as delta
-from savers._filesystem import log, payloads
+from savers._log import log, payloads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from savers._filesystem.log import Frame
-    from savers._filesystem.log_reader import LogReader
-    from savers._filesystem.payloads import DecodedRecord
-    from savers._filesystem.stored_checkpoint import StoredCheckpoint
+    from savers._log.log import Frame
+    from savers._log.log_reader import LogReader
+    from savers._log.payloads import DecodedRecord
+    from savers._log.stored_checkpoint import StoredCheckpoint
 
 _PAIR: Final = 2
 """A keyframe lists a name and an entry for each value."""

@@ -20,7 +20,7 @@ from msgpack import unpackb
 
 from graphkit.errors import CheckpointerError
 from graphkit.values import FrozenDict
-from savers._filesystem.frame import (
+from savers._log.frame import (
     CHECKPOINT,
     COMPRESSED,
     END,
@@ -42,14 +42,14 @@ from savers._filesystem.frame import (
     unpack_head,
     unpack_trailer,
 )
-from savers._filesystem.payloads import (
+from savers._log.payloads import (
     FIRST_TIME,
     LAST_TIME,
     NO_DISTANCES,
     decode_checkpoint,
     unpack_payload,
 )
-from savers._filesystem.stored_checkpoint import StoredCheckpoint
+from savers._log.stored_checkpoint import StoredCheckpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,17 +9,17 @@ from graphkit.codec import MalformedDataError
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from graphkit.values import PRIVATE, FrozenDict, freeze, kind_of
 from savers import _delta as delta
-from savers._filesystem import log, payloads
-from savers._filesystem.decoded_chain import MAX_LENGTH, DecodedChain, ReadValue
-from savers._filesystem.early_writes import EarlyWrites
-from savers._filesystem.index import Index
-from savers._filesystem.open_log import OpenLog
-from savers._filesystem.plain_records import read_plain_run
+from savers._log import log, payloads
+from savers._log.decoded_chain import MAX_LENGTH, DecodedChain, ReadValue
+from savers._log.early_writes import EarlyWrites
+from savers._log.index import Index
+from savers._log.open_log import OpenLog
+from savers._log.plain_records import read_plain_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from savers._filesystem.stored_checkpoint import StoredCheckpoint
+    from savers._log.stored_checkpoint import StoredCheckpoint
 
 _ONE_PIECE: Final = 2
 """Entries of a list of pieces that has one piece."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from graphkit.values import FrozenDict
-from savers._filesystem.stored_checkpoint import StoredCheckpoint
+from savers._log.stored_checkpoint import StoredCheckpoint
 
 EarlyDistances = tuple[int, int]
 """How far before a CHECKPOINT record the first early write of its checkpoint begins, and the first

@@ -16,9 +16,9 @@ from msgpack import Packer, unpackb
 
 from graphkit.errors import CheckpointCorruptionError
 from graphkit.values import FrozenDict
-from savers._filesystem.early_writes import EarlyDistances
-from savers._filesystem.frame import KEY, MAJOR, SEALED, TRAILER_SIZE, TRAILER_SIZE_V1, Frame
-from savers._filesystem.stored_checkpoint import StoredCheckpoint
+from savers._log.early_writes import EarlyDistances
+from savers._log.frame import KEY, MAJOR, SEALED, TRAILER_SIZE, TRAILER_SIZE_V1, Frame
+from savers._log.stored_checkpoint import StoredCheckpoint
 
 Pack = Callable[[object, str], bytes]
 Unpack = Callable[[bytes], Any]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -12,16 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
 from graphkit.values import PRIVATE, FrozenDict, private_copy
 from savers import _delta as delta
-from savers._filesystem import log, payloads
-from savers._filesystem.drafts import (
+from savers._log import log, payloads
+from savers._log.drafts import (
     COMPARE_LENGTH,
     are_bytes,
     draft_by_comparison,
     draft_first,
     draft_from_changes,
 )
-from savers._filesystem.record_appender import RecordAppender
-from savers._filesystem.stored_checkpoint import StoredCheckpoint
+from savers._log.log_reader import LogReader
+from savers._log.sealing import MAX_OVERHEAD
+from savers._log.stored_checkpoint import StoredCheckpoint
 
 if TYPE_CHECKING:
     from graphkit import Checkpoint
@@ -60,11 +62,39 @@ class NewCheckpoint:
     """The id of the checkpoint to replace."""
 
 
-class LogWriter(RecordAppender):
-    """A log to which checkpoints are appended."""
+class LogWriter(LogReader):
+    """A log to which checkpoints are appended.
+
+    Subclasses say how a record is appended to what keeps the bytes.
+    """
 
     compression: Compression | None = None
     """How large values are compressed."""
+
+    @property
+    def max_payload(self) -> int:
+        """How many bytes a payload may have before it is sealed."""
+        return log.MAX_PAYLOAD if self.key_ring is None else log.MAX_PAYLOAD - MAX_OVERHEAD
+
+    @abstractmethod
+    def _append_record(
+        self,
+        type: int,
+        payload: bytes,
+        flags: int = 0,
+        back: int = 0,
+        key: int = 0,
+    ) -> int:
+        """Append a record and return its offset. Begins the log if there is none.
+
+        Raises:
+            CheckpointSerializationError: the record would be longer than a reader accepts. Nothing
+                was changed.
+        """
+
+    @abstractmethod
+    def _undo_records(self, start: int) -> None:
+        """Take back the records from an offset on, because not all that belong together were appended."""
 
     def is_small(self, limit: int) -> bool:
         """Return whether the log is open, and its last state is in memory and at most this long."""
@@ -246,12 +276,7 @@ class LogWriter(RecordAppender):
         except BaseException:
             # A value of the last state could not be read, or not all records could be written:
             # none of them may stay.
-            if self.fd >= 0 and self.end > start:
-                if start:
-                    self._undo(start)
-                    self.close()
-                else:
-                    self._remove_file()
+            self._undo_records(start)
             raise
 
     def _append_keyframe(self, new: NewCheckpoint) -> None:

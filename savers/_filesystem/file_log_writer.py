@@ -11,10 +11,12 @@ from time import time_ns
 from typing import TYPE_CHECKING, Final
 
 from graphkit.errors import CheckpointSerializationError
-from savers._filesystem import layout, log, payloads
-from savers._filesystem.log_reader import LogReader
+from savers._filesystem import layout
+from savers._filesystem.file_log_reader import FileLogReader
 from savers._filesystem.salvaged_files import FileRange
-from savers._filesystem.sealing import MAX_OVERHEAD, pack_place
+from savers._log import log, payloads
+from savers._log.log_writer import LogWriter
+from savers._log.sealing import pack_place
 
 if TYPE_CHECKING:
     from savers._filesystem.lock import WriteLock
@@ -31,7 +33,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _LOGGER: Final = getLogger("graphkit")
 
 
-class RecordAppender(LogReader):
+class FileLogWriter(FileLogReader, LogWriter):
     """A log to which records are appended, whatever they hold.
 
     The caller holds `mutex`, and the write lock of the thread.
@@ -51,11 +53,6 @@ class RecordAppender(LogReader):
     """After a failed sync: where the records begin and end that no put has acknowledged."""
 
     # Sealing
-
-    @property
-    def max_payload(self) -> int:
-        """How many bytes a payload may have before it is sealed."""
-        return log.MAX_PAYLOAD if self.key_ring is None else log.MAX_PAYLOAD - MAX_OVERHEAD
 
     @property
     def must_be_sealed(self) -> bool:
@@ -187,6 +184,15 @@ class RecordAppender(LogReader):
             self.io.fdatasync(self.fd)
         except OSError:
             self.suspect = True
+
+    def _undo_records(self, start: int) -> None:
+        if self.fd < 0 or self.end <= start:
+            return
+        if start:
+            self._undo(start)
+            self.close()
+        else:
+            self._remove_file()
 
     def _remove_file(self) -> None:
         """Remove the file of a log whose first write failed; nothing in it was acknowledged."""

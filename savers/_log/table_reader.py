@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointStorageError
 from savers import _delta as delta
-from savers._filesystem import log, payloads
+from savers._log import log, payloads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from graphkit.abc import StateSerializer
     from graphkit.codec import Codec
-    from savers._filesystem.io import FileIO
-    from savers._filesystem.opened_ranges import OpenedRanges
-    from savers._filesystem.sealing import LogSeal
-    from savers._filesystem.stored_checkpoint import StoredCheckpoint
+    from savers._log.log_file import ByteSource
+    from savers._log.opened_ranges import OpenedRanges
+    from savers._log.sealing import LogSeal
+    from savers._log.stored_checkpoint import StoredCheckpoint
 
 _PAIR: Final = 2
 """A keyframe lists a name and an entry for each value."""
@@ -35,7 +35,7 @@ class TableReader:
     opened_ranges: OpenedRanges | None = None
     """What reads ranges of the log, if it is sealed."""
 
-    def __init__(self, io: FileIO, path: str, codec: Codec, serializer: StateSerializer | None) -> None:
+    def __init__(self, io: ByteSource, path: str, codec: Codec, serializer: StateSerializer | None) -> None:
         self.io = io
         self.path = path
         self.codec = codec

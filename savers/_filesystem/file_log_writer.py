@@ -15,13 +15,13 @@ from savers._filesystem import layout
 from savers._filesystem.file_log_reader import FileLogReader
 from savers._filesystem.salvaged_files import FileRange
 from savers._log import log, payloads
+from savers._log.beginning import META_RECORDS, new_header, pack_meta_frames
 from savers._log.log_writer import LogWriter
 from savers._log.sealing import pack_place
 
 if TYPE_CHECKING:
     from savers._filesystem.lock import WriteLock
 
-META_RECORDS: Final = log.META_RECORDS[log.MAJOR]
 _PART_SIZE: Final = 1 << 20
 _BLOCK_SIZE: Final = 1 << 12
 _SHORT: Final = _BLOCK_SIZE
@@ -236,20 +236,7 @@ class FileLogWriter(FileLogReader, LogWriter):
         }
         if self.seal is not None:
             meta["sealed"] = self.seal.key_id
-        payload = payloads.packb(meta)
-        frames = b""
-        for seq in range(META_RECORDS):
-            offset = log.HEADER_SIZE + len(frames)
-            frames += log.pack_frame(
-                offset,
-                fid,
-                seq,
-                log.META,
-                payload,
-                unsynced=offset,
-                boot=self.boot,
-            )
-        return frames
+        return pack_meta_frames(fid, meta, self.boot)
 
     def begin(self, header: log.Header) -> None:
         """Create the file at this log's path, which does not exist yet."""
@@ -389,14 +376,3 @@ def _choose_size(end: int) -> int:
     if end < _SHORT:
         return end
     return -(-end // _BLOCK_SIZE) * _BLOCK_SIZE
-
-
-def new_header(digest: bytes, generation: int) -> log.Header:
-    """Return the header of a new file.
-
-    Args:
-        digest: the thread digest.
-        generation: 1, or one more than that of the log that is rewritten.
-    """
-    fid = int.from_bytes(os.urandom(4), "little") or 1
-    return log.Header(fid, generation, time_ns(), digest)

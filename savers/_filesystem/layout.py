@@ -9,6 +9,8 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
+from savers._log.frame import digest_thread
+
 MARKER: Final = "graphkit.store"
 LOCKS: Final = "locks"
 LOG: Final = "log"
@@ -48,10 +50,10 @@ class ThreadDirectory(NamedTuple):
 @lru_cache(maxsize=4096)
 def locate_thread(thread_id: str) -> ThreadDirectory:
     """Return the directory of a thread; takes 5 us for a thread that is not in the cache."""
-    digest = blake2b(thread_id.encode("utf-8", "surrogatepass")).digest()
+    digest = digest_thread(thread_id)
     return ThreadDirectory(
         name=_make_name("t-", thread_id),
-        digest=digest[:16],
+        digest=digest,
         stripe=digest[0] & (STRIPES - 1),
     )
 

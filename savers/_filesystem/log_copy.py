@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from savers._filesystem import layout
 from savers._filesystem.catalog import has_checkpoints, list_namespaces
-from savers._filesystem.file_log_writer import META_RECORDS, FileLogWriter, new_header
+from savers._filesystem.file_log_writer import FileLogWriter
 from savers._filesystem.leftovers import remove_temporary_logs
-from savers._filesystem.rewrite import replay_states
 from savers._log import log
+from savers._log.beginning import META_RECORDS, new_header
+from savers._log.rewriter import replay_states
 from savers._log.sealing import pack_place
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ so one log may hold records of both.
 from __future__ import annotations
 
 import struct
+from hashlib import blake2b
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -56,6 +57,7 @@ _LOOSE_SHIFT_V1: Final = 4
 _LOOSE_LENGTHS_V1: Final = (0, 1 << 10, 1 << 13, 1 << 16)
 _KNOWN_FLAGS_V1: Final = KEY | REPLACE | COMPRESSED
 
+_DIGEST_SIZE: Final = 16
 HEADER_SIZE: Final = 64
 """Bytes of the file header."""
 FRAME_SIZE: Final = 40
@@ -212,6 +214,11 @@ class Frame(NamedTuple):
         True in version 1, which does not record it.
         """
         return self.version != MAJOR or bool(self.flags & SCATTERED)
+
+
+def digest_thread(thread_id: str) -> bytes:
+    """Return the thread digest, which stands in the header of each log of a thread."""
+    return blake2b(thread_id.encode("utf-8", "surrogatepass")).digest()[:_DIGEST_SIZE]
 
 
 def pack_frame(

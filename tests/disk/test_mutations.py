@@ -13,8 +13,8 @@ import pytest
 from graphkit import CheckpointCorruptionError, CheckpointerError, CheckpointStorageError
 from savers import FileSystemSaver
 from savers._filesystem import lifecycle, live_logs, log_copy, rewrite, store, sync
-from savers._log import frame, log
 from savers._filesystem.file_log_writer import FileLogWriter
+from savers._log import frame, log
 from tests.disk import crashes
 from tests.disk.crashes import PLACE, Crashes, config_of, fixed, made, view
 from tests.disk.simfs import SimFS

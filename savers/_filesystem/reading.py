@@ -27,7 +27,7 @@ from graphkit.abc import (
 from graphkit.errors import CheckpointerError, CheckpointKeyError, CheckpointNotFoundError
 from savers._filesystem import catalog, live_logs
 from savers._filesystem.file_log_writer import FileLogWriter
-from savers._filesystem.listed_checkpoints import CheckpointLister, make_info
+from savers._filesystem.listed_checkpoints import CheckpointLister, ListedInfos, make_info
 from savers._filesystem.os_errors import is_out_of_resources, wrap_os_errors
 from savers._filesystem.store import Store
 
@@ -93,7 +93,7 @@ class ReadingMethods(BaseCheckpointSaver, HasVersions):
                 return []
             checkpoints = reader.load_index().checkpoints
             self._store.logs.account(reader)
-            return [make_info(reader, stored) for stored in reversed(checkpoints)]
+            return ListedInfos(reader, checkpoints)
 
     @wrap_os_errors("read")
     def _recent(self, config: RunnableConfig, limit: int) -> Sequence[CheckpointInfo]:
@@ -103,7 +103,7 @@ class ReadingMethods(BaseCheckpointSaver, HasVersions):
         with reader.mutex:
             if not live_logs.refresh_to_read(self._store, reader):
                 return []
-            return [make_info(reader, stored) for stored in reversed(reader.find_recent(limit))]
+            return ListedInfos(reader, reader.find_recent(limit))
 
     @wrap_os_errors("read")
     def summary(self, config: ConfigLike = None) -> HistorySummary | None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from savers._log.stored_checkpoint import StoredCheckpoint
+
 
 
 class Index:
@@ -14,16 +17,30 @@ class Index:
     def __init__(self) -> None:
         self.checkpoints: list[StoredCheckpoint] = []
         self._positions: dict[str, int] = {}
+        """By id, those of the first `_numbered` checkpoints. Few callers look for an id."""
+        self._numbered = 0
+
+    def _find_position(self, id: str) -> int | None:
+        checkpoints = self.checkpoints
+        count = len(checkpoints)
+        if self._numbered < count:
+            added = checkpoints[self._numbered :]
+            self._positions.update(zip([stored.id for stored in added], range(self._numbered, count), strict=True))
+            self._numbered = count
+        return self._positions.get(id)
 
     def find(self, id: str) -> StoredCheckpoint | None:
         """Return the checkpoint with an id; the newest if there are several."""
-        position = self._positions.get(id)
+        position = self._find_position(id)
         return None if position is None else self.checkpoints[position]
 
     def append(self, checkpoint: StoredCheckpoint) -> None:
         """Add the checkpoint of the next record, which replaces no other."""
-        self._positions[checkpoint.id] = len(self.checkpoints)
         self.checkpoints.append(checkpoint)
+
+    def extend(self, checkpoints: Sequence[StoredCheckpoint]) -> None:
+        """Add the checkpoints of the next records, which replace no others."""
+        self.checkpoints += checkpoints
 
     def add(self, checkpoint: StoredCheckpoint, target: str | None) -> bool:
         """Add the checkpoint of the next record.
@@ -39,11 +56,12 @@ class Index:
         if target is None:
             self.append(checkpoint)
             return True
-        position = self._positions.get(target)
+        position = self._find_position(target)
         if position is None:
             return False
         checkpoint.take_over_writes(self.checkpoints[position])
         self.checkpoints[position] = checkpoint
         if target != checkpoint.id:
-            self._positions = {known.id: number for number, known in enumerate(self.checkpoints)}
+            self._positions = {}
+            self._numbered = 0
         return True

@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
 _ONE_PIECE: Final = 2
 """Entries of a list of pieces that has one piece."""
-_MIN_RUN: Final = 1 << 16
+_MIN_RUN: Final = 1 << 13
 """If fewer bytes than this remain of what was read, the log is read on."""
+_INDEX_WINDOW: Final = 7 << 14
+"""Bytes that are read at once for an index. Little enough that the memory of one window serves the
+next one: in a new process, touching new memory takes longer than reading into it."""
 _LONGEST_SEARCH: Final = 1 << 20
 """The most bytes that are searched for an id at once."""
 _SEARCHES: Final = 8
@@ -68,25 +71,32 @@ class LogReader(OpenLog):
         assert index is not None
         data = b""
         base = 0
+        window = _INDEX_WINDOW
         while self.end < end:
             if self.end - base + _MIN_RUN > len(data):
                 base = self.end
-                data = self.io.read_at(self.fd, base, min(log.WINDOW, end - base))
+                data = self.io.read_at(self.fd, base, min(window, end - base))
+                window = _INDEX_WINDOW
             last = self.last_checkpoint
             if last is not None and self.seal is None:
                 run = read_plain_run(data, base, self.end, end, self.fid, self.seq, last, self.codec.unpack)
                 if run.end > self.end:
-                    for checkpoint in run.checkpoints:
-                        index.append(checkpoint)
-                        self.last_checkpoint = checkpoint
-                    self.depth += len(run.checkpoints)
+                    if run.checkpoints:
+                        index.extend(run.checkpoints)
+                        self.last_checkpoint = run.checkpoints[-1]
+                        self.depth += len(run.checkpoints)
                     self.seq = run.seq
                     self.end = run.end
                     self.is_scattered = run.is_scattered
                     continue
             frame = log.parse_frame(data, self.end - base, self.end, self.fid)
+            if frame == "" and len(data) < log.WINDOW and base + len(data) < end:
+                # It is longer than what was read.
+                window = log.WINDOW
+                data = b""
+                continue
             if isinstance(frame, str) or frame.seq != self.seq:
-                # It is longer than what was read, torn or damaged.
+                # It is longer still, torn or damaged.
                 scanned = next(self.scan(self.end, end, self.seq), None)
                 if scanned is None:
                     return

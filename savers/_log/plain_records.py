@@ -39,7 +39,6 @@ from savers._log.frame import (
     IncompleteLog,
     parse_frame,
     read_header,
-    unpack_head,
     unpack_trailer,
 )
 from savers._log.payloads import (
@@ -56,12 +55,17 @@ if TYPE_CHECKING:
 
 _PLAIN_FLAGS: Final = COMPRESSED | SCATTERED
 _pack_type_and_offset: Final = struct.Struct("<BQ").pack
+_unpack_plain_head: Final = struct.Struct("<4sIIB4xIII6xIB").unpack_from
+"""The fields of a record's header that are needed here: sync, length, crc, flags, key, seq, fid,
+check, type. All of them would take 0.1 us longer."""
+_update: Final = dict.update  # A FrozenDict refuses it.
 _CHECKED: Final = 35
 """Bytes of a record's header in front of its own checksum."""
 _SHORT: Final = 6
 """Elements of a change: id, node, next, created, ops, data."""
 _WITH_PARENT: Final = 7
 """Elements of a change with a parent other than the checkpoint before it."""
+_UUID_SIZE: Final = 16
 _WITH_METADATA: Final = 8
 """Elements of a change that sets metadata: in addition, parent and metadata."""
 _SCALARS: Final = frozenset({str, int, float, bool, type(None), bytes})
@@ -115,7 +119,7 @@ def read_plain_run(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
     try:
         while offset < stop:
             start = offset - base
-            sync, length, crc, flags, _, key, own_seq, own_fid, _, _, _, check, type_ = unpack_head(data, start)
+            sync, length, crc, flags, key, own_seq, own_fid, check, type_ = _unpack_plain_head(data, start)
             payload_start = start + FRAME_SIZE
             payload_end = payload_start + length
             payload = data[payload_start:payload_end]
@@ -136,8 +140,7 @@ def read_plain_run(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
                 if type_ != WRITE or flags & SCATTERED:
                     break
                 owner, values = parts
-                hexes = owner.hex()
-                if f"{hexes[:8]}-{hexes[8:12]}-{hexes[12:16]}-{hexes[16:20]}-{hexes[20:]}" != last_id:
+                if f"{owner[:4].hex()}-{owner[4:10].hex('-', 2)}-{owner[10:].hex()}" != last_id:
                     break
                 for name, value in values.items():
                     if name.__class__ is not str or value.__class__ is not bytes:
@@ -171,10 +174,11 @@ def read_plain_run(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
                     if value.__class__ not in _SCALARS:
                         added = unpack(change)
                         break
-                merged = FrozenDict(metadata | added)
+                kind = metadata.kind
+                metadata = FrozenDict(metadata)
+                _update(metadata, added)
                 # As `_merge_metadata`: a dict without a kind has scalars only.
-                merged.kind = max(metadata.kind, added.kind) if added.__class__ is FrozenDict else metadata.kind
-                metadata = merged
+                metadata.kind = max(kind, added.kind) if added.__class__ is FrozenDict else kind
             if own_node is None:
                 node, next_node = next_node, (next_node if own_next is None else node if own_next is True else own_next)
             elif own_node is True:
@@ -192,13 +196,14 @@ def read_plain_run(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
                 body.__class__ is not bytes
                 or ops.__class__ is not list
                 or own_id.__class__ is not bytes
+                or len(own_id) != _UUID_SIZE
                 or node.__class__ is not str
                 or own_key != keyframe_offset
                 or not FIRST_TIME <= created <= LAST_TIME
             ):
                 break
-            hexes = own_id.hex()
-            own_id = f"{hexes[:8]}-{hexes[8:12]}-{hexes[12:16]}-{hexes[16:20]}-{hexes[20:]}"
+            # As `id_text`.
+            own_id = f"{own_id[:4].hex()}-{own_id[4:10].hex('-', 2)}-{own_id[10:].hex()}"
             last = StoredCheckpoint(
                 own_id, node, next_node, created, parent, metadata, False, offset, whole, keyframe_offset
             )

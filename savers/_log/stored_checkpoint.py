@@ -19,6 +19,20 @@ _NO_WRITES: Final[dict[str, int]] = {}
 _NO_KEYS: Final[frozenset[str]] = frozenset()
 
 
+def outline_writes(writes: Mapping[str, int], cleared: frozenset[str]) -> Mapping[str, object]:
+    """Return the keys of pending writes, each with None if its value is None.
+
+    The values are not read; other objects stand for those that are not None.
+
+    Args:
+        writes: the `writes` of a checkpoint.
+        cleared: its `cleared`.
+    """
+    if cleared:
+        return {**writes, **dict.fromkeys(cleared)}
+    return writes
+
+
 class StoredCheckpoint:
     """A checkpoint of a log without its state: what its record says, and what later records add."""
 
@@ -93,15 +107,6 @@ class StoredCheckpoint:
         """Take over the writes that were recorded before this checkpoint."""
         self.writes = waiting.writes
         self.cleared = waiting.cleared
-
-    def outline_writes(self) -> Mapping[str, object]:
-        """Return the keys of the pending writes, each with None if its value is None.
-
-        The values are not read; other objects stand for those that are not None.
-        """
-        if self.cleared:
-            return {**self.writes, **dict.fromkeys(self.cleared)}
-        return self.writes
 
     def make_checkpoint(
         self, state: FrozenDict | None = None, load: Callable[[], FrozenDict] | None = None

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from savers._log.stored_checkpoint import StoredCheckpoint
 
 
-
 class Index:
     """All checkpoints of a log in the order of the history, oldest first."""
 

@@ -7,6 +7,7 @@ by a new saver:
 - it opens, and every history of every thread reads as it did at a moment between the last acknowledged change and the
   last one begun, type for type and in order;
 - the next put on every history works, and what is there then is one of those moments as a whole, and that put;
+- a checkpoint that comes only now has the early writes that waited for it, each once, and no other has them;
 - it survives a second crash, at any operation of that recovery.
 
 What differs from run to run otherwise (ids, clocks, random file ids) is fixed, so that a failure is replayed by its
@@ -23,13 +24,16 @@ from datetime import UTC, datetime
 from unittest import mock
 
 from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointStorageError, RunnableConfig
+from graphkit.values import FrozenList
 from savers import FileSystemSaver, VersionedMemorySaver
-from savers._filesystem import file_log_writer
+from savers._filesystem import file_log_writer, sync
 from tests.disk.simfs import Disk, SimFS
 
 PLACE = "/store"
 THREADS = ("t", "u")
 NAMESPACES = ("", "inner")
+EARLY = "early"
+"""The key of a view under which it keeps early writes, beside its threads: {(thread, namespace, id): writes}."""
 WHEN = datetime(2026, 5, 1, tzinfo=UTC)
 SEED = os.environ.get("GRAPHKIT_CRASH_SEED", "1")
 
@@ -42,9 +46,13 @@ def config_of(thread="t", namespace=""):
     return RunnableConfig(thread_id=thread, checkpoint_ns=namespace)
 
 
+def id_of(number):
+    return f"00000000-0000-7000-8000-{number:012x}"
+
+
 def made(number, id=None, **state):
     return Checkpoint(
-        id=id or f"00000000-0000-7000-8000-{number:012x}",
+        id=id or id_of(number),
         node_id=f"n{number}",
         next_node_id=f"n{number + 1}",
         state={"n": number, **state},
@@ -79,14 +87,16 @@ def view(saver, threads=THREADS, namespaces=NAMESPACES):
     return found
 
 
-def grown(before, thread, namespace, number):
+def grown(before, thread, namespace, number, id=None):
     """A view after one more put."""
     histories = dict(before.get(thread, {}))
-    one = made(number)
+    one = made(number, id)
     fields = (one.id, one.node_id, one.next_node_id, one.parent_id, one.created_at)
-    line = repr((*fields, dict(one.metadata), dict(one.state), {}, ()))
+    early = dict(before.get(EARLY, {}))
+    writes = early.pop((thread, namespace, one.id), {})
+    line = repr((*fields, dict(one.metadata), dict(one.state), writes, ()))
     histories[namespace, None] = (line, *histories.get((namespace, None), ()))
-    return {**before, thread: histories}
+    return {**before, thread: histories, EARLY: early}
 
 
 @contextmanager
@@ -120,7 +130,11 @@ class Run:
     def __init__(self, fsync="always", hook=None):
         self.fs = SimFS(hook=hook)
         self.oracle = VersionedMemorySaver()
-        self.views = [view(self.oracle)]
+        self.early = {}
+        """What waits for its checkpoint; the oracle knows no early writes."""
+        self.texts = set()
+        """What may stand in each log once at most."""
+        self.views = [self.expected()]
         self.fsync = fsync
         self.saver = self.open()
 
@@ -132,11 +146,18 @@ class Run:
     def open(self):
         return FileSystemSaver(PLACE, fsync=self.fsync, lock_timeout=0, io=self.fs)
 
-    def do(self, change, saver=None, half=None):
-        """Let both do something; between `begin` and `ack` it may be there or not, or half of it where that is said."""
+    def expected(self):
+        """What there is to be now."""
+        return {**view(self.oracle), EARLY: dict(self.early)}
+
+    def do(self, change, saver=None, half=None, foreseen=None):
+        """Let both do something; between `begin` and `ack` it may be there or not, or half of it where that is said.
+
+        `foreseen` does it to the oracle, where that takes something else.
+        """
         before = self.views[-1]
-        change(self.oracle)
-        after = view(self.oracle)
+        (foreseen or change)(self.oracle)
+        after = self.expected()
         self.views += [after] if half is None else [half(before, after), after]
         step = len(self.views) - 1
         self.fs.note("begin", step)
@@ -151,22 +172,55 @@ class Run:
     def forget(self):
         """Take back the last change, which failed: the oracle begins anew with what there was before."""
         before, self.oracle = self.views[-2], VersionedMemorySaver()
-        assert view(self.saver) == before
+        self.early = dict(before.get(EARLY, {}))
+        assert {**view(self.saver), EARLY: self.early} == before
         for one in reversed(self.saver.list(config_of())):
             self.oracle.put(config_of(), one)
-            self.oracle.add_tags(config_of(), *self.saver.tags_of(config_of().with_check_point_id(one.id)))
-        self.views.append(view(self.oracle))
+            at = config_of().with_check_point_id(one.id)
+            self.oracle.add_tags(config_of(), *self.saver.tags_of(at))
+            if writes := self.saver.get_writes(at):
+                self.oracle.put_writes(at, writes)
+        self.views.append(self.expected())
         assert self.views[-1] == before
         self.fs.note("begin", len(self.views) - 1)
         self.fs.note("ack", len(self.views) - 1)
 
-    def put(self, number, thread="t", namespace="", saver=None, id=None, **state):
+    def put(self, number, thread="t", namespace="", saver=None, id=None, is_next=False, **state):
         config = config_of(thread, namespace)
         if id is not None:
             config = config.with_check_point_id(id)
         checkpoint = made(number, **state)
-        self.do(lambda saver: saver.put(config, checkpoint), saver)
+
+        def foreseen(oracle):
+            oracle.put(config, checkpoint)
+            writes = self.early.pop((thread, namespace, checkpoint.id), None)
+            if writes:
+                oracle.put_writes(config_of(thread, namespace), writes)
+
+        def change(saver):
+            if is_next:
+                # As LangGraph's adapter does it.
+                saver._put_next(config, lambda _: checkpoint)
+            else:
+                saver.put(config, checkpoint)
+
+        self.do(change, saver, foreseen=foreseen)
         return checkpoint.id
+
+    def write(self, number, thread="t", namespace="", put_follows=False, **texts):
+        """Writes of the checkpoint with a number, which may still be to come; no other text contains these."""
+        assert self.texts.isdisjoint(texts.values())
+        self.texts |= {text.encode() for text in texts.values()}
+        config = config_of(thread, namespace).with_check_point_id(id_of(number))
+
+        def foreseen(oracle):
+            if oracle.get(config) is None:
+                key = (thread, namespace, id_of(number))
+                self.early[key] = {**self.early.get(key, {}), **texts}
+            else:
+                oracle.put_writes(config, texts)
+
+        self.do(lambda saver: saver.put_writes(config, texts, early=True, put_follows=put_follows), foreseen=foreseen)
 
 
 # The workloads
@@ -366,8 +420,147 @@ def flushes(run):
             run.flush()
 
 
+def early_writes(run):
+    """Writes that come before their checkpoint: it follows, after another one, or never."""
+    run.write(0, a="first of all", b="B" * 700)
+    run.put(0, text="a" * 300)
+    run.write(2, a="the next but one")
+    run.put(1)
+    run.write(2, b="C" * 600)
+    run.write(7, a="of none")
+    run.put(2, text="b" * 900)
+    run.write(2, c="behind it")
+    run.write(3, namespace="inner", a="inside")
+    run.write(4, a="D" * 1100)
+    run.put(3, namespace="inner")
+    run.put(4)
+    run.write(8, namespace="inner", a="never there")
+
+
+def rewritten_early_writes(run):
+    """Logs written anew while writes wait in them: by a prune, and after a failed sync."""
+    for number in range(3):
+        run.put(number, text=f"{number}" * 600)
+    run.write(3, a="before the prune", b="E" * 600)
+    run.write(7, a="of none")
+    run.do(lambda saver: saver.prune("t", keep_last=1))
+    run.put(3)
+    run.write(5, a="before the failure")
+    failing = [True]
+
+    def fail_once(kind, _, place):
+        if kind == "fdatasync" and failing and place.endswith("/log"):
+            failing.clear()
+            raise OSError(5, "injected", place)
+
+    run.fs.hook = fail_once
+    with suppress(CheckpointStorageError):
+        run.put(4, text="d" * 700)
+    run.fs.hook = None
+    run.forget()
+    run.write(5, b="after the failure")
+    run.put(5)
+
+
+def langgraph_steps(run):
+    """Steps of LangGraph: the writes of a task come before the checkpoint that it ran from, and one of a step that never ends."""
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+    from savers.langgraph import saver as adapters
+    from savers.langgraph.channels import Encoder
+    from savers.langgraph.writes import pack_writes
+
+    def adapt(store):
+        with mock.patch.object(adapters, "FileSystemSaver", return_value=store):
+            return adapters.FileSystemCheckpointSaver(PLACE)
+
+    # No saver in memory has LangGraph's methods. This disk never fails.
+    run.oracle = FileSystemSaver(PLACE, fsync="never", io=SimFS(record=False))
+    names = {"thread_id": "t", "checkpoint_ns": ""}
+
+    def put(number):
+        earlier = {"checkpoint_id": id_of(number - 1)} if number else {}
+        version = f"{number:032}.0"
+        checkpoint = {
+            "v": 4,
+            "id": id_of(number),
+            "ts": WHEN.isoformat(),
+            "channel_values": {"messages": ["m" * 300] * number},
+            "channel_versions": {"messages": version},
+            "versions_seen": {},
+            "updated_channels": ["messages"],
+        }
+
+        def change(store):
+            adapt(store).put(
+                {"configurable": {**names, **earlier}}, checkpoint, {"step": number}, {"messages": version}
+            )
+
+        def foreseen(store):
+            run.early.pop(("t", "", id_of(number)), None)
+            change(store)
+
+        run.do(change, foreseen=foreseen)
+
+    def write(number, text):
+        writes = [("messages", text), ("other", [text.upper()])]
+        packed = pack_writes(Encoder(JsonPlusSerializer()), writes, f"task{number}", "~path")
+        run.texts |= {text.encode(), text.upper().encode()}
+
+        def change(store):
+            adapt(store).put_writes(
+                {"configurable": {**names, "checkpoint_id": id_of(number)}}, writes, f"task{number}", "~path"
+            )
+
+        def foreseen(store):
+            if store.get(config_of().with_check_point_id(id_of(number))) is None:
+                run.early["t", "", id_of(number)] = {one.key: FrozenList(one) for one in packed}
+            change(store)
+
+        run.do(change, foreseen=foreseen)
+
+    write(0, "first of all")
+    put(0)
+    for number in range(1, 4):
+        write(number, f"step {number} " * 9 * number)
+        put(number)
+    write(5, "of a step that never ends")
+    put(4)
+    write(4, "behind its checkpoint")
+
+
+def shared_sync(run):
+    """One sync covers writes and the put that follows them: the writes are acknowledged without one of their own."""
+    run.put(0)
+    for number in (1, 2, 3):
+        appended, has_put = threading.Event(), threading.Event()
+
+        class Arrived(threading.Event):
+            def wait(self, timeout=None, has_put=has_put):
+                return super().wait(timeout) and has_put.wait()
+
+        run.saver._store.shared_writer("t", "").put_arrived = Arrived()
+        worker = threading.Thread(
+            target=run.write, args=(number,), kwargs={"put_follows": True, "a": f"{number}" * 300 * number}
+        )
+
+        def meanwhile(kind, _, place, worker=worker, appended=appended):
+            if kind == "unlock" and threading.current_thread() is worker:
+                appended.set()
+
+        run.fs.hook = meanwhile
+        with mock.patch.object(sync, "_LONGEST_WAIT", 60):
+            worker.start()
+            appended.wait()
+            run.put(number, text="a" * 500, is_next=True)
+            has_put.set()
+            worker.join()
+        run.fs.hook = None
+
+
 WORKLOADS = (
     first_put, puts, growing_lists, replaces, beside, release, prune, delete, copy, several_threads, two_savers, two_workers, failed_sync, failed_write,
+    early_writes, rewritten_early_writes, langgraph_steps, shared_sync,
 )  # fmt: skip
 
 
@@ -391,7 +584,7 @@ class Crashes:
             run = Run(self.fsync)
             workload(run)
             run.saver.close()
-            self._look_at(run.views)
+            self._look_at(run)
             rng = random.Random(f"{self.seed} {workload.__name__} states")
             changes = sum(op[0] != "note" for op in run.fs.ops)
             share = max(3, -(-limit // changes))
@@ -435,7 +628,7 @@ class Crashes:
             run = Run(fsync)
             workload(run)
             run.saver.close()
-            self._look_at(run.views)
+            self._look_at(run)
             rng = random.Random(f"{self.seed} {workload.__name__} {fsync} states")
             changes = sum(op[0] != "note" for op in run.fs.ops)
             disk, low, high, flushed, seen = Disk(), 0, 0, 0, set()
@@ -481,10 +674,26 @@ class Crashes:
                     expect_each(
                         found, [{thread: {k: h for k, h in one[thread].items() if k[0] == namespace}} for one in views]
                     )
+                    self._expect_early_or_none(saver, views, thread, namespace)
 
-    def _look_at(self, views):
+    def _expect_early_or_none(self, saver, views, thread, namespace):
+        """A checkpoint that comes after a power loss has the writes that waited for it at one of these moments."""
+        for number, key in enumerate(self._awaited(saver, views), 950):
+            if key[:2] != (thread, namespace):
+                continue
+            saver.put(config_of(thread, namespace), made(number, key[2]))
+            found = dict(saver.get_writes(config_of(thread, namespace)))
+            allowed = [one.get(EARLY, {}).get(key, {}) for one in views]
+            if found not in allowed:
+                raise Lost(f"{key} has the writes {found}; may be {allowed}")
+
+    def _look_at(self, run):
+        views = run.views
         self.threads = [one for one in THREADS if any(view.get(one) for view in views)]
-        self.namespaces = sorted({"", *(key[0] for view in views for one in view.values() for key in one)})
+        self.namespaces = sorted(
+            {"", *(key[0] for view in views for thread in self.threads for key in view.get(thread, {}))}
+        )
+        self.texts = run.texts
 
     def _view(self, saver):
         return view(saver, self.threads, self.namespaces)
@@ -499,8 +708,33 @@ class Crashes:
             fs.note("begin", len(steps) - 1)
             saver.put(config_of(thread, namespace), made(number))
             fs.note("ack", len(steps) - 1)
+        for number, (thread, namespace, name) in enumerate(self._awaited(saver, views), 950):
+            steps.append([grown(one, thread, namespace, number, name) for one in steps[-1]])
+            fs.note("begin", len(steps) - 1)
+            saver.put(config_of(thread, namespace), made(number, name))
+            fs.note("ack", len(steps) - 1)
         expect_whole(self._view(saver), steps[-1])
+        self._expect_texts_once(fs.tree())
         self._second_crash(tree, fs, steps, rng, deep=deep)
+
+    @staticmethod
+    def _awaited(saver, views):
+        """The checkpoints that early writes waited for at one of these moments, and that are not there."""
+        awaited = sorted({key for one in views for key in one.get(EARLY, {})})
+        return [
+            (thread, namespace, name)
+            for thread, namespace, name in awaited
+            if saver.get(config_of(thread, namespace).with_check_point_id(name)) is None
+        ]
+
+    def _expect_texts_once(self, tree):
+        for name, content in tree.items():
+            if isinstance(content, dict):
+                self._expect_texts_once(content)
+            elif name == "log":
+                for text in self.texts:
+                    if content.count(text) > 1:
+                        raise Lost(f"a log has the write {text[:20]} {content.count(text)} times")
 
     def _second_crash(self, tree, fs, steps, rng, *, deep):
         disk, low, high = Disk(tree), 0, 0

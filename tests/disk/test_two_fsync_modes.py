@@ -61,6 +61,7 @@ class Rebooting(Crashes):
             saver.put(config, made(number))
             expect_each(view(saver, [thread], [namespace]), [grown(one, thread, namespace, number) for one in here])
             self._expect_alike(saver, config)
+            self._expect_early_or_none(saver, views, thread, namespace)
         assert not [file for file in saver.verify().problems if file.state == "damaged"], what
         self.boot[0] = 1
 
@@ -86,7 +87,7 @@ def lazily(run, saver, number, **state):
     """A put that nobody has promised to keep: it is acknowledged, and no sync follows."""
     checkpoint = made(number, **state)
     run.oracle.put(config_of(), checkpoint)
-    run.views.append(view(run.oracle))
+    run.views.append(run.expected())
     run.fs.note("begin", len(run.views) - 1)
     saver.put(config_of(), checkpoint)
 
@@ -144,12 +145,28 @@ def during_a_sync(run, fsync="never"):
     run.put(10)
 
 
+def early_in_turn(run, fsync="never"):
+    """Writes that come before their checkpoint, between puts of the other saver."""
+    lazy = other_saver(run, fsync)
+    run.put(0, text="a" * 700)
+    lazily(run, lazy, 1, text="b" * 900)
+    run.write(4, a="behind a lazy put")
+    lazily(run, lazy, 2, text="c" * 1300)
+    run.write(3, a="E" * 600)
+    run.put(3, text="d" * 600)
+    run.put(4)
+    lazily(run, lazy, 5)
+    run.write(6, a="of none")
+
+
 def by_seconds(run):
     """The same as in_turn, with a saver that syncs later."""
     in_turn(run, 3600)
 
 
-@pytest.mark.parametrize("workload", [in_turn, begun_lazily, during_a_sync, by_seconds], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "workload", [in_turn, begun_lazily, during_a_sync, early_in_turn, by_seconds], ids=lambda one: one.__name__
+)
 def test_nothing_that_always_has_acknowledged_is_lost(boot, workload):
     found = Rebooting(boot)
     found.explore(workload, 350)
@@ -190,7 +207,16 @@ def test_always_syncs_what_it_acknowledges_though_another_saver_has_appended_beh
 @pytest.mark.parametrize("fsync", ["never", 3600])
 @pytest.mark.parametrize(
     "workload",
-    [crashes.puts, crashes.growing_lists, crashes.beside, crashes.replaces, crashes.several_threads, crashes.prune],
+    [
+        crashes.puts,
+        crashes.growing_lists,
+        crashes.beside,
+        crashes.replaces,
+        crashes.several_threads,
+        crashes.prune,
+        crashes.early_writes,
+        crashes.langgraph_steps,
+    ],
     ids=lambda one: one.__name__,
 )
 def test_a_power_loss_without_waiting_leaves_a_beginning_and_no_error(boot, workload, fsync):

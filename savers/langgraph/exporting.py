@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
     from langgraph.checkpoint.sqlite import SqliteSaver
 
+    from savers._cipher import Cipher
+
 Progress = Callable[[int, int, str], object]
 """Called with the number of checkpoints done, the number of all checkpoints, and the thread."""
 
@@ -76,6 +78,8 @@ def export_langgraph_sqlite(
     threads: Sequence[str] | None = None,
     progress: Progress | None = None,
     serde: SerializerProtocol | None = None,
+    cipher: Cipher | None = None,
+    plaintext: bool = False,
 ) -> ExportReport:
     """Copy LangGraph's threads from a directory to a database of LangGraph's SqliteSaver.
 
@@ -91,12 +95,19 @@ def export_langgraph_sqlite(
         threads: the ids of the threads; None is all of LangGraph's.
         progress: called after each checkpoint.
         serde: the serializer of the store, if it encrypts. The database is encrypted, too.
+        cipher: the keys of a sealed store, as of FileSystemCheckpointSaver. The database is not
+            sealed.
+        plaintext: confirms that an export with a cipher may write to a database that is not sealed.
 
     Raises:
         TypeError: `threads` is one id.
-        MissingDependencyError: langgraph-checkpoint-sqlite is not installed.
-        CheckpointerConfigurationError: there is no store in the directory, or its values are
-            encrypted and `serde` is missing.
+        MissingDependencyError: langgraph-checkpoint-sqlite is not installed, or `cipher` without
+            the package of the extra `encryption`.
+        CheckpointerConfigurationError: there is no store in the directory, its values are encrypted
+            and `serde` is missing, or there is a cipher and `plaintext` is False. The last leaves
+            the database as it was.
+        CheckpointKeyError: the store is sealed, and `cipher` lacks a key or has a wrong one. The
+            database was not opened.
         CheckpointNotFoundError: a thread in `threads` does not exist.
         CheckpointConflictError: a thread in `threads` holds a run of graphkit's own.
         CheckpointCorruptionError: a thread is damaged. Checkpoints exported so far stay; name the
@@ -110,7 +121,14 @@ def export_langgraph_sqlite(
         raise CheckpointerConfigurationError(f"there is no directory {os.fspath(directory)!r}")
     passthrough = make_passthrough_serializer(serde)
     saver_class = _import_sqlite_saver()
-    saver = FileSystemCheckpointSaver(directory, serde=passthrough, fsync="never", on_blocked_type="plain")
+    saver = FileSystemCheckpointSaver(
+        directory, serde=passthrough, fsync="never", on_blocked_type="plain", cipher=cipher
+    )
+    if saver.store.seals_records and not plaintext:
+        raise CheckpointerConfigurationError(
+            "the store is sealed, and a database of SqliteSaver is not: ask for plaintext (plaintext=True,"
+            " --plaintext), or export the sealed logs (graphkit.rawlogs, `graphkit export --raw`)"
+        )
     with saver.store:
         plan, left_out = _list_checkpoints(saver, threads)
         if not plan and get_store(saver.store).read_marker() is None:

@@ -10,8 +10,8 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
-from graphkit import CheckpointKeyError
-from savers.langgraph import FileSystemCheckpointSaver, import_langgraph_sqlite
+from graphkit import CheckpointerConfigurationError, CheckpointKeyError
+from savers.langgraph import FileSystemCheckpointSaver, export_langgraph_sqlite, import_langgraph_sqlite
 from tests.cli.terminal import graphkit
 
 KEYS = {"2026": bytes(range(32))}
@@ -83,3 +83,85 @@ def test_an_import_is_sealed_with_the_keys_and_refused_without(tmp_path):
     with pytest.raises(CheckpointKeyError, match="open the store with `cipher`"):
         import_langgraph_sqlite(tmp_path / "old.sqlite", tmp_path / "runs")
     assert import_langgraph_sqlite(tmp_path / "old.sqlite", tmp_path / "runs", cipher=KEYS).ok
+
+
+# Exports
+
+
+@pytest.fixture
+def sealed(tmp_path):
+    with FileSystemCheckpointSaver(tmp_path / "runs", fsync="never", cipher=KEYS) as saver:
+        talk(compiled(saver))
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def key_file(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text(f"2026 {b64encode(KEYS['2026']).decode()}\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(params=[False, True], ids=["new", "existing"])
+def database(request, tmp_path):
+    """A database that does not exist yet, or has a thread."""
+    path = tmp_path / "target.sqlite"
+    if request.param:
+        with SqliteSaver.from_conn_string(str(path)) as saver:
+            compiled(saver).invoke({"messages": [("user", "hello")]}, {"configurable": {"thread_id": "ben"}})
+    return path
+
+
+def bytes_of(path):
+    return path.read_bytes() if path.exists() else None
+
+
+def test_a_sealed_store_is_exported_when_plaintext_is_asked_for(sealed, database, tmp_path):
+    report = export_langgraph_sqlite(sealed, database, cipher=KEYS, plaintext=True)
+    assert (report.ok, report.threads) == (True, 1)
+    with (
+        SqliteSaver.from_conn_string(str(database)) as target,
+        FileSystemCheckpointSaver(sealed, cipher=KEYS) as source,
+    ):
+        expected = compiled(source).get_state(CONFIG)
+        assert compiled(target).get_state(CONFIG).values == expected.values
+        assert [one.checkpoint for one in target.list(CONFIG)] == [one.checkpoint for one in source.list(CONFIG)]
+    assert SECRET.encode() in bytes_of(database)
+    assert SECRET.encode() not in stored(sealed)
+    assert import_langgraph_sqlite(database, tmp_path / "again", cipher=KEYS).ok
+    with FileSystemCheckpointSaver(tmp_path / "again", cipher=KEYS) as saver:
+        assert compiled(saver).get_state(CONFIG).values == expected.values
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"cipher": KEYS}, CheckpointerConfigurationError, "plaintext=True, --plaintext"),
+        ({}, CheckpointKeyError, "'2026'"),
+        ({"plaintext": True}, CheckpointKeyError, "'2026'"),
+        ({"cipher": {"2027": bytes(32)}, "plaintext": True}, CheckpointKeyError, "'2026'"),
+        ({"cipher": {"2026": bytes(32)}, "plaintext": True}, CheckpointKeyError, "'2026'"),
+    ],
+    ids=["no request", "nothing", "no key", "another key", "wrong key"],
+)
+def test_without_the_request_or_the_key_nothing_is_exported(sealed, database, options, error, message):
+    before = bytes_of(database), stored(sealed)
+    with pytest.raises(error, match=message):
+        export_langgraph_sqlite(sealed, database, **options)
+    assert (bytes_of(database), stored(sealed)) == before
+
+
+def test_the_command_takes_the_keys_and_must_be_asked(sealed, database, key_file):
+    before = bytes_of(database)
+    command = ("export-langgraph-sqlite", sealed, database)
+    refused = graphkit(*command, "--key-file", key_file)
+    assert (refused.code, "--plaintext" in refused.err) == (18, True)
+    keyless = graphkit(*command, "--plaintext")
+    assert (keyless.code, "'2026'" in keyless.err, "--key-file" in keyless.err) == (21, True, True)
+    key_file.write_text(f"2026 {b64encode(bytes(32)).decode()}\n", encoding="utf-8")
+    wrong = graphkit(*command, "--plaintext", GRAPHKIT_KEYS=str(key_file))
+    assert (wrong.code, "'2026'" in wrong.err) == (21, True)
+    assert bytes_of(database) == before
+    key_file.write_text(f"2026 {b64encode(KEYS['2026']).decode()}\n", encoding="utf-8")
+    done = graphkit(*command, "--plaintext", "--thread", "an", GRAPHKIT_KEYS=str(key_file))
+    assert (done.code, done.out.endswith("1 thread, verified\n")) == (0, True)

@@ -11,7 +11,7 @@ from graphkit.cli.commands.import_langgraph import load_langgraph, view_report
 from graphkit.cli.commands.verify import missing_capability
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory
-from graphkit.cli.resolve import find_thread, open_store
+from graphkit.cli.resolve import KEY_FILE, find_thread, open_store
 from graphkit.cli.views import Message
 
 
@@ -26,11 +26,16 @@ def export_langgraph_sqlite(
         list[str] | None,
         typer.Option("--thread", help="Only this thread; repeatable.", show_default=False),
     ] = None,
+    plaintext: Annotated[
+        bool,
+        typer.Option("--plaintext", help="Write to the database although the directory is sealed."),
+    ] = False,
 ) -> Message:
     """Copy LangGraph's threads to a SQLite file, with checkpoints, writes, metadata and ids.
 
     The command reads everything back and compares it. It never replaces a checkpoint of the
-    database. An interrupted export continues where it stopped when you run it again.
+    database. An interrupted export continues where it stopped when you run it again. LangGraph's
+    database cannot be sealed: an export of a sealed directory requires --plaintext.
 
     Example: graphkit export-langgraph-sqlite runs checkpoints.sqlite --thread order-17
     """
@@ -40,7 +45,14 @@ def export_langgraph_sqlite(
     threads = None if thread is None else [find_thread(saver, typed) for typed in thread]
     langgraph = load_langgraph()
     with context.progress("exporting") as progress:
-        report = langgraph.export_langgraph_sqlite(saver.base_directory, database, threads=threads, progress=progress)
+        report = langgraph.export_langgraph_sqlite(
+            saver.base_directory,
+            database,
+            threads=threads,
+            progress=progress,
+            cipher=KEY_FILE.get(),
+            plaintext=plaintext,
+        )
     return view_report(report, "exported", database, report.left_out)
 
 

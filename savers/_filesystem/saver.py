@@ -316,27 +316,34 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         """
         if not packed:
             return
+        # In one body with what `_append_to_checkpoint` does: this is part of each step of LangGraph,
+        # and takes 19 us in place of 25.
+        store = self._store
+        writer = store.shared_writer(config.thread, config.checkpoint_ns)
+        with writer.mutex:
+            with writer.write_lock:
+                live_logs.refresh_to_append(store, writer)
+                start = writer.end
+                stored = writer.find(id) if writer.fd >= 0 else None
+                if stored is not None:
+                    new = _choose_new(packed, keep, stored.writes)
+                    if new:
+                        writer.put_packed(stored, new)
+                elif early and id is not None:
+                    waiting = writer.load_early().find(id)
+                    new = packed if waiting is None else _choose_new(packed, keep, waiting.writes)
+                    if new:
+                        writer.put_early(id, new)
+                else:
+                    raise _make_missing_error(config, id)
+            ticket = self._sync_mode.take_ticket(writer, start)
+            if put_follows and ticket is not None:
+                writer.put_arrived.clear()
+        if ticket is not None:
+            if put_follows:
+                self._sync_mode.wait_for_put(ticket)
+            self._sync_mode.settle(ticket)
 
-        def choose_new(stored: StoredCheckpoint) -> Mapping[str, bytes]:
-            if not stored.writes:
-                return packed
-            kept = set(keep).intersection(stored.writes)
-            return {key: value for key, value in packed.items() if key not in kept}
-
-        def append(writer: FileLogWriter, stored: StoredCheckpoint) -> None:
-            new = choose_new(stored)
-            if new:
-                writer.put_packed(stored, new)
-
-        def append_early(writer: FileLogWriter, id: str) -> None:
-            waiting = writer.load_early().find(id)
-            new = packed if waiting is None else choose_new(waiting)
-            if new:
-                writer.put_early(id, new)
-
-        self._append_to_checkpoint(config, id, append, append_early if early else None, put_follows=put_follows)
-
-    @wrap_os_errors("write to")
     def _put_langgraph_writes(
         self,
         history: RunnableConfig,
@@ -349,7 +356,14 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         No config is made for the checkpoint, and no key is looked up among those that graphkit reads:
         both would be a tenth of the time.
         """
-        self._put_packed(history, id, pack_writes(self._codec, writes), keep, early=True, put_follows=True)
+        packed = pack_writes(self._codec, writes)
+        # Without the decorator of the other methods, as `put`.
+        try:
+            self._put_packed(history, id, packed, keep, early=True, put_follows=True)
+        except CheckpointerError:
+            raise
+        except OSError as error:
+            raise wrap_os_error(error, "write to", self._store.root) from error
 
     @wrap_os_errors("write to")
     def add_tags(self, config: ConfigLike, *tags: str) -> None:
@@ -372,9 +386,6 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         config: RunnableConfig,
         id: str | None,
         append: Callable[[FileLogWriter, StoredCheckpoint], None],
-        append_early: Callable[[FileLogWriter, str], None] | None = None,
-        *,
-        put_follows: bool = False,
     ) -> None:
         """Append records about a checkpoint.
 
@@ -382,9 +393,6 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
             config: names the history.
             id: the id of the checkpoint; None for the latest.
             append: appends the records.
-            append_early: appends them if the history does not have the checkpoint, whose id it
-                gets. Without it, that is an error.
-            put_follows: whether to wait a moment for a put before the sync.
 
         Raises:
             CheckpointNotFoundError: the history does not have the checkpoint.
@@ -395,17 +403,10 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
                 live_logs.refresh_to_append(self._store, writer)
                 start = writer.end
                 stored = writer.find(id) if writer.fd >= 0 else None
-                if stored is not None:
-                    append(writer, stored)
-                elif append_early is not None and id is not None:
-                    append_early(writer, id)
-                else:
-                    raise CheckpointNotFoundError(config.thread, f"checkpoint {id or 'at all'}")
+                if stored is None:
+                    raise _make_missing_error(config, id)
+                append(writer, stored)
             ticket = self._sync_mode.take_ticket(writer, start)
-            if put_follows and ticket is not None:
-                writer.put_arrived.clear()
-        if put_follows:
-            self._sync_mode.wait_for_put(ticket)
         self._sync_mode.settle(ticket)
 
     # Threads
@@ -557,6 +558,22 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _choose_new(
+    packed: Mapping[str, bytes],
+    keep: Collection[str],
+    recorded: Mapping[str, int],
+) -> Mapping[str, bytes]:
+    """Return the pending writes without those whose recorded value stays."""
+    if not recorded:
+        return packed
+    kept = set(keep).intersection(recorded)
+    return {key: value for key, value in packed.items() if key not in kept}
+
+
+def _make_missing_error(config: RunnableConfig, id: str | None) -> CheckpointNotFoundError:
+    return CheckpointNotFoundError(config.thread, f"checkpoint {id or 'at all'}")
 
 
 def _check_arguments(base_directory: Any, state_serializer: Any) -> None:

@@ -38,7 +38,7 @@ from savers.langgraph.pruning import PruningMethods
 from savers.langgraph.retention import TtlSweeper, parse_ttl
 from savers.langgraph.serializer import Deserializer, OnBlockedType, check_on_blocked_type, make_serializer
 from savers.langgraph.steps import derive_next_node, derive_node, list_changed_nodes
-from savers.langgraph.writes import PendingWrites, Write, pack_writes
+from savers.langgraph.writes import PendingWrites, Write, encode_writes
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig as LangGraphConfig
@@ -231,8 +231,8 @@ class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         if checkpoint_id.__class__ is not str:
             # Refuses what is neither a str nor None.
             checkpoint_id = parse_config(config, checkpoint_id).checkpoint_id
-        packed = pack_writes(Encoder(self.serde), writes, task_id, task_path)
-        self._writes.put(parse_config(config), checkpoint_id, packed)
+        encoded = encode_writes(Encoder(self.serde), writes, task_id, task_path)
+        self._writes.put(parse_config(config), checkpoint_id, encoded)
 
     def get_next_version(self, current: str | float | None, channel: None = None) -> str:
         """Return the version after this one, in the form that LangGraph's own savers use.

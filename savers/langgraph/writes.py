@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
 
 from graphkit import RunnableConfig
-from graphkit.values import FrozenList
+from graphkit.values import PLAIN, FrozenList
 from savers.langgraph.channels import WRITES, Encoder
 
 if TYPE_CHECKING:
@@ -52,21 +52,44 @@ class Write(NamedTuple):
 
         Special writes (errors, interrupts, answers, schedules) replace earlier ones.
         """
-        return self.idx >= 0
+        return is_ordinary(self.idx)
 
 
-def pack_writes(encoder: Encoder, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str) -> list[Write]:
+def is_ordinary(idx: int) -> bool:
+    """Return whether a write at this position is no special one; see `Write.is_ordinary`."""
+    return idx >= 0
+
+
+class TaskWrites(NamedTuple):
+    """The writes of a task as they are stored."""
+
+    records: dict[str, FrozenList]
+    """By key: the fields of a Write."""
+    keep: list[str]
+    """The keys whose recorded values stay, if there are any: those of ordinary writes."""
+
+
+def encode_writes(encoder: Encoder, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str) -> TaskWrites:
     """Return the writes of a task as they are stored.
 
     Raises:
         CheckpointSerializationError: a value cannot be stored. Nothing was changed.
     """
-    packed = []
+    # This is part of each step: no Write is made, and no kind is looked for in what is plain.
+    records: dict[str, FrozenList] = {}
+    keep: list[str] = []
+    has_plain_task = task_id.__class__ is str and task_path.__class__ is str
     for position, (channel, value) in enumerate(writes):
         type_name, data = encoder.serialize(value, channel)
-        # By position, because this is part of every step.
-        packed.append(Write(task_path, task_id, WRITES_IDX_MAP.get(channel, position), channel, type_name, data))
-    return packed
+        idx = WRITES_IDX_MAP.get(channel, position)
+        key = f"{_KEY}{idx}:{task_id}"
+        record = FrozenList((task_path, task_id, idx, channel, type_name, data))
+        if has_plain_task and channel.__class__ is str and type_name.__class__ is str:
+            record.kind = PLAIN
+        records[key] = record
+        if is_ordinary(idx):
+            keep.append(key)
+    return TaskWrites(records, keep)
 
 
 class PendingWrites:
@@ -81,7 +104,7 @@ class PendingWrites:
         self._early_directories: dict[tuple[str, str], str] = {}
         """By thread and namespace: the directory in which an earlier version stored early writes."""
 
-    def put(self, history: RunnableConfig, checkpoint_id: str | None, writes: Sequence[Write]) -> None:
+    def put(self, history: RunnableConfig, checkpoint_id: str | None, writes: TaskWrites) -> None:
         """Store writes for a checkpoint, whether it exists or not.
 
         Args:
@@ -89,13 +112,7 @@ class PendingWrites:
             checkpoint_id: its id; None for the latest.
             writes: the writes.
         """
-        records: dict[str, FrozenList] = {}
-        keep: list[str] = []
-        for write in writes:
-            key = write.key
-            records[key] = FrozenList(write)
-            if write.is_ordinary:
-                keep.append(key)
+        records, keep = writes
         self._store._put_langgraph_writes(history, checkpoint_id, records, keep)  # noqa: SLF001 - a part of the same package
 
     def read(

@@ -236,7 +236,7 @@ def test_the_saver_does_not_have_the_fault(check, tmp_path):
 @pytest.mark.parametrize(("check", "altered"), CASES, ids=[altered.__name__ for _, altered in CASES])
 def test_the_check_sees_the_fault(check, altered, tmp_path, monkeypatch):
     if hasattr(altered, "stays"):
-        monkeypatch.setattr(writes.Write, "is_ordinary", property(lambda _: altered.stays))
+        monkeypatch.setattr(writes, "is_ordinary", lambda _: altered.stays)
     if hasattr(altered, "places"):
         monkeypatch.setattr(writes, "WRITES_IDX_MAP", altered.places)
     with pytest.raises((AssertionError, TypeError, CheckpointNotFoundError)):

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from graphkit.errors import CheckpointerError
 from savers._filesystem import layout
@@ -133,41 +133,72 @@ def _read_meta(store: Store, path: str) -> Any:
         store.io.close(fd)
 
 
+class ThreadDirectories(NamedTuple):
+    """The directories of a store that may be those of threads."""
+
+    names: list[str]
+    """Their names, sorted."""
+    releasing: set[str | None]
+    """The names of those whose thread may be in the middle of a release."""
+    others: int
+    """How many other directories the root has."""
+
+
+def find_directories(store: Store) -> ThreadDirectories:
+    """Return the directories of the root that may be those of threads; read nothing in them."""
+    names: list[str] = []
+    others = 0
+    releasing: set[str | None] = set()
+    for name, is_directory in store.io.entries(store.root):
+        if name.startswith(layout.RELEASING):
+            releasing.add(layout.parse_releasing_name(name))
+        if not is_directory:
+            if layout.is_thread(name):
+                path = layout.join(store.root, name)
+                _LOGGER.warning("%s is not listed, for it is not a directory", path)
+        elif name.startswith(layout.THREAD):
+            names.append(name)
+        else:
+            others += 1
+    names.sort()
+    return ThreadDirectories(names, releasing, others)
+
+
 def list_threads(store: Store, *, released: bool) -> list[str]:
     """Return the threads that have a live log; with `released`, also those with only versions.
 
     Reads no log of a thread whose id is plain or remembered, and that is not being released. A
     store may have 10,000 threads.
     """
-    threads: list[str] = []
-    entries = store.io.entries(store.root)
-    releasing: set[str | None] = set()
-    for name, _ in entries:
-        if name.startswith(layout.RELEASING):
-            releasing.add(layout.parse_releasing_name(name))
-    for name, is_directory in entries:
-        if not is_directory:
-            if layout.is_thread(name):
-                path = layout.join(store.root, name)
-                _LOGGER.warning("%s is not listed, for it is not a directory", path)
-            continue
-        try:
-            thread_id = _find_thread(store, name, released=released)
-        except PermissionError as error:
-            _LOGGER.warning("a thread is not listed: %s", error)
-            continue
-        if thread_id is None:
-            continue
-        if released or name not in releasing or find_unfinished_release(store, thread_id) is None:
-            threads.append(thread_id)
-    return sorted(threads)
+    directories = find_directories(store)
+    found = [find_thread(store, directories, name, released=released) for name in directories.names]
+    return sorted(thread_id for thread_id in found if thread_id is not None)
+
+
+def find_thread(store: Store, directories: ThreadDirectories, name: str, *, released: bool) -> str | None:
+    """Return the thread of a directory; None if there is none, or only one that is being released.
+
+    Args:
+        store: the store.
+        directories: what `find_directories` has just returned.
+        name: one of them.
+        released: whether a thread counts that has only versions.
+    """
+    try:
+        thread_id = _find_thread(store, name, released=released)
+    except PermissionError as error:
+        _LOGGER.warning("a thread is not listed: %s", error)
+        return None
+    if thread_id is None or released or name not in directories.releasing:
+        return thread_id
+    return thread_id if find_unfinished_release(store, thread_id) is None else None
 
 
 def _find_thread(store: Store, name: str, *, released: bool) -> str | None:
     """Return the thread of a directory; None if it is not a thread's, or holds nothing."""
     # First the usual case: the id is remembered or plain, and there is a live log.
     thread_id = store.ids.get(name)
-    if thread_id is None and name.startswith("t-"):
+    if thread_id is None:
         thread_id = layout.plain_id(name)
         if thread_id is not None:
             store.remember_id(name, thread_id)

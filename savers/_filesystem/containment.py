@@ -98,6 +98,15 @@ class DirectoryGuard(FileIO):
         """Like `open`, for reading a file whose directories the caller has just looked at."""
         return self._with_room(lambda: self._io.open(path))
 
+    def read_file_unchecked(self, path: str, longest: int) -> tuple[bytes, os.stat_result]:
+        """Like `FileIO.read_file`, for a file whose directories the caller has just looked at."""
+        try:
+            return self._io.read_file(path, longest)
+        except OSError as error:
+            if error.errno not in _TOO_MANY_FILES or not self._make_room():
+                raise
+        return self._io.read_file(path, longest)
+
     def listdir_unchecked(self, path: str) -> list[str]:
         """Like `listdir`, for a directory that the caller has just looked at, and those above it."""
         return self._with_room(lambda: self._io.listdir(path))

@@ -7,6 +7,8 @@ the caller finds the checkpoint by its id.
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from time import time_ns
@@ -25,8 +27,6 @@ from savers._log.packed_states import PackedState, decode_state, replay_states
 from savers._log.plain_records import PlainLog, read_plain_log
 
 if TYPE_CHECKING:
-    import os
-
     from graphkit.values import FrozenDict
     from savers._filesystem.file_log_writer import FileLogWriter
     from savers._filesystem.store import Store
@@ -38,6 +38,8 @@ _GROWTH: Final = 4
 """Each time, this many times more are read."""
 _LONGEST_SCAN: Final = 1 << 20
 """Logs of more bytes are not read as a whole: reading from the end costs less."""
+_OWN_LINKS: Final = 2
+"""How many links a directory without directories in it has: its name, and its entry for itself."""
 
 _CLOCK_TICK: Final = 50_000_000
 """Nanoseconds within which two writes may get the same time."""
@@ -314,9 +316,12 @@ class ScannedView:
         return self._reader
 
     def _read_file(self, *, is_checked: bool = False) -> tuple[bytes, FileState] | None:
-        """Return the bytes of the file, and its state; None if it is long."""
+        """Return the bytes of the file, and its state; None if it is long, or empty."""
         io = self._store.io
-        fd = io.open_unchecked(self.path) if is_checked else io.open(self.path)
+        if is_checked:
+            data, status = io.read_file_unchecked(self.path, _LONGEST_SCAN)
+            return (data, get_file_state(status)) if data else None
+        fd = io.open(self.path)
         try:
             status = io.fstat(fd)
             if status.st_size > _LONGEST_SCAN:
@@ -400,25 +405,6 @@ def get_file_state(status: os.stat_result) -> FileState:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-class DirectoryState(NamedTuple):
-    """What distinguishes a directory from itself after a name in it has changed."""
-
-    device: int
-    inode: int
-    modified_ns: int
-    changed_ns: int
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the next change will show: two within one tick of the clock have the same time."""
-        return time_ns() - self.changed_ns > _CLOCK_TICK
-
-
-def get_directory_state(status: os.stat_result) -> DirectoryState:
-    """Return the state of a directory."""
-    return DirectoryState(status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
-
-
 class LiveLog(NamedTuple):
     """The log of one history, not yet opened."""
 
@@ -427,17 +413,16 @@ class LiveLog(NamedTuple):
     path: str
 
 
-def list_logs(store: Store, thread_id: str, skip_prefix: str, *, is_checked: bool = False) -> list[LiveLog]:
+def list_logs(store: Store, thread_id: str, skip_prefix: str) -> list[LiveLog]:
     """Return the live logs of a thread, that of the root namespace first.
 
     Args:
         store: the store.
         thread_id: the thread.
         skip_prefix: the prefix of namespaces to leave out.
-        is_checked: whether the caller has just seen that the thread's directory is one.
     """
     directory = store.directory(thread_id)
-    names = store.io.listdir_unchecked(directory) if is_checked else store.io.listdir(directory)
+    names = store.io.listdir(directory)
     # Most threads have no other namespace, so that no directory needs to be looked into.
     if not any(map(layout.is_namespace, names)):
         return [LiveLog(thread_id, "", layout.join(directory, layout.LOG))] if layout.LOG in names else []
@@ -446,6 +431,52 @@ def list_logs(store: Store, thread_id: str, skip_prefix: str, *, is_checked: boo
         for namespace in catalog.list_namespaces(store, thread_id)
         if not namespace.startswith(skip_prefix)
     ]
+
+
+@final
+class ThreadScan:
+    """The threads of a store, for a listing that looks at thousands of logs once.
+
+    Nearly all threads have a plain id and no namespace but the root. The names of their directories
+    say what their ids are, and the number of their links that there is no directory in them, which
+    is 4 us less than to ask for each.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._directories = catalog.find_directories(store)
+        self.names: Sequence[str] = self._directories.names
+        """The names of the directories that may be those of threads, sorted."""
+        # The root itself may be a link.
+        root = store.io.stat(layout.join(store.root, os.curdir))
+        self._counting_device: int | None = None
+        """The file system on which the links of a directory count the directories in it."""
+        # Some file systems return a constant. The root shows that this one does not.
+        if root is not None and root.st_nlink == _OWN_LINKS + len(self.names) + self._directories.others:
+            self._counting_device = root.st_dev
+
+    def find_only_log(self, name: str) -> LiveLog | None:
+        """Return the log of a thread if it is the only one, and the thread's name says its id.
+
+        Nothing was read of the log; it may be missing. None if `find_thread` has to look.
+        """
+        store = self._store
+        directory = f"{store.root}{os.sep}{name}"
+        status = store.io.stat_unchecked(directory)
+        if status is None or not stat.S_ISDIR(status.st_mode) or name in self._directories.releasing:
+            return None
+        if status.st_nlink != _OWN_LINKS or status.st_dev != self._counting_device:
+            names = store.io.listdir_unchecked(directory)
+            if any(map(layout.is_namespace, names)):
+                return None
+        thread_id = store.ids.get(name) or layout.plain_id(name)
+        if thread_id is None:
+            return None
+        return LiveLog(thread_id, "", f"{directory}{os.sep}{layout.LOG}")
+
+    def find_thread(self, name: str) -> str | None:
+        """Return the thread of a directory; None if it has none, or only a released one."""
+        return catalog.find_thread(self._store, self._directories, name, released=False)
 
 
 def scan_log(store: Store, live_log: LiveLog, *, is_checked: bool = False) -> ScannedView | None:

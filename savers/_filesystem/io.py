@@ -123,6 +123,27 @@ class FileIO:
             raise self._with_path(error, fd) from None
         return data
 
+    @staticmethod
+    def read_file(path: str, longest: int) -> tuple[bytes, os.stat_result]:
+        """Return the bytes of a regular file, and its status; no bytes if it is longer than `longest`.
+
+        Four system calls and nothing else, for callers that read thousands of files.
+
+        Raises:
+            OSError: also for what is not a regular file. The call does not wait for it.
+        """
+        fd = os.open(path, _FLAGS)
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                reason = f"it is {describe_file_type(status.st_mode)} where a file should be"
+                raise OSError(errno.EINVAL, reason, path)
+            size = status.st_size
+            # Fewer bytes only if the file has become shorter since.
+            return os.read(fd, size) if size <= longest else b"", status
+        finally:
+            os.close(fd)
+
     def write_at(self, fd: int, offset: int, data: bytes) -> int:
         """Write once at an offset.
 

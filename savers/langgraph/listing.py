@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import stat
+from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from itertools import chain, islice
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from savers._filesystem.history_views import (
-    DirectoryState,
     FileState,
     HistoryView,
     LiveLog,
     ScannedView,
     SharedView,
-    get_directory_state,
+    ThreadScan,
     get_file_state,
     list_logs,
     scan_log,
 )
+from savers._filesystem.log_ends import read_log_end
 from savers.langgraph.metadata import LANGGRAPH, MADE_BY, matches
 from savers.langgraph.writes import EARLY, get_store
 
@@ -30,12 +29,12 @@ if TYPE_CHECKING:
     from savers._filesystem.store import Store
     from savers._log.stored_checkpoint import StoredCheckpoint
 
-_MAX_TIMES: Final = 20_000
-"""How many times of logs, and logs of threads, are remembered."""
+_MAX_ENDS: Final = 20_000
+"""How many ends of logs are remembered."""
 _MAX_CHECKPOINTS: Final = 20_000
 """The most checkpoints of logs that are remembered, at about 700 bytes each."""
-_FIRST: Final = -(1 << 63)
-"""Comes before the negative of every time."""
+_LAST_ID: Final = "\U0010ffff" * 8
+"""Comes after every id that a checkpoint has in practice."""
 _MAX_KEPT: Final = 32 << 20
 """The bytes of logs that a listing of the whole store keeps until their states are read."""
 _MAX_KEPT_BETWEEN: Final = 4 << 20
@@ -59,7 +58,7 @@ class Query:
 class Selected(NamedTuple):
     """A checkpoint that `list` yields."""
 
-    rank: int
+    rank: str
     """Its place among the histories: the greatest comes first."""
     view: HistoryView
     stored: StoredCheckpoint
@@ -70,10 +69,11 @@ class Selected(NamedTuple):
 class _Selection:
     """The checkpoints of one history that a query selects, newest first.
 
-    Histories are merged by the time of their next checkpoint, and the filter applies to the result.
-    Clocks go back, so a checkpoint may be older than the one written before it, which then has to
-    wait. Therefore its rank is the lowest time from the newest checkpoint to it, whether the filter
-    accepts those in between or not.
+    Histories are merged by the id of their next checkpoint, as LangGraph's SQL savers sort: its ids
+    begin with the time. Then the query applies. Clocks go back, and not all ids are LangGraph's, so
+    a checkpoint may have a greater id than one that was written after it, for which it then has to
+    wait. Therefore its rank is the lowest id from the newest checkpoint of the log to it, whether
+    the query accepts those in between or not.
     """
 
     def __init__(self, view: HistoryView, query: Query) -> None:
@@ -83,7 +83,10 @@ class _Selection:
         """Whether the checkpoint was passed before which the others must have been written."""
         self._newer: list[StoredCheckpoint] = []
         """The checkpoints that were visited until then."""
-        self._rank: int | None = None
+        self._rank: str | None = None
+        """The lowest id so far."""
+        self._newer_ranks: list[str] = []
+        """The ranks of `_newer`."""
         self.selected: list[Selected] = []
 
     def run(self) -> list[Selected]:
@@ -92,7 +95,8 @@ class _Selection:
         if not self._has_passed and before is not None:
             # The history does not contain that checkpoint. Its id decides: LangGraph's ids sort by
             # time.
-            for stored in self._newer:
+            for stored, rank in zip(self._newer, self._newer_ranks, strict=True):
+                self._rank = rank
                 if stored.id < before and not self._take(stored):
                     break
         if self.selected:
@@ -101,6 +105,8 @@ class _Selection:
 
     def _visit(self, stored: StoredCheckpoint) -> bool:
         # A listing of the whole store visits all its checkpoints.
+        if self._rank is None or stored.id < self._rank:
+            self._rank = stored.id
         if stored.metadata.get(MADE_BY) != LANGGRAPH:
             return True
         if self._has_passed:
@@ -109,6 +115,7 @@ class _Selection:
             self._has_passed = True
         else:
             self._newer.append(stored)
+            self._newer_ranks.append(self._rank)
         return True
 
     def _take(self, stored: StoredCheckpoint) -> bool:
@@ -116,8 +123,7 @@ class _Selection:
         query = self._query
         if query.checkpoint_id is not None and query.checkpoint_id != stored.id:
             return True
-        if self._rank is None or stored.created < self._rank:
-            self._rank = stored.created
+        assert self._rank is not None
         if not query.filter or matches(stored.metadata, query.filter):
             self.selected.append(Selected(self._rank, self._view, stored))
         return query.limit is None or len(self.selected) < query.limit
@@ -146,14 +152,14 @@ class KnownLogs:
     """What was read of logs, as long as they stay as they are.
 
     A log need not be read again to know which checkpoints it has, and in which of them a filter is
-    interested. With a limit, it need not even be looked at as long as others have enough newer
+    interested. With a limit, only the end of a log is read as long as others have enough newer
     checkpoints. The time at which the file was last written would not do for that: clocks go back,
-    and the time of a checkpoint is its maker's.
+    and files are copied.
     """
 
     def __init__(self) -> None:
-        self._times: dict[str, tuple[FileState, int | None]] = {}
-        """By path: the state of the file, and the time of its newest checkpoint."""
+        self._ends: dict[str, tuple[FileState, str]] = {}
+        """By path: the state of the file, and the id of its newest checkpoint."""
         self._views: dict[str, ScannedView] = {}
         """By path."""
         self._checkpoints = 0
@@ -162,32 +168,22 @@ class KnownLogs:
         """The logs whose bytes and states are kept in memory, by path, with their lengths."""
         self._kept_bytes = 0
         """The sum of these."""
-        self._directories: dict[str, tuple[DirectoryState, Sequence[LiveLog]]] = {}
-        """By thread: the state of its directory, and its logs."""
 
-    def list_logs(self, store: Store, thread: str) -> Sequence[LiveLog]:
-        """Return the live logs of a thread, without those of early writes."""
-        status = store.io.stat_unchecked(store.directory(thread))
-        state = None if status is None else get_directory_state(status)
-        known = self._directories.get(thread)
-        if state is not None and known is not None and known[0] == state:
-            return known[1]
-        # Nearly all threads are listed for the first time: each check that was made counts there.
-        is_directory = status is not None and stat.S_ISDIR(status.st_mode)
-        logs = list_logs(store, thread, EARLY, is_checked=is_directory)
-        # Namespaces may get logs without a change of the thread's directory.
-        if state is not None and state.is_settled and len(logs) == 1 and not logs[0].namespace:
-            if len(self._directories) >= _MAX_TIMES:
-                self._directories.clear()
-            self._directories[thread] = state, logs
-        return logs
-
-    def find_time(self, store: Store, live_log: LiveLog) -> tuple[bool, int | None]:
-        """Return whether the newest time of a log is known, and the time; None: no checkpoints."""
-        state, newest = self._times.get(live_log.path, (None, None))
-        if state is None or not _is_as_it_was(store, live_log, state):
-            return False, None
-        return True, newest
+    def find_newest_id(self, store: Store, path: str) -> str | None:
+        """Return the id of the newest checkpoint of a log; None if its end alone does not say it."""
+        known = self._ends.get(path)
+        if known is not None:
+            status = store.io.stat_unchecked(path)
+            if status is not None and get_file_state(status) == known[0]:
+                return known[1]
+        end = read_log_end(store.io, path)
+        if end is None:
+            return None
+        if not end.is_followed_by_zeros:
+            if len(self._ends) >= _MAX_ENDS:
+                self._ends.clear()
+            self._ends[path] = get_file_state(end.status), end.newest_id
+        return end.newest_id
 
     def open_views(
         self, store: Store, logs: Sequence[LiveLog], *, are_just_listed: bool = False
@@ -217,15 +213,11 @@ class KnownLogs:
         if view.may_change_unseen:
             return
         checkpoints = view.checkpoints
-        if len(self._times) >= _MAX_TIMES:
-            self._times.clear()
         if self._checkpoints + len(checkpoints) > _MAX_CHECKPOINTS:
             self._views.clear()
             self._kept.clear()
             self._kept_bytes = 0
             self._checkpoints = 0
-        times = [stored.created for stored in checkpoints if stored.metadata.get(MADE_BY) == LANGGRAPH]
-        self._times[view.path] = view.file_state, max(times, default=None)
         before = self._views.get(view.path)
         if before is not None:
             self._checkpoints -= len(before.checkpoints)
@@ -266,10 +258,12 @@ def select_from_store(saver: FileSystemSaver, query: Query, known: KnownLogs) ->
 
 
 def _select_from_all(saver: FileSystemSaver, query: Query, known: KnownLogs) -> Iterable[Selected]:
+    store = get_store(saver)
+    scan = ThreadScan(store)
     kept = 0
     selections: list[list[Selected]] = []
-    for thread in saver.threads():
-        for view in _open_views(saver, thread, known):
+    for name in scan.names:
+        for view in _open_thread(store, scan, name, known):
             selected = _Selection(view, query).run()
             selections.append(selected)
             if isinstance(view, ScannedView):
@@ -281,91 +275,90 @@ def _select_from_all(saver: FileSystemSaver, query: Query, known: KnownLogs) -> 
     return _merge(selections, query)
 
 
-def _open_views(saver: FileSystemSaver, thread: str, known: KnownLogs) -> Sequence[HistoryView]:
-    store = get_store(saver)
-    scanned = known.open_views(store, known.list_logs(store, thread), are_just_listed=True)
-    return _open_shared(saver, thread) if scanned is None else scanned
+def _open_thread(store: Store, scan: ThreadScan, name: str, known: KnownLogs) -> Sequence[HistoryView]:
+    """Return a view of each history of the thread of a directory."""
+    only_log = scan.find_only_log(name)
+    if only_log is not None:
+        views = known.open_views(store, [only_log], are_just_listed=True)
+        if views is not None:
+            return views
+    thread_id = scan.find_thread(name)
+    return [] if thread_id is None else _open_listed(store, list_logs(store, thread_id, EARLY), known)
 
 
-def _open_shared(saver: FileSystemSaver, thread: str) -> Sequence[HistoryView]:
-    store = get_store(saver)
-    return [SharedView(store, thread, name) for name in saver.namespaces(thread) if not name.startswith(EARLY)]
+def _open_listed(store: Store, logs: Sequence[LiveLog], known: KnownLogs) -> Sequence[HistoryView]:
+    """Return a view of each history of a thread."""
+    views = known.open_views(store, logs)
+    return [SharedView(store, log.thread_id, log.namespace) for log in logs] if views is None else views
 
 
 class _NewestFirst:
     """Selects checkpoints from as few logs as possible, those with the newest checkpoints first."""
 
     def __init__(self, saver: FileSystemSaver, query: Query, known: KnownLogs) -> None:
-        self._saver = saver
         self._store = get_store(saver)
         self._query = query
         self._known = known
-        self._heap: list[tuple[int, bool, int]] = []
-        """For each history: the time before which its next checkpoint was made, negative; whether
-        it is open, so that this is the checkpoint's rank; and its number."""
-        self._logs: dict[int, LiveLog] = {}
-        """The logs that are not open, by the number of their history."""
-        self._open: dict[int, Iterator[Selected]] = {}
-        self._next: dict[int, Selected] = {}
+        self._closed: list[tuple[str, int, LiveLog]] = []
+        """The logs that are not open: the id of the newest checkpoint, and a number that falls."""
+        self._open: list[tuple[str, int, Iterator[Selected], Selected]] = []
+        """The histories that are: the rank of the next checkpoint, the number, what follows that
+        checkpoint, and the checkpoint; sorted, the greatest rank last."""
 
     def run(self) -> list[Selected] | None:
         """Return the checkpoints; None if logs changed meanwhile so that all must be read."""
-        assert self._query.limit is not None
-        for thread in self._saver.threads():
-            self._add_thread(thread)
+        limit = self._query.limit
+        assert limit is not None
+        self._find_logs()
+        closed = self._closed
+        closed.sort(key=itemgetter(0, 1))
         selected: list[Selected] = []
-        while self._heap and len(selected) < self._query.limit:
-            negative, is_open, number = heappop(self._heap)
-            if is_open:
-                selected.append(self._next[number])
-                self._push_next(number)
-            elif not self._open_log(number, -negative):
-                return None
+        while len(selected) < limit and (closed or self._open):
+            if closed and (not self._open or closed[-1][:2] >= self._open[-1][:2]):
+                bound, number, log = closed.pop()
+                if not self._open_log(log, number, bound):
+                    return None
+            else:
+                _, number, following, newest = self._open.pop()
+                selected.append(newest)
+                self._push_next(number, following)
         return selected
 
-    def _add_thread(self, thread: str) -> None:
-        logs = self._known.list_logs(self._store, thread)
-        bounds = [self._known.find_time(self._store, live_log) for live_log in logs]
-        if not all(is_known for is_known, _ in bounds):
-            scanned = self._known.open_views(self._store, logs, are_just_listed=True)
-            if scanned is None:
-                for shared in _open_shared(self._saver, thread):
-                    self._add_view(self._count(), shared)
-                return
-            # Most of the logs are not needed again.
-            for view in scanned:
-                self._known.release(view)
-            bounds = [self._known.find_time(self._store, live_log) for live_log in logs]
-        for live_log, (is_known, newest) in zip(logs, bounds, strict=True):
-            number = self._count()
-            self._logs[number] = live_log
-            if not is_known:
-                # It has changed since: open it first.
-                heappush(self._heap, (_FIRST, False, number))
-            elif newest is not None:
-                heappush(self._heap, (-newest, False, number))
+    def _find_logs(self) -> None:
+        store = self._store
+        scan = ThreadScan(store)
+        find_only_log = scan.find_only_log
+        find_newest_id = self._known.find_newest_id
+        closed = self._closed
+        number = 0
+        # 7 us a thread: this decides how long a listing of the newest takes.
+        for name in scan.names:
+            only_log = find_only_log(name)
+            newest_id = None if only_log is None else find_newest_id(store, only_log.path)
+            if newest_id is not None and only_log is not None:
+                number -= 1
+                closed.append((newest_id, number, only_log))
+                continue
+            thread_id = scan.find_thread(name)
+            for log in [] if thread_id is None else list_logs(store, thread_id, EARLY):
+                number -= 1
+                # Without such an id, the log is opened first.
+                closed.append((find_newest_id(store, log.path) or _LAST_ID, number, log))
 
-    def _count(self) -> int:
-        return len(self._logs) + len(self._open)
-
-    def _open_log(self, number: int, bound: int) -> bool:
+    def _open_log(self, log: LiveLog, number: int, bound: str) -> bool:
         """Open a log; return False if its checkpoints should have come earlier."""
-        live_log = self._logs[number]
-        scanned = self._known.open_views(self._store, [live_log])
-        if scanned is None:
-            return False
-        self._add_view(number, scanned[0])
-        return number not in self._next or self._next[number].rank <= bound
+        (view,) = _open_listed(self._store, [log], self._known)
+        selected = _Selection(view, self._query).run()
+        if not selected:
+            self._known.release(view)
+            return True
+        self._push_next(number, iter(selected))
+        return selected[0].rank <= bound
 
-    def _add_view(self, number: int, view: HistoryView) -> None:
-        self._open[number] = iter(_Selection(view, self._query).run())
-        self._push_next(number)
-
-    def _push_next(self, number: int) -> None:
-        following = next(self._open[number], None)
-        if following is not None:
-            self._next[number] = following
-            heappush(self._heap, (-following.rank, True, number))
+    def _push_next(self, number: int, following: Iterator[Selected]) -> None:
+        newest = next(following, None)
+        if newest is not None:
+            insort(self._open, (newest.rank, number, following, newest), key=itemgetter(0, 1))
 
 
 def _merge(selections: list[list[Selected]], query: Query) -> Iterator[Selected]:

@@ -271,8 +271,9 @@ class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
     ) -> Iterator[CheckpointTuple]:
         """Yield checkpoints, newest first: of a history, of a thread, or of the whole store (None).
 
-        The iterator reads each state when it is needed and holds no lock in between. It skips a
-        checkpoint that is removed meanwhile. With `limit`, it reads logs only as far as it needs;
+        A history is in the order of writing. Several histories are merged by checkpoint id, as in
+        LangGraph's SQL savers. The iterator reads each state when it is needed and holds no lock in
+        between. It skips a checkpoint that is removed meanwhile. With `limit`, it reads logs only as far as it needs;
         it does not find damage elsewhere.
 
         Args:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from heapq import merge
 from itertools import islice
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
@@ -15,7 +16,7 @@ from langgraph.checkpoint.base.id import uuid6
 
 from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from graphkit.errors import CheckpointFormatError
-from savers._filesystem import history_views
+from savers._filesystem import catalog, containment, history_views
 from savers._log import packed_states
 from savers.langgraph import FileSystemCheckpointSaver, listing
 
@@ -33,9 +34,19 @@ def thread(thread_id="t", ns="", **more):
     return {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns, **more}}
 
 
+NUMBERS = itertools.count()
+
+
+def make_id(created):
+    """An id that begins with the time: mostly a UUID, as LangGraph's are."""
+    number = next(NUMBERS)
+    made = UUID(int=round(created.timestamp() * 1_000_000) << 70 | number)
+    return str(made) if number % 5 else f"{made} no UUID"
+
+
 def put(saver, config, created=None, id=None, metadata=None, **values):
     checkpoint = empty_checkpoint()
-    checkpoint["id"] = id or str(uuid6())
+    checkpoint["id"] = id or (make_id(created) if created else str(uuid6()))
     checkpoint["ts"] = (created or datetime.now(UTC)).isoformat()
     checkpoint["channel_values"] = values
     checkpoint["channel_versions"] = {name: saver.get_next_version(None, None) for name in values}
@@ -58,15 +69,19 @@ def plain(saver, config, filter=None, before=None, limit=None):
     threads = [names["thread_id"]] if config else store.threads()
     before = (before or {}).get("configurable", {}).get("checkpoint_id")
     selected = []
+    ranks = {}
     for thread_id in threads:
         for namespace in store.namespaces(thread_id):
             if namespace.startswith(EARLY) or names.get("checkpoint_ns") not in {None, namespace}:
                 continue
             infos = store.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
+            # Among the histories, a checkpoint has the place of the lowest id from the newest one to it.
+            lowest = itertools.accumulate((info.id for info in infos), min)
+            ranks.update(zip(map(id, infos), lowest, strict=True))
             infos = [info for info in infos if info.metadata.get(MADE_BY)]
             infos = infos_before(infos, before)
             selected.append([info for info in infos if names.get("checkpoint_id") in {None, info.id}])
-    merged = merge(*selected, key=lambda info: info.created_at, reverse=True)
+    merged = merge(*selected, key=lambda info: ranks[id(info)], reverse=True)
     wanted = (filter or {}).items()
     matching = (info for info in merged if all(info.metadata.get(key) == value for key, value in wanted))
     found = []
@@ -94,7 +109,7 @@ def fill(saver, seed, threads=("t", "A thread/with: another name", "u"), count=4
         replaced = None
         if randomness.random() < 0.15 and number in last:
             replaced = last[number]["configurable"]["checkpoint_id"]
-        new_id = replaced or str(uuid6())
+        new_id = replaced or make_id(clock)
         names = configs[number]["configurable"]
         target = thread(names["thread_id"], names["checkpoint_ns"], checkpoint_id=new_id)
         if randomness.random() < 0.3:
@@ -121,7 +136,7 @@ FILTERS = ({}, {"step": 2}, {"list": [1], "source": "loop"}, {"step": "none"})
 @pytest.mark.parametrize("seed", range(2))
 def test_every_combination_of_arguments(saver, seed):
     ids = fill(saver, seed)
-    elsewhere = thread(checkpoint_id=str(uuid6(clock_seq=0)))
+    elsewhere = thread(checkpoint_id=make_id(START + timedelta(seconds=20)))
     befores = (None, ids[-1], ids[len(ids) // 2], ids[0], elsewhere)
     configs = (None, {"configurable": {"thread_id": "t"}}, thread("t"), thread("u", "sub"), thread("absent"), ids[7])
     warm = again(saver)
@@ -189,6 +204,39 @@ def test_only_the_logs_with_the_newest_checkpoints_are_read_again(saver, monkeyp
     assert {*opened} <= {"t13", "t20", "t27", "t6"}
 
 
+def test_a_new_object_reads_only_the_ends_of_the_other_logs(saver, monkeypatch):
+    for number in range(30):
+        config = put(saver, thread(f"t{number}", "sub" if number == 7 else ""), START + timedelta(seconds=number), n=0)
+        saver.put_writes(config, [("n", 1)], "task")
+    scanned = []
+    monkeypatch.setattr(listing, "scan_log", lambda _, log, **__: scanned.append(log.thread_id))
+    found = list(again(saver).list(None, limit=2))
+    assert scanned == ["t29", "t28"]
+    assert found == plain(saver, None, limit=2)
+
+
+@pytest.mark.parametrize("links", [0, 2])
+def test_namespaces_are_found_whether_the_file_system_counts_directories_or_not(saver, monkeypatch, links):
+    monkeypatch.setattr(history_views, "_OWN_LINKS", links)
+    listed = []
+    listdir = containment.DirectoryGuard.listdir_unchecked
+    monkeypatch.setattr(
+        containment.DirectoryGuard, "listdir_unchecked", lambda io, path: listed.append(path) or listdir(io, path)
+    )
+    for number in range(5):
+        put(saver, thread(f"t{number}"), n=number)
+    assert len(list(again(saver).list(None))) == 5
+    has_links = saver.store._store.io.stat(saver.store.base_directory).st_nlink == 5 + 1 + 2
+    assert bool(listed) is (links == 0 or not has_links)
+    reader = again(saver)
+    for limit in (None, 9):
+        assert list(reader.list(None, limit=limit)) == plain(saver, None, limit=limit)
+    put(saver, thread("t3", "sub"), n=7)
+    for limit in (None, 9):
+        assert list(reader.list(None, limit=limit)) == plain(saver, None, limit=limit)
+        assert len(list(again(saver).list(None, limit=limit))) == 6
+
+
 def test_a_log_that_is_written_between_two_looks_at_it_is_in_its_place(saver, monkeypatch):
     for number in range(5):
         put(saver, thread(f"t{number}"), START + timedelta(seconds=number), n=number)
@@ -213,7 +261,8 @@ def test_a_directory_that_became_a_link_since_the_threads_were_listed(saver, mon
     directory = path_of(saver, "t").parent
     moved = directory.rename(directory.parent.parent / "moved")
     directory.symlink_to(moved)
-    monkeypatch.setattr(type(saver.store), "threads", lambda _: ["t"])
+    directories = catalog.ThreadDirectories([directory.name], set(), 1)
+    monkeypatch.setattr(catalog, "find_directories", lambda _: directories)
     for limit in (None, 1):
         with pytest.raises(CheckpointFormatError, match="symbolic link"):
             list(again(saver).list(None, limit=limit))

@@ -92,7 +92,7 @@ class GraphCursor:
         """
         if update is None:
             return
-        if not is_update(update):
+        if update.__class__ is not dict and not is_update(update):
             raise self.make_error(
                 NodeExecutionError,
                 f"{node_id!r} returned {type(update).__name__}: return a mapping of updates, a Command or None",
@@ -108,7 +108,10 @@ class GraphCursor:
             raise self.make_error(NodeExecutionError, reason, node_id) from error
         if self.post is not None:
             self.post_event("state.merge", "verbose", node_id, keys=list(ops))
-        self.set_data(data, ops)
+        # `set_data`, in line.
+        self.data = data
+        if self.changes is not None and ops:
+            self.changes = self.changes.compose(ops)
         if packed is not None:
             for listener in self.update_listeners:
                 listener(node_id, packed)

@@ -87,6 +87,9 @@ class Run(RunStart):
         leaves_edge_open = self.program.after if self.options.interrupt_before_edge else ()
         emits_snapshots = saver is not None and self.config.stream_mode is StreamMode.SNAPSHOTS
         measures_time = self.program.when is not None
+        stores_every_step = (
+            self.program.when is None and self.options.checkpoint_interval == 1 and not self.stores_at_exit
+        )
         step_updates = self.step_updates
         state_of = self.schema.state_factory
         control = self.control
@@ -138,8 +141,10 @@ class Run(RunStart):
                     edge = edges.get(node_id)
                     if edge.__class__ is str:
                         following = edge
+                    elif edge is None:
+                        raise self._no_edge_error(node_id)
                     else:
-                        following = yield from self.follow_edge(node_id)
+                        following = yield from self._evaluate_edge(node_id, edge)  # type: ignore[arg-type]
                 self.finished_nodes.append(node_id)
             self.node_id = node_id
             self.next_node_id = following
@@ -152,7 +157,8 @@ class Run(RunStart):
             if self.post is not None:
                 self.post_event("edge.transition", "verbose", node_id, target=following)
             if saver is not None and (
-                following == END
+                stores_every_step
+                or following == END
                 or following is None
                 or self._is_checkpoint_due(node_id, step, earlier_changes, started)
             ):
@@ -174,8 +180,6 @@ class Run(RunStart):
         when = self.program.when
         if when is None:
             interval = self.options.checkpoint_interval
-            if interval == 1:
-                return True
             # A fork may pass several multiples of the interval at once.
             return step_before // interval != self.step // interval
         seconds = self.clock() - started

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _MAX_THREADS: Final = 64
 """How many branches run on graphkit's own threads at once; more wait for a free thread."""
-_NEVER_AWAITABLE: Final = frozenset({dict, type(None)})
-"""The types that most nodes return; spares the check whether the result is awaitable."""
+NEVER_AWAITABLE: Final = frozenset({dict, str, bool, type(None)})
+"""The types that most nodes and edges return; spares the check whether the result is awaitable."""
 
 DoneTask = tuple[int, Any, BaseException | None]
 """A ticket, and the result or error of its task."""
@@ -41,8 +41,14 @@ def run_node(task: RunNode) -> Any:
     Raises:
         GraphRunnerError: the action returned an awaitable.
     """
-    result = call_action(task)
-    if result.__class__ in _NEVER_AWAITABLE:
+    # `call_action` and `Call.run` in line: every step of a run comes through here.
+    call = task.call
+    token = CURRENT_NODE_CONTEXT.set(task.context)
+    try:
+        result = call.function(task.argument, task.config) if call.takes_config else call.function(task.argument)
+    finally:
+        CURRENT_NODE_CONTEXT.reset(token)
+    if result.__class__ in NEVER_AWAITABLE:
         return result
     return refuse_awaitable(result, task.context.node_id)
 

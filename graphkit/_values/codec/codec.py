@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import Any, Final, NoReturn, final
 
-from msgpack import packb, unpackb
+from msgpack import Packer, packb, unpackb
 
 from graphkit._values.codec.reader import Reader, read_dict
 from graphkit._values.codec.type_registry import TypeEntry, describe_type, find_annotated_types, flavour_of, type_name
@@ -35,6 +35,26 @@ _FROZEN_HOOKS: Final[dict[str, Any]] = {
 _FALLBACK_ERRORS: Final = (OverflowError, ValueError, TypeError, RecursionError)
 """The errors of msgpack for big integers, lone surrogates and deep nesting; the Writer then handles
 the value."""
+
+
+_FIXED_SIZE: Final = frozenset({int, float, bool, NoneType})
+_SIZED: Final = frozenset({str, bytes})
+_SHORT: Final = 1 << 12
+"""A shorter str or bytes object is packed by the packer of the thread, which keeps its buffer."""
+
+
+class _PerThread(threading.local):
+    """A packer for each thread, for single values: creating one takes longer than packing them.
+
+    Not for containers: packing them allocates objects, so the garbage collector might run a
+    finalizer that packs something else in between.
+    """
+
+    def __init__(self) -> None:
+        self.packer = Packer(buf_size=2 * _SHORT)
+
+
+_PER_THREAD: Final = _PerThread()
 
 
 @final
@@ -160,6 +180,9 @@ class Codec:
         """
         cls = type(value)
         try:
+            if cls in _FIXED_SIZE or (cls in _SIZED and len(value) < _SHORT):  # type: ignore[arg-type]
+                packed: bytes = _PER_THREAD.packer.pack(value)
+                return packed
             if cls in NATIVE_SCALARS or (cls in PLAIN_CONTAINERS and value.kind == PLAIN):  # type: ignore[attr-defined]
                 return _packed(value)
         except _FALLBACK_ERRORS:

@@ -8,7 +8,7 @@ from zlib import crc32
 
 from savers._delta.operations import APPEND, DEL, DROP, PACKED, SET, SPLICE, WIDTHS
 from savers._delta.pieces import cut, cut_rest, is_in_block
-from savers._delta.values import BLOCK_BASE, OPAQUE, Value, check_size, parse_header
+from savers._delta.values import BLOCK_BASE, OPAQUE, WITHOUT_HEADER, Value, check_size, parse_header
 
 Waiting = tuple[int, int, int, int, bytes, int, int]
 """A value that waits to be set: kind, count, length of the header, length with it; the data of its
@@ -131,6 +131,19 @@ class Table:
             raise ValueError("the data is longer or shorter than its ops say")
         if keys_changed:
             self.names = list(values)
+
+    def set_packed(self, name: str, packed: bytes, start: int) -> None:
+        """Set a key that the table has to a packed value, as `apply` does for a SET.
+
+        Args:
+            name: the key.
+            packed: the value, not opaque.
+            start: the position of its first byte.
+        """
+        kind, count, skip = (OPAQUE, 0, 0) if packed[0] in WITHOUT_HEADER else parse_header(packed, 0)
+        size = len(packed) - skip
+        pieces = [start + skip, size] if size else []
+        self.values[name] = Value(kind, count, size, crc32(packed[skip:]), pieces)
 
     def apply_later(self, ops: Sequence[Any], data: bytes, start: int, waiting: dict[str, Waiting]) -> None:
         """Apply the ops of a record, but do not make the values yet that it sets.

@@ -102,6 +102,10 @@ _HEADERS: Final = {
         (BIN, 0xC4, ">BB"), (BIN, 0xC5, ">BH"), (BIN, 0xC6, ">BI"),
     )
 }  # fmt: skip
+WITHOUT_HEADER: Final = frozenset(
+    first for first in range(256) if not _FIXED_FIRST <= first <= _FIXED_LAST and first not in _HEADERS
+)
+"""The first bytes of values that keep all of their bytes, such as numbers."""
 _FIXED: Final = {LIST: _FIXED_LIST, MAP: _FIXED_FIRST, STR: _FIXED_STR}
 """The first byte of msgpack's fixarray, fixmap and fixstr, to which the count is added."""
 _FIXED_COUNTS: Final = {LIST: 16, MAP: 16, STR: 32}

@@ -17,11 +17,14 @@ from savers._filesystem.salvaged_files import FileRange
 from savers._log import log, payloads
 from savers._log.beginning import META_RECORDS, new_header, pack_meta_frames
 from savers._log.log_writer import LogWriter
-from savers._log.sealing import pack_place
+from savers._log.sealing import MAX_OVERHEAD, pack_place
 
 if TYPE_CHECKING:
     from savers._filesystem.lock import WriteLock
 
+_SURELY_FITS: Final = log.MAX_PAYLOAD - MAX_OVERHEAD
+"""A payload of so many bytes fits into a record, sealed or not."""
+_SCATTERING: Final = log.SCATTERED | log.REPLACE
 _PART_SIZE: Final = 1 << 20
 _BLOCK_SIZE: Final = 1 << 12
 _SHORT: Final = _BLOCK_SIZE
@@ -89,7 +92,7 @@ class FileLogWriter(FileLogReader, LogWriter):
                 was changed.
             OSError: the file system refused. The file is as it was.
         """
-        if len(payload) > self.max_payload:
+        if len(payload) > _SURELY_FITS and len(payload) > self.max_payload:
             reason = f"it takes {len(payload)} bytes, and a record has at most {self.max_payload}"
             raise CheckpointSerializationError("", "record", reason)
         beginning = b""
@@ -105,7 +108,7 @@ class FileLogWriter(FileLogReader, LogWriter):
             # after the upgrade.
             frame = log.pack_frame_v1(offset, self.fid, self.seq, type, payload, flags, back, key)
         else:
-            if self.is_scattered or flags & (log.SCATTERED | log.REPLACE):
+            if self.is_scattered or flags & _SCATTERING:
                 self.is_scattered = True
                 flags |= log.SCATTERED
             if self.seal is not None and type in log.SEALED_TYPES:
@@ -142,18 +145,19 @@ class FileLogWriter(FileLogReader, LogWriter):
 
     def _append(self, data: bytes) -> None:
         start = self.end
+        end = start + len(data)
         try:
-            if self.is_extended_ahead and start + len(data) > self.file_size:
-                done = self._write_and_extend(start, data)
+            if end > self.file_size and self.is_extended_ahead:
+                written = start + self._write_and_extend(start, data)
             else:
-                done = self.io.write_at(self.fd, start, data)
+                written = start + self.io.write_at(self.fd, start, data)
             # A full disk first causes a short write. The next write raises the error.
-            while done < len(data):
-                done += self.io.write_at(self.fd, start + done, data[done:])
+            while written < end:
+                written += self.io.write_at(self.fd, written, data[written - start :])
         except BaseException:
             self._undo(start)
             raise
-        self.file_size = max(self.file_size, start + done)
+        self.file_size = max(self.file_size, written)
 
     def _write_and_extend(self, start: int, data: bytes) -> int:
         """Write once, with zeros behind the data; return how many bytes were written."""
@@ -258,7 +262,9 @@ class FileLogWriter(FileLogReader, LogWriter):
         """
         if self.fd < 0 or self.closed_by is not None or self.version < log.MAJOR:
             return False
-        if self.suspect or self.read_only_error is not None or self.must_be_sealed:
+        if self.suspect or self.read_only_error is not None:
+            return False
+        if self.key_ring is not None and self.must_be_sealed:
             return False
         if self.is_extended_ahead:
             size, links = self.io.measure(self.fd)

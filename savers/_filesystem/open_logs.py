@@ -27,6 +27,10 @@ ENTRY_COST: Final = 1 << 10
 _UNACCOUNTED: Final = 4 << 10
 """Changes by fewer bytes are not worth taking a lock at each put."""
 
+_UNACCOUNTED_APPENDS: Final = 1 << 10
+"""Appended bytes after which the caches of a log are measured again: about eight usual puts, of
+which each may have added an entry to the index."""
+
 LogKey = tuple[str, str, int]
 """Thread id, namespace, version; version 0 is the live log. A plain tuple: each put makes one."""
 
@@ -40,15 +44,21 @@ class OpenLogs:
         """The bytes that each log caches, if it caches any."""
         self._cached = 0
         """The sum of these."""
+        self._last: tuple[LogKey, FileLogReader] | None = None
+        """The log that was used last, and its key: a run finds its log without the lock."""
         self._guard = Lock()
         _ALL_OPEN_LOGS.add(self)
 
     def find(self, key: LogKey) -> FileLogReader | None:
         """Return the log with a key, None if there is none."""
+        last = self._last
+        if last is not None and last[0] == key:
+            return last[1]  # It stands at the end already.
         with self._guard:
             open_log = self._logs.get(key)
             if open_log is not None:
                 self._logs.move_to_end(key)
+                self._last = key, open_log
             return open_log
 
     def add(self, key: LogKey, new: FileLogReader) -> FileLogReader:
@@ -60,6 +70,7 @@ class OpenLogs:
         """
         with self._guard:
             open_log = self._logs.setdefault(key, new)
+            self._last = None
             self._enforce_limit()
             return open_log
 
@@ -89,6 +100,7 @@ class OpenLogs:
 
     def _drop(self, key: LogKey) -> FileLogReader:
         open_log = self._logs.pop(key)
+        self._last = None
         self._cached -= self._sizes.pop(open_log, 0)
         return open_log
 
@@ -102,11 +114,20 @@ class OpenLogs:
         finally:
             self._guard.release()
 
+    def account_usual_put(self, open_log: FileLogReader) -> None:
+        """Account for a put that has loaded nothing and only made the log a little longer.
+
+        As `account`, but not at each put: a tenth of its cost.
+        """
+        if open_log.end - open_log.accounted_end >= _UNACCOUNTED_APPENDS:
+            self.account(open_log)
+
     def account(self, open_log: FileLogReader) -> None:
         """Record what a log caches after it was used; drop the caches of others if it is too much.
 
         The caller holds the mutex of the log.
         """
+        open_log.accounted_end = open_log.end
         size = 0
         if open_log.state is not None:
             size = open_log.keyframe_length + max(0, open_log.end - open_log.keyframe_end)
@@ -158,6 +179,7 @@ class OpenLogs:
 
     def _reset(self) -> None:
         self._logs.clear()
+        self._last = None
         self._sizes.clear()
         self._cached = 0
 

@@ -157,7 +157,8 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         unique: bool = False,
     ) -> RunnableConfig:
         """As in the contract. With `unique`, replaces a checkpoint of the same id."""
-        config = RunnableConfig.of(config)
+        if config.__class__ is not RunnableConfig:
+            config = RunnableConfig.of(config)
         target = config.checkpoint_id
         store = self._store
         # Without the decorator of the other methods: a call less for each step of a run.
@@ -168,10 +169,13 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
                     live_logs.refresh_to_append(store, writer)
                     start = writer.end
                     if unique and writer.fd >= 0 and writer.find(checkpoint.id) is not None:
-                        writer.put(checkpoint, checkpoint.id)
+                        is_usual = writer.put(checkpoint, checkpoint.id)
                     else:
-                        writer.put(checkpoint, target)
-                store.logs.account(writer)
+                        is_usual = writer.put(checkpoint, target)
+                if is_usual and not unique:
+                    store.logs.account_usual_put(writer)
+                else:
+                    store.logs.account(writer)
                 ticket = self._sync_mode.take_ticket(writer, start)
             self._sync_mode.settle(ticket)
         except CheckpointerError:

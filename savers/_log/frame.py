@@ -93,6 +93,10 @@ _EXTENT_V1: Final = struct.Struct("<4xI20xII")
 """Of a record's header only: length, fid, check."""
 _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")
+_pack_head: Final = _HEAD.pack
+_pack_check: Final = _CHECK.pack
+_pack_type_and_offset: Final = _TYPE_AND_OFFSET.pack
+_pack_trailer: Final = _TRAILER.pack
 unpack_head: Final = _FRAME.unpack_from
 unpack_trailer: Final = _TRAILER.unpack_from
 _CHECKED: Final = FRAME_SIZE - _CHECK.size
@@ -248,16 +252,17 @@ def pack_frame(
         boot: the number of the current boot.
     """
     length = len(payload)
-    trailer = _TRAILER.pack(length + OVERHEAD, END)
+    trailer = _pack_trailer(length + OVERHEAD, END)
     zeros = 0
     if length >= SECTOR:
         zeros = count_zero_sectors(payload + trailer, offset + FRAME_SIZE)
         zeros = min(zeros, _U16_MAX)
     unsynced_sectors = min(-(-unsynced // SECTOR), _U16_MAX)  # rounded up
     crc = crc32(payload)
-    head = _HEAD.pack(SYNC, length, crc, flags, back, key, seq, fid, unsynced_sectors, boot, zeros)
-    check = _header_crc(head, type, offset)
-    return b"".join((head, _CHECK.pack(check, type), payload, trailer))
+    head = _pack_head(SYNC, length, crc, flags, back, key, seq, fid, unsynced_sectors, boot, zeros)
+    # `_header_crc`, without a call for each put.
+    check = crc32(_pack_type_and_offset(type, offset), crc32(head))
+    return head + _pack_check(check, type) + payload + trailer
 
 
 def repack_frame(frame: Frame, offset: int, fid: int) -> bytes:

@@ -42,6 +42,7 @@ _LONGEST_CHARACTER: Final = 4
 """Bytes of one character in UTF-8."""
 _SMALL_LENGTH: Final = 1 << 16
 """A change with more bytes than this is not small: what a put costs in Python does not matter."""
+_STRINGS: Final = (str, str)
 _SPILL_LENGTH: Final = 1 << 12
 """If a keyframe would be too long, values longer than this go to DATA records."""
 
@@ -104,8 +105,11 @@ class LogWriter(LogReader):
 
     # Checkpoints
 
-    def put(self, checkpoint: Checkpoint, target: str | None) -> None:
+    def put(self, checkpoint: Checkpoint, target: str | None) -> bool:
         """Append a checkpoint, which replaces another one if there is a target.
+
+        Returns:
+            Whether it was the usual one of a run: a small change, for which nothing was loaded.
 
         Raises:
             CheckpointNotFoundError: the history does not have the checkpoint to replace. Nothing
@@ -114,7 +118,7 @@ class LogWriter(LogReader):
         """
         if target is None:
             if self._put_small_change(checkpoint):
-                return
+                return True
         elif self.find(target) is None:
             raise CheckpointNotFoundError(self.thread_id, f"checkpoint {target}")
         else:
@@ -126,6 +130,7 @@ class LogWriter(LogReader):
         pack = self._make_packer(state)
         self.store(NewCheckpoint(stored=stored, draft=draft, order=order, pack=pack, target=target))
         self.state = state
+        return False
 
     def _put_small_change(self, checkpoint: Checkpoint) -> bool:  # noqa: C901, PLR0911, PLR0912, PLR0915 - the hot path
         """Append the usual checkpoint of a run; return False for any other, with nothing changed.
@@ -149,10 +154,13 @@ class LogWriter(LogReader):
         if names != [*state] or metadata.kind == PRIVATE:
             return False
         pack = self.codec.pack
+        values = table.values
         ops: list[Any] = []
         parts: list[bytes] = []
+        keys: list[str] = []
+        only_sets = True
         for name, op in changes.ops.items():
-            old = table.values.get(name)
+            old = values.get(name)
             if old is None:
                 return False
             value = state[name]
@@ -161,6 +169,7 @@ class LogWriter(LogReader):
                 if not items:
                     continue
                 packed = self.codec.pack_items(items, name, op)
+                only_sets = False
                 ops += (delta.APPEND, names.index(name), len(items), len(packed))
             elif old.kind == delta.BIN and are_bytes(old, changes.base.get(name), value):
                 difference = delta.compare_bytes(old, changes.base[name], value)
@@ -168,12 +177,14 @@ class LogWriter(LogReader):
                     continue
                 difference.encode(ops, names.index(name))
                 packed = difference.data
+                only_sets = False
             else:
                 packed = pack(value, name)
                 if len(packed) > COMPARE_LENGTH:
                     return False
                 ops += (delta.SET, names.index(name), len(packed))
             parts.append(packed)
+            keys.append(name)
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         if len(data) > _SMALL_LENGTH or (self.compression is not None and len(data) >= self.compression.threshold):
             return False
@@ -187,7 +198,13 @@ class LogWriter(LogReader):
         stored.offset = offset
         stored.size = self.end - offset
         stored.keyframe_offset = base.keyframe_offset
-        table.apply(ops, data, self.end - log.TRAILER_SIZE - len(data))
+        position = self.end - log.TRAILER_SIZE - len(data)
+        if only_sets:
+            for name, packed in zip(keys, parts, strict=True):
+                table.set_packed(name, packed, position)
+                position += len(packed)
+        else:
+            table.apply(ops, data, position)
         self.depth += 1
         if early is not None:
             self.early.give_to(stored)
@@ -263,8 +280,8 @@ class LogWriter(LogReader):
         """Return whether the last keyframe is near enough for one more change."""
         assert self.last_checkpoint is not None
         distance = self.end - self.keyframe_end
-        keyframe_size = self.keyframe_end - self.last_checkpoint.keyframe_offset
-        if distance + self.depth * RECORD_COST > max(MIN_KEYFRAME_DISTANCE, keyframe_size):
+        cost = distance + self.depth * RECORD_COST
+        if cost > MIN_KEYFRAME_DISTANCE and cost > self.keyframe_end - self.last_checkpoint.keyframe_offset:
             return False
         return distance <= log.MAX_DISTANCE and self.depth < _MAX_DEPTH
 
@@ -536,11 +553,9 @@ def _check_fields(stored: StoredCheckpoint) -> None:
     Raises:
         CheckpointSerializationError: a field of the checkpoint cannot be stored.
     """
-    # One expression for the usual case: this is part of every put.
-    if not (
-        stored.id.__class__ is stored.node.__class__ is str
-        and (stored.next is None or stored.next.__class__ is str)
-        and (stored.parent is None or stored.parent.__class__ is str)
+    # For the usual case, two look-ups: this is part of every put.
+    if (stored.id.__class__, stored.node.__class__) != _STRINGS or (
+        (stored.next.__class__, stored.parent.__class__) != _STRINGS
     ):
         _check_strings(stored)
     if not payloads.FIRST_TIME <= stored.created <= payloads.LAST_TIME:

@@ -137,6 +137,8 @@ class OpenLog(TableReader, ABC):
         SCATTERED."""
         self.searched = 0
         """How many bytes were searched for ids."""
+        self.accounted_end = 0
+        """Where the log ended when `OpenLogs` measured what it caches."""
 
     # The beginning of the file
 

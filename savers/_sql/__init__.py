@@ -1,0 +1,1 @@
+"""Histories in the tables of a database: SQLite or PostgreSQL."""

@@ -1,0 +1,121 @@
+"""The database below a SQL saver: what is the same for SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+Parameters = Sequence[Any]
+Row = tuple[Any, ...]
+
+
+class TableNames(NamedTuple):
+    """The names of the tables as SQL identifiers, quoted where that is necessary."""
+
+    histories: str
+    records: str
+    terms: str
+    run_locks: str
+    meta: str
+
+
+class Transaction(ABC):
+    """An open transaction. Its statements take effect together, or not at all."""
+
+    row_count: int = 0
+    """How many rows the last statement inserted, changed or deleted."""
+
+    @abstractmethod
+    def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        """Execute one statement, and return its rows.
+
+        Raises:
+            PositionTakenError: a unique key exists already. End the transaction.
+            HistoryGoneError: the row of a foreign key does not exist. End the transaction.
+            CheckpointerError: another error. The transaction is rolled back.
+        """
+
+    @abstractmethod
+    def execute_many(self, sql: str, rows: Iterable[Parameters]) -> None:
+        """Execute one statement for each row of parameters; it returns no rows.
+
+        Raises:
+            CheckpointerError, PositionTakenError, HistoryGoneError: as `execute`.
+        """
+
+    @abstractmethod
+    def notify(self, thread_id: str) -> None:
+        """Tell other processes at the commit that the thread has changed."""
+
+
+class Database(ABC):
+    """Executes SQL for a saver, from any thread of execution.
+
+    Both databases understand the same statements: values are `?` parameters, bytes stay bytes, and
+    RETURNING and ON CONFLICT are allowed. After a fork, the child opens connections of its own.
+    """
+
+    path: str
+    """The database in messages: a file, or a schema and a server; without a password."""
+    names: TableNames
+
+    @abstractmethod
+    def read(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        """Execute one statement that changes nothing; it sees what was committed last.
+
+        Raises:
+            CheckpointerError: the database cannot be read.
+        """
+
+    @abstractmethod
+    def write(self, sql: str, parameters: Parameters = ()) -> int:
+        """Execute one statement as a transaction of its own, in one round trip.
+
+        Returns:
+            How many rows it inserted, changed or deleted.
+
+        Raises:
+            PositionTakenError: a unique key exists already. Nothing was changed.
+            HistoryGoneError: the row of a foreign key does not exist. Nothing was changed.
+            OutcomeUnknownError: the connection was lost after the statement was sent.
+            CheckpointerError: another error. Nothing was changed.
+        """
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """Open a transaction. It commits at the end of the block, and rolls back on any exception.
+
+        A thread of execution has one open transaction at most. On SQLite it excludes all other
+        writers from its beginning on.
+
+        Raises:
+            ConnectionLostError: the connection was lost before the commit. Nothing was changed.
+            OutcomeUnknownError: the connection was lost during the commit.
+            CheckpointerError: another error. Nothing was changed.
+        """
+
+    @abstractmethod
+    def lock_rows(self, share: str = "", key_share: str = "") -> str:
+        """Return the clause at the end of a SELECT that keeps rows from changing until the commit.
+
+        Empty on SQLite, where there is one writer at a time.
+
+        Args:
+            share: the alias of a table whose selected rows must not change at all.
+            key_share: the alias of a table whose selected rows must keep their keys. The version of
+                a history is part of a key.
+        """
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Bring everything that was committed to the disk, if `fsync` promises that.
+
+        Raises:
+            CheckpointStorageError: the disk refused.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Flush, and close the connections. A later use opens them again."""

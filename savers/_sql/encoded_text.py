@@ -1,0 +1,57 @@
+"""Any str as text that every database stores, compares and indexes.
+
+PostgreSQL refuses NUL characters in text, no database takes lone surrogates, and an entry of
+PostgreSQL's indexes has at most 2,704 bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+from typing import Final
+
+_ESCAPE: Final = "\x1a"
+"""The control character "substitute"; four hexadecimal digits of a code point follow."""
+_CUT: Final = f"{_ESCAPE}cut:"
+"""Stands before the digest of a text that is too long. No escape begins so: "u" is no digit."""
+_TO_ESCAPE: Final = re.compile("[\0\x1a\ud800-\udfff]")
+_ESCAPED: Final = re.compile(f"{_ESCAPE}([0-9a-f]{{4}})")
+
+MOST_BYTES: Final = 800
+"""The longest encoded text, in bytes of UTF-8. Three of them fit into one entry of an index."""
+_KEPT: Final = 100
+"""Characters that are kept of a longer text, for people who read the table."""
+
+
+def encode_text(text: str) -> str:
+    """Return the text for a column; different texts have different encodings.
+
+    Texts of up to 800 bytes remain as they are, except for NUL, lone surrogates and U+001A, which
+    are escaped. Of a longer one remain its beginning and a digest.
+    """
+    if text.isascii() and text.isprintable() and len(text) <= MOST_BYTES:
+        return text
+    encoded = _TO_ESCAPE.sub(lambda match: f"{_ESCAPE}{ord(match[0]):04x}", text)
+    if len(encoded.encode()) <= MOST_BYTES:
+        return encoded
+    digest = blake2b(encoded.encode(), digest_size=32).hexdigest()
+    beginning = _TO_ESCAPE.sub("", text[:_KEPT])
+    return f"{beginning}{_CUT}{digest}"
+
+
+def is_cut(encoded: str) -> bool:
+    """Return whether the text was too long, so that it cannot be decoded."""
+    return _CUT in encoded
+
+
+def decode_text(encoded: str) -> str:
+    """Return the text that was encoded.
+
+    Raises:
+        ValueError: the text was too long; see `is_cut`.
+    """
+    if _ESCAPE not in encoded:
+        return encoded
+    if is_cut(encoded):
+        raise ValueError(f"only the beginning and the digest of this text are stored: {encoded!r}")
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), encoded)

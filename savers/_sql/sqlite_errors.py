@@ -1,0 +1,98 @@
+"""Errors of SQLite, as callers of the saver see them; told apart by the names that SQLite gives."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Final
+
+from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointStorageError
+from savers._sql.database_errors import HistoryGoneError, PositionTakenError
+
+_UNIQUE: Final = {
+    "SQLITE_CONSTRAINT_PRIMARYKEY",
+    "SQLITE_CONSTRAINT_ROWID",
+    "SQLITE_CONSTRAINT_UNIQUE",
+}
+
+_ADVICE: Final = (
+    ("SQLITE_FULL", errno.ENOSPC, "free some space, and try again"),
+    ("SQLITE_READONLY", errno.EACCES, "let this user write the file, those beside it and their directory"),
+    ("SQLITE_PERM", errno.EACCES, "let this user read and write the file"),
+    ("SQLITE_AUTH", errno.EACCES, "let this user read and write the file"),
+    ("SQLITE_IOERR", errno.EIO, "check the disk"),
+    ("SQLITE_NOMEM", errno.ENOMEM, "free some memory"),
+)
+"""The beginning of SQLite's name of an error, the error number, and what to do."""
+
+
+def get_name(error: Exception) -> str:
+    """Return SQLite's name of an error, such as "SQLITE_FULL"; "" for an error of the module."""
+    return getattr(error, "sqlite_errorname", "")
+
+
+def is_busy(error: Exception) -> bool:
+    """Return whether another connection holds a lock, so that trying again may help."""
+    return get_name(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+
+
+def is_no_such_table(error: Exception) -> bool:
+    """Return whether a statement names a table that does not exist."""
+    return "no such table" in str(error)
+
+
+def translate_error(error: Exception, path: str, operation: str) -> Exception:
+    """Return the error to raise.
+
+    Args:
+        error: an error of `sqlite3`.
+        path: the file.
+        operation: what the saver was doing, as a verb.
+    """
+    name = get_name(error)
+    if name in _UNIQUE:
+        return PositionTakenError(str(error))
+    if name == "SQLITE_CONSTRAINT_FOREIGNKEY":
+        return HistoryGoneError(str(error))
+    if name == "SQLITE_NOTADB":
+        return make_format_error(path)
+    if name.startswith("SQLITE_CORRUPT"):
+        return CheckpointCorruptionError(path, 0, f"SQLite does not say where, only that {error}")
+    if is_no_such_table(error):
+        return CheckpointFormatError(path, f"a table of graphkit is missing ({error}); restore a backup")
+    return CheckpointStorageError(path, operation, _os_error(error, name, path))
+
+
+def make_format_error(path: str) -> CheckpointFormatError:
+    """Return the error for a file that is something else."""
+    return CheckpointFormatError(
+        path, "the file is not a SQLite database, or it is encrypted; give the path of another file"
+    )
+
+
+def make_busy_error(path: str, operation: str, timeout: float) -> CheckpointStorageError:
+    """Return the error for a lock that another connection kept for too long."""
+    reason = f"another writer kept the database for {timeout:g} s; wait for it to end, or raise lock_timeout"
+    return CheckpointStorageError(path, operation, OSError(errno.ETIMEDOUT, reason))
+
+
+def _os_error(error: Exception, name: str, path: str) -> OSError | str:
+    if name.startswith("SQLITE_CANTOPEN"):
+        return _explain_cannot_open(path)
+    if "too big" in str(error):
+        return OSError(errno.EFBIG, "a value is larger than SQLite can store (1 GB)")
+    for prefix, number, advice in _ADVICE:
+        if name.startswith(prefix):
+            return OSError(number, f"{error} ({name}); {advice}")
+    return f"{error} ({name or type(error).__name__})"
+
+
+def _explain_cannot_open(path: str) -> OSError:
+    directory = os.path.dirname(path)
+    if os.path.isdir(path):
+        return OSError(errno.EISDIR, "it is a directory; give the path of a file")
+    if not os.path.isdir(directory):
+        return OSError(errno.ENOENT, f"its directory {directory} does not exist")
+    if os.path.exists(path) and not os.access(path, os.R_OK):
+        return OSError(errno.EACCES, "this user may not read the file")
+    return OSError(errno.EACCES, f"this user may not create files in {directory}, which SQLite needs beside the file")

@@ -1,0 +1,32 @@
+"""Statements that the tests of the databases share."""
+
+
+def add_history(database, thread="t"):
+    """Insert a live history; return its number."""
+    with database.transaction() as transaction:
+        ((history,),) = transaction.execute(
+            f"INSERT INTO {database.names.histories} (thread, namespace, version, created) VALUES (?, '', 0, 0) "
+            "RETURNING history",
+            (thread,),
+        )
+    return history
+
+
+def put_statement(database):
+    """The statement of a put: checkpoint id, position, frame, history."""
+    return (
+        f"INSERT INTO {database.names.records} (history, checkpoint, position, frame) "
+        f"SELECT h.history, ?, ?, ? FROM {database.names.histories} AS h WHERE h.history = ? AND h.version = 0"
+        f"{database.lock_rows(key_share='h')}"
+    )
+
+
+def put(database, history, position, frame=b"frame"):
+    return database.write(put_statement(database), ("id", position, frame, history))
+
+
+def positions(database, history):
+    rows = database.read(
+        f"SELECT position FROM {database.names.records} WHERE history = ? ORDER BY position", (history,)
+    )
+    return [position for (position,) in rows]

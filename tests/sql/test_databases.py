@@ -1,0 +1,252 @@
+"""What holds on every database: statements, transactions, keys, values, threads, forks."""
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from graphkit.errors import CheckpointFormatError, CheckpointStorageError
+from graphkit.testing._values import HOSTILE_IDS
+from savers._sql.database_errors import HistoryGoneError, PositionTakenError
+from savers._sql.encoded_text import MOST_BYTES, decode_text, encode_text, is_cut
+from savers._sql.schema import SCHEMA_VERSION
+from tests.sql.rows import add_history, positions, put
+
+
+class Stopped(Exception):
+    pass
+
+
+def run_in_child(check):
+    """Run a function in a forked process; return whether it returned true."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = 0 if check() else 2
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_bytes_and_numbers_return_as_they_were_put(database):
+    history = add_history(database)
+    frames = [b"", b"\0", bytes(range(256)), b"\\x00%s?" * 1000, os.urandom(1 << 20)]
+    for number, frame in enumerate(frames):
+        assert put(database, history, number << 40, frame) == 1
+    rows = database.read(f"SELECT position, frame FROM {database.names.records} ORDER BY position")
+    assert rows == [(number << 40, frame) for number, frame in enumerate(frames)]
+    assert all(type(frame) is bytes for _, frame in rows)
+
+
+def test_a_literal_question_mark_or_percent_sign_is_no_placeholder(database):
+    assert database.read("SELECT '?', '%s', 7 % 4, CAST(? AS TEXT) LIKE 'a%'", ("abc",)) in [
+        [("?", "%s", 3, 1)],
+        [("?", "%s", 3, True)],
+    ]
+
+
+def test_a_taken_position_is_refused_and_the_row_there_stays(database):
+    history = add_history(database)
+    assert put(database, history, 7, b"first") == 1
+    with pytest.raises(PositionTakenError):
+        put(database, history, 7, b"second")
+    assert database.read(f"SELECT frame FROM {database.names.records}") == [(b"first",)]
+
+
+def test_a_put_to_a_history_that_is_not_live_inserts_nothing(database):
+    history = add_history(database)
+    assert database.write(f"UPDATE {database.names.histories} SET version = 1") == 1
+    assert put(database, history, 0) == 0
+    assert put(database, history + 1, 0) == 0
+
+
+def test_a_record_without_its_history_is_refused(database):
+    with pytest.raises(HistoryGoneError):
+        database.write(f"INSERT INTO {database.names.records} (history, position, frame) VALUES (?, 0, ?)", (99, b""))
+
+
+def test_deleting_a_history_deletes_its_rows(database):
+    history = add_history(database)
+    put(database, history, 0)
+    database.write(
+        f"INSERT INTO {database.names.terms} (term, history, position) VALUES (?, ?, ?)", ("a=1", history, 0)
+    )
+    database.write(f"DELETE FROM {database.names.histories} WHERE history = ?", (history,))
+    assert positions(database, history) == []
+    assert database.read(f"SELECT * FROM {database.names.terms}") == []
+    assert add_history(database) > history
+
+
+def test_the_number_of_rows_and_what_they_return_is_told(database):
+    history = add_history(database)
+    with database.transaction() as transaction:
+        transaction.execute_many(
+            f"INSERT INTO {database.names.records} (history, position, frame) VALUES (?, ?, ?)",
+            [(history, n, b"%d" % n) for n in range(10)],
+        )
+        assert transaction.row_count == 10
+        rows = transaction.execute(f"DELETE FROM {database.names.records} WHERE position < ? RETURNING position", (3,))
+        assert (sorted(rows), transaction.row_count) == ([(0,), (1,), (2,)], 3)
+        assert transaction.execute(f"UPDATE {database.names.records} SET frame = ?", (b"",)) == []
+        assert transaction.row_count == 7
+    assert positions(database, history) == [3, 4, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("error", [Stopped, KeyboardInterrupt])
+def test_an_exception_rolls_a_transaction_back(database, error):
+    history = add_history(database)
+
+    def stop():
+        with database.transaction() as transaction:
+            transaction.execute(f"DELETE FROM {database.names.histories}")
+            raise error
+
+    with pytest.raises(error):
+        stop()
+    assert put(database, history, 0) == 1
+
+
+def test_a_violated_key_rolls_a_transaction_back(database):
+    history = add_history(database)
+    put(database, history, 5)
+    with pytest.raises(PositionTakenError), database.transaction() as transaction:
+        transaction.execute_many(
+            f"INSERT INTO {database.names.records} (history, position, frame) VALUES (?, ?, ?)",
+            [(history, 4, b""), (history, 5, b"")],
+        )
+    assert positions(database, history) == [5]
+
+
+def test_reads_see_what_was_committed_and_nothing_else(database, open_database):
+    other = open_database()
+    history = add_history(database)
+    with database.transaction() as transaction:
+        transaction.execute(
+            f"INSERT INTO {database.names.records} (history, position, frame) VALUES (?, 1, ?)", (history, b"")
+        )
+        assert positions(database, history) == positions(other, history) == []
+        with ThreadPoolExecutor(1) as executor:
+            assert executor.submit(positions, database, history).result() == []
+    assert positions(database, history) == positions(other, history) == [1]
+
+
+def test_a_write_inside_a_transaction_of_the_same_thread_is_refused(database):
+    history = add_history(database)
+    with database.transaction(), pytest.raises(RuntimeError):
+        put(database, history, 0)
+    assert put(database, history, 0) == 1
+
+
+def test_threads_append_to_one_history_without_gaps(database, open_database):
+    """Each writer takes the next position that is free, as a saver does."""
+    history = add_history(database)
+    databases = [database, open_database()]
+
+    def append(number):
+        for _ in range(25):
+            while True:
+                try:
+                    put(databases[number % 2], history, len(positions(databases[number % 2], history)))
+                    break
+                except PositionTakenError:
+                    continue
+
+    with ThreadPoolExecutor(4) as executor:
+        list(executor.map(append, range(4)))
+    assert positions(database, history) == list(range(100))
+
+
+def test_a_writer_waits_for_another_one_and_then_gives_up(database, open_database):
+    history = add_history(database)
+    impatient = open_database(lock_timeout=0.05)
+    with database.transaction() as transaction:
+        transaction.execute(f"UPDATE {database.names.histories} SET version = 1")
+        with pytest.raises(CheckpointStorageError, match="lock_timeout"), impatient.transaction() as late:
+            late.execute(f"UPDATE {database.names.histories} SET version = 2")
+    assert put(impatient, history, 0) == 0
+
+
+def test_a_closed_database_opens_again(database):
+    history = add_history(database)
+    database.close()
+    database.close()
+    assert put(database, history, 0) == 1
+
+
+def test_a_forked_child_has_connections_of_its_own(database):
+    history = add_history(database)
+    with database.transaction() as transaction:
+        transaction.execute(
+            f"INSERT INTO {database.names.records} (history, position, frame) VALUES (?, 1, ?)", (history, b"")
+        )
+    assert run_in_child(lambda: positions(database, history) == [1] and put(database, history, 2) == 1)
+    assert put(database, history, 3) == 1
+    assert positions(database, history) == [1, 2, 3]
+
+
+def test_a_fork_amid_other_threads_of_execution_leaves_the_child_able_to_write(database):
+    history = add_history(database)
+    stop = threading.Event()
+    errors = []
+
+    def write(number):
+        position = number << 32
+        try:
+            while not stop.is_set():
+                put(database, history, position)
+                positions(database, history)[-1:]
+                position += 1
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in (1, 2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(10):
+            assert run_in_child(lambda number=number: put(database, history, number) == 1)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert errors == []
+    assert positions(database, history)[:10] == list(range(10))
+
+
+def test_a_newer_schema_is_refused_and_left_alone(database, open_database):
+    add_history(database)
+    database.write(f"UPDATE {database.names.meta} SET value = ?", (SCHEMA_VERSION + 1,))
+    with pytest.raises(CheckpointFormatError, match="upgrade graphkit"):
+        add_history(open_database(), "other")
+    assert database.read(f"SELECT thread FROM {database.names.histories}") == [("t",)]
+
+
+def test_tables_of_which_one_is_missing_are_refused(database, open_database):
+    add_history(database)
+    database.write(f"DROP TABLE {database.names.records}")
+    with pytest.raises(CheckpointFormatError, match="missing"):
+        open_database().read(f"SELECT * FROM {database.names.records}")
+
+
+def test_every_id_is_a_key_of_its_own(database):
+    ids = [*HOSTILE_IDS, "\x1a", "\x1a0000", "\0", "\ud800\udc00", "\U00010000", "\u20ac" * 300]
+    for text in ids:
+        add_history(database, encode_text(text))
+    stored = [thread for (thread,) in database.read(f"SELECT thread FROM {database.names.histories}")]
+    assert sorted(decode_text(key) for key in stored if not is_cut(key)) == sorted(
+        text for text in ids if len(text) < 300
+    )
+    assert len(set(stored)) == len(ids)
+    assert all(len(key.encode()) <= MOST_BYTES for key in stored)
+
+
+@pytest.mark.parametrize("text", ["x" * MOST_BYTES + "y", "\u20ac" * 300, "\0" * 200])
+def test_a_long_id_keeps_its_beginning_and_cannot_be_decoded(text):
+    encoded = encode_text(text)
+    assert is_cut(encoded)
+    assert encoded != encode_text(text + "z")
+    with pytest.raises(ValueError, match="only the beginning"):
+        decode_text(encoded)

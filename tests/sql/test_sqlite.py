@@ -1,0 +1,241 @@
+"""What holds on SQLite: the file, its faults, its durability."""
+
+import errno
+import os
+import sqlite3
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from graphkit.errors import (
+    CheckpointCorruptionError,
+    CheckpointerConfigurationError,
+    CheckpointerError,
+    CheckpointFormatError,
+    CheckpointStorageError,
+)
+from savers._sql import sqlite_database, wal_sync
+from savers._sql.sqlite_database import SqliteDatabase
+from tests.sql.rows import add_history, positions, put
+
+ROOT = Path(__file__).resolve().parents[2]
+NOBODY = 65534
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "made" / "for it" / "graphkit.db"
+
+
+def pragma(database, name):
+    return database.read(f"PRAGMA {name}")[0][0]
+
+
+@pytest.mark.parametrize(("fsync", "synchronous"), [("always", 2), (5, 1), (0.5, 1), ("never", 0)])
+def test_the_log_is_synced_as_fsync_says(file, fsync, synchronous):
+    database = SqliteDatabase(file, fsync=fsync)
+    assert (pragma(database, "journal_mode"), pragma(database, "synchronous")) == ("wal", synchronous)
+    database.close()
+
+
+def test_a_flush_syncs_what_was_written_since_the_last_one(file, monkeypatch):
+    synced = []
+    monkeypatch.setattr(wal_sync.os, "fsync", lambda fd: synced.append(str(Path(f"/proc/self/fd/{fd}").readlink())))
+    database = SqliteDatabase(file, fsync=3600)
+    add_history(database)
+    synced.clear()
+    database.flush()
+    assert synced == [f"{file}-wal"]
+    database.flush()
+    assert synced == [f"{file}-wal"]
+    put(database, 1, 0)
+    database.close()
+    assert synced == [f"{file}-wal"] * 2
+
+
+def test_a_put_is_synced_by_itself_after_some_seconds(file, monkeypatch):
+    synced = wal_sync.threading.Event()
+    monkeypatch.setattr(sqlite_database, "sync_file", lambda path: path.endswith("-wal") and synced.set())
+    database = SqliteDatabase(file, fsync=0.01)
+    add_history(database)
+    assert synced.wait(30)
+    database.close()
+
+
+def test_after_a_failed_sync_the_log_is_copied_and_emptied(file, monkeypatch):
+    def refuse(fd):
+        raise OSError(errno.EIO, "the disk is broken")
+
+    database = SqliteDatabase(file, fsync=3600)
+    history = add_history(database)
+    with monkeypatch.context() as patch:
+        patch.setattr(wal_sync.os, "fsync", refuse)
+        with pytest.raises(CheckpointStorageError, match="cannot sync"):
+            database.flush()
+    assert Path(f"{file}-wal").stat().st_size == 0
+    assert put(database, history, 0) == 1
+    database.close()
+
+
+def test_a_file_that_was_removed_is_made_again(file):
+    database = SqliteDatabase(file, fsync="never")
+    add_history(database)
+    for name in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):
+        name.unlink()
+    assert database.read(f"SELECT * FROM {database.names.histories}") == []
+    add_history(database)
+    database.close()
+    assert len(SqliteDatabase(file).read(f"SELECT * FROM {database.names.histories}")) == 1
+
+
+def test_two_prefixes_share_a_file(file):
+    first, second = (SqliteDatabase(file, fsync="never", prefix=prefix) for prefix in ("a_", 'b"?%'))
+    for database in (first, second):
+        history = add_history(database)
+        assert put(database, history, 0) == 1
+    first.write(f"DELETE FROM {first.names.histories}")
+    assert positions(second, 1) == [0]
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("db_file", ["", None, 7, ":memory:", "file:x?mode=memory", "a\0b"])
+def test_what_is_no_path_is_refused(db_file):
+    with pytest.raises(CheckpointerConfigurationError):
+        SqliteDatabase(db_file)
+
+
+def test_an_old_sqlite_is_refused(file, monkeypatch):
+    monkeypatch.setattr(sqlite_database.sqlite3, "sqlite_version_info", (3, 39, 4))
+    with pytest.raises(CheckpointerConfigurationError, match=r"3\.40"):
+        SqliteDatabase(file)
+
+
+@pytest.mark.parametrize("content", [b"graphkit" * 1000, b"x", b"SQLite format 3\0" + b"\xff" * 5000])
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path, content):
+    file = tmp_path / "notes.txt"
+    file.write_bytes(content)
+    with pytest.raises((CheckpointFormatError, CheckpointCorruptionError), match=r"notes\.txt"):
+        SqliteDatabase(file).read("SELECT 1")
+    assert file.read_bytes() == content
+
+
+def test_a_damaged_database_is_an_error_that_names_it(file):
+    database = SqliteDatabase(file, fsync="never")
+    history = add_history(database)
+    for position in range(50):
+        put(database, history, position, os.urandom(4000))
+    database.close()
+    with file.open("r+b") as raw:
+        raw.seek(4096)
+        raw.write(b"\xff" * 12 * 4096)
+    with pytest.raises(CheckpointCorruptionError, match=r"graphkit\.db"):
+        SqliteDatabase(file).read(f"SELECT * FROM {database.names.records}")
+
+
+def test_a_directory_is_no_database(tmp_path):
+    with pytest.raises(CheckpointStorageError, match="it is a directory"):
+        SqliteDatabase(tmp_path).read("SELECT 1")
+
+
+def test_a_parent_that_is_a_file_is_an_error(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(CheckpointStorageError, match="cannot create"):
+        SqliteDatabase(tmp_path / "file" / "inside" / "x.db").read("SELECT 1")
+
+
+def test_a_full_disk_leaves_what_was_there(file):
+    database = SqliteDatabase(file, fsync="never")
+    history = add_history(database)
+    put(database, history, 0)
+    database.read(f"PRAGMA max_page_count = {pragma(database, 'page_count') + 2}")
+    with pytest.raises(CheckpointStorageError, match="full") as caught:
+        put(database, history, 1, os.urandom(100_000))
+    assert caught.value.errno == errno.ENOSPC
+
+    def write_much():
+        with database.transaction() as transaction:
+            transaction.execute(f"UPDATE {database.names.histories} SET version = 1")
+            transaction.execute(f"UPDATE {database.names.records} SET frame = ?", (os.urandom(100_000),))
+
+    with pytest.raises(CheckpointStorageError, match="full"):
+        write_much()
+    database.read("PRAGMA max_page_count = 1000000")
+    assert put(database, history, 1, os.urandom(100_000)) == 1
+    database.close()
+
+
+def test_a_value_that_sqlite_cannot_store_is_an_error(file):
+    database = SqliteDatabase(file, fsync="never")
+    history = add_history(database)
+    database._use_main().raw.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
+    with pytest.raises(CheckpointStorageError, match="1 GB"):
+        put(database, history, 0, b"x" * 1001)
+    assert put(database, history, 0, b"x" * 100) == 1
+    database.close()
+
+
+@pytest.fixture
+def open_directory():
+    """A directory that every user can reach."""
+    with tempfile.TemporaryDirectory(prefix="graphkit") as directory:
+        Path(directory).chmod(0o777)
+        yield Path(directory)
+
+
+def tell_as_nobody(file):
+    """What reading and writing does as a user to whom the system does not permit everything."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+        database = SqliteDatabase(file, fsync="never")
+        told = []
+        for operate in (
+            lambda: database.read("SELECT 1"),
+            lambda: database.write(f"UPDATE {database.names.histories} SET version = 1"),
+        ):
+            try:
+                told.append(repr(operate()))
+            except CheckpointerError as error:
+                told.append(f"{type(error).__name__} {error}")
+        os.write(writer, "\n".join(told).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        told = pipe.read().splitlines()
+    os.waitpid(pid, 0)
+    return told
+
+
+def test_a_directory_without_rights_is_an_error(open_directory):
+    closed = open_directory / "closed"
+    closed.mkdir()
+    closed.chmod(0o500)
+    told = tell_as_nobody(closed / "x.db")
+    closed.chmod(0o700)
+    assert [line.partition(" ")[0] for line in told] == ["CheckpointStorageError"] * 2
+    assert "may not create files" in told[0]
+    assert list(closed.iterdir()) == []
+
+
+def test_a_read_only_file_can_be_read_and_not_written(open_directory):
+    file = open_directory / "x.db"
+    database = SqliteDatabase(file, fsync="never")
+    add_history(database)
+    database.close()
+    file.chmod(0o444)
+    told = tell_as_nobody(file)
+    assert told[0] == "[(1,)]"
+    assert told[1].startswith("CheckpointStorageError cannot write")
+    assert "let this user write" in told[1]
+    assert database.read(f"SELECT version FROM {database.names.histories}") == [(0,)]
+
+
+def test_no_other_module_of_the_package_imports_sqlite3():
+    sources = (ROOT / "savers" / "_sql").glob("*.py")
+    assert [file.name for file in sources if "import sqlite3" in file.read_text()] == ["sqlite_database.py"]

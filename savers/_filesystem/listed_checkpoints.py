@@ -1,203 +1,34 @@
-"""Checkpoints as the saver returns them: their info, and lists that load states on first use."""
+"""Lists the checkpoints of log files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, final, overload
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, final
 
-from graphkit import END, Checkpoint, CheckpointInfo
-from graphkit.abc import derive_status
-from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError
-from graphkit.values import PLAIN, FrozenDict, private_copy
 from savers._filesystem import catalog
+from savers._filesystem.file_log_reader import FileLogReader
 from savers._filesystem.file_log_writer import FileLogWriter
 from savers._filesystem.live_logs import refresh_to_read
 from savers._filesystem.os_errors import wrap_os_errors
-from savers._log.stored_checkpoint import outline_writes
+from savers._log.listed_checkpoints import CheckpointLister
 
 if TYPE_CHECKING:
-    from savers._filesystem.file_log_reader import FileLogReader
+    from graphkit.values import FrozenDict
     from savers._filesystem.store import Store
     from savers._log.log_reader import LogReader
     from savers._log.stored_checkpoint import StoredCheckpoint
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_new_info: Final[Callable[..., CheckpointInfo]] = tuple.__new__
-
-
-def make_info(reader: LogReader, stored: StoredCheckpoint) -> CheckpointInfo:
-    """Return what is known of a stored checkpoint without decoding its state."""
-    return _make_info(reader.thread_id, reader.namespace, stored, stored.writes, stored.cleared, stored.tags)
-
-
-def _make_info(
-    thread_id: str,
-    namespace: str,
-    stored: StoredCheckpoint,
-    writes: Mapping[str, int],
-    cleared: frozenset[str],
-    tags: tuple[str, ...],
-) -> CheckpointInfo:
-    # A history has one of these per checkpoint. By position, without the calls that most need not
-    # make, and without the constructor: 0.7 us instead of 2 us.
-    next_node = stored.next
-    metadata = stored.metadata
-    if writes:
-        status = derive_status(next_node, outline_writes(writes, cleared))
-    else:
-        status = "finished" if next_node == END else "running"
-    return _new_info(
-        CheckpointInfo,
-        (
-            thread_id,
-            namespace,
-            stored.id,
-            stored.parent,
-            stored.node,
-            next_node,
-            _EPOCH + timedelta(0, 0, stored.created),
-            stored.size,
-            status,
-            tags,
-            metadata if metadata.kind == PLAIN else private_copy(metadata),
-        ),
-    )
-
 
 @final
-class ListedInfos(Sequence[CheckpointInfo]):
-    """The infos of a history as it is now, newest first; each is made when it is asked for.
-
-    Most callers want a few of them. Iterating makes all, and keeps them.
-
-    Later records change the pending writes and the tags of a checkpoint, by other objects in their
-    place. Therefore those of now are noted.
-    """
-
-    def __init__(self, reader: LogReader, checkpoints: Sequence[StoredCheckpoint]) -> None:
-        """Note the checkpoints of a log, which are in the order of the history, oldest first."""
-        self._owner = (reader.thread_id, reader.namespace)
-        self._checkpoints = checkpoints[::-1]
-        self._writes = [stored.writes for stored in self._checkpoints]
-        self._cleared = [stored.cleared for stored in self._checkpoints]
-        self._tags = [stored.tags for stored in self._checkpoints]
-        self._infos: list[CheckpointInfo] | None = None
-
-    def _make_all(self) -> list[CheckpointInfo]:
-        infos = self._infos
-        if infos is None:
-            thread_id, namespace = self._owner
-            noted = zip(self._checkpoints, self._writes, self._cleared, self._tags, strict=True)
-            infos = [
-                _make_info(thread_id, namespace, stored, writes, cleared, tags)
-                for stored, writes, cleared, tags in noted
-            ]
-            self._infos = infos
-        return infos
-
-    def __len__(self) -> int:
-        return len(self._checkpoints)
-
-    def __iter__(self) -> Iterator[CheckpointInfo]:
-        return iter(self._make_all())
-
-    def __reversed__(self) -> Iterator[CheckpointInfo]:
-        infos: Iterator[CheckpointInfo] = reversed(self._make_all())
-        return infos
-
-    @overload
-    def __getitem__(self, index: int) -> CheckpointInfo: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[CheckpointInfo]: ...
-
-    def __getitem__(self, index: int | slice) -> CheckpointInfo | list[CheckpointInfo]:
-        if self._infos is not None:
-            return self._infos[index]
-        if isinstance(index, slice):
-            return [self._make(number) for number in range(*index.indices(len(self)))]
-        return self._make(index)
-
-    def _make(self, number: int) -> CheckpointInfo:
-        thread_id, namespace = self._owner
-        return _make_info(
-            thread_id,
-            namespace,
-            self._checkpoints[number],
-            self._writes[number],
-            self._cleared[number],
-            self._tags[number],
-        )
-
-    def __eq__(self, other: object) -> bool:
-        """Compare with another history or a list, as lists do."""
-        if isinstance(other, (ListedInfos, list)):
-            return len(self) == len(other) and self._make_all() == list(other)
-        return NotImplemented
-
-    __hash__ = None  # type: ignore[assignment] # as a list
-
-    def __repr__(self) -> str:
-        return repr(self._make_all())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle as a list."""
-        return list, (self._make_all(),)
-
-
-class CheckpointLister:
-    """Lists the checkpoints of logs. A listed checkpoint loads its state on first use."""
+class FileCheckpointLister(CheckpointLister):
+    """Lists the checkpoints of log files. A listed checkpoint loads its state on first use."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def list_checkpoints(self, reader: FileLogReader) -> Sequence[Checkpoint]:
-        """Return the checkpoints of a log, the newest first; the caller holds its mutex."""
-        return [
-            stored.make_checkpoint(load=self._make_loader(reader, stored))
-            for stored in reversed(reader.load_index().checkpoints)
-        ]
-
-    def _make_loader(self, reader: FileLogReader, stored: StoredCheckpoint) -> Callable[[], FrozenDict]:
-        thread_id = reader.thread_id
-        namespace = reader.namespace
-        fid = reader.fid
-
-        def load() -> FrozenDict:
-            return self._load(thread_id, namespace, fid, stored)
-
-        return load
-
     @wrap_os_errors("read")
-    def _load(
-        self,
-        thread_id: str,
-        namespace: str,
-        fid: int,
-        stored: StoredCheckpoint,
-    ) -> FrozenDict:
-        """Return the state of a listed checkpoint.
-
-        Its log may have been rewritten or released since.
-        """
-        damage: CheckpointCorruptionError | None = None
-        for reader in self._open_logs(thread_id, namespace):
-            try:
-                state = self._load_from(reader, fid, stored)
-            except CheckpointCorruptionError as error:
-                # The checkpoint may be in another log, which is good.
-                damage = damage or error
-            else:
-                if state is not None:
-                    return state
-        if damage is not None:
-            raise damage
-        raise CheckpointNotFoundError(
-            thread_id,
-            f"checkpoint {stored.id}",
-            "it was deleted after it was listed",
-        )
+    def _load(self, thread_id: str, namespace: str, fid: int, stored: StoredCheckpoint) -> FrozenDict:
+        return super()._load(thread_id, namespace, fid, stored)
 
     def _open_logs(self, thread_id: str, namespace: str) -> Iterator[FileLogReader]:
         """Yield the live log of a namespace, then its versions, the newest first."""
@@ -211,28 +42,12 @@ class CheckpointLister:
                 is_ending=version == releasing,
             )
 
-    def _load_from(
-        self,
-        reader: FileLogReader,
-        fid: int,
-        stored: StoredCheckpoint,
-    ) -> FrozenDict | None:
-        """Return the state of a checkpoint, None if it is not in a log.
-
-        In the file from which it was listed, it is still at the same offset.
-        """
-        with reader.mutex:
-            if not self._refresh(reader):
-                return None
-            present = stored if reader.fid == fid else reader.find(stored.id)
-            if present is None:
-                return None
-            state = reader.load_state(present)
-            self._store.logs.account(reader)
-            return state
-
-    def _refresh(self, reader: FileLogReader) -> bool:
+    def _refresh(self, reader: LogReader) -> bool:
         """Refresh a log; return whether it has a history."""
         if isinstance(reader, FileLogWriter):
             return refresh_to_read(self._store, reader)
         return reader.refresh()
+
+    def _account(self, reader: LogReader) -> None:
+        assert isinstance(reader, FileLogReader)
+        self._store.logs.account(reader)

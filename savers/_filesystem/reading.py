@@ -27,9 +27,10 @@ from graphkit.abc import (
 from graphkit.errors import CheckpointerError, CheckpointKeyError, CheckpointNotFoundError
 from savers._filesystem import catalog, live_logs
 from savers._filesystem.file_log_writer import FileLogWriter
-from savers._filesystem.listed_checkpoints import CheckpointLister, ListedInfos, make_info
+from savers._filesystem.listed_checkpoints import FileCheckpointLister
 from savers._filesystem.os_errors import is_out_of_resources, wrap_os_errors
 from savers._filesystem.store import Store
+from savers._log.listed_checkpoints import ListedInfos, make_info
 
 if TYPE_CHECKING:
     from savers._log.stored_checkpoint import StoredCheckpoint
@@ -41,7 +42,7 @@ class ReadingMethods(BaseCheckpointSaver, HasVersions):
     """What callers read from a store. Readers take no lock between processes."""
 
     _store: Store
-    _lister: CheckpointLister
+    _lister: FileCheckpointLister
 
     # Checkpoints
 

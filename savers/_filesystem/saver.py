@@ -35,12 +35,13 @@ from savers._compression import Compression, parse_compression
 from savers._filesystem import catalog, lifecycle, live_logs, log_copy
 from savers._filesystem.file_log_writer import FileLogWriter
 from savers._filesystem.io import FileIO
-from savers._filesystem.listed_checkpoints import CheckpointLister, make_info
+from savers._filesystem.listed_checkpoints import FileCheckpointLister
 from savers._filesystem.maintenance import MaintenanceMethods
 from savers._filesystem.os_errors import wrap_os_error, wrap_os_errors
 from savers._filesystem.reading import ReadingMethods
 from savers._filesystem.store import Store
 from savers._filesystem.sync import Fsync, SyncNever, make_sync_mode, parse_fsync
+from savers._log.listed_checkpoints import make_info
 from savers._log.log_writer import pack_writes
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         self._store.compression = parse_compression(compression)
         self._store.extends_logs = fsync != "never"
         self._sync_mode = make_sync_mode(fsync, self._store)
-        self._lister = CheckpointLister(self._store)
+        self._lister = FileCheckpointLister(self._store)
         self._open()
 
     @wrap_os_errors("open the checkpoint directory")

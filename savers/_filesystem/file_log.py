@@ -90,8 +90,8 @@ class FileLog(OpenLog):
             self.fd = -1
         self._reset()
 
-    def retire(self) -> None:
-        """Close a log that its saver does not keep open any more."""
+    def close_after_fork(self) -> None:
+        self.pins = 0
         self.close()
 
     def __del__(self) -> None:

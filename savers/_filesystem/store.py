@@ -23,11 +23,11 @@ from savers._filesystem.leftovers import Leftovers, remove_temporary_logs
 from savers._filesystem.lock import RunLock, WriteLock
 from savers._filesystem.log_summary import LogSummary
 from savers._filesystem.marker import Marker, pack_marker, read_marker
-from savers._filesystem.open_logs import OpenLogs
 from savers._filesystem.preload import preload_modules
 from savers._filesystem.released_log import ReleasedLog
 from savers._filesystem.salvaged_files import write_file
 from savers._log import log
+from savers._log.open_logs import OpenLogs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -41,6 +41,8 @@ _LONG_BEGINNING: Final = 1 << 20
 class OpenLog(TableReader, ABC):
     """An open log. One thread of execution may use it at a time, which holds `mutex`."""
 
+    suspect = False
+    """Whether what was appended may be lost if the log is closed now."""
     expects_release = False
     """Whether the caller looks for a released log, which ends in RELEASE."""
 
@@ -114,6 +116,14 @@ class OpenLog(TableReader, ABC):
     @abstractmethod
     def close(self) -> None:
         """Forget what was read; the next use opens the log again."""
+
+    def retire(self) -> None:
+        """Close a log that its saver does not keep open any more."""
+        self.close()
+
+    def close_after_fork(self) -> None:
+        """Close, in the child, what the log has from the parent."""
+        self.close()
 
     def drop_caches(self) -> None:
         """Drop the state and the index; they are read again when a caller needs them."""

@@ -76,7 +76,7 @@ def test_a_saver_that_never_syncs_does_not_extend_but_writes_over_the_zeros_of_o
 
 
 def test_a_log_that_is_closed_to_make_room_is_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr("savers._filesystem.open_logs._max_open_logs", lambda: 16)
+    monkeypatch.setattr("savers._log.open_logs._max_open_logs", lambda: 16)
     saver = FileSystemSaver(tmp_path)
     for number in range(40):
         saver.put(RunnableConfig(f"thread-{number}"), made(number))

@@ -7,7 +7,8 @@ import pytest
 
 from graphkit import CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
-from savers._filesystem import open_logs, store as store_module
+from savers._filesystem import store as store_module
+from savers._log import open_logs
 
 THREADS = 60
 TURNS = 3

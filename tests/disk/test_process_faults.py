@@ -15,8 +15,8 @@ import pytest
 
 from graphkit import RunnableConfig, ThreadBusyError
 from savers import FileSystemSaver, VersionedMemorySaver
-from savers._filesystem import open_logs
 from savers._filesystem.io import FileIO
+from savers._log import open_logs
 from tests.disk.crashes import config_of, expect_each, expect_whole, grown, made, view
 
 if not hasattr(os, "fork"):
@@ -215,7 +215,7 @@ PROGRAM = """
 import sys
 from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver
-from savers._filesystem import open_logs
+from savers._log import open_logs
 saver = FileSystemSaver(sys.argv[1], fsync=sys.argv[2])
 who = int(sys.argv[3])
 config, count = RunnableConfig(sys.argv[4]), int(sys.argv[5])

@@ -11,7 +11,7 @@ import pytest
 
 from graphkit import RunnableConfig, ThreadBusyError
 from savers import FileSystemSaver
-from savers._filesystem import open_logs
+from savers._log import open_logs
 
 PRELUDE = """
 import os, sys

@@ -10,7 +10,7 @@ import pytest
 
 from graphkit import END, START, CheckpointConflictError, RunnableConfig, StateGraph
 from savers import FileSystemSaver
-from savers._filesystem import open_logs as open_logs_module
+from savers._log import open_logs as open_logs_module
 
 T, INNER = RunnableConfig("t"), RunnableConfig("t", checkpoint_ns="inner")
 

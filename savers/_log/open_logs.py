@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from savers._filesystem.file_log_reader import FileLogReader
+    from savers._log.log_reader import LogReader
 
 OPEN_LOGS: Final = 4096
 """The most logs that the savers of a process keep open, if the process may have so many
@@ -39,17 +39,17 @@ class OpenLogs:
     """The open logs of one saver, least recently used first."""
 
     def __init__(self) -> None:
-        self._logs: OrderedDict[LogKey, FileLogReader] = OrderedDict()
-        self._sizes: dict[FileLogReader, int] = {}
+        self._logs: OrderedDict[LogKey, LogReader] = OrderedDict()
+        self._sizes: dict[LogReader, int] = {}
         """The bytes that each log caches, if it caches any."""
         self._cached = 0
         """The sum of these."""
-        self._last: tuple[LogKey, FileLogReader] | None = None
+        self._last: tuple[LogKey, LogReader] | None = None
         """The log that was used last, and its key: a run finds its log without the lock."""
         self._guard = Lock()
         _ALL_OPEN_LOGS.add(self)
 
-    def find(self, key: LogKey) -> FileLogReader | None:
+    def find(self, key: LogKey) -> LogReader | None:
         """Return the log with a key, None if there is none."""
         last = self._last
         if last is not None and last[0] == key:
@@ -61,7 +61,7 @@ class OpenLogs:
                 self._last = key, open_log
             return open_log
 
-    def add(self, key: LogKey, new: FileLogReader) -> FileLogReader:
+    def add(self, key: LogKey, new: LogReader) -> LogReader:
         """Add a log, and close others if there are too many.
 
         Returns:
@@ -83,7 +83,7 @@ class OpenLogs:
             self._close_if_idle(self._logs[key], partial(self._drop, key))
 
     @staticmethod
-    def _close_if_idle(open_log: FileLogReader, then: Callable[[], object]) -> bool:
+    def _close_if_idle(open_log: LogReader, then: Callable[[], object]) -> bool:
         """Close a log that no caller uses, and call a function; return whether it was closed."""
         mutex: Any = open_log.mutex
         # The mutex is reentrant, so the calling thread could acquire it although it uses the log.
@@ -98,7 +98,7 @@ class OpenLogs:
             mutex.release()
         return True
 
-    def _drop(self, key: LogKey) -> FileLogReader:
+    def _drop(self, key: LogKey) -> LogReader:
         open_log = self._logs.pop(key)
         self._last = None
         self._cached -= self._sizes.pop(open_log, 0)
@@ -114,7 +114,7 @@ class OpenLogs:
         finally:
             self._guard.release()
 
-    def account_usual_put(self, open_log: FileLogReader) -> None:
+    def account_usual_put(self, open_log: LogReader) -> None:
         """Account for a put that has loaded nothing and only made the log a little longer.
 
         As `account`, but not at each put: a tenth of its cost.
@@ -122,7 +122,7 @@ class OpenLogs:
         if open_log.end - open_log.accounted_end >= _UNACCOUNTED_APPENDS:
             self.account(open_log)
 
-    def account(self, open_log: FileLogReader) -> None:
+    def account(self, open_log: LogReader) -> None:
         """Record what a log caches after it was used; drop the caches of others if it is too much.
 
         The caller holds the mutex of the log.
@@ -146,7 +146,7 @@ class OpenLogs:
             if self._cached > CACHED_BYTES:
                 self._drop_caches(open_log)
 
-    def _drop_caches(self, used: FileLogReader) -> None:
+    def _drop_caches(self, used: LogReader) -> None:
         """Drop caches, of the logs used longest ago first, until the limit is met.
 
         The log in use keeps its cache.
@@ -186,13 +186,12 @@ class OpenLogs:
     def close_after_fork(self) -> None:
         """Close, in the child, the descriptors that it has from the parent."""
         for open_log in self._logs.values():
-            open_log.pins = 0
-            open_log.close()
+            open_log.close_after_fork()
         self._reset()
         self._guard = Lock()
 
 
-def _close_all(logs: list[FileLogReader]) -> None:
+def _close_all(logs: list[LogReader]) -> None:
     for open_log in logs:
         with open_log.mutex:
             open_log.retire()

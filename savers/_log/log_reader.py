@@ -151,10 +151,7 @@ class LogReader(OpenLog):
         found = self.found.get(id)
         if found is not None:
             return found
-        raw = payloads.id_bytes(id)
-        if raw.__class__ is not bytes:
-            return None
-        for offset in self._search_offsets(payloads.BEFORE_UUID + raw):
+        for offset in self._search_offsets(id):
             try:
                 found = self._read_found(offset)
             except CheckpointCorruptionError:
@@ -166,11 +163,13 @@ class LogReader(OpenLog):
                 return found
         return None
 
-    def _search_offsets(self, needle: bytes) -> Iterator[int]:
-        """Yield where records may begin whose payload begins with an array and then some bytes.
-
-        The last of them comes first.
-        """
+    def _search_offsets(self, id: str) -> Iterator[int]:
+        """Yield where records of checkpoints with an id may begin, the last of them first."""
+        raw = payloads.id_bytes(id)
+        if raw.__class__ is not bytes:
+            return
+        # The payload of a checkpoint begins with an array whose first item is the id.
+        needle = payloads.BEFORE_UUID + raw
         high = self.end
         length = log.END_READ
         while high > log.HEADER_SIZE:

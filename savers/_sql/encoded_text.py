@@ -55,3 +55,13 @@ def decode_text(encoded: str) -> str:
     if is_cut(encoded):
         raise ValueError(f"only the beginning and the digest of this text are stored: {encoded!r}")
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), encoded)
+
+
+def encode_long(text: str) -> bytes | None:
+    """Return the whole of a text that `encode_text` cuts; None for the others."""
+    return text.encode("utf-8", "surrogatepass") if is_cut(encode_text(text)) else None
+
+
+def decode_row(encoded: str, whole: bytes | None) -> str:
+    """Return the text of a row: its encoded text, and the whole if that is cut."""
+    return decode_text(encoded) if whole is None else bytes(whole).decode("utf-8", "surrogatepass")

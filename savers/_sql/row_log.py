@@ -1,0 +1,379 @@
+"""The log of one history in the rows of a table, a record in each.
+
+Theory of operation. The rows of a history, in the order of their positions, are the bytes that
+docs/format.md specifies: the first row has the header and the META records, each other row one
+record. A position is the offset of its record in these bytes.
+
+A writer need not ask whether others have written. It inserts a record at the position where the log
+ends as far as it knows. If another writer was faster, the position is taken, and the unique key
+refuses the row. If the history was released or deleted, the statement inserts nothing. In both
+cases the writer reads what is new and makes its record again.
+"""
+
+from __future__ import annotations
+
+from time import time_ns
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from graphkit.abc import derive_status
+from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
+from savers._log import log, payloads
+from savers._log.beginning import META_RECORDS, new_header, pack_meta_frames
+from savers._log.frame import digest_thread
+from savers._log.log_writer import LogWriter, NewCheckpoint
+from savers._log.stored_checkpoint import StoredCheckpoint, outline_writes
+from savers._sql.database_errors import HistoryGoneError, OutcomeUnknownError, PositionTakenError
+from savers._sql.encoded_text import encode_long, encode_text
+from savers._sql.terms import list_terms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from graphkit import Checkpoint
+    from graphkit.codec import Codec
+    from savers._sql.database import Database, Transaction
+    from savers._sql.row_source import RowSource
+    from savers._sql.statements import Statements
+
+_PART_SIZE: Final = 1 << 20
+"""A rewrite inserts its records when they have so many bytes."""
+NEW: Final = 0
+"""Stands for the number of a history that is not inserted yet; numbers begin with 1."""
+
+
+class NewRow(NamedTuple):
+    """A record that was appended and is not inserted yet."""
+
+    position: int
+    frame: bytes
+    checkpoint: str | None = None
+    """The id of the checkpoint, if the record is one."""
+    terms: Sequence[str] = ()
+    """The terms of its metadata."""
+
+
+class StaleLogError(Exception):
+    """Another writer has changed the history: read what is new, and append again. Nothing was changed."""
+
+
+class RowLog(LogWriter):
+    """An open log in rows. One thread of execution may use it at a time, which holds `mutex`.
+
+    Records that are appended wait in memory until `commit` inserts them, all or none.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        source: RowSource,
+        statements: Statements,
+        owner: tuple[str, str],
+        codec: Codec,
+        version: int = 0,
+    ) -> None:
+        self._database = database
+        self._statements = statements
+        self.history_version = version
+        """0 for the live history; otherwise the number of a released one."""
+        super().__init__(source, database.path, owner, digest_thread(owner[0]), codec, None)
+        self._key = (encode_text(owner[0]), encode_text(owner[1]), version)
+
+    def _reset(self) -> None:
+        super()._reset()
+        self.fd = -1
+        self._new_rows: list[NewRow] = []
+        self._status: str | None = None
+        """The status in the row of the history."""
+        self._keyframe = 0
+        """The position of the last keyframe in that row."""
+
+    # Reading
+
+    def close(self) -> None:
+        self._reset()
+
+    def refresh(self) -> bool:
+        """Take in the rows that others have inserted; see OpenLog.
+
+        The cost is one statement.
+        """
+        rows = self._database.read(self._statements.select_new, (self.fd, self.end, *self._key, *self._key, self.fd))
+        if not rows:
+            self.close()
+            return False
+        history = rows[0][0]
+        try:
+            if history != self.fd:
+                self._open(history, rows)
+            elif rows[0][3] is not None:
+                self._take_rows(rows)
+        except BaseException:
+            # A part of the rows may have been taken in.
+            self.close()
+            raise
+        return True
+
+    def _open(self, history: int, rows: Sequence[tuple[int, str, int, bytes]]) -> None:
+        """Begin with the rows from the last keyframe on, and the first row."""
+        self.close()
+        self.fd = history
+        _, status, position, beginning = rows[0]
+        if position != 0:
+            raise CheckpointCorruptionError(self.path, 0, f"the first record of history {history} is missing")
+        self.read_beginning(len(beginning), beginning)
+        self.seq = META_RECORDS
+        self.end = len(beginning)
+        self._status = status
+        if len(rows) > 1 and rows[1][2] != self.end:
+            self._skip_to(rows[1][2], rows[1][3])
+        self._take_rows(rows[1:])
+
+    def _skip_to(self, position: int, frame: bytes) -> None:
+        """Go on with the record at a position, which is a keyframe."""
+        keyframe = self._parse(frame, position)
+        self.seq = keyframe.seq
+        self.end = position
+        self._keyframe = position
+        decoded = payloads.decode_checkpoint(self.path, keyframe, None, self.codec.unpack)
+        self.early_start = position
+        self.early_unread = position - decoded.early[1]
+
+    def _take_rows(self, rows: Sequence[tuple[int, str, int, bytes]]) -> None:
+        for _, status, position, data in rows:
+            if position != self.end:
+                raise CheckpointCorruptionError(self.path, self.end, "a record is missing")
+            frame = self._parse(data, position)
+            if frame.seq != self.seq or frame.end != position + len(data):
+                raise CheckpointCorruptionError(self.path, position, "it is not the record that belongs here")
+            log.check_known(self.path, frame)
+            self._take_next(frame)
+            if frame.flags & log.KEY:
+                self._keyframe = position
+            self._status = status
+
+    def _parse(self, data: bytes, position: int) -> log.Frame:
+        frame = log.parse_frame(data, 0, position, self.fid)
+        if isinstance(frame, str):
+            raise CheckpointCorruptionError(self.path, position, frame or "the record is cut short")
+        return frame
+
+    def find(self, id: str | None) -> StoredCheckpoint | None:
+        last = self.last_checkpoint
+        is_last = id is None or (last is not None and last.id == id)
+        if not is_last and self._can_search() and id not in self.found and not self._has_row_of(str(id)):
+            # No scan is needed: the rows say which checkpoints there are.
+            return None
+        return super().find(id)
+
+    def _has_row_of(self, id: str) -> bool:
+        return bool(self._database.read(self._statements.select_checkpoint, (self.fd, encode_text(id))))
+
+    def _can_search(self) -> bool:
+        """Return whether a row shows where a checkpoint is, and what belongs to it stands behind it."""
+        return self.index is None and not self.is_scattered
+
+    def _search_offsets(self, id: str) -> Iterator[int]:
+        for (position,) in self._database.read(self._statements.select_checkpoint, (self.fd, encode_text(id))):
+            yield position
+
+    # Appending
+
+    def _append_record(
+        self,
+        type: int,
+        payload: bytes,
+        flags: int = 0,
+        back: int = 0,
+        key: int = 0,
+    ) -> int:
+        if len(payload) > self.max_payload:
+            reason = f"it takes {len(payload)} bytes, and a record has at most {self.max_payload}"
+            raise CheckpointSerializationError("", "record", reason)
+        if self.fd < 0:
+            self._begin()
+        if self.is_scattered or flags & (log.SCATTERED | log.REPLACE):
+            self.is_scattered = True
+            flags |= log.SCATTERED
+        offset = self.end
+        frame = log.pack_frame(offset, self.fid, self.seq, type, payload, flags, back, key)
+        self._new_rows.append(NewRow(offset, frame))
+        self.end += len(frame)
+        self.seq += 1
+        return offset
+
+    def put(self, checkpoint: Checkpoint, target: str | None) -> bool:
+        is_usual = super().put(checkpoint, target)
+        self._note_checkpoint()
+        return is_usual
+
+    def store(self, new: NewCheckpoint) -> None:
+        super().store(new)
+        self._note_checkpoint()
+
+    def _note_checkpoint(self) -> None:
+        """Note whose record the last row has."""
+        assert self.last_checkpoint is not None
+        row = self._new_rows[-1]
+        stored = self.last_checkpoint
+        self._new_rows[-1] = row._replace(checkpoint=stored.id, terms=list_terms(stored.metadata))
+
+    def _begin(self) -> None:
+        """Begin a history that does not exist yet."""
+        self.fd = NEW
+        self.header = new_header(self._digest, 1)
+        self.fid = self.header.fid
+        self.seq = META_RECORDS
+        meta: dict[str, object] = {"thread": self.thread_id, "ns": self.namespace, "opaque": False}
+        beginning = self.header.pack() + pack_meta_frames(self.fid, meta, 0)
+        self._new_rows.append(NewRow(0, beginning))
+        self.end = len(beginning)
+
+    def _undo_records(self, start: int) -> None:  # noqa: ARG002 - all records of a put are one commit
+        """Forget what was appended; nothing of it was inserted."""
+        if self._new_rows:
+            self.close()
+
+    def discard(self) -> None:
+        """Forget the records that were appended and not committed."""
+        if self._new_rows:
+            self.close()
+
+    # Committing
+
+    def commit(self, token: int | None) -> None:
+        """Insert the records that were appended, all or none.
+
+        Args:
+            token: the token of the run lock, if the caller holds it: if another holder has taken the
+                lock since, nothing is inserted.
+
+        Raises:
+            StaleLogError: another writer has changed the history, or the lock was taken. The log is
+                closed.
+            CheckpointStorageError: the database refused. The log is closed. Nothing was changed.
+        """
+        rows = self._new_rows
+        if not rows:
+            return
+        status = self._derive_status()
+        last = self.last_checkpoint
+        keyframe = 0 if last is None else last.keyframe_offset
+        try:
+            self._insert(rows, keyframe, status, token)
+        except (PositionTakenError, HistoryGoneError):
+            self.close()
+            raise StaleLogError from None
+        except OutcomeUnknownError:
+            history = self._find_inserted(rows)
+            if history is None:
+                self.close()
+                raise
+            self.fd = history
+        except BaseException:
+            self.close()
+            raise
+        self._new_rows = []
+        self._keyframe = keyframe
+        self._status = status
+
+    def commit_part(self, transaction: Transaction) -> None:
+        """Insert the records that were appended, as part of a transaction, if they take much memory."""
+        if sum(len(row.frame) for row in self._new_rows) >= _PART_SIZE:
+            self.commit_in(transaction)
+
+    def commit_in(self, transaction: Transaction) -> None:
+        """Insert the records that were appended, as part of a transaction."""
+        rows = self._new_rows
+        if not rows:
+            return
+        last = self.last_checkpoint
+        keyframe = 0 if last is None else last.keyframe_offset
+        status = self._derive_status()
+        self._insert_all(transaction, rows, keyframe, status, None)
+        self._new_rows = []
+        self._status = status
+
+    def _insert(self, rows: Sequence[NewRow], keyframe: int, status: str | None, token: int | None) -> None:
+        is_one_statement = (
+            self.fd != NEW
+            and len(rows) == 1
+            and not rows[0].terms
+            and keyframe == self._keyframe
+            and status == self._status
+        )
+        if is_one_statement:
+            self._insert_one(rows[0], token)
+        else:
+            with self._database.transaction() as transaction:
+                self._insert_all(transaction, rows, keyframe, status, token)
+
+    def _insert_one(self, row: NewRow, token: int | None) -> None:
+        checkpoint = None if row.checkpoint is None else encode_text(row.checkpoint)
+        parameters: tuple[Any, ...] = (row.position, checkpoint, row.frame, self.fd)
+        sql = self._statements.insert_record
+        if token is not None:
+            sql = self._statements.insert_record_of_holder
+            parameters += (self._key[0], token)
+        if not self._database.write(sql, parameters):
+            self.close()
+            raise StaleLogError
+
+    def _insert_all(
+        self,
+        transaction: Transaction,
+        rows: Sequence[NewRow],
+        keyframe: int,
+        status: str | None,
+        token: int | None,
+    ) -> None:
+        statements = self._statements
+        if token is not None and not transaction.execute(statements.lock_token, (self._key[0], token)):
+            self.close()
+            raise StaleLogError
+        if self.fd == NEW:
+            ((history,),) = transaction.execute(
+                statements.insert_history,
+                (*self._key, keyframe, status, time_ns() // 1000, *map(encode_long, self._owner())),
+            )
+        else:
+            history = self.fd
+            transaction.execute(statements.update_history, (keyframe, status, history))
+            if not transaction.row_count:
+                self.close()
+                raise StaleLogError
+        transaction.execute_many(
+            statements.insert_records,
+            [
+                (history, row.position, None if row.checkpoint is None else encode_text(row.checkpoint), row.frame)
+                for row in rows
+            ],
+        )
+        terms = [(term, history, row.position) for row in rows for term in row.terms]
+        if terms:
+            transaction.execute_many(statements.insert_terms, terms)
+        if status != self._status:
+            transaction.notify(self.thread_id)
+        self.fd = history
+
+    def _find_inserted(self, rows: Sequence[NewRow]) -> int | None:
+        """Return the history in which the rows are, after a commit whose outcome is unknown; None if they are not."""
+        for history, position, frame in self._database.read(
+            self._statements.select_row, (*self._key, rows[-1].position)
+        ):
+            if position == rows[-1].position and frame == rows[-1].frame:
+                return int(history)
+        return None
+
+    def _owner(self) -> tuple[str, str]:
+        return self.thread_id, self.namespace
+
+    def _derive_status(self) -> str | None:
+        """Return the status of the latest checkpoint; None if there is none."""
+        last = self.last_checkpoint
+        if last is not None and last.is_replacement:
+            if self.index is None:
+                return self._status  # The record is not about the latest checkpoint.
+            last = self.find_latest()
+        if last is None:
+            return None
+        return derive_status(last.next, outline_writes(last.writes, last.cleared))

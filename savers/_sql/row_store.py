@@ -1,0 +1,81 @@
+"""The histories in one database: opens their logs, and lists what there is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from savers._log.open_logs import OpenLogs
+from savers._sql.encoded_text import decode_row, encode_text
+from savers._sql.row_log import RowLog
+from savers._sql.row_source import RowSource
+from savers._sql.statements import Statements
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graphkit.codec import Codec
+    from savers._compression import Compression
+    from savers._sql.database import Database, Row
+
+
+class RowStore:
+    """The histories in one database. Several threads of execution and processes may use it at once."""
+
+    def __init__(self, database: Database, codec: Codec, compression: Compression | None) -> None:
+        self.database = database
+        self.codec = codec
+        self.compression = compression
+        self.statements = Statements(database)
+        self.logs = OpenLogs()
+        self._source = RowSource(database)
+
+    # Logs
+
+    def shared_log(self, thread_id: str, namespace: str, version: int = 0) -> RowLog:
+        """Return the log of a history, whether it exists or not.
+
+        Other callers may use it too: hold its mutex.
+
+        Args:
+            thread_id: the thread.
+            namespace: the namespace.
+            version: 0 for the live history; otherwise a released version.
+        """
+        key = (thread_id, namespace, version)
+        found = self.logs.find(key)
+        if found is None:
+            found = self.logs.add(key, self.new_log(thread_id, namespace, version))
+        assert isinstance(found, RowLog)
+        return found
+
+    def new_log(self, thread_id: str, namespace: str, version: int = 0) -> RowLog:
+        """Return the log of a history for one caller."""
+        new = RowLog(self.database, self._source, self.statements, (thread_id, namespace), self.codec, version)
+        new.compression = self.compression
+        return new
+
+    # Listing
+
+    def list_namespaces(self, thread_id: str) -> list[str]:
+        """Return the namespaces of a thread that have checkpoints, sorted."""
+        return self._list_texts(self.statements.select_namespaces, (encode_text(thread_id),))
+
+    def list_threads(self, *, released: bool) -> list[str]:
+        """Return the threads that have checkpoints; with `released`, also those with only versions."""
+        sql = self.statements.select_all_threads if released else self.statements.select_threads
+        return self._list_texts(sql)
+
+    def list_waiting_threads(self) -> list[str]:
+        """Return the threads with a history whose latest checkpoint waits for an answer."""
+        return self._list_texts(self.statements.select_waiting)
+
+    def list_versions(self, thread_id: str) -> list[int]:
+        """Return the released versions of a thread, in order."""
+        rows = self.database.read(self.statements.select_versions, (encode_text(thread_id),))
+        return [version for (version,) in rows]
+
+    def _list_texts(self, sql: str, parameters: Sequence[object] = ()) -> list[str]:
+        return [decode_row(*row) for row in self._read(sql, parameters)]
+
+    def _read(self, sql: str, parameters: Sequence[object]) -> list[Row]:
+        return self.database.read(sql, parameters)

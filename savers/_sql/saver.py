@@ -1,0 +1,543 @@
+"""SqlSaver: what the savers on databases share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import groupby
+from time import time_ns
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from graphkit import Checkpoint, CheckpointInfo, RunnableConfig, Tag, WaitingInterrupt
+from graphkit.abc import (
+    BaseCheckpointSaver,
+    ConfigLike,
+    HasVersions,
+    Retention,
+    ThreadLike,
+    check_tags,
+    check_writes,
+    get_held_run_locks,
+    resolve_thread_id,
+)
+from graphkit.codec import Codec
+from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError, ThreadBusyError
+from savers._log.listed_checkpoints import ListedInfos, make_info
+from savers._log.log_writer import pack_writes
+from savers._log.rewriter import Rewriter, has_unreachable_records, replay_states
+from savers._sql.database_errors import PositionTakenError
+from savers._sql.encoded_text import decode_row, encode_text
+from savers._sql.row_lister import RowLister
+from savers._sql.row_log import RowLog, StaleLogError
+from savers._sql.row_store import RowStore
+from savers._sql.terms import list_search_terms
+
+if TYPE_CHECKING:
+    from savers._compression import Compression
+    from savers._log.stored_checkpoint import StoredCheckpoint
+    from savers._sql.database import Database, Transaction
+
+_Result = TypeVar("_Result")
+
+
+class SqlSaver(BaseCheckpointSaver, HasVersions):
+    """Stores the history of each thread in rows of a database.
+
+    The rows of a history are the records of docs/format.md: keyframes, and what changed since them.
+    A put inserts one row as a rule.
+    """
+
+    isolates_values = True
+    waits_for_runs = True
+    refuses_unstorable_values = True
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        types: Sequence[type],
+        compression: Compression | None,
+    ) -> None:
+        self._codec = Codec(types)
+        self._database = database
+        self._store = RowStore(database, self._codec, compression)
+        self._lister = RowLister(self._store)
+
+    @property
+    def is_durable(self) -> bool:
+        return True
+
+    # Reading
+
+    def list(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
+        return self._read(config, self._lister.list_checkpoints, [])
+
+    def get(self, config: ConfigLike = None) -> Checkpoint | None:
+        config = RunnableConfig.of(config)
+
+        def read(log: RowLog) -> Checkpoint | None:
+            stored = log.find(config.checkpoint_id)
+            return None if stored is None else stored.make_checkpoint(log.load_state(stored))
+
+        return self._read(config, read, None)
+
+    def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
+        return self._store.list_namespaces(resolve_thread_id(thread))
+
+    def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
+        return self._read(config, lambda log: ListedInfos(log, log.load_index().checkpoints), [])
+
+    def _recent(self, config: RunnableConfig, limit: int) -> Sequence[CheckpointInfo]:
+        def read(log: RowLog) -> Sequence[CheckpointInfo]:
+            return [make_info(log, stored) for stored in reversed(log.find_recent(limit))]
+
+        return self._read(config, read, [])
+
+    def info(self, config: ConfigLike = None) -> CheckpointInfo | None:
+        """Return what is known of a checkpoint without decoding its state.
+
+        The config names the checkpoint; by default it is the latest.
+        """
+        config = RunnableConfig.of(config)
+
+        def read(log: RowLog) -> CheckpointInfo | None:
+            stored = log.find(config.checkpoint_id)
+            return None if stored is None else make_info(log, stored)
+
+        return self._read(config, read, None)
+
+    def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
+        config = RunnableConfig.of(config)
+
+        def read(log: RowLog) -> Mapping[str, Any]:
+            stored = log.find(config.checkpoint_id)
+            return {} if stored is None else log.read_writes(stored)
+
+        return self._read(config, read, {})
+
+    def tags_of(self, config: ConfigLike) -> tuple[str, ...]:
+        config = RunnableConfig.of(config)
+
+        def read(log: RowLog) -> tuple[str, ...]:
+            stored = log.find(config.checkpoint_id)
+            return () if stored is None else stored.tags
+
+        return self._read(config, read, ())
+
+    def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
+        """As in the contract. Of all threads (None), an index finds those that wait."""
+        if thread_id is not None:
+            return super().interrupts(thread_id)
+        waiting = self._store.list_waiting_threads()
+        return [found for thread in waiting for found in super(SqlSaver, self).interrupts(thread)]
+
+    def threads(self, *, released: bool = False) -> Sequence[str]:
+        return self._store.list_threads(released=released)
+
+    def search(
+        self,
+        metadata: Mapping[str, Any],
+        *,
+        thread_id: ThreadLike = None,
+        limit: int | None = None,
+    ) -> Sequence[CheckpointInfo]:
+        """As in the contract. Of all threads (None), an index finds the checkpoints.
+
+        Numbers, texts and None are found by the index; for another value, every history is read.
+        """
+        terms = None
+        if thread_id is None:
+            known = (list_search_terms(key, value) for key, value in metadata.items())
+            terms = next((found for found in known if found is not None), None)
+        if terms is None:
+            return super().search(metadata, thread_id=thread_id, limit=limit)
+        infos: list[CheckpointInfo] = []
+        rows = self._database.read(self._store.statements.find_by_terms, terms)
+        for (thread, namespace), group in groupby(rows, _get_owner):
+            ids = {encoded for *_, encoded in group}
+            for info in self._find_infos(RunnableConfig(thread, checkpoint_ns=namespace), ids):
+                if limit is not None and len(infos) >= limit:
+                    return infos
+                if all(key in info.metadata and info.metadata[key] == value for key, value in metadata.items()):
+                    infos.append(info)
+        return infos
+
+    def _find_infos(self, config: RunnableConfig, ids: Collection[str]) -> Sequence[CheckpointInfo]:
+        """Return the infos of the checkpoints of a history with these encoded ids, newest first."""
+
+        def read(log: RowLog) -> Sequence[CheckpointInfo]:
+            checkpoints = log.load_index().checkpoints
+            return [make_info(log, stored) for stored in reversed(checkpoints) if encode_text(stored.id) in ids]
+
+        return self._read(config, read, [])
+
+    def versions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
+        return self._store.list_versions(resolve_thread_id(thread))
+
+    def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
+        config = RunnableConfig.of(config)
+        versions = self._store.list_versions(config.thread)
+        if version is None:
+            if not versions:
+                raise CheckpointNotFoundError(config.thread, "version")
+            version = versions[-1]
+        elif version not in versions:
+            raise CheckpointNotFoundError(config.thread, f"version {version}")
+        log = self._store.shared_log(config.thread, config.checkpoint_ns, version)
+        with log.mutex:
+            checkpoints = self._lister.list_checkpoints(log) if log.refresh() else []
+        return Tag(config.thread, checkpoints, version)
+
+    def size(self, thread: ThreadLike = None) -> int:
+        """Return the bytes of the records of a thread, or of the whole store (None).
+
+        The database needs more: a row and its indexes take 60 to 150 bytes.
+        """
+        statements = self._store.statements
+        if thread is None:
+            ((total,),) = self._database.read(statements.measure)
+        else:
+            ((total,),) = self._database.read(statements.measure_thread, (encode_text(resolve_thread_id(thread)),))
+        return int(total)
+
+    def _read(self, config: ConfigLike, read: Callable[[RowLog], _Result], default: _Result) -> _Result:
+        """Call a function with the log of a history, brought up to date; return `default` if there is none."""
+        config = RunnableConfig.of(config)
+        log = self._store.shared_log(config.thread, config.checkpoint_ns)
+        with log.mutex:
+            if not log.refresh() or log.find_latest() is None:
+                return default
+            result = read(log)
+            self._store.logs.account(log)
+            return result
+
+    # Appending
+
+    def put(self, config: ConfigLike, checkpoint: Checkpoint, *, unique: bool = False) -> RunnableConfig:
+        """As in the contract. With `unique`, replaces a checkpoint of the same id."""
+        config = RunnableConfig.of(config)
+        target = config.checkpoint_id
+
+        def append(log: RowLog) -> None:
+            is_present = unique and log.fd >= 0 and log.find(checkpoint.id) is not None
+            log.put(checkpoint, checkpoint.id if is_present else target)
+
+        self._append(config, append)
+        return config if target is not None else config.with_check_point_id(checkpoint.id)
+
+    def put_writes(
+        self,
+        config: ConfigLike,
+        writes: Mapping[str, Any],
+        *,
+        keep: Collection[str] = (),
+        early: bool = False,
+    ) -> None:
+        """As in the contract. Processes exclude each other while they compare and append.
+
+        Args:
+            config: names the checkpoint.
+            writes: the values.
+            keep: keys whose recorded values stay, if there are any.
+            early: whether the checkpoint may still be to come: the writes then wait for it in the
+                history. If it never comes, no reader sees them, and `compact` removes them later.
+        """
+        check_writes(writes)
+        packed = pack_writes(self._codec, writes)
+        if not packed:
+            return
+        config = RunnableConfig.of(config)
+        checkpoint_id = config.checkpoint_id
+
+        def choose(stored: StoredCheckpoint) -> Mapping[str, bytes]:
+            kept = set(keep).intersection(stored.writes)
+            return {key: value for key, value in packed.items() if key not in kept}
+
+        def append(log: RowLog) -> None:
+            stored = log.find(checkpoint_id) if log.fd >= 0 else None
+            if stored is not None:
+                new = choose(stored)
+                if new:
+                    log.put_packed(stored, new)
+                return
+            if not early or checkpoint_id is None:
+                raise _make_missing_error(config)
+            waiting = log.load_early().find(checkpoint_id)
+            new = packed if waiting is None else choose(waiting)
+            if new:
+                log.put_early(checkpoint_id, new)
+
+        self._append(config, append)
+
+    def add_tags(self, config: ConfigLike, *tags: str) -> None:
+        check_tags(tags)
+        self._change_tags(config, tags, ())
+
+    def remove_tags(self, config: ConfigLike, *tags: str) -> None:
+        check_tags(tags)
+        self._change_tags(config, (), tags)
+
+    def _change_tags(self, config: ConfigLike, add: Sequence[str], remove: Sequence[str]) -> None:
+        config = RunnableConfig.of(config)
+
+        def append(log: RowLog) -> None:
+            stored = log.find(config.checkpoint_id) if log.fd >= 0 else None
+            if stored is None:
+                raise _make_missing_error(config)
+            log.put_tags(stored, add, remove)
+
+        self._append(config, append)
+
+    def _append(self, config: RunnableConfig, append: Callable[[RowLog], None]) -> None:
+        """Append records to a history, and commit them.
+
+        Args:
+            config: names the history.
+            append: appends the records; called again if another writer has changed the history.
+        """
+        log = self._store.shared_log(config.thread, config.checkpoint_ns)
+        token: int | None = None
+        with log.mutex:
+            is_fresh = log.fd < 0
+            if is_fresh:
+                log.refresh()
+            while True:
+                try:
+                    append(log)
+                    log.commit(token)
+                    break
+                except StaleLogError:
+                    self._check_token(config.thread, token)
+                except CheckpointNotFoundError:
+                    # Another process may have put the checkpoint.
+                    log.discard()
+                    if is_fresh:
+                        raise
+                except BaseException:
+                    log.discard()
+                    raise
+                log.refresh()
+                is_fresh = True
+            self._store.logs.account(log)
+
+    def _check_token(self, thread_id: str, token: int | None) -> None:
+        """Check that the run lock is still that of the caller.
+
+        Raises:
+            ThreadBusyError: another run has taken it, because this process was paused for longer than
+                the lease.
+        """
+        if token is None:
+            return
+        row = (encode_text(thread_id), token)
+        if not self._database.read(self._store.statements.select_token, row):
+            raise ThreadBusyError(thread_id, "a run that took over while this process was paused", 0.0)
+
+    # Threads
+
+    def release(self, config: ConfigLike = None) -> Tag:
+        thread_id = RunnableConfig.of(config).thread
+        with self._exclude_runs(thread_id):
+            root = self._store.shared_log(thread_id, "")
+            with root.mutex:
+                checkpoints = self._lister.list_checkpoints(root) if root.refresh() else []
+                version = self._release(thread_id)
+                root.close()
+        return Tag(thread_id, checkpoints, version)
+
+    def _release(self, thread_id: str) -> int | None:
+        """Make the live histories of a thread a version; return its number, None if there are none."""
+        statements = self._store.statements
+        thread = encode_text(thread_id)
+        with self._database.transaction() as transaction:
+            if not transaction.execute(statements.lock_thread, (thread,)):
+                return None
+            ((last,),) = transaction.execute(statements.select_last_version, (thread,))
+            version = int(last) + 1
+            transaction.execute(statements.release, (version, time_ns() // 1000, thread))
+            transaction.notify(thread_id)
+        return version
+
+    def delete(self, thread: ThreadLike = None) -> bool:
+        thread_id = resolve_thread_id(thread)
+        with self._exclude_runs(thread_id):
+            with self._database.transaction() as transaction:
+                transaction.execute(self._store.statements.delete_thread, (encode_text(thread_id),))
+                had_content = transaction.row_count > 0
+                transaction.notify(thread_id)
+            self._store.logs.close_thread(thread_id)
+            return had_content
+
+    def copy(self, source: ThreadLike, target: ThreadLike) -> None:
+        source_id = resolve_thread_id(source)
+        target_id = resolve_thread_id(target)
+        with ExitStack() as stack:
+            # In one order in all processes, so that two copies cannot wait for each other.
+            for thread_id in sorted({source_id, target_id}):
+                stack.enter_context(self._exclude_runs(thread_id))
+            namespaces = self.namespaces(source_id)
+            if not namespaces:
+                raise CheckpointNotFoundError(source_id)
+            conflict = CheckpointConflictError(target_id, "not empty; release or delete it before copying into it")
+            if self.namespaces(target_id):
+                raise conflict
+            try:
+                with self._database.transaction() as transaction:
+                    for namespace in namespaces:
+                        self._copy_history(transaction, source_id, target_id, namespace)
+                    transaction.notify(target_id)
+            except PositionTakenError:
+                raise conflict from None
+
+    def _copy_history(self, transaction: Transaction, source_id: str, target_id: str, namespace: str) -> None:
+        source = self._store.shared_log(source_id, namespace)
+        with source.mutex:
+            if source.refresh():
+                target = self._store.new_log(target_id, namespace)
+                _rewrite(transaction, source, target, source.load_index().checkpoints, ())
+
+    def _prune(self, config: RunnableConfig, retention: Retention) -> int:
+        def choose(infos: Sequence[CheckpointInfo]) -> Collection[str]:
+            return {info.id for info in retention.select_removable(infos)}
+
+        return self._remove(config, choose)
+
+    def remove(self, config: ConfigLike, ids: Collection[str]) -> int:
+        """Remove checkpoints of a history, with their pending writes and tags.
+
+        The other checkpoints keep their whole states. The cost is a rewrite of these.
+
+        Returns:
+            How many of the checkpoints the history had.
+        """
+
+        def choose(infos: Sequence[CheckpointInfo]) -> Collection[str]:
+            return {info.id for info in infos}.intersection(ids)
+
+        return self._remove(RunnableConfig.of(config), choose) if ids else 0
+
+    def _remove(
+        self,
+        config: RunnableConfig,
+        choose: Callable[[Sequence[CheckpointInfo]], Collection[str]],
+    ) -> int:
+        """Remove the checkpoints of a history that a function chooses from the infos of all, newest first."""
+        removed = 0
+
+        def select(log: RowLog) -> Sequence[StoredCheckpoint] | None:
+            nonlocal removed
+            checkpoints = log.load_index().checkpoints
+            ids = choose([make_info(log, stored) for stored in reversed(checkpoints)])
+            removed = len(ids)
+            return [stored for stored in checkpoints if stored.id not in ids] if ids else None
+
+        self._rewrite_history(config, select)
+        return removed
+
+    def compact(self, thread: ThreadLike = None) -> int:
+        """Remove what no reader can reach from one thread, or from all (None); return how many bytes."""
+        before = self.size(thread)
+        for thread_id in self._select_threads(thread):
+            for namespace in self.namespaces(thread_id):
+                self._rewrite_history(RunnableConfig(thread_id, checkpoint_ns=namespace), _select_if_unreachable)
+        return before - self.size(thread)
+
+    def _rewrite_history(
+        self,
+        config: RunnableConfig,
+        select: Callable[[RowLog], Sequence[StoredCheckpoint] | None],
+    ) -> None:
+        """Rewrite a history with some of its checkpoints, in one transaction.
+
+        Args:
+            config: names the history.
+            select: returns the checkpoints to keep; None changes nothing.
+        """
+        log = self._store.shared_log(config.thread, config.checkpoint_ns)
+        statements = self._store.statements
+        with log.mutex:
+            with self._database.transaction() as transaction:
+                transaction.execute(
+                    statements.lock_history, (encode_text(config.thread), encode_text(config.checkpoint_ns))
+                )
+                kept = select(log) if log.refresh() else None
+                if kept is None:
+                    return
+                early = log.load_early().select_recent(log.load_index().checkpoints)
+                new = self._store.new_log(config.thread, config.checkpoint_ns)
+                transaction.execute(statements.delete_history, (log.fd,))
+                _rewrite(transaction, log, new, kept, early)
+                transaction.notify(config.thread)
+            log.close()
+
+    def register_types(self, *types: type) -> None:
+        self._codec.register(*types)
+
+    # The run lock
+
+    def run_lock_key(self, config: ConfigLike = None) -> object:
+        return type(self).__name__, self._database.path, RunnableConfig.of(config).thread
+
+    def _run_lock(self, config: RunnableConfig, timeout: float | None) -> AbstractContextManager[object]:
+        return super()._run_lock(config, timeout)
+
+    @contextmanager
+    def _exclude_runs(self, thread_id: str) -> Iterator[None]:
+        """Hold the run lock of a thread, unless the caller holds it already."""
+        config = RunnableConfig(thread_id)
+        is_held = self.run_lock_key(config) in get_held_run_locks()
+        if is_held:
+            yield
+            return
+        with self._run_lock(config, None):
+            yield
+
+    # Closing
+
+    def flush(self) -> None:
+        """Bring everything that was put to the disk, if `fsync` does not do so at each put."""
+        self._database.flush()
+
+    def close(self) -> None:
+        """Flush, and close the connections. A later use opens them again."""
+        self._store.logs.close()
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _get_owner(row: Sequence[Any]) -> tuple[str, str]:
+    thread, long_thread, namespace, long_namespace, _ = row
+    return decode_row(thread, long_thread), decode_row(namespace, long_namespace)
+
+
+def _make_missing_error(config: RunnableConfig) -> CheckpointNotFoundError:
+    return CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id or 'at all'}")
+
+
+def _select_if_unreachable(log: RowLog) -> Sequence[StoredCheckpoint] | None:
+    """Return all checkpoints of a history that has records which no reader can reach; otherwise None."""
+    checkpoints = log.load_index().checkpoints
+    early = log.load_early().select_recent(checkpoints)
+    return checkpoints if has_unreachable_records(log, [*checkpoints, *early]) else None
+
+
+def _rewrite(
+    transaction: Transaction,
+    source: RowLog,
+    target: RowLog,
+    checkpoints: Sequence[StoredCheckpoint],
+    early: Sequence[StoredCheckpoint],
+) -> None:
+    """Insert checkpoints of one history as another one."""
+    rewriter = Rewriter(source, target)
+    for stored, table in replay_states(source, checkpoints, None):
+        rewriter.write(stored, table)
+        target.commit_part(transaction)
+    for waiting in early:
+        target.put_early(waiting.id, source.read_packed_writes(waiting))
+    target.commit_in(transaction)

@@ -1,0 +1,73 @@
+"""SqliteSaver: checkpoints in one SQLite file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal, final
+
+from savers._compression import Compression, parse_compression
+from savers._sql.saver import SqlSaver
+from savers._sql.sqlite_database import Fsync, SqliteDatabase
+
+
+@final
+class SqliteSaver(SqlSaver):
+    """Stores the history of each thread in rows of one SQLite file.
+
+    When `put` returns, the checkpoint survives power loss (`fsync="always"`), power loss except for
+    the last seconds (`fsync=seconds`), or the death of the process (`fsync="never"`; a power loss may
+    then damage the file). A put inserts what changed: it costs the same after 10 and after 100,000
+    checkpoints. Any number of threads, saver objects and processes may use a file at once, on a local
+    file system. Ports the `sqlite` checkpointer of Petal.
+    """
+
+    def __init__(
+        self,
+        db_file: str | os.PathLike[str],
+        *,
+        fsync: Fsync = "always",
+        lock_timeout: float = 10.0,
+        types: Sequence[type] = (),
+        compression: Literal["zlib", "zstd"] | Compression | None = "zlib",
+    ) -> None:
+        """Name a database; the first use creates the file, its directories and its tables.
+
+        Args:
+            db_file: the path of the file. Tables of other programs in it are left alone.
+            fsync: when to wait for the disk: "always" at each put, "never", or after this many
+                seconds.
+            lock_timeout: how long a run waits for another one on the same thread, and a writer for
+                other writers, in seconds.
+            types: application types that states may hold; see `register_types`.
+            compression: as for FileSystemSaver.
+
+        Raises:
+            CheckpointerConfigurationError: an argument is wrong, or SQLite is older than 3.40.
+            MissingDependencyError: `zstd` without the package of that extra.
+        """
+        self.lock_timeout = lock_timeout
+        self._fsync: Fsync = fsync
+        self._db_compression = parse_compression(compression)
+        super().__init__(
+            SqliteDatabase(db_file, fsync=fsync, lock_timeout=lock_timeout),
+            types=types,
+            compression=self._db_compression,
+        )
+
+    @property
+    def db_file(self) -> str:
+        """The path of the file, absolute."""
+        return self._database.path
+
+    def opener(self) -> Callable[[], SqliteSaver]:
+        """Return a function that opens the same file with the same types, in any process."""
+        return partial(
+            SqliteSaver,
+            self._database.path,
+            fsync=self._fsync,
+            lock_timeout=self.lock_timeout,
+            types=tuple(self._codec.types.values()),
+            compression=self._db_compression,
+        )

@@ -40,6 +40,7 @@ _LONGEST_SCAN: Final = 1 << 20
 """Logs of more bytes are not read as a whole: reading from the end costs less."""
 _OWN_LINKS: Final = 2
 """How many links a directory without directories in it has: its name, and its entry for itself."""
+_LOG: Final = os.sep + layout.LOG
 
 _CLOCK_TICK: Final = 50_000_000
 """Nanoseconds within which two writes may get the same time."""
@@ -201,7 +202,7 @@ class _ReadLog(FileLogReader):
     """A log whose bytes were read as a whole."""
 
     def __init__(self, store: Store, live_log: LiveLog) -> None:
-        thread_id, namespace, path = live_log
+        thread_id, namespace, path, _ = live_log
         super().__init__(*store._arguments(path, thread_id, namespace))  # noqa: SLF001 - as every log
 
     def take_bytes(self, data: bytes) -> None:
@@ -250,7 +251,7 @@ class ScannedView:
     # A plain log is read without a FileLogReader, which would take a quarter of the time of a listing.
 
     def __init__(self, store: Store, live_log: LiveLog) -> None:
-        self.thread_id, self.namespace, self.path = live_log
+        self.thread_id, self.namespace, self.path, self.is_only = live_log
         self._store = store
         self._mutex = Lock()
         self.file_state: FileState | None = None
@@ -330,12 +331,16 @@ class ScannedView:
         finally:
             io.close(fd)
 
-    def _load_state(self, data: bytes, stored: StoredCheckpoint) -> FrozenDict:
-        """Return the state of a checkpoint; raise the same errors as every log."""
+    def _find_packed(self, data: bytes, stored: StoredCheckpoint) -> PackedState | None:
+        """Return the packed state of a checkpoint; None if it must be read in the general way."""
         if self._states is None:
             has_packed_states = self._is_plain or self._get_reader(data).has_packed_states
             self._states = replay_states(data, self.checkpoints) if has_packed_states else {}
-        values = self._states.get(stored.offset)
+        return self._states.get(stored.offset)
+
+    def _load_state(self, data: bytes, stored: StoredCheckpoint) -> FrozenDict:
+        """Return the state of a checkpoint; raise the same errors as every log."""
+        values = self._find_packed(data, stored)
         if values is not None:
             try:
                 return decode_state(values, self._store.codec)
@@ -364,18 +369,34 @@ class ScannedView:
     def read(self, stored: StoredCheckpoint) -> ReadCheckpoint | None:
         """See HistoryView."""
         with self._mutex:
-            status = self._store.io.stat_unchecked(self.path)
-            if status is None or get_file_state(status) != self.file_state:
-                return None
-            if self.may_change_unseen and self._has_grown():
-                return None
-            data = self._data
+            data = self._get_current_bytes()
             if data is None:
-                data = self._load_again()
-                if data is None:
-                    return None
+                return None
             writes = self._get_reader(data).read_writes(stored) if stored.writes else {}
             return ReadCheckpoint(self._load_state(data, stored), writes)
+
+    @wrap_os_errors("read")
+    def read_packed(self, stored: StoredCheckpoint) -> PackedState | None:
+        """Return the packed state of a checkpoint without pending writes.
+
+        None if `read` has to find out: the checkpoint may have pending writes, the state another
+        form, or the log may have changed.
+        """
+        if stored.writes:
+            return None
+        with self._mutex:
+            data = self._get_current_bytes()
+            return None if data is None else self._find_packed(data, stored)
+
+    def _get_current_bytes(self) -> bytes | None:
+        """Return the bytes of the log; None if it has changed since it was read."""
+        status = self._store.io.stat_unchecked(self.path)
+        if status is None or get_file_state(status) != self.file_state:
+            return None
+        if self.may_change_unseen and self._has_grown():
+            return None
+        data = self._data
+        return self._load_again() if data is None else data
 
     def _load_again(self) -> bytes | None:
         """Load the bytes of the log again, and return them; None if it has changed."""
@@ -411,6 +432,8 @@ class LiveLog(NamedTuple):
     thread_id: str
     namespace: str
     path: str
+    is_only: bool = False
+    """Whether the thread certainly has no other namespace."""
 
 
 def list_logs(store: Store, thread_id: str, skip_prefix: str) -> list[LiveLog]:
@@ -444,6 +467,7 @@ class ThreadScan:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._prefix = store.root + os.sep
         self._directories = catalog.find_directories(store)
         self.names: Sequence[str] = self._directories.names
         """The names of the directories that may be those of threads, sorted."""
@@ -455,24 +479,29 @@ class ThreadScan:
         if root is not None and root.st_nlink == _OWN_LINKS + len(self.names) + self._directories.others:
             self._counting_device = root.st_dev
 
-    def find_only_log(self, name: str) -> LiveLog | None:
-        """Return the log of a thread if it is the only one, and the thread's name says its id.
+    def find_only_path(self, name: str) -> str | None:
+        """Return the path of the log of a directory, if a thread there has no other namespace.
 
         Nothing was read of the log; it may be missing. None if `find_thread` has to look.
         """
-        store = self._store
-        directory = f"{store.root}{os.sep}{name}"
-        status = store.io.stat_unchecked(directory)
+        io = self._store.io
+        directory = self._prefix + name
+        status = io.stat_unchecked(directory)
         if status is None or not stat.S_ISDIR(status.st_mode) or name in self._directories.releasing:
             return None
         if status.st_nlink != _OWN_LINKS or status.st_dev != self._counting_device:
-            names = store.io.listdir_unchecked(directory)
+            names = io.listdir_unchecked(directory)
             if any(map(layout.is_namespace, names)):
                 return None
-        thread_id = store.ids.get(name) or layout.plain_id(name)
-        if thread_id is None:
+        return directory + _LOG
+
+    def find_only_log(self, name: str) -> LiveLog | None:
+        """Return the log of a thread if it is the only one, and the directory's name says its id."""
+        path = self.find_only_path(name)
+        thread_id = self._store.ids.get(name) or layout.plain_id(name)
+        if path is None or thread_id is None:
             return None
-        return LiveLog(thread_id, "", f"{directory}{os.sep}{layout.LOG}")
+        return LiveLog(thread_id, "", path, is_only=True)
 
     def find_thread(self, name: str) -> str | None:
         """Return the thread of a directory; None if it has none, or only a released one."""

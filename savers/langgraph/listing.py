@@ -20,7 +20,7 @@ from savers._filesystem.history_views import (
     list_logs,
     scan_log,
 )
-from savers._filesystem.log_ends import read_log_end
+from savers._filesystem.log_ends import LogEnd, read_log_end
 from savers.langgraph.metadata import LANGGRAPH, MADE_BY, matches
 from savers.langgraph.writes import EARLY, get_store
 
@@ -158,8 +158,8 @@ class KnownLogs:
     """
 
     def __init__(self) -> None:
-        self._ends: dict[str, tuple[FileState, str]] = {}
-        """By path: the state of the file, and the id of its newest checkpoint."""
+        self._ends: dict[str, LogEnd] = {}
+        """By path."""
         self._views: dict[str, ScannedView] = {}
         """By path."""
         self._checkpoints = 0
@@ -174,15 +174,15 @@ class KnownLogs:
         known = self._ends.get(path)
         if known is not None:
             status = store.io.stat_unchecked(path)
-            if status is not None and get_file_state(status) == known[0]:
-                return known[1]
+            if status is not None and get_file_state(status) == get_file_state(known.status):
+                return known.newest_id
         end = read_log_end(store.io, path)
         if end is None:
             return None
         if not end.is_followed_by_zeros:
             if len(self._ends) >= _MAX_ENDS:
                 self._ends.clear()
-            self._ends[path] = get_file_state(end.status), end.newest_id
+            self._ends[path] = end
         return end.newest_id
 
     def open_views(
@@ -198,7 +198,7 @@ class KnownLogs:
         views: list[ScannedView] = []
         for live_log in logs:
             view = self._views.get(live_log.path)
-            if view is None or view.file_state is None or not _is_as_it_was(store, live_log, view.file_state):
+            if view is None or view.is_only != live_log.is_only or not _is_as_it_was(store, live_log, view.file_state):
                 # `list_logs` has looked at the directory of the root namespace.
                 view = scan_log(store, live_log, is_checked=are_just_listed and not live_log.namespace)
                 if view is None:
@@ -243,7 +243,7 @@ class KnownLogs:
                 view.forget()
 
 
-def _is_as_it_was(store: Store, live_log: LiveLog, state: FileState) -> bool:
+def _is_as_it_was(store: Store, live_log: LiveLog, state: FileState | None) -> bool:
     status = store.io.stat_unchecked(live_log.path)
     return status is not None and get_file_state(status) == state
 
@@ -283,13 +283,21 @@ def _open_thread(store: Store, scan: ThreadScan, name: str, known: KnownLogs) ->
         if views is not None:
             return views
     thread_id = scan.find_thread(name)
-    return [] if thread_id is None else _open_listed(store, list_logs(store, thread_id, EARLY), known)
+    if thread_id is None:
+        return []
+    logs = list_logs(store, thread_id, EARLY)
+    return _open_listed(store, logs, known) if only_log is None or len(logs) > 1 else _share(store, logs)
 
 
 def _open_listed(store: Store, logs: Sequence[LiveLog], known: KnownLogs) -> Sequence[HistoryView]:
     """Return a view of each history of a thread."""
     views = known.open_views(store, logs)
-    return [SharedView(store, log.thread_id, log.namespace) for log in logs] if views is None else views
+    return _share(store, logs) if views is None else views
+
+
+def _share(store: Store, logs: Sequence[LiveLog]) -> Sequence[HistoryView]:
+    """Return views of logs that cannot be read as a whole."""
+    return [SharedView(store, log.thread_id, log.namespace) for log in logs]
 
 
 class _NewestFirst:
@@ -297,10 +305,12 @@ class _NewestFirst:
 
     def __init__(self, saver: FileSystemSaver, query: Query, known: KnownLogs) -> None:
         self._store = get_store(saver)
+        self._scan = ThreadScan(self._store)
         self._query = query
         self._known = known
-        self._closed: list[tuple[str, int, LiveLog]] = []
-        """The logs that are not open: the id of the newest checkpoint, and a number that falls."""
+        self._closed: list[tuple[str, int, str | LiveLog]] = []
+        """The logs that are not open: the id of the newest checkpoint, a number that falls, and
+        the log; the name of the directory of a thread that has no other."""
         self._open: list[tuple[str, int, Iterator[Selected], Selected]] = []
         """The histories that are: the rank of the next checkpoint, the number, what follows that
         checkpoint, and the checkpoint; sorted, the greatest rank last."""
@@ -326,34 +336,42 @@ class _NewestFirst:
 
     def _find_logs(self) -> None:
         store = self._store
-        scan = ThreadScan(store)
-        find_only_log = scan.find_only_log
+        scan = self._scan
+        find_only_path = scan.find_only_path
         find_newest_id = self._known.find_newest_id
-        closed = self._closed
+        add = self._closed.append
         number = 0
-        # 7 us a thread: this decides how long a listing of the newest takes.
+        # 9 us a thread, half of it in system calls: this decides how long such a listing takes.
         for name in scan.names:
-            only_log = find_only_log(name)
-            newest_id = None if only_log is None else find_newest_id(store, only_log.path)
-            if newest_id is not None and only_log is not None:
+            path = find_only_path(name)
+            newest_id = None if path is None else find_newest_id(store, path)
+            if newest_id is not None:
                 number -= 1
-                closed.append((newest_id, number, only_log))
+                add((newest_id, number, name))
                 continue
             thread_id = scan.find_thread(name)
             for log in [] if thread_id is None else list_logs(store, thread_id, EARLY):
                 number -= 1
                 # Without such an id, the log is opened first.
-                closed.append((find_newest_id(store, log.path) or _LAST_ID, number, log))
+                add((find_newest_id(store, log.path) or _LAST_ID, number, log))
 
-    def _open_log(self, log: LiveLog, number: int, bound: str) -> bool:
+    def _open_log(self, log: str | LiveLog, number: int, bound: str) -> bool:
         """Open a log; return False if its checkpoints should have come earlier."""
-        (view,) = _open_listed(self._store, [log], self._known)
-        selected = _Selection(view, self._query).run()
-        if not selected:
-            self._known.release(view)
-            return True
-        self._push_next(number, iter(selected))
-        return selected[0].rank <= bound
+        for view in self._open_views(log):
+            selected = _Selection(view, self._query).run()
+            if not selected:
+                self._known.release(view)
+                continue
+            self._push_next(number, iter(selected))
+            if selected[0].rank > bound:
+                return False
+        return True
+
+    def _open_views(self, log: str | LiveLog) -> Sequence[HistoryView]:
+        if isinstance(log, str):
+            # Normally one; the thread may have got other namespaces since.
+            return _open_thread(self._store, self._scan, log, self._known)
+        return _open_listed(self._store, [log], self._known)
 
     def _push_next(self, number: int, following: Iterator[Selected]) -> None:
         newest = next(following, None)

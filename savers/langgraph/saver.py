@@ -20,6 +20,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointConflictError
 from graphkit.values import FrozenDict
 from savers._filesystem import FileSystemSaver
+from savers._filesystem.history_views import ScannedView
 from savers.langgraph.ancestors import AncestorWalk, KnownAncestors
 from savers.langgraph.channels import (
     WRITES,
@@ -34,6 +35,7 @@ from savers.langgraph.configs import get_checkpoint_id, make_langgraph_config, p
 from savers.langgraph.listing import KnownLogs, Query, Selected, select_from_store, select_from_thread
 from savers.langgraph.metadata import LANGGRAPH, MADE_BY, copy_as_lists, pack_metadata, unpack_metadata
 from savers.langgraph.opening import ContextMethods, SetupMethod
+from savers.langgraph.packed_checkpoints import PackedDecoder
 from savers.langgraph.pruning import PruningMethods
 from savers.langgraph.retention import TtlSweeper, parse_ttl
 from savers.langgraph.serializer import Deserializer, OnBlockedType, check_on_blocked_type, make_serializer
@@ -308,7 +310,18 @@ class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         # By view: a listing of the whole store goes from one to the other and back. Checkpoints that
         # are in the log get no early writes any more, so one look for them is enough.
         histories: dict[HistoryView, tuple[RunnableConfig, bool]] = {}
+        decoder = PackedDecoder(self._deserializer)
         for _, view, stored, is_last in selected:
+            # Early writes have a namespace of their own.
+            if isinstance(view, ScannedView) and view.is_only:
+                packed = view.read_packed(stored)
+                decoded = None if packed is None else decoder.decode(packed)
+                if decoded is not None:
+                    if is_last:
+                        self._known_logs.release(view)
+                    owner = (view.thread_id, view.namespace)
+                    yield _make_tuple(owner, stored.id, stored.parent, stored.metadata, decoded, [])
+                    continue
             known = histories.get(view)
             if known is None:
                 history = RunnableConfig(view.thread_id, checkpoint_ns=view.namespace)
@@ -363,18 +376,9 @@ class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         state: Mapping[str, Any],
         writes: Sequence[Write],
     ) -> CheckpointTuple:
-        thread_id, namespace = owner
-        metadata: Any = unpack_metadata(stored_metadata)
-        decoded: Any = decode_checkpoint(self._deserializer, state)
-        parent_config = None
-        if parent_id:
-            parent_config = make_langgraph_config(thread_id, namespace, parent_id)
-        return CheckpointTuple(
-            make_langgraph_config(thread_id, namespace, checkpoint_id),
-            decoded,
-            metadata,
-            parent_config,
-            [self._decode_write(write) for write in writes],
+        decoded = decode_checkpoint(self._deserializer, state)
+        return _make_tuple(
+            owner, checkpoint_id, parent_id, stored_metadata, decoded, [self._decode_write(write) for write in writes]
         )
 
     def writes_of(self, config: LangGraphConfig) -> Sequence[Write]:
@@ -438,6 +442,24 @@ class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
             checkpoint = self._get_checkpoint(history, checkpoint.parent_id)
             if checkpoint is not None:
                 yield checkpoint
+
+
+def _make_tuple(
+    owner: tuple[Any, str],
+    checkpoint_id: str,
+    parent_id: str | None,
+    stored_metadata: Mapping[str, Any],
+    decoded: Any,
+    writes: list[PendingWrite],
+) -> CheckpointTuple:
+    thread_id, namespace = owner
+    metadata: Any = unpack_metadata(stored_metadata)
+    parent_config = None
+    if parent_id:
+        parent_config = make_langgraph_config(thread_id, namespace, parent_id)
+    return CheckpointTuple(
+        make_langgraph_config(thread_id, namespace, checkpoint_id), decoded, metadata, parent_config, writes
+    )
 
 
 def _check_made_by(history: RunnableConfig, checkpoint: _Stored | None) -> _Stored | None:

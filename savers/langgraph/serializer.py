@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 OnBlockedType = Literal["raise", "plain"]
 """What reading does with a type that the serializer may not create."""
+
+
+TypedValue = tuple[str, bytes, str]
+"""The type and the bytes of a value, and its path for errors."""
 
 
 class _Blocked(threading.local):
@@ -102,6 +106,25 @@ class Deserializer:
         if names:
             raise _make_error(path, names, value)
         return value
+
+    def deserialize_all(self, values: Sequence[TypedValue]) -> list[Any]:
+        """Return the values of several types and bytes, each with its path, at less than half the cost.
+
+        Raises:
+            CheckpointSerializationError: as for `deserialize`, for the first such value.
+        """
+        load = self._serde.loads_typed
+        if self._on_blocked_type == "plain":
+            return [load((type_name, data)) for type_name, data, _ in values]
+        outer = _blocked.names
+        names: list[tuple[str, str]] = []
+        _blocked.names = names
+        try:
+            restored = [load((type_name, data)) for type_name, data, _ in values]
+        finally:
+            _blocked.names = outer
+        # One by one, for the error that names the value.
+        return [self.deserialize(*value) for value in values] if names else restored
 
 
 def _make_error(path: str, names: list[tuple[str, str]], value: object) -> CheckpointSerializationError:

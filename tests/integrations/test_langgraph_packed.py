@@ -1,0 +1,121 @@
+"""Checkpoints that a listing decodes from their packed bytes are those that `get_tuple` returns."""
+
+import random
+from collections import deque
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from graphkit import CheckpointSerializationError
+from savers._delta import BIN, LIST, STR
+from savers._log.packed_states import PackedValue
+from savers.langgraph import FileSystemCheckpointSaver
+from savers.langgraph.packed_checkpoints import PackedDecoder
+
+VALUES = [
+    1, None, b"", b"b" * 100, bytearray(b"x" * 70), "s" * 300, [1] * 20, {"a": {"b": [1]}}, Decimal("1.5"),
+    datetime(2026, 1, 1, tzinfo=UTC), deque([1, 2]), {1: 2}, [{"id": str(n)} for n in range(40)], "\ud800", {3, 4},
+]  # fmt: skip
+VERSIONS = [1, 2.5, "00000000000000000000000000000001.0.5", 1 << 40, "v" * 80]
+
+
+@dataclass
+class Opaque:
+    """A class that LangGraph's serializer may not create."""
+
+    n: int
+
+
+@pytest.fixture
+def saver(tmp_path):
+    with FileSystemCheckpointSaver(tmp_path, fsync="never") as opened:
+        yield opened
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """What was decoded from packed bytes; None for what was not."""
+    found = []
+    decode = PackedDecoder.decode
+    monkeypatch.setattr(PackedDecoder, "decode", lambda *args: found.append(decode(*args)) or found[-1])
+    return found
+
+
+def put_one(saver, config, values, versions, seen, version_of=None):
+    checkpoint = empty_checkpoint()
+    checkpoint["channel_values"] = values
+    checkpoint["channel_versions"] = versions
+    checkpoint["versions_seen"] = seen
+    return saver.put(config, checkpoint, {"source": "loop", "step": 1, "parents": {}}, version_of or versions)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_shape_of_value_and_version(saver, decoded, seed):
+    randomness = random.Random(seed)
+    for thread in range(4):
+        config = {"configurable": {"thread_id": f"t{thread}", "checkpoint_ns": ""}}
+        for _ in range(12):
+            names = randomness.sample(["a", "b", "channel:c", "value:d", "", "é", "n" * 300], 4)
+            values = {name: randomness.choice(VALUES) for name in names[:3]}
+            values = {name: value for name, value in values.items() if value != "\ud800"}
+            versions = {name: randomness.choice(VERSIONS) for name in names}
+            seen = {node: {"a": randomness.choice(VERSIONS)} for node in randomness.sample(["x", "y", ""], 2)}
+            config = put_one(saver, config, values, versions, seen)
+    with FileSystemCheckpointSaver(saver.store.base_directory) as other:
+        listed = list(other.list(None))
+        assert listed == [other.get_tuple(one.config) for one in listed]
+    assert len(decoded) == 48
+    assert None not in decoded
+
+
+@pytest.mark.parametrize("version", [Decimal(1), None, [1, 2], datetime(2026, 1, 1, tzinfo=UTC), True])
+def test_versions_of_other_types_are_read_in_the_general_way(saver, decoded, version):
+    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    put_one(saver, config, {"a": 1}, {"a": version}, {})
+    put_one(saver, config, {"a": 1}, {"a": 1}, {"node": {"a": version}})
+    assert [*saver.list(None)] == [*saver.list(config)]
+    assert decoded == [None, None]
+
+
+def test_writes_that_came_with_a_checkpoint(saver, decoded):
+    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    saver.restore(config, empty_checkpoint(), {"source": "loop"}, {}, {"k": ["", "task", 0, "a", "msgpack", b"\1"]})
+    (found,) = saver.list(None)
+    assert found.pending_writes == [("task", "a", 1)]
+    assert decoded == [None]
+
+
+def test_a_type_that_may_not_be_created_is_named(tmp_path):
+    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    with FileSystemCheckpointSaver(tmp_path, serde=JsonPlusSerializer(allowed_msgpack_modules=True)) as saver:
+        put_one(saver, config, {"a": 1, "b": Decimal(1), "c": Opaque(1)}, {"a": 1, "b": 1, "c": 1}, {})
+        assert next(saver.list(None)).checkpoint["channel_values"]["c"] == Opaque(1)
+    with FileSystemCheckpointSaver(tmp_path) as strict:
+        with pytest.raises(CheckpointSerializationError) as caught:
+            list(strict.list(None))
+        assert caught.value.path == "c"
+        assert "Opaque" in str(caught.value)
+    with FileSystemCheckpointSaver(tmp_path, on_blocked_type="plain") as lenient:
+        assert next(lenient.list(None)).checkpoint["channel_values"]["c"] == {"n": 1}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"checkpoint": PackedValue(STR, 1, b"a")},
+        {"checkpoint": PackedValue(LIST, 2, b"\1")},
+        {"checkpoint": PackedValue(LIST, 1, b"\1")},
+        {"channel:a": PackedValue(LIST, 0, b"")},
+        {"channel:a": PackedValue(LIST, 3, b"\1\xa7msgpack\xc0"), "value:a": PackedValue(BIN, 1, b"a")},
+        {"channel:a": PackedValue(LIST, 3, b"\1\xa7msgpack\xc4\0"), "value:a": PackedValue(LIST, 0, b"")},
+        {"seen:a": PackedValue(LIST, 0, b"")},
+        {"other": PackedValue(BIN, 1, b"a")},
+    ],
+)
+def test_states_of_other_shapes_are_left_to_the_general_way(saver, state):
+    assert PackedDecoder(saver._deserializer).decode(state) is None

@@ -31,6 +31,8 @@ from graphkit.errors import (
 # FileSystemSaver on a directory that is no store must not make it one.
 _MARKER: Final = "graphkit.store"
 _LOCKS: Final = "locks"
+ENTRY_DIRECTORIES: Final = frozenset({"langgraph-store", "langgraph-cache"})
+"""The names of the directories of LangGraph's store and cache."""
 _THREAD_DIRECTORY: Final = re.compile(r"t-[a-z0-9-]{0,40}-[a-z2-7]{24}\Z")
 
 WORD_SIMILARITY: Final = 0.65
@@ -89,7 +91,7 @@ def _check_directory(path: Path) -> None:
     if not path.is_dir():
         raise CheckpointerConfigurationError(f"{name} is a file; name the directory of the checkpoints")
     for entry in path.iterdir():
-        if entry.name in {_MARKER, _LOCKS}:
+        if entry.name in {_MARKER, _LOCKS} or entry.name in ENTRY_DIRECTORIES:
             return
         if _THREAD_DIRECTORY.match(entry.name):
             return

@@ -12,6 +12,7 @@ from graphkit.abc import run_in_thread, set_public_module
 from graphkit.errors import MissingDependencyError
 
 if TYPE_CHECKING:
+    from savers.langgraph._entries.examine import EntriesReport as EntriesReport
     from savers.langgraph.cache import FileSystemCache as FileSystemCache
     from savers.langgraph.exporting import (
         ExportReport as ExportReport,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from savers.langgraph.store import FileSystemStore as FileSystemStore
 
 __all__ = [
+    "EntriesReport",
     "ExportReport",
     "FileSystemCache",
     "FileSystemCheckpointSaver",
@@ -38,6 +40,7 @@ __all__ = [
 ]
 
 _MODULES: Final = {
+    "EntriesReport": "_entries.examine",
     "ExportReport": "exporting",
     "FileSystemCache": "cache",
     "FileSystemCheckpointSaver": "saver",

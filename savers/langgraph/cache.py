@@ -11,6 +11,7 @@ from langgraph.cache.base import BaseCache, FullKey, ValueT
 
 from graphkit.abc import run_in_thread
 from graphkit.errors import CheckpointSerializationError
+from savers.langgraph._entries.examine import CACHE, EntriesReport
 from savers.langgraph._entries.log import EntryLog, Fsync
 from savers.langgraph._entries.records import Change, Clear, Namespace, make_put
 from savers.langgraph.opening import ContextMethods
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from savers._filesystem.io import FileIO
     from savers.langgraph._entries.table import EntryTable
 
-CACHE: Final = "langgraph-cache"
-"""The name of the directory, and the kind of the log."""
 _SECOND: Final = 1_000_000
 
 
@@ -168,7 +167,15 @@ class FileSystemCache(ContextMethods, BaseCache[ValueT]):
         """As `clear`, in a worker thread."""
         await run_in_thread(self.clear, namespaces)
 
-    # Repair
+    # Damage
+
+    def verify(self) -> EntriesReport:
+        """Read every byte and report damage. Changes nothing, and blocks no other process.
+
+        Raises:
+            CheckpointStorageError: the file system refused.
+        """
+        return self._log.verify()
 
     def repair(self) -> int:
         """Rewrite damaged data from what is readable; keep a copy of the damaged file beside it.
@@ -180,7 +187,7 @@ class FileSystemCache(ContextMethods, BaseCache[ValueT]):
             CheckpointFormatError: the data need a newer graphkit.
             CheckpointStorageError: the file system refused. Nothing was changed.
         """
-        return self._log.repair()
+        return self._log.repair().before.lost
 
 
 def _describe(name: FullKey) -> str:

@@ -26,6 +26,7 @@ from langgraph.store.base import (
 
 from graphkit.abc import run_in_thread
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
+from savers.langgraph._entries.examine import STORE, EntriesReport
 from savers.langgraph._entries.filters import check_filter, make_test, select_namespaces
 from savers.langgraph._entries.log import EntryLog, Fsync
 from savers.langgraph._entries.records import Change, Delete, Entry, Namespace, Touch, make_put
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from savers._filesystem.io import FileIO
     from savers.langgraph._entries.table import EntryTable
 
-STORE: Final = "langgraph-store"
-"""The name of the directory, and the kind of the log."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE: Final = 60_000_000
 
@@ -446,7 +445,15 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         """Stop the sweeper; return whether it has stopped within `timeout` seconds."""
         return self._sweeper.stop(timeout)
 
-    # Repair
+    # Damage
+
+    def verify(self) -> EntriesReport:
+        """Read every byte and report damage. Changes nothing, and blocks no other process.
+
+        Raises:
+            CheckpointStorageError: the file system refused.
+        """
+        return self._log.verify()
 
     def repair(self) -> int:
         """Rewrite damaged data from what is readable; keep a copy of the damaged file beside it.
@@ -460,7 +467,7 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
             CheckpointFormatError: the data need a newer graphkit.
             CheckpointStorageError: the file system refused. Nothing was changed.
         """
-        return self._log.repair()
+        return self._log.repair().before.lost
 
 
 def _check_key(namespace: Namespace, key: object) -> None:

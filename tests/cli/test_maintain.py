@@ -23,7 +23,7 @@ def test_verify(store):
     done = graphkit("verify", store)
     assert done.out == "3 threads, 5 checkpoints, 1.6 kB: no problems\n"
     assert graphkit("verify", store, "--json").json == {
-        "threads": 3, "checkpoints": 5, "size": 1582, "ok": True, "problems": [],
+        "threads": 3, "checkpoints": 5, "items": 0, "cached_values": 0, "size": 1582, "ok": True, "problems": [],
     }  # fmt: skip
     assert graphkit("verify", store, "order-17").out.startswith("1 thread, 2 checkpoints")
 
@@ -82,7 +82,7 @@ def test_repair_of_a_store_that_is_well(store):
     assert graphkit("repair", store).out == "nothing was damaged\n"
     assert graphkit("repair", store, "--dry-run").out == "nothing is damaged\n"
     data = graphkit("repair", store, "--json").json
-    assert data == {"dry_run": False, "threads": [], "finished": [], "removed": [], "marker": None}
+    assert data == {"dry_run": False, "threads": [], "finished": [], "removed": [], "marker": None, "entry_logs": []}
 
 
 def test_repair_as_json(store):

@@ -9,6 +9,7 @@ from typing import Any, Final, final
 from graphkit._saver.capabilities import HasBaseDirectory, SupportsRepair
 from graphkit.cli.commands.verify import find_thread_or_files, missing_capability
 from graphkit.cli.context import CliContext
+from graphkit.cli.entry_logs import has_total_loss, make_repair_lines, make_repair_rows, repair_entries
 from graphkit.cli.options import Directory, DryRun, MaybeThread
 from graphkit.cli.resolve import open_store
 from graphkit.cli.values import escape, pluralize
@@ -32,7 +33,8 @@ def repair(
 
     The command sets the old bytes aside. For each thread it reports what it kept, what is lost and
     where the copy of the old bytes is; with --dry-run it reports this without changing anything. It
-    exits with 12 if it could not repair a damaged history, or could keep nothing of it.
+    exits with 12 if it could not repair a damaged history, or could keep nothing of it. Without a
+    THREAD, it also repairs the logs of LangGraph's items and cached values in the directory.
 
     Example: graphkit repair runs order-17 --dry-run
     """
@@ -44,11 +46,16 @@ def repair(
     with context.progress(title) as progress:
         report: Any = saver.repair(only, dry_run=dry_run, progress=progress)
     root = Path(saver.base_directory) if isinstance(saver, HasBaseDirectory) else Path()
-    lines = _ReportText(report, root).lines()
+    entry_logs = repair_entries(saver, dry_run=dry_run) if thread is None else {}
+    lines = list(make_repair_lines(entry_logs, root, dry_run=dry_run))
+    if report.files or report.changed or not entry_logs:
+        lines = [*_ReportText(report, root).lines(), *lines]
+    data = _report_data(report)
+    data["entry_logs"] = make_repair_rows(entry_logs)
     code = 0
-    if not report.ok or report.total_losses:
+    if not report.ok or report.total_losses or has_total_loss(entry_logs):
         code = CheckpointCorruptionError.exit_code
-    return Message("\n".join(lines), _report_data(report), code)
+    return Message("\n".join(lines), data, code)
 
 
 def _by_thread(files: Sequence[Any]) -> dict[str, list[Any]]:

@@ -8,6 +8,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import SupportsVerify
 from graphkit.cli.cells import format_bytes
 from graphkit.cli.context import CliContext
+from graphkit.cli.entry_logs import count_entries, make_problem_rows, verify_entries
 from graphkit.cli.options import Directory, MaybeThread
 from graphkit.cli.resolve import find_thread, open_store
 from graphkit.cli.values import pluralize
@@ -66,8 +67,9 @@ def has_files(saver: BaseCheckpointSaver, thread_id: str) -> bool:
 def verify(context: CliContext, directory: Directory, thread: MaybeThread = None) -> Any:
     """Read every byte and report problems.
 
-    The command changes nothing and blocks no other process. It exits with 12 if it finds
-    damage, and with 21 if a directory is sealed and a key is missing.
+    The command changes nothing and blocks no other process. Without a THREAD, it also reads
+    LangGraph's items and cached values in the directory. It exits with 12 if it finds damage, and
+    with 21 if a directory is sealed and a key is missing.
 
     Example: graphkit verify runs
     """
@@ -76,23 +78,28 @@ def verify(context: CliContext, directory: Directory, thread: MaybeThread = None
         raise missing_capability(saver, "verify")
     with context.progress("verifying") as progress:
         report: Any = saver.verify(find_thread_or_files(saver, thread), progress=progress)
-    problems = _problem_rows(report)
+    entry_logs = verify_entries(saver) if thread is None else {}
+    problems = [*_problem_rows(report), *make_problem_rows(entry_logs)]
+    is_ok = not problems
+    size = report.size + sum(one.size for one in entry_logs.values())
     checkpoints = sum(file.checkpoints for one in report.threads for file in one.files)
     data = {
         "threads": len(report.threads),
         "checkpoints": checkpoints,
-        "size": report.size,
-        "ok": report.ok,
+        **count_entries(entry_logs),
+        "size": size,
+        "ok": is_ok,
         "problems": problems,
     }
     summary = ", ".join(
         [
             pluralize(len(report.threads), "thread"),
             pluralize(checkpoints, "checkpoint"),
-            format_bytes(report.size),
+            *(pluralize(one.entries, noun) for noun, one in entry_logs.items()),
+            format_bytes(size),
         ]
     )
-    if report.ok:
+    if is_ok:
         return Message(f"{summary}: no problems", data)
     code = 0
     advice = "the next write, or `graphkit repair`, sets a torn end aside"

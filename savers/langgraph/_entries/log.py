@@ -37,6 +37,7 @@ from savers._filesystem.preload import preload_modules
 from savers._filesystem.salvaged_files import FileRange
 from savers._filesystem.store import make_room
 from savers._log import log
+from savers.langgraph._entries.examine import EntriesRepair, EntriesReport, examine
 from savers.langgraph._entries.file import EntryFile
 from savers.langgraph._entries.records import (
     Change,
@@ -251,22 +252,28 @@ class EntryLog:
                 file.pin()
             self._settle(file, start, end)
 
-    def _refresh_to_write(self) -> None:
-        """Refresh, cut off what a dead writer left at the end, and rewrite the log if need be."""
+    def _refresh_to_write(self) -> str:
+        """Refresh, cut off what a dead writer left at the end, and rewrite the log if need be.
+
+        Returns:
+            The name of the file in which the end is kept; "" if nothing was cut off but zeros.
+        """
         self._refresh()
         file = self._file
         if file is None:
-            return
+            return ""
         if file.read_only_error is not None:
             raise file.read_only_error
         if self._is_suspect:
             self._rewrite(self._table.oldest_first())
-            return
+            return ""
+        set_aside = ""
         size = file.size()
         if size > file.end:
-            self._cut_off_tail(file, size)
+            set_aside = self._cut_off_tail(file, size)
         if file.end >= self._next_look:
             self._rewrite_if_useful(file)
+        return set_aside
 
     def _append(self, changes: list[Change]) -> int:
         """Append one record with these changes; return where it begins."""
@@ -325,8 +332,13 @@ class EntryLog:
         if file is not self._file:
             file.close()
 
-    def _cut_off_tail(self, file: EntryFile, size: int) -> None:
-        """Salvage what an unfinished write left at the end, unless it is zero, and cut it off."""
+    def _cut_off_tail(self, file: EntryFile, size: int) -> str:
+        """Salvage what an unfinished write left at the end, unless it is zero, and cut it off.
+
+        Returns:
+            The name of the salvaged file, or "".
+        """
+        name = ""
         tail = FileRange(io=self._io, fd=file.fd, start=file.end, end=size)
         if not tail.is_zero():
             name = tail.salvage(self._directory, f"{layout.TORN}{file.generation}-{file.end}")
@@ -344,6 +356,7 @@ class EntryLog:
             self._is_suspect = True
             raise
         file.synced = file.end
+        return name
 
     # Syncing
 
@@ -398,16 +411,22 @@ class EntryLog:
         self._file.synced = self._file.end
         self._file.is_name_synced = is_name_synced
 
-    # Repair
+    # Damage
 
-    def repair(self) -> int:
+    def verify(self) -> EntriesReport:
+        """Read every byte of the log and report damage. Change nothing, and block no writer.
+
+        Raises:
+            CheckpointStorageError: the file system refused.
+        """
+        with self._storage_errors("read"):
+            return examine(self._io, self.path, self._kind)
+
+    def repair(self) -> EntriesRepair:
         """Rewrite a damaged log from its good records; keep a copy of the damaged one.
 
-        An entry whose last record is damaged has the content of the record before, or is gone.
-
-        Returns:
-            How many bytes of the log were not good records; 0 if the log is not damaged, and nothing
-            was changed.
+        An entry whose last record is damaged has the content of the record before, or is gone. What
+        a write that did not finish left at the end is moved to a file of its own.
 
         Raises:
             CheckpointFormatError: the log needs a newer graphkit, or is another log.
@@ -415,27 +434,28 @@ class EntryLog:
         """
         with self._storage_errors("repair"), self._mutex, self._write_lock:
             self._close()
+            before = examine(self._io, self.path, self._kind)
             try:
-                self._refresh_to_write()
+                name = self._refresh_to_write()
             except CheckpointCorruptionError as error:
                 _LOGGER.warning("%s", error)
-            else:
-                return 0
-            return self._repair()
+                name = self._repair()
+        return EntriesRepair(before=before, set_aside=layout.join(self._kind, name) if name else "")
 
-    def _repair(self) -> int:
+    def _repair(self) -> str:
+        """Rewrite a damaged log; return the name of the copy of the old one."""
         self._file = file = EntryFile.open(self._io, self.path, self._kind)
         assert file is not None
         try:
             good = read_good_entries(file)
             whole = FileRange(io=self._io, fd=file.fd, start=0, end=file.size())
-            whole.salvage(self._directory, f"{layout.DAMAGED}{time_ns() // 1_000_000_000}")
+            name = whole.salvage(self._directory, f"{layout.DAMAGED}{time_ns() // 1_000_000_000}")
             self._io.fsync_dir(self._directory)
             self._rewrite(good.table.oldest_first())
         except BaseException:
             self._close()
             raise
-        return good.lost
+        return name
 
     # Errors
 

@@ -1,0 +1,230 @@
+"""`graphkit verify` and `repair` on a directory that also holds LangGraph's items and cached values."""
+
+import subprocess
+import sys
+from zlib import crc32
+
+import pytest
+
+from graphkit import Checkpoint, RunnableConfig
+from savers import FileSystemSaver
+from savers._log import log as log_format
+from savers.langgraph import EntriesReport, FileSystemCache, FileSystemStore
+from savers.langgraph.maintenance import repair_entries, verify_entries
+from tests.cli.terminal import graphkit
+
+KINDS = {"langgraph-store": "item", "langgraph-cache": "cached value"}
+COUNT = 4
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A directory with a thread, four items and four cached values."""
+    root = tmp_path / "runs"
+    with FileSystemSaver(root, fsync="never") as saver:
+        saver.put(RunnableConfig("order-17"), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+    with FileSystemStore(root, fsync="never") as store:
+        for n in range(COUNT):
+            store.put(("users",), f"k{n}", {"n": n, "text": f"{n}" * 50})
+    with FileSystemCache(root, fsync="never") as cache:
+        for n in range(COUNT):
+            cache.set({(("users",), f"k{n}"): (f"{n}" * 50, None)})
+    return root
+
+
+def entries(root, kind):
+    """What can be read, by key."""
+    if kind == "langgraph-store":
+        with FileSystemStore(root) as store:
+            return {item.key: item.value["text"] for item in store.search(("users",))}
+    with FileSystemCache(root) as cache:
+        found = cache.get([(("users",), f"k{n}") for n in range(COUNT)])
+        return {key: value for (_, key), value in found.items()}
+
+
+WHOLE = {f"k{n}": f"{n}" * 50 for n in range(COUNT)}
+
+
+def damage(root, kind, key=1):
+    """Change one byte of an entry; return where."""
+    path = root / kind / "log"
+    data = bytearray(path.read_bytes())
+    offset = data.index(f"{key}".encode() * 50) + 10
+    data[offset] ^= 0x21
+    path.write_bytes(data)
+    return offset
+
+
+def files(root):
+    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_verify_counts_the_entries(runs):
+    done = graphkit("verify", runs)
+    assert done.out.startswith("1 thread, 1 checkpoint, 4 items, 4 cached values, ")
+    assert done.out.endswith(": no problems\n")
+    data = graphkit("verify", runs, "--json").json
+    assert (data["items"], data["cached_values"], data["ok"]) == (COUNT, COUNT, True)
+    assert data["size"] == sum(path.stat().st_size for path in runs.rglob("log"))
+    assert graphkit("repair", runs).out == "nothing was damaged\n"
+    assert "items" not in graphkit("verify", runs, "order-17").out
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage_is_reported_and_repaired(runs, kind):
+    offset = damage(runs, kind)
+    before = files(runs)
+    done = graphkit("verify", runs)
+    assert done.code == 12
+    assert done.lines[0].split()[0] == "FILE"
+    assert done.lines[1].split()[:2] == [f"{kind}/log", "damaged"]
+    assert "1 problem; see `graphkit repair`" in done.out
+    data = graphkit("verify", runs, "--json").json
+    assert (data["ok"], data["checkpoints"]) == (False, 1)
+    (problem,) = data["problems"]
+    assert (problem["thread"], problem["path"], problem["state"]) == (None, f"{kind}/log", "damaged")
+    assert (problem["entries"], problem["size"]) == (COUNT - 1, (runs / kind / "log").stat().st_size)
+    assert problem["offset"] < offset
+    assert graphkit("verify", runs, "order-17").code == 0
+
+    would = graphkit("repair", runs, "--dry-run")
+    assert (would.code, would.lines[0]) == (0, f"{kind}: would keep 3 {KINDS[kind]}s, would lose {lost(would)} bytes")
+    assert files(runs) == before
+    assert graphkit("repair", runs, "order-17").out == "nothing was damaged\n"
+    assert files(runs).keys() - before.keys() <= {*runs.rglob("*lock"), *(runs / "locks").rglob("*")}
+
+    done = graphkit("repair", runs)
+    assert (done.code, done.lines[0]) == (0, f"{kind}: kept 3 {KINDS[kind]}s, lost {lost(would)} bytes")
+    (copy,) = (runs / kind).glob("damaged-*.bin")
+    assert done.lines[-1] == f"    the old bytes are in {copy}"
+    assert copy.read_bytes() == before[runs / kind / "log"]
+    assert entries(runs, kind) == {key: text for key, text in WHOLE.items() if key != "k1"}
+    assert graphkit("verify", runs).code == 0
+
+
+def lost(done):
+    return int(done.lines[0].split()[-2])
+
+
+def test_both_are_repaired_beside_a_damaged_thread(runs):
+    for kind in KINDS:
+        damage(runs, kind)
+    (path,) = runs.glob("t-order-17-*/log")
+    data = bytearray(path.read_bytes())
+    data[-30] ^= 1
+    path.write_bytes(data)
+    assert [row["thread"] for row in graphkit("verify", runs, "--json").json["problems"]] == ["order-17", None, None]
+    done = graphkit("repair", runs, "--json")
+    assert [thread["thread"] for thread in done.json["threads"]] == ["order-17"]
+    rows = done.json["entry_logs"]
+    assert [(row["path"], row["state"], row["kept"], row["refused"]) for row in rows] == [
+        (f"{kind}/log", "damaged", COUNT - 1, "") for kind in KINDS
+    ]
+    assert all((runs / row["set_aside"]).exists() and row["lost_bytes"] > 50 for row in rows)
+    assert graphkit("verify", runs).code == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_torn_end_is_no_error_and_is_set_aside(runs, kind):
+    path = runs / kind / "log"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])
+    done = graphkit("verify", runs)
+    assert (done.code, "sets a torn end aside" in done.out) == (0, True)
+    done = graphkit("repair", runs)
+    assert (done.code, done.lines[0]) == (0, f"{kind}: kept 3 {KINDS[kind]}s, lost nothing")
+    (torn,) = (runs / kind).glob("torn-*.bin")
+    assert whole[:-5].endswith(torn.read_bytes())
+    assert str(torn) in done.out
+    assert graphkit("verify", runs).out.endswith("no problems\n")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_log_that_is_damaged_altogether_is_no_success(runs, kind):
+    path = runs / kind / "log"
+    data = path.read_bytes()
+    path.write_bytes(data[:150] + b"?" * (len(data) - 150))
+    done = graphkit("repair", runs)
+    assert (done.code, done.lines[0].startswith(f"{kind}: kept 0 {KINDS[kind]}s, lost ")) == (12, True)
+    assert entries(runs, kind) == {}
+
+
+def test_a_log_of_another_kind_or_of_a_newer_format_is_left_alone(runs):
+    store, cache = (runs / kind / "log" for kind in KINDS)
+    cache.write_bytes(store.read_bytes())
+    newer = log_format.Header(7, 1, 0, bytes(16)).pack()
+    newer = newer[:8] + (log_format.MAJOR + 1).to_bytes(2, "little") + newer[10:-4]
+    store.write_bytes(newer + crc32(newer).to_bytes(4, "little"))
+    before = files(runs)
+    assert [row["state"] for row in graphkit("verify", runs, "--json").json["problems"]] == ["newer", "foreign"]
+    done = graphkit("repair", runs)
+    assert (done.code, done.lines[0]) == (12, "langgraph-store: not repaired")
+    assert files(runs).items() >= before.items()
+
+
+@pytest.mark.parametrize("content", [b"", bytes(600), b"\x89GKL"], ids=["empty", "zeros", "cut short"])
+def test_a_log_whose_creation_did_not_finish_is_no_error(runs, content):
+    (runs / "langgraph-store" / "log").write_bytes(content)
+    done = graphkit("verify", runs)
+    assert (done.code, "0 items" in done.out) == (0, True)
+    assert graphkit("repair", runs).code == 0
+
+
+def test_a_directory_without_threads_is_verified(runs, tmp_path):
+    (tmp_path / "memory").mkdir()
+    (runs / "langgraph-store").rename(tmp_path / "memory" / "langgraph-store")
+    before = files(tmp_path / "memory")
+    assert graphkit("verify", tmp_path / "memory").out.startswith("0 threads, 0 checkpoints, 4 items, ")
+    assert files(tmp_path / "memory") == before
+    damage(tmp_path / "memory", "langgraph-store")
+    assert graphkit("repair", tmp_path / "memory").lines[0].startswith("langgraph-store: kept 3 items")
+
+
+def test_the_classes_report_what_the_command_does(runs):
+    with FileSystemStore(runs) as store, FileSystemCache(runs) as cache:
+        assert (store.verify().ok, store.verify().entries, cache.verify().entries) == (True, COUNT, COUNT)
+        offset = damage(runs, "langgraph-store")
+        report = store.verify()
+        assert isinstance(report, EntriesReport)
+        assert (report.ok, report.state, report.entries) == (False, "damaged", COUNT - 1)
+        assert report.offset < offset < report.offset + report.lost
+        assert store.repair() == report.lost
+        assert store.verify().ok
+    assert verify_entries(runs).keys() == set(KINDS.values())
+    assert repair_entries(runs) == {}
+
+
+def test_a_store_that_was_never_used_is_whole(tmp_path):
+    with FileSystemStore(tmp_path) as store:
+        assert store.verify() == EntriesReport(path="langgraph-store/log")
+    assert verify_entries(tmp_path) == {}
+
+
+def test_the_commands_need_no_langgraph(runs):
+    damage(runs, "langgraph-cache")
+    program = (
+        "import sys; sys.modules['langgraph'] = None; from savers.langgraph.maintenance import *;"
+        "print({kind: report.state for kind, report in verify_entries(sys.argv[1]).items()});"
+        "print([repair.kept for repair in repair_entries(sys.argv[1]).values()])"
+    )
+    done = subprocess.run([sys.executable, "-c", program, runs], capture_output=True, text=True, check=True)
+    assert done.stdout == "{'item': 'ok', 'cached value': 'damaged'}\n[3]\n"
+
+
+def test_a_writer_is_not_blocked_and_not_taken_for_damage(runs):
+    """Each look finds another size; verify reads a log again that has changed since."""
+    from savers._filesystem.io import FileIO
+    from savers.langgraph._entries.examine import examine
+
+    path = runs / "langgraph-store" / "log"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+
+    class Growing(FileIO):
+        def fstat(self, fd):
+            status = super().fstat(fd)
+            path.write_bytes(whole)
+            return status
+
+    report = examine(Growing(), str(path), "langgraph-store")
+    assert (report.state, report.entries) == ("ok", COUNT)

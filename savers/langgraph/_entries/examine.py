@@ -31,8 +31,8 @@ class EntriesReport:
     path: str
     """Relative to the directory of the store."""
     state: str = "ok"
-    """ok, torn, damaged, newer or foreign. torn: the last write did not finish; the next write moves its bytes away. newer: the log
-    needs a newer graphkit. foreign: it is another log, or not a log."""
+    """ok; torn: the last write did not finish, and the next write moves its bytes away; damaged; newer:
+    the log needs a newer graphkit; foreign: it is another log, or not a log."""
     offset: int = 0
     """Where the problem begins, if there is one."""
     reason: str = ""

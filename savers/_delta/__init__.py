@@ -27,6 +27,7 @@ from savers._delta.compare import (
     compare_bytes as compare_bytes,
     compare_values as compare_values,
 )
+from savers._delta.deferred_table import DeferredTable as DeferredTable
 from savers._delta.entries import (
     MAX_DEPTH as MAX_DEPTH,
     decode_entry as decode_entry,

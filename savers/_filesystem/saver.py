@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 SMALL_STATE: Final = 64 << 10
 """A state of at most this many bytes is packed or decoded in about the time that a hop to a worker
 thread takes."""
+_ACCOUNTED: Final = 8
+"""Of small checkpoints, each so many are accounted for once: they take less memory than is worth it."""
 _Result = TypeVar("_Result")
 
 
@@ -185,35 +187,44 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
             raise wrap_os_error(error, "write to", store.root) from error
         return config if target is not None else config.with_check_point_id(checkpoint.id)
 
-    @wrap_os_errors("write to")
-    def _put_next(self, config: RunnableConfig, make_next: Callable[[FileLogWriter], Checkpoint]) -> None:
+    def _put_next(self, config: RunnableConfig, put_next: Callable[[FileLogWriter], Checkpoint | None]) -> None:
         """Put a checkpoint that is made from the history as it is at that moment.
 
-        No other process can write to the thread between the call of `make_next` and the put, which
+        No other process can write to the thread between the call of `put_next` and the put, which
         replaces a checkpoint of the same id.
 
         Args:
             config: names the history.
-            make_next: returns the checkpoint, from the log of the history. It must only read.
+            put_next: returns the checkpoint, from the log of the history, which it only reads; or None
+                after it has appended a small checkpoint with a new id itself.
 
         Raises:
-            Exception: what `make_next` raises, and as `put`. Nothing was changed.
+            Exception: what `put_next` raises, and as `put`. Nothing was changed.
         """
-        writer = self._shared_writer(config)
-        with writer.mutex:
-            with writer.write_lock:
-                live_logs.refresh_to_append(self._store, writer)
-                start = writer.end
-                checkpoint = make_next(writer)
-                is_present = writer.fd >= 0 and writer.find(checkpoint.id) is not None
-                writer.put(checkpoint, checkpoint.id if is_present else None)
-            self._store.logs.account(writer)
-            ticket = self._sync_mode.take_ticket(writer, start)
-        self._sync_mode.settle(ticket)
-        # After the sync, which the waiting callers would otherwise begin in its place, at the cost
-        # of a change of threads. Without a sync, none waits.
-        if ticket is not None:
-            writer.put_arrived.set()
+        store = self._store
+        # Without the decorator of the other methods, as `put`.
+        try:
+            writer = store.shared_writer(config.thread, config.checkpoint_ns)
+            with writer.mutex:
+                with writer.write_lock:
+                    live_logs.refresh_to_append(store, writer)
+                    start = writer.end
+                    checkpoint = put_next(writer)
+                    if checkpoint is not None:
+                        is_present = writer.fd >= 0 and writer.find(checkpoint.id) is not None
+                        writer.put(checkpoint, checkpoint.id if is_present else None)
+                if checkpoint is not None or not writer.depth % _ACCOUNTED:
+                    store.logs.account(writer)
+                ticket = self._sync_mode.take_ticket(writer, start)
+            # Without a sync, no caller waits. After the sync, which the waiting callers would otherwise
+            # begin in its place, at the cost of a change of threads.
+            if ticket is not None:
+                self._sync_mode.settle(ticket)
+                writer.put_arrived.set()
+        except CheckpointerError:
+            raise
+        except OSError as error:
+            raise wrap_os_error(error, "write to", store.root) from error
 
     def _call_without_waiting(
         self,

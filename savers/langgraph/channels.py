@@ -19,16 +19,18 @@ elements, the rest continues what is left of the old bytes. The file stores only
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from graphkit.errors import CheckpointSerializationError
-from graphkit.values import PLAIN, REMOVED, SET, Changes, FrozenDict, FrozenList, freeze
+from graphkit.values import PLAIN, REMOVED, SET, FrozenDict, FrozenList, freeze
 from savers import _delta as delta
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import ChannelVersions
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
+    from savers._log.packed_changes import PackedChanges
     from savers.langgraph.serializer import Deserializer
 
 CHANNEL: Final = "channel:"
@@ -44,6 +46,8 @@ _SEPARATE_FIELDS: Final = frozenset({"channel_values", "channel_versions", "vers
 """The fields of a checkpoint that have keys of their own in the state."""
 _MAX_SHORT: Final = 64
 """Values of at most this many bytes are not cut."""
+_MAX_TYPES: Final = 64
+"""How many names of types are remembered: serializers have about five."""
 
 
 class SerializationValueError(CheckpointSerializationError, ValueError):
@@ -63,9 +67,16 @@ class Successor(NamedTuple):
     """The state of a checkpoint that follows the one stored last."""
 
     state: FrozenDict
-    changes: Changes
+    ops: dict[str, int]
+    """What changed since the last state, as in Changes."""
+    packed: PackedChanges | None
+    """The same, packed; None if keys were added or removed, or this was not the usual put."""
     changed_nodes: Sequence[str]
     """The nodes whose `versions_seen` differ from those before."""
+
+
+_make_successor: Final = tuple.__new__
+"""Makes a NamedTuple in half the time."""
 
 
 class Encoder:
@@ -128,11 +139,14 @@ class Encoder:
         """
         values = checkpoint["channel_values"]
         versions = checkpoint["channel_versions"]
+        serialize = self.serialize
         new_values = {
-            name: self.serialize(values[name], name) for name in new_versions if name in values and name in versions
+            name: serialize(values[name], name) for name in new_versions if name in values and name in versions
         }
-        rest = {key: value for key, value in checkpoint.items() if key not in _SEPARATE_FIELDS}
-        return SerializedCheckpoint(new_values, self.serialize(rest, REST))
+        rest = {**checkpoint}
+        for field in _SEPARATE_FIELDS:
+            rest.pop(field, None)
+        return SerializedCheckpoint(new_values, serialize(rest, REST))
 
     def serialize(self, value: Any, path: str) -> tuple[str, bytes]:
         """Return the type and the bytes that the serializer makes of a value.
@@ -164,11 +178,12 @@ def _cut(data: bytes) -> tuple[bytes, bytes]:
     return data[:header_length], data[header_length:]
 
 
-def encode_successor(  # noqa: C901 - the hot path
+def encode_successor(  # noqa: C901, PLR0912, PLR0915 - the hot path
     base: FrozenDict,
     checkpoint: Mapping[str, Any],
     new_versions: ChannelVersions,
     serialized: SerializedCheckpoint,
+    pack: Callable[[object, str], bytes],
 ) -> Successor | None:
     """Return the state of a checkpoint whose parent is the one that was stored last.
 
@@ -180,6 +195,7 @@ def encode_successor(  # noqa: C901 - the hot path
         checkpoint: LangGraph's checkpoint.
         new_versions: the channels whose versions differ from those of the parent.
         serialized: what `serialize_checkpoint` made of it.
+        pack: packs a value for the file, given its path.
 
     Returns:
         The state with its keys in the order of `base`; None if the parent does not have a channel
@@ -191,9 +207,13 @@ def encode_successor(  # noqa: C901 - the hot path
     values = serialized.values
     versions = checkpoint["channel_versions"]
     all_seen = checkpoint["versions_seen"]
-    ops: dict[str, int] = {REST: SET}
+    type_name, header = serialized.rest
+    packed: dict[str, bytes | None] = {REST: b"\x92" + _pack_typed(type_name, header)}
     set_key(state, REST, _freeze_plain(serialized.rest))
     count = 1 + len(versions) + len(all_seen)
+    # Nearly always, all new versions are the same object.
+    last_version: Any = None
+    packed_version = b""
     for name, version in versions.items():
         key = CHANNEL + name
         if name not in new_versions:
@@ -203,39 +223,75 @@ def encode_successor(  # noqa: C901 - the hot path
             if get_old(VALUE + name):
                 count += 1
             continue
+        if version is not last_version or not packed_version:
+            last_version = version
+            packed_version = pack(version, key)
         # Most values are short; a call to cut and to freeze each would be a quarter of the time.
         typed = values.get(name)
         rest = b""
         if typed is None:
             entry = FrozenList((version,))
+            packed[key] = b"\x91" + packed_version
         else:
             type_name, header = typed
             if len(header) > _MAX_SHORT:
                 header, rest = _cut(header)
             entry = FrozenList((version, type_name, header))
+            packed[key] = b"\x93" + packed_version + _pack_typed(type_name, header)
         entry.kind = PLAIN
-        ops[key] = SET
         set_key(state, key, entry)
         if rest:
-            ops[VALUE + name] = SET
+            packed[VALUE + name] = None
             set_key(state, VALUE + name, rest)
             count += 1
     changed_nodes: list[str] = []
     for node, seen in all_seen.items():
         key = SEEN + node
         if get_old(key) != seen:
-            ops[key] = SET
-            set_key(state, key, freeze(seen))
+            frozen = _freeze_versions(seen)
+            packed[key] = pack(frozen, key)
+            set_key(state, key, frozen)
             changed_nodes.append(node)
+    state.kind = PLAIN  # the state contains only bytes and versions
+    ops = dict.fromkeys(packed, SET)
+    if len(state) == count == len(base):
+        return _make_successor(Successor, (state, ops, packed, changed_nodes))
     if len(state) != count:
         _remove_others(state, checkpoint, serialized, new_versions, ops)
-    state.kind = PLAIN  # the state contains only bytes and versions
-    return Successor(state, Changes(base, ops), changed_nodes)
+    return Successor(state, ops, None, changed_nodes)
+
+
+_BIN_HEADERS: Final = tuple(delta.pack_header(delta.BIN, length) for length in range(256))
+"""By length: what precedes a short bytes object in msgpack."""
+
+
+def _pack_typed(type_name: str, data: bytes) -> bytes:
+    """Pack a type and the bytes of a value, as the last elements of a list."""
+    length = len(data)
+    header = _BIN_HEADERS[length] if length < len(_BIN_HEADERS) else delta.pack_header(delta.BIN, length)
+    return _pack_type(type_name) + header + data
+
+
+@lru_cache(maxsize=_MAX_TYPES)
+def _pack_type(type_name: str) -> bytes:
+    text = type_name.encode()
+    return delta.pack_header(delta.STR, len(text)) + text
 
 
 def _freeze_plain(items: Sequence[Any]) -> FrozenList:
     """Freeze a sequence of versions, strings and bytes."""
     frozen = FrozenList(items)
+    frozen.kind = PLAIN
+    return frozen
+
+
+def _freeze_versions(seen: Mapping[str, Any]) -> FrozenDict:
+    """Freeze the versions that a node has seen: nearly always strings, which need no walk."""
+    for name, version in seen.items():
+        if not name.__class__ is version.__class__ is str:
+            frozen: FrozenDict = freeze(seen)
+            return frozen
+    frozen = FrozenDict(seen)
     frozen.kind = PLAIN
     return frozen
 
@@ -289,15 +345,13 @@ def _copy_channel(source: Mapping[str, Any], target: dict[str, Any], name: str) 
             target[key] = source[key]
 
 
-def freeze_with_changes(base: FrozenDict, new: Mapping[str, Any]) -> tuple[FrozenDict, Changes]:
-    """Freeze a state and compare it with the state that was stored last.
+def compare_with_last(base: FrozenDict, new: Mapping[str, Any], changed_nodes: Sequence[str]) -> Successor:
+    """Freeze a state, and compare it with the state that was stored last.
 
-    Returns:
-        The frozen state, which shares equal values with `base` and has its keys in the same order,
-        and the changes between the two.
+    The frozen state shares equal values with `base` and has its keys in the same order.
     """
     state = FrozenDict(base)
-    ops: dict[Any, Any] = {key: REMOVED for key in base if key not in new}
+    ops: dict[str, int] = {key: REMOVED for key in base if key not in new}
     for key in ops:
         dict.__delitem__(state, key)
     for key, value in new.items():
@@ -305,7 +359,7 @@ def freeze_with_changes(base: FrozenDict, new: Mapping[str, Any]) -> tuple[Froze
             ops[key] = SET
             dict.__setitem__(state, key, freeze(value))
     state.kind = PLAIN  # the state contains only bytes and versions
-    return state, Changes(base, ops)
+    return Successor(state, ops, None, changed_nodes)
 
 
 def decode_checkpoint(deserializer: Deserializer, state: Mapping[str, Any]) -> dict[str, Any]:

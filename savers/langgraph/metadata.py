@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from langgraph.checkpoint.base import get_checkpoint_metadata
 
 from graphkit.values import PLAIN, FrozenDict, freeze
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig as LangGraphConfig
+    from langgraph.checkpoint.base import CheckpointMetadata
 
 MADE_BY: Final = "graphkit:made_by"
 """The metadata key that distinguishes LangGraph's checkpoints from those of graphkit."""
 LANGGRAPH: Final = "langgraph"
 _EMPTY: Final = FrozenDict()
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+
+
+def merge_metadata(config: LangGraphConfig, metadata: CheckpointMetadata) -> CheckpointMetadata:
+    """Return the metadata of a checkpoint with those of its config, as LangGraph's own savers do."""
+    given: Mapping[str, Any] | None = config.get("metadata")
+    if isinstance(given, ChainMap):
+        # LangGraph passes it at each step. Reading its items takes longer than all of the rest.
+        flat: dict[str, Any] = {}
+        for part in reversed(given.maps):
+            flat.update(part)
+        config = {"metadata": flat, "configurable": config["configurable"]}
+    return get_checkpoint_metadata(config, metadata)
 
 
 def pack_metadata(metadata: Mapping[str, Any]) -> FrozenDict:

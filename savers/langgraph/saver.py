@@ -9,31 +9,29 @@ from datetime import UTC, datetime, timedelta
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from langgraph.checkpoint.base import (
-    CheckpointTuple,
-    DeltaChannelHistory,
-    PendingWrite,
-    get_checkpoint_metadata,
-)
+from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory, PendingWrite
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointConflictError
-from graphkit.values import FrozenDict
+from graphkit.values import Changes, FrozenDict
 from savers._filesystem import FileSystemSaver
 from savers._filesystem.history_views import ScannedView
+from savers._log.packed_changes import append_packed
+from savers._log.stored_checkpoint import StoredCheckpoint
 from savers.langgraph.ancestors import AncestorWalk, KnownAncestors
 from savers.langgraph.channels import (
     WRITES,
     Encoder,
+    SerializedCheckpoint,
     Successor,
+    compare_with_last,
     decode_checkpoint,
     decode_value,
     encode_successor,
-    freeze_with_changes,
 )
 from savers.langgraph.configs import get_checkpoint_id, make_langgraph_config, parse_config
 from savers.langgraph.listing import KnownLogs, Query, Selected, select_from_store, select_from_thread
-from savers.langgraph.metadata import LANGGRAPH, MADE_BY, copy_as_lists, pack_metadata, unpack_metadata
+from savers.langgraph.metadata import LANGGRAPH, MADE_BY, copy_as_lists, merge_metadata, pack_metadata, unpack_metadata
 from savers.langgraph.opening import ContextMethods, SetupMethod
 from savers.langgraph.packed_checkpoints import PackedDecoder
 from savers.langgraph.pruning import PruningMethods
@@ -51,7 +49,7 @@ if TYPE_CHECKING:
     from savers._compression import Compression
     from savers._filesystem.file_log_writer import FileLogWriter
     from savers._filesystem.history_views import HistoryView
-    from savers._log.stored_checkpoint import StoredCheckpoint
+    from savers._log.log_writer import LogWriter
 
 
 _EMPTY: Final = FrozenDict()
@@ -150,8 +148,7 @@ class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
             CheckpointStorageError: the file system refused. The earlier content is unchanged.
         """
         names = config["configurable"]
-        full_metadata = get_checkpoint_metadata(config, metadata)
-        self.restore(config, checkpoint, full_metadata, new_versions=new_versions, writes={})
+        self.restore(config, checkpoint, merge_metadata(config, metadata), new_versions, {})
         return make_langgraph_config(names["thread_id"], names.get("checkpoint_ns") or "", checkpoint["id"])
 
     def restore(
@@ -176,45 +173,67 @@ class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         """
         history = parse_config(config)
         parent_id = config["configurable"].get("checkpoint_id")
-        encoder = Encoder(self.serde)
         # Before the log is locked, because it runs code of the application.
-        serialized = encoder.serialize_checkpoint(checkpoint, new_versions)
+        serialized = Encoder(self.serde).serialize_checkpoint(checkpoint, new_versions)
+        checkpoint_id = checkpoint["id"]
+        next_node = derive_next_node(checkpoint)
+        created_us = _parse_created_us(checkpoint)
         packed_metadata = pack_metadata(metadata)
 
-        def make_next(log: FileLogWriter) -> Checkpoint:
+        def put_next(log: FileLogWriter) -> Checkpoint | None:
             latest = _check_made_by(history, log.find_latest())
-            base = _EMPTY if latest is None else log.load_state(latest)
             successor = None
+            base = _EMPTY if latest is None else log.load_state(latest)
             is_next = parent_id == latest.id if latest is not None else not parent_id
             if is_next and not writes:
-                successor = encode_successor(base, checkpoint, new_versions, serialized)
+                successor = encode_successor(base, checkpoint, new_versions, serialized, log.codec.pack)
             if successor is None:
-                parent = latest if is_next else _check_made_by(history, log.find(parent_id) if parent_id else None)
-                parent_state = _EMPTY if parent is None else log.load_state(parent)
-
-                def iter_earlier_states() -> Iterator[Mapping[str, Any]]:
-                    yield parent_state
-                    for earlier in reversed(log.load_index().checkpoints):
-                        yield log.load_state(earlier)
-
-                state = encoder.encode(checkpoint, new_versions, serialized, iter_earlier_states)
-                if writes:
-                    state[WRITES] = dict(writes)
-                frozen, changes = freeze_with_changes(base, state)
-                successor = Successor(frozen, changes, list_changed_nodes(checkpoint, parent_state))
+                parent = latest
+                if not is_next:
+                    parent = _check_made_by(history, log.find(parent_id) if parent_id else None)
+                successor = self._encode_other(log, parent, base, checkpoint, new_versions, serialized, writes)
+            node = derive_node(metadata, successor.changed_nodes)
+            if successor.packed is not None and base is log.state and log.find(checkpoint_id) is None:
+                # By position, because this is part of every put.
+                new = StoredCheckpoint(checkpoint_id, node, next_node, created_us, parent_id, packed_metadata)
+                if append_packed(log, new, successor.state, successor.packed):
+                    return None
             # The constructor would freeze the state again, and would not know what changed.
             return Checkpoint.from_stored(
-                id=checkpoint["id"],
-                node_id=derive_node(metadata, successor.changed_nodes),
-                next_node_id=derive_next_node(checkpoint),
+                id=checkpoint_id,
+                node_id=node,
+                next_node_id=next_node,
                 parent_id=parent_id,
-                created_us=_parse_created_us(checkpoint),
+                created_us=created_us,
                 metadata=packed_metadata,
                 state=successor.state,
-                changes=successor.changes,
+                changes=Changes(base, successor.ops),
             )
 
-        self.store._put_next(history, make_next)  # noqa: SLF001 - a part of the same package
+        self.store._put_next(history, put_next)  # noqa: SLF001 - a part of the same package
+
+    def _encode_other(
+        self,
+        log: LogWriter,
+        parent: StoredCheckpoint | None,
+        base: FrozenDict,
+        checkpoint: LangGraphCheckpoint,
+        new_versions: ChannelVersions,
+        serialized: SerializedCheckpoint,
+        writes: Mapping[str, Any],
+    ) -> Successor:
+        """Return the state of a checkpoint with any parent, and how it differs from the last state."""
+        parent_state = _EMPTY if parent is None else log.load_state(parent)
+
+        def iter_earlier_states() -> Iterator[Mapping[str, Any]]:
+            yield parent_state
+            for earlier in reversed(log.load_index().checkpoints):
+                yield log.load_state(earlier)
+
+        state = Encoder(self.serde).encode(checkpoint, new_versions, serialized, iter_earlier_states)
+        if writes:
+            state[WRITES] = dict(writes)
+        return compare_with_last(base, state, list_changed_nodes(checkpoint, parent_state))
 
     def put_writes(
         self, config: LangGraphConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""

@@ -26,6 +26,8 @@ _JOIN: Final = "join:"
 _SENDS: Final = "__pregel_tasks"
 _MAX_NAMES: Final = 4096
 """How many names of channels are remembered."""
+_MAX_GROUPS: Final = 256
+"""For how many groups of channels the next nodes are remembered."""
 _NO_NODES: Final = frozenset({"__input__", "__interrupt__"})
 
 
@@ -49,13 +51,35 @@ def list_changed_nodes(checkpoint: Mapping[str, Any], parent: Mapping[str, Any])
 
 def derive_next_node(checkpoint: Mapping[str, Any]) -> str:
     """Return the names of the nodes that come next; END if there are none."""
-    # The usual cases do not need to look at the values of most channels: this is part of each put.
-    if not any(map(_is_start, checkpoint["channel_versions"])):
-        return UNKNOWN
+    values = checkpoint["channel_values"]
+    # This is part of each put, and nearly always the names alone tell.
+    known = _derive_from_names(tuple(checkpoint["channel_versions"]), tuple(values))
+    if known is not None:
+        return known
     nodes: set[str] = set()
-    for name, value in checkpoint["channel_values"].items():
+    for name, value in values.items():
         if _is_trigger(name):
             nodes.update(_iter_triggered(name, value))
+    return _join_next(nodes)
+
+
+@lru_cache(maxsize=_MAX_GROUPS)
+def _derive_from_names(channels: tuple[str, ...], with_values: tuple[str, ...]) -> str | None:
+    """Return what comes next after a checkpoint; None if that depends on the values of channels.
+
+    Args:
+        channels: the names of all channels.
+        with_values: the names of those that hold a value.
+    """
+    if not any(map(_is_start, channels)):
+        return UNKNOWN
+    triggers = [name for name in with_values if _is_trigger(name)]
+    if not all(map(_is_start, triggers)):
+        return None
+    return _join_next({node for name in triggers for node in _iter_triggered(name, None)})
+
+
+def _join_next(nodes: set[str]) -> str:
     if not nodes:
         return END
     return NEXT + ", ".join(sorted(nodes))

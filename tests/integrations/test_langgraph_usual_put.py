@@ -1,0 +1,241 @@
+"""The short way of a usual put of LangGraph writes the same bytes as the general way."""
+
+import random
+from collections import ChainMap
+from unittest import mock
+
+import pytest
+
+pytest.importorskip("langgraph")
+
+from langgraph.checkpoint.base import empty_checkpoint, get_checkpoint_metadata
+from langgraph.types import Send
+
+from graphkit import END
+from graphkit.errors import CheckpointStorageError
+from savers import _delta as delta
+from savers._log.payloads import packb
+from savers.langgraph import FileSystemCheckpointSaver, saver as module
+from savers.langgraph.metadata import merge_metadata
+from savers.langgraph.steps import derive_next_node
+from tests.disk.conftest import log_of
+from tests.disk.crashes import fixed
+
+CONFIG = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+
+
+def run_of(seed, count):
+    """Checkpoints as a graph makes them, and some that it does not make.
+
+    Channels appear, disappear, grow, move like a window, become short, and are emptied; versions are
+    strings or numbers; nodes see new versions; metadata are plain or nested.
+    """
+    dice = random.Random(seed)
+    values, versions, seen = {"n": 0, "window": []}, {"n": "1", "window": "1"}, {}
+    for number in range(count):
+        version = (
+            dice.choice([f"{number + 2:032}.{dice.random():016}", number + 2]) if dice.random() < 0.2 else f"v{number}"
+        )
+        window = [*values.get("window", []), {"id": str(number), "text": "x" * dice.choice([3, 200, 5000])}][-20:]
+        kinds = [
+            {"n": number},
+            {"n": number, "branch:to:a": None},
+            {"window": window},
+            {"window": window, "n": -number},
+            {"window": ["short"]},
+            {"text": f"{number} ä" * dice.choice([1, 40, 3000, 30_000])},
+            {f"new{dice.randrange(3)}": {"deep": [number]}},
+            {"raw": dice.randbytes(dice.choice([0, 63, 64, 65, 255, 256, 5000]))},
+            {},
+        ]
+        update = dice.choices(kinds, [30, 20, 15, 15, 2, 6, 3, 6, 3])[0]
+        values = {**values, **update}
+        versions = {**versions, **dict.fromkeys(update, version)}
+        new_versions = dict.fromkeys(update, version)
+        if dice.random() < 0.1:
+            for name in update:
+                versions[name] = new_versions[name] = f"{version}.{name}"
+        if values and dice.random() < 0.3:
+            name = dice.choice([*values])
+            del values[name]
+            versions[name] = new_versions[name] = version
+        if len(versions) > 1 and dice.random() < 0.03:
+            name = dice.choice([*versions])
+            values.pop(name, None)
+            del versions[name]
+            new_versions.pop(name, None)
+        if dice.random() < 0.5:
+            seen = (
+                {**seen, dice.choice(["a", "b", "c"]): dict(dice.sample([*versions.items()], 1))} if versions else seen
+            )
+        checkpoint = empty_checkpoint()
+        checkpoint |= {
+            "id": f"1f1e6a33-9706-653a-8006-{number:012x}" if number % 5 else f"c{number}",
+            "ts": f"2026-11-22T18:33:34.{number:06}+00:00",
+            "channel_values": dict(values),
+            "channel_versions": dict(versions),
+            "versions_seen": {node: dict(seen[node]) for node in seen},
+            "extra": "y" * (5000 if 100 < number < 120 else 5),
+        }
+        metadata = {"source": dice.choice(["input", "loop", "loop"]), "step": number // 2, "parents": {}}
+        if dice.random() < 0.1:
+            metadata["parents"] = {"": "p"}
+            metadata["list"] = (1, [2])
+        yield checkpoint, metadata, new_versions
+
+
+def check_index(saver):
+    """What a writer knows of its checkpoints is what a reader of the log finds."""
+    fields = ("id", "parent", "offset", "size", "keyframe_offset", "writes", "metadata")
+    indexes = []
+    for _ in range(2):
+        index = saver.store._store.shared_writer("t", "").load_index().checkpoints
+        indexes.append([[getattr(stored, field) for field in fields] for stored in index])
+        saver.store.close()
+        saver.get_tuple(CONFIG)
+    assert indexes[0] == indexes[1]
+
+
+def written(root, seed):
+    """The bytes of a log, and how many puts took the short way."""
+    taken = []
+    original = module.append_packed
+
+    def note(*arguments):
+        taken.append(original(*arguments))
+        return taken[-1]
+
+    with fixed("usual"), mock.patch.object(module, "append_packed", note):
+        saver = FileSystemCheckpointSaver(root, fsync="never")
+        config = CONFIG
+        puts = [*run_of(seed, 250)]
+        for number, (checkpoint, metadata, new_versions) in enumerate(puts):
+            own = {"configurable": {**CONFIG["configurable"], "checkpoint_id": checkpoint["id"]}}
+            if number % 4 == 0:
+                saver.put_writes(own, [("n", number), ("window", ["w"])], f"early{number}")
+            config = saver.put(config, checkpoint, metadata, new_versions)
+            if number % 4 == 1:
+                saver.put_writes(own, [("n", number)], f"late{number}", "path")
+            if number % 9 == 0:
+                values = saver.get_tuple(CONFIG).checkpoint["channel_values"]
+                assert values == checkpoint["channel_values"]
+            if number % 40 == 7:
+                config = saver.put(config, checkpoint, metadata, new_versions)  # replaces it
+            if number % 40 == 17:
+                # It replaces an older one, so the last record is not that of the latest checkpoint.
+                parent = {"configurable": {**CONFIG["configurable"], "checkpoint_id": puts[number - 4][0]["id"]}}
+                saver.put(parent, *puts[number - 3])
+            if number % 50 == 49:
+                saver.store._store.logs.close()  # the next put continues what it reads
+        assert saver.store.verify().ok
+        found = [one.checkpoint for one in saver.list(CONFIG)]
+        for checkpoint, stored in zip(reversed(puts), found, strict=True):
+            assert stored["channel_values"] == checkpoint[0]["channel_values"]
+            assert stored["channel_versions"] == checkpoint[0]["channel_versions"]
+        check_index(saver)
+        saver.store.close()
+    return log_of(root).read_bytes(), sum(taken)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_short_way_writes_what_the_general_way_writes(seed, tmp_path):
+    short, taken = written(tmp_path / "short", seed)
+    with mock.patch.object(module, "append_packed", return_value=False):
+        general, none_taken = written(tmp_path / "general", seed)
+    assert taken > 80, "many puts are usual"
+    assert none_taken == 0
+    assert short == general
+
+
+def test_a_put_that_the_disk_refuses_changes_nothing_on_the_short_way(tmp_path):
+    saver = FileSystemCheckpointSaver(tmp_path, fsync="never")
+    config = CONFIG
+    *puts, refused = [
+        (checkpoint, metadata, versions)
+        for checkpoint, metadata, versions in run_of(1, 200)
+        if set(versions) == {"n"} and "n" in checkpoint["channel_values"]
+    ][:4]
+    for checkpoint, metadata, versions in puts:
+        checkpoint |= {"channel_versions": versions, "versions_seen": {}}
+        config = saver.put(config, checkpoint, metadata, versions)
+    refused[0].update({"channel_versions": refused[2], "versions_seen": {}})
+    before = log_of(tmp_path).read_bytes()
+    with (
+        mock.patch.object(module, "append_packed", wraps=module.append_packed) as short,
+        mock.patch.object(saver.store._store.io, "write_at", side_effect=OSError(5, "injected")),
+        pytest.raises(CheckpointStorageError, match="injected"),
+    ):
+        saver.put(config, *refused)
+    assert short.called
+    assert log_of(tmp_path).read_bytes() == before
+    assert saver.get_tuple(CONFIG).checkpoint["id"] == puts[-1][0]["id"]
+    saver.put(config, *refused)
+    assert saver.get_tuple(CONFIG).checkpoint["channel_values"]["n"] == refused[0]["channel_values"]["n"]
+    assert saver.store.verify().ok
+    saver.store.close()
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 200])
+def test_a_deferred_table_is_what_it_would_be_without_deferring(count):
+    dice = random.Random(count)
+    tables = [delta.Table(opaque=False) for _ in range(2)]
+    first = packb([1]) + packb("a")
+    for table in tables:
+        table.apply([delta.SET, "x", 2, delta.SET, "y", 2], first, 100)
+    plain, deferred = tables[0], delta.DeferredTable(tables[1])
+    for number in range(count):
+        values = [
+            packb(dice.choice([number, "text", [number] * 20, "long" * 2000 * (number % 30 == 0)])) for _ in range(2)
+        ]
+        keys = dice.choice([[0, 1], [1], [0]])
+        ops = [part for key in keys for part in (delta.SET, key, len(values[key]))]
+        data = b"".join(values[key] for key in keys)
+        plain.apply(ops, data, 1000 * number)
+        deferred.defer(ops, data, 1000 * number)
+        assert len(deferred._records) < 64
+        assert sum(len(data) for _, data, _ in deferred._records) < 64 * 4096
+        assert not deferred._records or len(data) <= 4096
+        if number % 17 == 5:
+            # Between them, an op that needs the values.
+            for table in tables[0], deferred:
+                table.apply([delta.SET, 0, 2, delta.APPEND, 0, 1, 1], packb([1]) + b"\x02", 500_000)
+    assert deferred.names == plain.names
+    for name, value in plain.values.items():
+        for field in ("kind", "count", "length", "crc", "pieces", "block", "base", "shared"):
+            assert getattr(deferred.values[name], field) == getattr(value, field)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        {},
+        {"a": "x\0y", "step": 9, "list": [1]},
+        ChainMap({"thread_id": "t", "user": "u\0"}, {"user": "other", "more": 1.5, "__x": 1}),
+        ChainMap(),
+    ],
+)
+def test_metadata_are_merged_as_langgraph_does(given):
+    config = {"configurable": {"thread_id": "t", "own": True, "__pregel_x": 1, "object": object()}}
+    if given is not None:
+        config["metadata"] = given
+    metadata = {"source": "lo\0op", "step": 1, "parents": {}}
+    merged = merge_metadata(config, metadata)
+    assert merged == get_checkpoint_metadata(config, metadata)
+    assert list(merged) == list(get_checkpoint_metadata(config, metadata))
+
+
+@pytest.mark.parametrize(
+    ("values", "following"),
+    [
+        ({"n": 1}, END),
+        ({"branch:to:b": None, "branch:to:a": None}, "langgraph:a, b"),
+        ({"join:a+b:c": {"a"}}, END),
+        ({"join:a+b:c": {"a", "b"}, "branch:to:d": None}, "langgraph:c, d"),
+        ({"__pregel_tasks": [Send("x", 1)]}, "langgraph:x"),
+        ({"__pregel_tasks": [Send("y", 1)]}, "langgraph:y"),
+    ],
+)
+def test_the_next_node_depends_on_the_values_where_they_decide(values, following):
+    versions = dict.fromkeys([*values, "branch:to:z"], 1)
+    assert derive_next_node({"channel_values": values, "channel_versions": versions}) == following

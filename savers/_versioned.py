@@ -32,15 +32,29 @@ class VersionedMemorySaver(MemorySaver, HasVersions):
     def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
         config = RunnableConfig.of(config)
         with self._lock:
-            versions = self._versions.get(config.thread, ())
-            count = len(versions)
-            number = count if version is None else version
-            if not 1 <= number <= count:
-                missing = "version" if version is None else f"version {version}"
-                raise CheckpointNotFoundError(config.thread, missing)
-            histories = versions[number - 1]
+            number = self._resolve_version(config.thread, version)
+            histories = self._versions[config.thread][number - 1]
             history = histories.get(config.checkpoint_ns, _History())
             return Tag(config.thread, history.newest_first(), number)
+
+    def version_namespaces(self, thread: ThreadLike = None, version: int | None = None) -> Sequence[str]:
+        thread_id = resolve_thread_id(thread)
+        with self._lock:
+            number = self._resolve_version(thread_id, version)
+            return tuple(self._versions[thread_id][number - 1])
+
+    def _resolve_version(self, thread_id: str, version: int | None) -> int:
+        """Return the number of a version; None is the newest.
+
+        Raises:
+            CheckpointNotFoundError: there is no such version.
+        """
+        count = len(self._versions.get(thread_id, ()))
+        number = count if version is None else version
+        if not 1 <= number <= count:
+            missing = "version" if version is None else f"version {version}"
+            raise CheckpointNotFoundError(thread_id, missing)
+        return number
 
     def threads(self, *, released: bool = False) -> Sequence[str]:
         with self._lock:

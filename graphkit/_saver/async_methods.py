@@ -175,7 +175,14 @@ class AsyncVersionMethods(JavaNames):
         """As `get_version`."""
         return await run_in_thread(self.get_version, config)
 
+    async def aversion_namespaces(
+        self: VersionMethods, thread: ThreadLike = None, version: int | None = None
+    ) -> Sequence[str]:
+        """As `version_namespaces`."""
+        return await run_in_thread(self.version_namespaces, thread, version)
+
     # Java names
     aversionsByThreadId = aversions_by_thread_id
     alastVersionByThreadId = alast_version_by_thread_id
     agetVersion = aget_version
+    aversionNamespaces = aversion_namespaces

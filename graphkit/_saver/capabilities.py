@@ -8,15 +8,18 @@ There are two kinds:
   the method, and a caller asks with `isinstance(saver, SupportsRepair)`.
 
 The contract suite runs the tests that belong to the declared qualities and skips the others.
-Wrappers have the capabilities of the saver that they wrap.
+Wrappers have the capabilities of the saver that they wrap. A wrapper that overrides `list` does not
+have `SupportsReplay`, which would bypass it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
+from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import ConfigLike
 from graphkit._saver.thread_id import ThreadLike
 
 Quality = Literal[
@@ -171,6 +174,32 @@ class SupportsDeleteIdle(Protocol):
 
         Raises:
             ValueError: `idle_since` has no time zone.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsReplay(Protocol):
+    """A saver that reads a history forward, at the cost of what changed from checkpoint to checkpoint.
+
+    `list` decodes each state by itself, so that reading a history of growing states takes quadratic
+    time.
+    """
+
+    def replay(self, config: ConfigLike = None, *, version: int | None = None) -> Iterator[Checkpoint]:
+        """Yield the checkpoints of a history, oldest first, as it was when the first one was read.
+
+        The `changes` of each apply to the state of the checkpoint that was yielded before it,
+        whatever its parent is; None for the first, and where the saver does not know them.
+        Consecutive states share the values that did not change, mutable objects of the application
+        included: do not change them.
+
+        Args:
+            config: names the thread and the namespace.
+            version: a released history; None is the active one.
+
+        Raises:
+            CheckpointNotFoundError: there is no such version.
         """
         ...
 

@@ -13,7 +13,7 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.checkpoint_info import public_metadata
-from graphkit._saver.methods import SaverMethods
+from graphkit._saver.methods import SaverMethods, VersionMethods
 from graphkit._saver.process_locks import lock_for_rewrite
 from graphkit._saver.retention import Retention
 from graphkit._saver.writes import (
@@ -65,20 +65,45 @@ def find_namespaces(saver: SaverMethods, thread_id: str) -> list[str]:
         if not history:
             continue
         found.append(namespace)
-        for nested in _nested_namespaces(saver, config, history):
-            if nested not in candidates:
-                candidates.append(nested)
+        writes = well_formed_writes(saver.get_writes(config), config.thread)
+        nested = [*nested_namespaces(namespace, history), *subgraph_interrupts(writes).values()]
+        for candidate in nested:
+            if candidate not in candidates:
+                candidates.append(candidate)
     return found
 
 
-def _nested_namespaces(saver: SaverMethods, config: RunnableConfig, history: Sequence[Checkpoint]) -> Iterator[str]:
-    """Yield the namespaces that nested graphs of a history may have, some more than once."""
+def nested_namespaces(namespace: str, history: Iterable[Checkpoint]) -> Sequence[str]:
+    """Return the namespaces that graphs nested as nodes of a history may have.
+
+    Args:
+        namespace: that of the history.
+        history: its checkpoints.
+    """
+    found: dict[str, None] = {}  # a set that keeps its order
     for checkpoint in history:
         for node_id in (checkpoint.node_id, checkpoint.next_node_id):
             if node_id is not None:
-                yield subgraph_namespace(config.checkpoint_ns, node_id)
-    writes = well_formed_writes(saver.get_writes(config), config.thread)
-    yield from subgraph_interrupts(writes).values()
+                found[subgraph_namespace(namespace, node_id)] = None
+    return [*found]
+
+
+def find_version_namespaces(saver: VersionMethods, thread_id: str, version: int | None) -> list[str]:
+    """Return the namespaces of a released history that can be found by following its histories from the root."""
+    found: list[str] = []
+    candidates = [""]
+    list_namespaces: Any = getattr(saver, "namespaces", None)
+    if list_namespaces is not None:
+        candidates = [*dict.fromkeys(("", *list_namespaces(thread_id)))]
+    for namespace in candidates:  # grows inside the loop: each namespace names the nested ones
+        released = saver.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version).checkpoints
+        if not released:
+            continue
+        found.append(namespace)
+        for nested in nested_namespaces(namespace, released):
+            if nested not in candidates:
+                candidates.append(nested)
+    return found
 
 
 def find_interrupts(saver: SaverMethods, thread_id: str) -> list[WaitingInterrupt]:

@@ -9,7 +9,8 @@ from graphkit._java_names import JavaNames
 from graphkit._records.checkpoint import Tag
 from graphkit._records.config import ConfigLike
 from graphkit._saver.async_methods import AsyncVersionMethods
-from graphkit._saver.thread_id import ThreadLike
+from graphkit._saver.default_methods import find_version_namespaces
+from graphkit._saver.thread_id import ThreadLike, resolve_thread_id
 
 
 class HasVersions(AsyncVersionMethods, JavaNames, abc.ABC):
@@ -41,7 +42,23 @@ class HasVersions(AsyncVersionMethods, JavaNames, abc.ABC):
         version = self.last_version_by_thread_id(config)
         return None if version is None else str(version)
 
+    def version_namespaces(self, thread: ThreadLike = None, version: int | None = None) -> Sequence[str]:
+        """Return the namespaces of a released history that hold checkpoints.
+
+        The default implementation finds the root, the namespaces that the thread has now, and those
+        of nested graphs that the released histories name. Savers that can list them override it.
+
+        Args:
+            thread: the thread.
+            version: the version; None is the newest.
+
+        Raises:
+            CheckpointNotFoundError: there is no such version.
+        """
+        return find_version_namespaces(self, resolve_thread_id(thread), version)
+
     # Java names
     versionsByThreadId = versions_by_thread_id
     lastVersionByThreadId = last_version_by_thread_id
     getVersion = get_version
+    versionNamespaces = version_namespaces

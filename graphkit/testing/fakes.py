@@ -17,6 +17,7 @@ from graphkit._saver.capabilities import (
     SupportsCompact,
     SupportsDeleteIdle,
     SupportsRepair,
+    SupportsReplay,
     SupportsRotate,
     SupportsVerify,
 )
@@ -183,6 +184,7 @@ _EXTRAS: Final[tuple[type[Any], ...]] = (
     HasVersions,
     SupportsVerify,
     SupportsRepair,
+    SupportsReplay,
     SupportsCompact,
     SupportsDeleteIdle,
     SupportsRotate,

@@ -38,6 +38,23 @@ def list_versions(store: Store, thread_id: str) -> list[int]:
     return sorted(versions)
 
 
+def list_version_namespaces(store: Store, thread_id: str, version: int) -> list[str]:
+    """Return the namespaces of a thread that have the log of a version, the root first."""
+    if version == find_unfinished_release(store, thread_id):
+        return list_namespaces(store, thread_id)
+    name = layout.version_name(version)
+    namespaces: list[str] = []
+    if store.io.stat(layout.join(store.directory(thread_id), name)) is not None:
+        namespaces.append("")
+    for directory in _list_namespace_directories(store, store.directory(thread_id)):
+        if store.io.stat(layout.join(directory, name)) is None:
+            continue
+        namespace = find_id(store, directory, [name], "ns")
+        if namespace is not None:
+            namespaces.append(namespace)
+    return namespaces
+
+
 def _list_version_files(store: Store, directory: str) -> set[int]:
     versions: set[int] = set()
     for name in store.io.listdir(directory):

@@ -28,11 +28,13 @@ from graphkit.errors import CheckpointerError, CheckpointKeyError, CheckpointNot
 from savers._filesystem import catalog, live_logs
 from savers._filesystem.file_log_writer import FileLogWriter
 from savers._filesystem.listed_checkpoints import FileCheckpointLister
-from savers._filesystem.os_errors import is_out_of_resources, wrap_os_errors
+from savers._filesystem.os_errors import is_out_of_resources, wrap_os_error, wrap_os_errors
 from savers._filesystem.store import Store
+from savers._log.forward_reader import read_forward
 from savers._log.listed_checkpoints import ListedInfos, make_info
 
 if TYPE_CHECKING:
+    from savers._log.log_reader import LogReader
     from savers._log.stored_checkpoint import StoredCheckpoint
 
 _LOGGER: Final = getLogger("graphkit")
@@ -67,6 +69,46 @@ class ReadingMethods(BaseCheckpointSaver, HasVersions):
                 checkpoint = stored.make_checkpoint(reader.load_state(stored))
             self._store.logs.account(reader)
             return checkpoint
+
+    def replay(self, config: ConfigLike = None, *, version: int | None = None) -> Iterator[Checkpoint]:
+        """Yield the checkpoints of a history, oldest first; see `graphkit.abc.SupportsReplay`."""
+        try:
+            reader = self._open_log(RunnableConfig.of(config), version)
+            if reader is None:
+                return
+            try:
+                yield from read_forward(reader)
+            finally:
+                reader.close()
+        except CheckpointerError:
+            raise
+        except OSError as error:
+            raise wrap_os_error(error, "read", self._store.root) from error
+
+    def _open_log(self, config: RunnableConfig, version: int | None) -> LogReader | None:
+        """Open a log for one caller, who closes it; None if it has no history.
+
+        Raises:
+            CheckpointNotFoundError: there is no such version.
+        """
+        thread_id = config.thread
+        namespace = config.checkpoint_ns
+        releasing = catalog.find_unfinished_release(self._store, thread_id)
+        reader: LogReader
+        if version is None:
+            if namespace and releasing is not None:
+                return None  # the end of the root's log decides for the namespaces
+            reader = self._store.new_writer(thread_id, namespace)
+        else:
+            if version not in catalog.list_versions(self._store, thread_id):
+                raise CheckpointNotFoundError(thread_id, f"version {version}")
+            released = self._store.new_version(thread_id, namespace, version)
+            released.is_ending = version == releasing
+            reader = released
+        if reader.refresh():
+            return reader
+        reader.close()
+        return None
 
     # Histories
 
@@ -259,6 +301,22 @@ class ReadingMethods(BaseCheckpointSaver, HasVersions):
         with reader.mutex:
             checkpoints = self._lister.list_checkpoints(reader) if reader.refresh() else []
         return Tag(thread_id, checkpoints, version)
+
+    @wrap_os_errors("read")
+    def version_namespaces(self, thread: ThreadLike = None, version: int | None = None) -> Sequence[str]:
+        thread_id = resolve_thread_id(thread)
+        versions = catalog.list_versions(self._store, thread_id)
+        if version is None and versions:
+            version = versions[-1]
+        if version not in versions:
+            missing = "version" if version is None else f"version {version}"
+            raise CheckpointNotFoundError(thread_id, missing)
+        assert version is not None
+        return [
+            namespace
+            for namespace in catalog.list_version_namespaces(self._store, thread_id, version)
+            if self.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version).checkpoints
+        ]
 
     def _shared_writer(self, config: RunnableConfig) -> FileLogWriter:
         return self._store.shared_writer(config.thread, config.checkpoint_ns)

@@ -386,12 +386,13 @@ class Store:
         key = (thread_id, namespace, version)
         reader = self.logs.find(key)
         if reader is None:
-            reader = self.logs.add(key, self._new_version(thread_id, namespace, version))
+            reader = self.logs.add(key, self.new_version(thread_id, namespace, version))
         assert isinstance(reader, ReleasedLog)
         reader.is_ending = is_ending
         return reader
 
-    def _new_version(self, thread_id: str, namespace: str, version: int) -> ReleasedLog:
+    def new_version(self, thread_id: str, namespace: str, version: int) -> ReleasedLog:
+        """Return a released log for one caller, who closes it."""
         directory = self.directory(thread_id, namespace)
         path = layout.join(directory, layout.version_name(version))
         reader = ReleasedLog(*self._arguments(path, thread_id, namespace))

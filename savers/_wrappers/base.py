@@ -17,13 +17,14 @@ from graphkit.abc import (
     SupportsCompact,
     SupportsDeleteIdle,
     SupportsRepair,
+    SupportsReplay,
     SupportsRotate,
     SupportsVerify,
     ThreadLike,
     Watch,
 )
 from graphkit.errors import CheckpointerConfigurationError
-from savers._wrappers.mixins import CompactMixin, DeleteIdleMixin, RepairMixin, RotateMixin, VerifyMixin
+from savers._wrappers.mixins import CompactMixin, DeleteIdleMixin, RepairMixin, ReplayMixin, RotateMixin, VerifyMixin
 
 
 class SaverWrapper(BaseCheckpointSaver):
@@ -47,6 +48,8 @@ class SaverWrapper(BaseCheckpointSaver):
             mixin
             for capability, mixin in _MIXINS.items()
             if isinstance(delegate, capability) and not issubclass(cls, capability)
+            # It would bypass what the wrapper does to checkpoints.
+            if capability is not SupportsReplay or cls.list is SaverWrapper.list
         )
         return super().__new__(_with_mixins(cls, missing) if missing else cls)
 
@@ -330,6 +333,9 @@ class VersionedSaverWrapper(SaverWrapper, HasVersions):
     def get_version(self, config: ConfigLike = None) -> str | None:
         return self.delegate.get_version(config)  # type: ignore[no-any-return]
 
+    def version_namespaces(self, thread: ThreadLike = None, version: int | None = None) -> Sequence[str]:
+        return self.delegate.version_namespaces(thread, version)  # type: ignore[no-any-return]
+
 
 _MIXINS: Final[Mapping[type, type]] = {
     HasVersions: VersionedSaverWrapper,
@@ -338,6 +344,7 @@ _MIXINS: Final[Mapping[type, type]] = {
     SupportsCompact: CompactMixin,
     SupportsDeleteIdle: DeleteIdleMixin,
     SupportsRotate: RotateMixin,
+    SupportsReplay: ReplayMixin,
 }
 """The class that forwards the methods of each capability."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from graphkit.abc import Progress, RepairReport, RotationReport, ThreadLike, VerifyReport
+from graphkit import Checkpoint
+from graphkit.abc import ConfigLike, Progress, RepairReport, RotationReport, ThreadLike, VerifyReport
 
 
 class VerifyMixin:
@@ -63,3 +64,12 @@ class RotateMixin:
 
     def rotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
         return self.delegate.rotate(thread, progress=progress)  # type: ignore[no-any-return]
+
+
+class ReplayMixin:
+    """Forwards `replay`; see `graphkit.abc.SupportsReplay`."""
+
+    delegate: Any
+
+    def replay(self, config: ConfigLike = None, *, version: int | None = None) -> Iterator[Checkpoint]:
+        return self.delegate.replay(config, version=version)  # type: ignore[no-any-return]

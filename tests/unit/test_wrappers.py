@@ -5,7 +5,14 @@ import pytest
 
 from graphkit import BaseCheckpointSaver, HasVersions, RunnableConfig
 from graphkit._saver.capabilities import QUALITIES
-from graphkit.abc import SupportsCompact, SupportsDeleteIdle, SupportsRepair, SupportsRotate, SupportsVerify
+from graphkit.abc import (
+    SupportsCompact,
+    SupportsDeleteIdle,
+    SupportsRepair,
+    SupportsReplay,
+    SupportsRotate,
+    SupportsVerify,
+)
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.testing import ScriptedSaver, made
 from savers import MemorySaver, SaverWrapper, ValidatingSaver, VersionedMemorySaver
@@ -107,8 +114,11 @@ class Capable(MemorySaver):
     def rotate(self, thread=None, *, progress=None):
         return self.called.append(("rotate", thread, progress))
 
+    def replay(self, config=None, *, version=None):
+        return self.called.append(("replay", config, version))
 
-OPTIONAL = [SupportsVerify, SupportsRepair, SupportsCompact, SupportsDeleteIdle, SupportsRotate]
+
+OPTIONAL = [SupportsVerify, SupportsRepair, SupportsCompact, SupportsDeleteIdle, SupportsRotate, SupportsReplay]
 
 
 @pytest.mark.parametrize(
@@ -126,13 +136,24 @@ def test_a_wrapper_has_the_optional_methods_of_its_delegate(wrap):
     wrapper.compact("t", progress=print)
     wrapper.delete_idle("t", idle_since="now", dry_run=True, progress=print)
     wrapper.rotate("t", progress=print)
+    wrapper.replay("t", version=1)
     assert inner.called == [
         ("verify", "t", print),
         ("repair", "t", True, print),
         ("compact", "t", print),
         ("delete_idle", "t", "now", True, print),
         ("rotate", "t", print),
+        ("replay", "t", 1),
     ]
+
+
+def test_a_wrapper_that_changes_what_is_listed_does_not_replay_the_delegate():
+    class Hiding(SaverWrapper):
+        def list(self, config=None):
+            return []
+
+    assert isinstance(SaverWrapper(Capable()), SupportsReplay)
+    assert not isinstance(Hiding(Capable()), SupportsReplay)
 
 
 @pytest.mark.parametrize("wrap", [SaverWrapper, ValidatingSaver, ScriptedSaver])

@@ -1,0 +1,193 @@
+"""`replay`: the same checkpoints as `list`, and each state decoded only as far as it changed."""
+
+import json
+import random
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from graphkit import Checkpoint, RunnableConfig
+from graphkit.abc import StateSerializer
+from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError, CheckpointSerializationError
+from graphkit.values import REMOVED, SET
+from savers import Compression, FileSystemSaver
+from tests.cli.terminal import damage
+from tests.sweeps import examples
+from tests.threads import TYPES, everything, exact
+
+T = RunnableConfig("t")
+OPTIONS = {
+    "plain": {},
+    "sealed": {"cipher": {"k": b"k" * 32}},
+    "compressed": {"compression": Compression(threshold=64)},
+    "uncompressed": {"compression": None},
+}
+
+
+def made(path, name="plain", **more):
+    return FileSystemSaver(path, fsync="never", types=TYPES, **OPTIONS[name], **more)
+
+
+def put(saver, state, id=None, config=T):
+    return saver.put(config, Checkpoint(node_id="a", next_node_id="b", state=state, id=id, metadata={"k": len(state)}))
+
+
+def assert_replay_is_list(saver, config=T):
+    listed = [exact(one) for one in reversed(saver.list(config))]
+    replayed = [*saver.replay(config)]
+    assert [exact(one) for one in replayed] == listed
+    for before, one in pairwise(replayed):
+        assert one.changes.base is before.state
+        assert apply(before.state, one) == one.state
+    return replayed
+
+
+def apply(before, one):
+    """The state that the changes lead to."""
+    state = dict(before)
+    for key, op in one.changes.ops.items():
+        if op == REMOVED:
+            del state[key]
+        elif op == SET:
+            state[key] = one.state[key]
+        else:
+            state[key] = [*before[key][:op], *one.state[key][op:]]
+            assert len(before[key]) == op
+    return state
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_kind_of_value_and_change(tmp_path, name):
+    saver = everything(made(tmp_path, name))
+    assert_replay_is_list(saver)
+    assert_replay_is_list(saver, RunnableConfig("t", checkpoint_ns="sub"))
+    assert [*saver.replay(RunnableConfig("unknown"))] == []
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("seed", range(6))
+def test_random_histories_with_long_values(tmp_path, name, seed):
+    dice, saver = random.Random(seed), made(tmp_path, name)
+    state = {}
+    for _ in range(120):
+        key = dice.choice("abcd")
+        old = state.get(key)
+        choice = dice.randrange(7)
+        if choice < 3 and isinstance(old, list):
+            state = {**state, key: [*old, *("x" * dice.randrange(300) for _ in range(dice.randrange(3)))]}
+        elif choice == 3 and isinstance(old, list):
+            state = {**state, key: old[dice.randrange(3) :]}
+        elif choice == 4 and old is not None:
+            state = {other: value for other, value in state.items() if other != key}
+        elif choice == 5:
+            state = {**state, key: dice.randbytes(dice.randrange(500))}
+        else:
+            state = {**state, key: [dice.random() for _ in range(dice.randrange(40))]}
+        put(saver, state)
+    assert_replay_is_list(saver)
+
+
+def test_a_list_that_grows_is_decoded_once(tmp_path):
+    saver = made(tmp_path)
+    for n in range(200):
+        put(saver, {"log": [f"message {i} " * 20 for i in range(n)], "n": n})
+    replayed = assert_replay_is_list(saver)
+    assert [one.changes.ops["log"] for one in replayed[1:]] == [*range(199)]
+    assert replayed[5].state["log"][0] is replayed[-1].state["log"][0]
+
+
+def test_replaced_and_pruned_checkpoints(tmp_path):
+    saver = made(tmp_path)
+    for n in range(40):
+        put(saver, {"log": [*range(n)]}, id=f"id-{n}")
+    for n in (3, 3, 20, 39):
+        put(
+            saver,
+            {"log": [*range(n), "replaced"]},
+            id=f"new-{n}",
+            config=T.with_check_point_id(saver.list(T)[39 - n].id),
+        )
+    assert_replay_is_list(saver)
+    saver.prune("t", keep_last=30)
+    assert_replay_is_list(saver)
+
+
+def test_versions(tmp_path):
+    saver = everything(made(tmp_path))
+    saver.release(T)
+    put(saver, {"n": 1})
+    for namespace in ("", "sub"):
+        config = RunnableConfig("t", checkpoint_ns=namespace)
+        released = reversed(saver.tag(config, 1).checkpoints)
+        assert [exact(one) for one in saver.replay(config, version=1)] == [exact(one) for one in released]
+    assert saver.version_namespaces("t") == saver.version_namespaces("t", 1) == ["", "sub"]
+    for ask in (lambda: [*saver.replay(T, version=2)], lambda: saver.version_namespaces("t", 2)):
+        with pytest.raises(CheckpointNotFoundError, match="version 2"):
+            ask()
+    with pytest.raises(CheckpointNotFoundError):
+        saver.version_namespaces("other")
+
+
+def test_what_other_calls_do_meanwhile_is_not_seen(tmp_path):
+    saver = made(tmp_path)
+    for n in range(5):
+        put(saver, {"n": n})
+    replay = saver.replay(T)
+    assert next(replay).state == {"n": 0}
+    put(saver, {"n": 5})
+    saver.delete("t")
+    assert [one.state["n"] for one in replay] == [1, 2, 3, 4]
+
+
+def test_a_serializer_of_whole_states(tmp_path):
+    class Json(StateSerializer):
+        def dumps(self, state):
+            return json.dumps(state).encode()
+
+        def loads(self, data):
+            return json.loads(data)
+
+    saver = FileSystemSaver(tmp_path, Json(), fsync="never")
+    for n in range(5):
+        put(saver, {"log": [*range(n)]})
+    assert [one.state["log"] for one in saver.replay(T)] == [[*range(n)] for n in range(5)]
+    assert {one.changes for one in saver.replay(T)} == {None}
+
+
+@dataclass
+class Unknown:
+    n: int
+
+
+def test_damage_and_unknown_types_are_errors(tmp_path):
+    saver = made(tmp_path / "a")
+    for n in range(50):
+        put(saver, {"log": ["x" * 100] * n})
+    saver.close()
+    damage(tmp_path / "a", "t", 3000)
+    with pytest.raises(CheckpointCorruptionError):
+        list(made(tmp_path / "a").replay(T))
+    other = made(tmp_path / "b")
+    other.register_types(Unknown)
+    put(other, {"x": [Unknown(1)]})
+    with pytest.raises(CheckpointSerializationError, match="Unknown"):
+        list(made(tmp_path / "b").replay(T))
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=examples(60))
+@given(states=st.lists(st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3), min_size=1, max_size=6))
+def test_any_history(tmp_path_factory, states):
+    saver = made(tmp_path_factory.mktemp("store"))
+    for state in states:
+        put(saver, state)
+    assert_replay_is_list(saver)
+    saver.close()

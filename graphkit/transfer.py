@@ -1,4 +1,6 @@
-"""Exports threads from any saver to a file, and imports them into any other saver.
+"""Copies threads from any saver to any other, directly or through a file.
+
+    copy_threads(FileSystemSaver("runs"), FileSystemSaver("elsewhere"))
 
     with open("backup.jsonl", "w", encoding="utf-8") as file:
         file.writelines(export_threads(saver))
@@ -14,28 +16,19 @@ writes and with their tags. A value that JSON cannot hold exactly is packed as i
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from hashlib import blake2b
-from typing import Any, Final, NamedTuple, final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
-from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.versions import HasVersions
-from graphkit._saver.writes import well_formed_writes
-from graphkit._values.json_values import JsonValueCodec, PackedValue, apply_change, diff_states, format_line
-from graphkit.errors import (
-    CheckpointConflictError,
-    CheckpointerConfigurationError,
-    CheckpointerError,
-    CheckpointFormatError,
-    CheckpointNotFoundError,
-)
+from graphkit._transfer.copying import CopiedThread, ThreadCopier
+from graphkit._transfer.exporting import ThreadExporter
+from graphkit._transfer.importing import ThreadImporter, format_error, parse_line
+from graphkit._values.json_values import JsonValueCodec, format_line
+from graphkit.errors import CheckpointerConfigurationError
 
-__all__ = ["FORMAT", "Imported", "export_threads", "import_threads"]
+__all__ = ["FORMAT", "Copied", "Imported", "copy_threads", "export_threads", "import_threads"]
 
 FORMAT: Final = 1
 """The version of the lines; a reader refuses a greater one."""
@@ -43,6 +36,124 @@ FORMAT: Final = 1
 Progress = Callable[[int, int, str], object]
 """Called after each thread with how many are done, how many there are (0 if unknown), and its
 id."""
+
+
+# Copy
+
+
+class Copied(NamedTuple):
+    """The result of `copy_threads`."""
+
+    threads: Sequence[str]
+    """The threads; each was read back from the target and compared with the source."""
+    skipped_threads: Sequence[str]
+    """Those of them of which nothing was missing in the target."""
+    checkpoints: int
+    """How many checkpoints were copied, those of versions included."""
+    skipped_checkpoints: int
+    """How many were in the target already."""
+    versions: int
+    """How many released histories were copied."""
+    skipped_versions: int
+    """How many were in the target already."""
+
+
+def copy_threads(
+    source: BaseCheckpointSaver,
+    target: BaseCheckpointSaver,
+    threads: Sequence[str] | None = None,
+    *,
+    versions: bool = True,
+    plaintext: bool = False,
+    progress: Progress | None = None,
+) -> Copied:
+    """Copy threads between two savers, with ids, order, parents, metadata, tags, versions and pending writes.
+
+    Compares what the target has of a thread with the source, appends what is missing, reads the
+    thread back and compares it again. So a call continues where an earlier one was cut short, and
+    copies what was added to the source since then. Holds the run lock of a thread in both savers
+    meanwhile, and one checkpoint in memory.
+
+    Costs what changed from checkpoint to checkpoint if the savers support `replay` (see
+    `graphkit.abc.SupportsReplay`) or share the values that did not change; otherwise what each state
+    takes.
+
+    Args:
+        source: where the threads are.
+        target: where to copy them.
+        threads: their ids; None copies all.
+        versions: also copy released histories. Their pending writes and tags are not copied: the
+            contract of savers does not show them.
+        plaintext: copy from a saver that seals its records to one that does not, too.
+        progress: called after each thread with how many are done, how many there are, and its id.
+
+    Raises:
+        CheckpointerConfigurationError: source and target are the same store; the target keeps no
+            versions; the source seals its records, the target does not, and `plaintext` is False; or
+            the source cannot list its threads, or may not know all namespaces of one. In the last
+            case the threads before it are copied, otherwise nothing is changed.
+        CheckpointNotFoundError: the source has no such thread. Nothing was changed.
+        CheckpointConflictError: the target has a thread that differs from the source, and did not
+            change it; or a thread differs after it was copied. The error names the namespace, the
+            checkpoint and what differs. The threads before it are copied.
+        CheckpointSerializationError: a value has a type that is not registered with one of the
+            savers; the error names it. The threads before it are copied, and what precedes the value.
+        ThreadBusyError: a run holds a thread. The threads before it are copied.
+    """
+    chosen = [*dict.fromkeys(source.threads(released=versions) if threads is None else threads)]
+    _check_copy(source, target, chosen, versions=versions, plaintext=plaintext)
+    copiers = {thread_id: ThreadCopier(source, target, thread_id, versions=versions) for thread_id in chosen}
+    if threads is not None:
+        for copier in copiers.values():
+            copier.check_exists()
+    skipped: list[str] = []
+    total = CopiedThread()
+    for done, (thread_id, copier) in enumerate(copiers.items(), 1):
+        copied = copier.copy()
+        total.add(copied)
+        if copied.is_skipped:
+            skipped.append(thread_id)
+        if progress is not None:
+            progress(done, len(chosen), thread_id)
+    return Copied(
+        threads=chosen,
+        skipped_threads=skipped,
+        checkpoints=total.checkpoints,
+        skipped_checkpoints=total.skipped_checkpoints,
+        versions=total.versions,
+        skipped_versions=total.skipped_versions,
+    )
+
+
+def _check_copy(
+    source: BaseCheckpointSaver,
+    target: BaseCheckpointSaver,
+    threads: Sequence[str],
+    *,
+    versions: bool,
+    plaintext: bool,
+) -> None:
+    """Check what can be checked before anything is copied.
+
+    Raises:
+        CheckpointerConfigurationError: the copy is not possible, or must be asked for otherwise.
+    """
+    same_thread = RunnableConfig("t")
+    if source.run_lock_key(same_thread) == target.run_lock_key(same_thread):
+        raise CheckpointerConfigurationError("the source and the target are the same store; copy() copies a thread")
+    if source.seals_records and not target.seals_records and not plaintext:
+        raise CheckpointerConfigurationError(
+            "the source is sealed, and the target is not: open the target with a cipher, copy the logs "
+            "(graphkit.rawlogs, `graphkit export --raw`), or ask for plaintext (plaintext=True, --plaintext)"
+        )
+    if not versions or not isinstance(source, HasVersions) or isinstance(target, HasVersions):
+        return
+    for thread_id in threads:
+        if source.versions_by_thread_id(thread_id):
+            raise CheckpointerConfigurationError(
+                f"{type(target).__name__} keeps no versions, and thread {thread_id!r} has some; copy without them "
+                f"(versions=False, --no-versions), or to another saver"
+            )
 
 
 # Export
@@ -66,9 +177,8 @@ def export_threads(
         saver: where the threads are.
         threads: their ids.
         types: the application types that states hold.
-        versions: also export released histories, from a saver that keeps them. If a thread has no
-            checkpoints now, the export does not find the namespaces of embedded graphs;
-            `graphkit.rawlogs` exports everything.
+        versions: also export released histories, from a saver that keeps them, without their
+            pending writes and tags; `graphkit.rawlogs` exports everything.
         plaintext: export from a saver that seals its records, too. The lines are not encrypted;
             those of `graphkit.rawlogs` are sealed as the store is.
         progress: called after each thread.
@@ -87,89 +197,10 @@ def export_threads(
     yield format_line({"graphkit": "threads", "format": FORMAT})
     for done, thread_id in enumerate(chosen, 1):
         yield format_line({"thread": thread_id})
-        yield from _ThreadExporter(saver, thread_id, JsonValueCodec(types)).lines(versions=versions)
+        exporter = ThreadExporter(saver, thread_id, JsonValueCodec(types))
+        exporter.check_namespaces_known()
+        yield from exporter.lines(versions=versions)
         progress(done, len(chosen), thread_id)
-
-
-@final
-class _ThreadExporter:
-    """Writes the lines of one thread, without its id, so that they are equal in every saver."""
-
-    def __init__(self, saver: BaseCheckpointSaver, thread_id: str, values: JsonValueCodec) -> None:
-        self._saver = saver
-        self._thread_id = thread_id
-        self._values = values
-
-    def lines(self, *, versions: bool) -> Iterator[str]:
-        """Yield the lines, the last of them with a digest of the others.
-
-        Raises:
-            CheckpointNotFoundError: the thread has neither checkpoints nor, if wanted, versions.
-        """
-        namespaces = list(self._saver.namespaces(self._thread_id))
-        numbers = self._list_versions() if versions else []
-        if not namespaces and not numbers:
-            raise CheckpointNotFoundError(self._thread_id, hint="see threads()")
-        digest = blake2b(digest_size=16)
-        count = 0
-        for data in self._records(namespaces, numbers):
-            line = format_line(data)
-            digest.update(line.encode())
-            count += 1
-            yield line
-        yield format_line({"end": digest.hexdigest(), "lines": count})
-
-    def _list_versions(self) -> list[int]:
-        if not isinstance(self._saver, HasVersions):
-            return []
-        return list(self._saver.versions_by_thread_id(self._thread_id))
-
-    def _records(self, namespaces: Sequence[str], versions: Sequence[int]) -> Iterator[dict[str, Any]]:
-        for version in versions:
-            yield from self._version_records(version, namespaces)
-        for namespace in namespaces:
-            yield from self._namespace_records(namespace)
-
-    def _version_records(self, version: int, namespaces: Sequence[str]) -> Iterator[dict[str, Any]]:
-        assert isinstance(self._saver, HasVersions)
-        for namespace in dict.fromkeys(("", *namespaces)):
-            config = RunnableConfig(self._thread_id, checkpoint_ns=namespace)
-            tag = self._saver.tag(config, version)
-            for record in self._checkpoint_records(namespace, tag.checkpoints):
-                yield {"version": version, **record}
-        yield {"release": version}
-
-    def _namespace_records(self, namespace: str) -> Iterator[dict[str, Any]]:
-        config = RunnableConfig(self._thread_id, checkpoint_ns=namespace)
-        checkpoints = self._saver.list(config)
-        for record in self._checkpoint_records(namespace, checkpoints):
-            address = config.with_check_point_id(record["id"])
-            writes = self._encode_writes(address)
-            if writes:
-                record["writes"] = writes
-            tags = self._saver.tags_of(address)
-            if tags:
-                record["tags"] = list(tags)
-            yield record
-
-    def _encode_writes(self, config: RunnableConfig) -> dict[str, Any]:
-        writes = well_formed_writes(self._saver.get_writes(config), self._thread_id)
-        return {key: self._values.encode(value, key) for key, value in writes.items()}
-
-    def _checkpoint_records(self, namespace: str, newest_first: Sequence[Checkpoint]) -> Iterator[dict[str, Any]]:
-        before: dict[str, PackedValue] = {}
-        for checkpoint in reversed(newest_first):
-            change, before = diff_states(self._values, before, checkpoint.state)
-            yield {
-                "ns": namespace,
-                "id": checkpoint.id,
-                "node": checkpoint.node_id,
-                "next": checkpoint.next_node_id,
-                "parent": checkpoint.parent_id,
-                "created": checkpoint.created_at.isoformat(),
-                "metadata": self._values.encode(dict(public_metadata(checkpoint.metadata)), "metadata"),
-                "state": change,
-            }
 
 
 # Import
@@ -221,13 +252,13 @@ def import_threads(
     imported: list[str] = []
     stored = 0
     skipped = 0
-    thread: _ThreadImporter | None = None
+    thread: ThreadImporter | None = None
     for number, line in numbered:
-        data = _parse_line(line, number)
+        data = parse_line(line, number)
         if thread is None:
             if not isinstance(data.get("thread"), str):
-                raise _format_error(f"line {number}: expected a thread")
-            thread = _ThreadImporter(saver, rename(data["thread"]), JsonValueCodec(types))
+                raise format_error(f"line {number}: expected a thread")
+            thread = ThreadImporter(saver, rename(data["thread"]), JsonValueCodec(types))
         elif "end" in data:
             thread.finish(data["end"], number)
             imported.append(thread.thread_id)
@@ -238,171 +269,16 @@ def import_threads(
         else:
             thread.import_line(data, line, number)
     if thread is not None:
-        raise _format_error(f"it is cut short within thread {thread.thread_id!r}")
+        raise format_error(f"it is cut short within thread {thread.thread_id!r}")
     return Imported(imported, stored, skipped)
 
 
-def _format_error(reason: str) -> CheckpointFormatError:
-    return CheckpointFormatError("the file", reason)
-
-
 def _check_head(line: str) -> None:
-    head = _parse_line(line, 1)
+    head = parse_line(line, 1)
     if head.get("graphkit") != "threads":
-        raise _format_error("it is not an export of graphkit")
+        raise format_error("it is not an export of graphkit")
     version = head.get("format")
     if type(version) is not int:
-        raise _format_error("line 1 has no format number")
+        raise format_error("line 1 has no format number")
     if version > FORMAT:
-        raise _format_error(f"it has format {version}; this graphkit reads up to {FORMAT}")
-
-
-def _parse_line(line: str, number: int) -> dict[str, Any]:
-    try:
-        data = json.loads(line, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise _format_error(f"line {number} is not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise _format_error(f"line {number} is not an object")
-    return data
-
-
-def _refuse_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _require_text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a string")
-    return value
-
-
-def _require_text_or_none(value: Any) -> str | None:
-    return None if value is None else _require_text(value)
-
-
-class _ImportedCheckpoint(NamedTuple):
-    """A line of the file: a checkpoint with its pending writes and its tags."""
-
-    namespace: str
-    checkpoint: Checkpoint
-    writes: Mapping[str, Any]
-    tags: Sequence[str]
-
-
-@final
-class _ThreadImporter:
-    """Stores the lines of one thread."""
-
-    def __init__(self, saver: BaseCheckpointSaver, thread_id: str, values: JsonValueCodec) -> None:
-        self.thread_id = thread_id
-        self.stored = 0
-        self.skipped = 0
-        self._saver = saver
-        self._values = values
-        self._digest = blake2b(digest_size=16)
-        self._states: dict[str, dict[str, Any]] = {}
-        """The state after the last line, by namespace."""
-        self._unmatched: dict[str, list[str]] = {}
-        """The checkpoints that were stored before this import and that no line has matched yet.
-
-        By namespace; oldest first.
-        """
-        self._stored_versions: list[int] = []
-        """The versions that were stored before this import."""
-        if isinstance(saver, HasVersions):
-            self._stored_versions = list(saver.versions_by_thread_id(thread_id))
-        self._has_versions = False
-        """Whether the file has a version of this thread."""
-
-    def import_line(self, data: dict[str, Any], line: str, number: int) -> None:
-        """Store the content of a line, unless it is stored already."""
-        self._digest.update(f"{line.rstrip()}\n".encode())
-        try:
-            if "release" in data:
-                self._release(data["release"])
-                return
-            record = self._parse(data)
-        except CheckpointerError:
-            raise
-        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise _format_error(f"line {number} is malformed: {error}") from error
-        if "version" in data and not isinstance(self._saver, HasVersions):
-            raise CheckpointerConfigurationError(
-                f"{type(self._saver).__name__} keeps no versions; export without them, or import elsewhere"
-            )
-        if data.get("version") in self._stored_versions:
-            self.skipped += 1  # `finish` compares it
-            return
-        self._store(record)
-
-    def _store(self, record: _ImportedCheckpoint) -> None:
-        config = RunnableConfig(self.thread_id, checkpoint_ns=record.namespace)
-        self._put(record.checkpoint, config)
-        address = config.with_check_point_id(record.checkpoint.id)
-        if record.writes:
-            self._saver.put_writes(address, record.writes)
-        if record.tags:
-            self._saver.add_tags(address, *record.tags)
-
-    def _parse(self, data: dict[str, Any]) -> _ImportedCheckpoint:
-        decode = self._values.decode
-        namespace = _require_text(data["ns"])
-        before = self._states.get(namespace, {})
-        state = apply_change(self._values, before, data["state"])
-        self._states[namespace] = state
-        checkpoint = Checkpoint(
-            id=_require_text(data["id"]),
-            node_id=_require_text(data["node"]),
-            next_node_id=_require_text_or_none(data["next"]),
-            parent_id=_require_text_or_none(data["parent"]),
-            created_at=datetime.fromisoformat(data["created"]),
-            metadata=decode(data["metadata"]),
-            state=state,
-        )
-        writes = data.get("writes", {})
-        tags = data.get("tags", ())
-        return _ImportedCheckpoint(
-            namespace=namespace,
-            checkpoint=checkpoint,
-            writes={key: decode(value) for key, value in writes.items()},
-            tags=[_require_text(tag) for tag in tags],
-        )
-
-    def _put(self, checkpoint: Checkpoint, config: RunnableConfig) -> None:
-        namespace = config.checkpoint_ns
-        if namespace not in self._unmatched:
-            self._unmatched[namespace] = [info.id for info in reversed(self._saver.history(config))]
-        unmatched = self._unmatched[namespace]
-        if not unmatched:
-            self._saver.put(config, checkpoint)
-            self.stored += 1
-        elif unmatched.pop(0) == checkpoint.id:
-            self.skipped += 1
-        else:
-            raise CheckpointConflictError(
-                self.thread_id, "it already holds other checkpoints; import it under another id"
-            )
-
-    def _release(self, version: Any) -> None:
-        if type(version) is not int:
-            raise TypeError(f"{version!r} is not a version")
-        if version not in self._stored_versions:
-            self._saver.release(RunnableConfig(self.thread_id))
-        self._has_versions = True
-        self._states = {}
-        self._unmatched = {}
-
-    def finish(self, digest: str, number: int) -> None:
-        """Check that the lines were complete, and that the stored thread equals them.
-
-        Raises:
-            CheckpointFormatError: lines are missing or were changed.
-            CheckpointConflictError: the stored thread differs from the file.
-        """
-        if self._digest.hexdigest() != digest:
-            raise _format_error(f"line {number}: the lines of thread {self.thread_id!r} were changed")
-        exporter = _ThreadExporter(self._saver, self.thread_id, self._values)
-        *_, end = exporter.lines(versions=self._has_versions)
-        if json.loads(end)["end"] != digest:
-            raise CheckpointConflictError(self.thread_id, "the stored thread differs from the file")
+        raise format_error(f"it has format {version}; this graphkit reads up to {FORMAT}")

@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from datetime import date, time, timedelta
 from typing import Any, Final, NamedTuple, final
 
-from graphkit._values.codec import Codec
-from graphkit._values.frozen import extend_frozen, freeze
+from graphkit._values.codec import Codec, find_value_types
+from graphkit._values.frozen import FrozenDict, extend_frozen, freeze
+from graphkit._values.state import SET, Changes
+from graphkit.errors import CheckpointSerializationError
 
 _PACKED: Final = "$packed"
 _INT_BITS: Final = 10_000
@@ -25,8 +27,16 @@ _WITH_TEXT: Final = (date, time, timedelta, complex, float)
 class JsonValueCodec:
     """Converts values to what JSON can hold, and back."""
 
-    def __init__(self, types: Sequence[type]) -> None:
+    def __init__(self, types: Sequence[type] = (), *, learns_types: bool = False) -> None:
+        """Make a codec for these application types.
+
+        Args:
+            types: the types that values hold.
+            learns_types: register the type of a value when the value is packed. For values that are
+                compared and not stored.
+        """
         self._codec = Codec(types)
+        self._learns_types = learns_types
 
     def encode(self, value: Any, path: str, levels: int = _LEVELS) -> Any:
         """Convert a value to JSON types; pack what JSON cannot hold exactly.
@@ -51,7 +61,7 @@ class JsonValueCodec:
             for key, item in value.items():
                 fields[key] = self.encode(item, f"{path}.{key}", levels - 1)
             return fields
-        data = self._codec.pack(value, path)
+        data = self._pack(value, path)
         packed = {_PACKED: base64.b64encode(data).decode()}
         if isinstance(value, _WITH_TEXT):
             packed["text"] = str(value)
@@ -75,8 +85,18 @@ class JsonValueCodec:
             CheckpointSerializationError: a value has a type that is not registered.
         """
         if isinstance(value, list):
-            return PackedValue(self._codec.pack_items(value, path), len(value))
-        return PackedValue(self._codec.pack(value, path))
+            return PackedValue(self._pack(value, path, are_items=True), len(value))
+        return PackedValue(self._pack(value, path))
+
+    def _pack(self, value: Any, path: str, *, are_items: bool = False) -> bytes:
+        pack = self._codec.pack_items if are_items else self._codec.pack
+        try:
+            return pack(value, path)
+        except CheckpointSerializationError:
+            if not self._learns_types:
+                raise
+            self._codec.register(*find_value_types(value))
+            return pack(value, path)
 
 
 def _is_exact_in_json(value: Any) -> bool:
@@ -121,45 +141,79 @@ class PackedValue(NamedTuple):
         return old.length if self.data.startswith(old.data) else None
 
 
-def diff_states(
-    values: JsonValueCodec, before: Mapping[str, PackedValue], state: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, PackedValue]]:
-    """Return what changed from one state to the next as JSON types, and the packed next state.
+@final
+class StateDiffer:
+    """Tells what changed from one state of a history to the next, as JSON types.
 
-    The change has up to four keys: `set` (key to value), `extend` (key to the items that were
-    appended to its list), `drop` (keys), and `order` (all keys, if the order is not the old one
-    with new keys at the end).
-
-    Cost: msgpack packs the whole state, in C; Python code handles only what changed.
+    The result depends on the two states only, and not on what a saver knows of the change.
     """
-    after = {key: values.pack(value, key) for key, value in state.items()}
-    new_values: dict[str, Any] = {}
-    new_items: dict[str, Any] = {}
-    for key, value in state.items():
-        old = before.get(key)
-        new = after[key]
-        if new == old:
-            continue
-        prefix = new.length_of_prefix(old)
-        if prefix is None:
-            new_values[key] = values.encode(value, key)
-        else:
-            appended = value[prefix:]
-            new_items[key] = [values.encode(item, key) for item in appended]
 
-    change: dict[str, Any] = {}
-    if new_values:
-        change["set"] = new_values
-    if new_items:
-        change["extend"] = new_items
-    dropped = [key for key in before if key not in after]
-    if dropped:
-        change["drop"] = dropped
-    kept = [key for key in before if key in after]
-    added = [key for key in after if key not in before]
-    if [*kept, *added] != list(after):
-        change["order"] = list(after)
-    return change, after
+    def __init__(self, values: JsonValueCodec) -> None:
+        self._values = values
+        self._state = FrozenDict()
+        self._packed: dict[str, PackedValue] = {}
+        """Values of the state that were packed for a comparison."""
+
+    def advance(self, state: FrozenDict, changes: Changes | None) -> dict[str, Any]:
+        """Return what changed since the last state; the first state is compared with an empty one.
+
+        The change has up to four keys: `set` (key to value), `extend` (key to the items that were
+        appended to its list), `drop` (keys), and `order` (all keys, if the order is not the old one
+        with new keys at the end).
+
+        Args:
+            state: the next state.
+            changes: what changed, if the saver knows it. They count if they apply to the last state.
+
+        Cost: with changes, what changed; otherwise msgpack packs the whole state, in C.
+
+        Raises:
+            CheckpointSerializationError: a value has a type that is not registered.
+        """
+        before = self._state
+        ops: Mapping[str, int] = dict.fromkeys(state, SET)
+        if changes is not None and changes.base is before:
+            ops = changes.ops
+        change: dict[str, Any] = {}
+        for key, value in state.items():
+            if key in ops:
+                self._compare(change, key, value, ops[key])
+        dropped = [key for key in before if key not in state]
+        if dropped:
+            change["drop"] = dropped
+        kept = [key for key in before if key in state]
+        added = [key for key in state if key not in before]
+        if [*kept, *added] != list(state):
+            change["order"] = list(state)
+        for key in dropped:
+            self._packed.pop(key, None)
+        self._state = state
+        return {name: change[name] for name in ("set", "extend", "drop", "order") if name in change}
+
+    def _compare(self, change: dict[str, Any], key: str, value: Any, op: int) -> None:
+        """Add to a change what happened to one key."""
+        old = self._state.get(key)
+        if op >= 0 and isinstance(old, list) and len(old) == op:
+            self._packed.pop(key, None)
+            self._extend(change, key, value, op)
+            return
+        new_packed = self._values.pack(value, key)
+        old_packed = self._packed.get(key)
+        if old_packed is None and key in self._state:
+            old_packed = self._values.pack(old, key)
+        self._packed[key] = new_packed
+        if new_packed == old_packed:
+            return
+        prefix = new_packed.length_of_prefix(old_packed)
+        if prefix is None:
+            change.setdefault("set", {})[key] = self._values.encode(value, key)
+        else:
+            self._extend(change, key, value, prefix)
+
+    def _extend(self, change: dict[str, Any], key: str, value: Sequence[Any], start: int) -> None:
+        appended = [self._values.encode(item, key) for item in value[start:]]
+        if appended:
+            change.setdefault("extend", {})[key] = appended
 
 
 def apply_change(values: JsonValueCodec, before: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,15 +1,8 @@
 """Threads as a file: nothing lost, in either form, between directories and savers; and files that are no such files."""
 
-import dataclasses
-import enum
 import json
 import random
-from datetime import date, time, timedelta, timezone
-from decimal import Decimal
 from hashlib import blake2b
-from pathlib import PurePosixPath
-from typing import NamedTuple
-from uuid import UUID
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -30,76 +23,7 @@ from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
 from tests.cli.terminal import NOW, checkpoint, damage, graphkit
 from tests.odd import odd
 from tests.sweeps import examples
-
-
-@dataclasses.dataclass
-class Point:
-    x: int
-
-
-class Colour(enum.Enum):
-    RED = 1
-
-
-class Pair(NamedTuple):
-    a: int
-    b: str
-
-
-EVERYTHING = {
-    "none": None, "bools": [True, False], "ints": [0, -1, 2**80, 3**12_000], "floats": [1.0, -0.0, float("inf"), 1e-300],
-    "complex": 1 + 2j, "text": "äöü \ud800 \n", "bytes": b"\x00\xff", "list": [1, [2, []]], "tuple": (1, (2,)),
-    "dict": {"b": 1, "a": {}}, "odd keys": {1: "a", (1, 2): "b", None: "c"}, "set": {3, 1, 2},
-    "frozen": frozenset({"x"}), "aware": NOW, "naive": NOW.replace(tzinfo=None), "zone": NOW.astimezone(timezone(timedelta(hours=2))),
-    "date": date(2026, 1, 1), "time": time(1, 2), "delta": timedelta(days=-1), "uuid": UUID(int=7),
-    "decimal": Decimal("1.10"), "path": PurePosixPath("/a"), "enum": Colour.RED, "pair": Pair(1, "b"),
-    "point": Point(1), "deep": [{"p": [Point(2)]}], "marked": {"$packed": "not ours"}, "": "empty key",
-}  # fmt: skip
-TYPES = (Point, Colour, Pair)
-
-
-def strict(value):
-    """Tells apart what == does not."""
-    if isinstance(value, dict):
-        return [(strict(key), strict(item)) for key, item in value.items()]
-    if isinstance(value, (list, tuple)):
-        return type(value).__name__.removeprefix("Frozen").lower(), [strict(item) for item in value]
-    if isinstance(value, (set, frozenset)):
-        return isinstance(value, frozenset), sorted(map(repr, value))
-    return type(value).__name__, hex(value) if type(value) is int else repr(value)
-
-
-def exact(checkpoint):
-    return {
-        name: strict(getattr(checkpoint, name))
-        for name in ("id", "node_id", "next_node_id", "parent_id", "created_at", "metadata", "state")
-    }
-
-
-def everything(saver):
-    """A thread with all that can be there."""
-    at, inner = RunnableConfig("t"), RunnableConfig("t", checkpoint_ns="sub")
-    saver.put(at, checkpoint(1, START, "a", {"log": ["one"], "gone": 1, "n": 1}))
-    saver.put(inner, checkpoint(5, "x", "y", {"inside": (1,)}))
-    here = saver.put(at, checkpoint(2, "a", "b", {"log": ["one", "two"], "n": True}, 1, when=NOW))
-    stop = {"node_id": "b", "when": "inside", "payload": (1,), "metadata": {}, "created_at": NOW}
-    saver.put_writes(here, {"interrupt:q": stop, "answer:q": (1, 2)})
-    saver.add_tags(here, "golden", "kept")
-    saver.put(at, checkpoint(3, "b", None, {"n": 1.0, "log": ["two"]}, 2))
-    saver.put(at, checkpoint(4, "c", END, EVERYTHING, 3))
-    return saver
-
-
-def assert_same(one, two, thread="t", other="t"):
-    assert sorted(one.namespaces(thread)) == sorted(two.namespaces(other))
-    for namespace in one.namespaces(thread):
-        at, there = RunnableConfig(thread, checkpoint_ns=namespace), RunnableConfig(other, checkpoint_ns=namespace)
-        first, second = one.list(at), two.list(there)
-        assert [exact(checkpoint) for checkpoint in first] == [exact(checkpoint) for checkpoint in second]
-        for info in first:
-            here, place = at.with_check_point_id(info.id), there.with_check_point_id(info.id)
-            assert strict(one.get_writes(here)) == strict(two.get_writes(place))
-            assert one.tags_of(here) == two.tags_of(place)
+from tests.threads import TYPES, assert_same, everything, exact
 
 
 @pytest.fixture
@@ -146,13 +70,15 @@ def test_released_histories_come_along(tmp_path, source):
     source.put(RunnableConfig("t"), checkpoint(8, START, "a", {"newer": 1}))
     lines = list(export_threads(source, types=TYPES))
     for target in (FileSystemSaver(tmp_path / "b", fsync="never"), VersionedMemorySaver()):
-        assert import_threads(target, lines, types=TYPES).checkpoints == 6
+        assert import_threads(target, lines, types=TYPES).checkpoints == 7
         assert list(target.versions_by_thread_id("t")) == [1, 2]
         assert [exact(one) for one in target.tag(RunnableConfig("t"), 1).checkpoints] == [
             exact(one) for one in source.tag(RunnableConfig("t"), 1).checkpoints
         ]
+        nested = RunnableConfig("t", checkpoint_ns="sub")
+        assert [one.state for one in target.tag(nested, 1).checkpoints] == [{"inside": (1,)}]
         assert_same(source, target)
-        assert import_threads(target, lines, types=TYPES).skipped == 6
+        assert import_threads(target, lines, types=TYPES).skipped == 7
     with pytest.raises(CheckpointerConfigurationError, match="keeps no versions"):
         import_threads(kept := MemorySaver(), lines, types=TYPES)
     assert list(kept.threads()) == []

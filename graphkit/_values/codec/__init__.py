@@ -6,6 +6,7 @@ from graphkit._values.codec.codec import (
     array_header as array_header,
 )
 from graphkit._values.codec.type_registry import type_name as type_name
+from graphkit._values.codec.value_types import find_value_types as find_value_types
 from graphkit._values.codec.writer import MAX_DEPTH as MAX_DEPTH
 
-__all__ = ["MAX_DEPTH", "Codec", "MalformedDataError", "array_header", "type_name"]
+__all__ = ["MAX_DEPTH", "Codec", "MalformedDataError", "array_header", "find_value_types", "type_name"]

@@ -1,0 +1,1 @@
+"""How threads are read, compared and copied, from any saver to any other."""

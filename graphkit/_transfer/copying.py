@@ -1,0 +1,253 @@
+"""Copies one thread from a saver to another one: what is missing there, after what is there was compared."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from graphkit._records.config import RunnableConfig
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._transfer.comparison import HistoryComparer, HistoryComparison, make_conflict
+from graphkit._transfer.thread_reader import ThreadReader
+from graphkit._transfer.versions import release_as
+from graphkit._values.json_values import JsonValueCodec
+from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError, CheckpointStorageError
+
+_ROUNDS: Final = 5
+"""A human may answer an interrupt while its thread is copied, so that something is missing again."""
+_READ_ONLY: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+"""How a system says that a lock file cannot be made."""
+
+
+@dataclass(kw_only=True)
+class CopiedThread:
+    """What the copy of one thread did."""
+
+    checkpoints: int = 0
+    versions: int = 0
+    skipped_checkpoints: int = 0
+    skipped_versions: int = 0
+    parts: int = 0
+    """Checkpoints that were stored and got the pending writes and tags that they lacked."""
+
+    def add(self, other: CopiedThread) -> None:
+        """Add what the copy of another thread did."""
+        self.checkpoints += other.checkpoints
+        self.versions += other.versions
+        self.skipped_checkpoints += other.skipped_checkpoints
+        self.skipped_versions += other.skipped_versions
+        self.parts += other.parts
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether nothing was missing."""
+        return not (self.checkpoints or self.versions or self.parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stage:
+    """One history of the source in all its namespaces: a version, or the active one."""
+
+    version: int | None
+    namespaces: Sequence[str]
+    """Those of nested graphs first: a thread whose copy was cut short then looks unfinished."""
+
+
+@dataclass(kw_only=True)
+class _Plan:
+    """What is stored in the target, and what is missing there."""
+
+    stages: Sequence[_Stage]
+    released: int
+    """How many stages are stored as versions. The next one is the active history of the target."""
+    active: dict[str, HistoryComparison] = field(default_factory=dict)
+    """How much of that stage is stored, by namespace."""
+    skipped: int = 0
+    """Checkpoints that are stored, in all stages."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is missing."""
+        is_last = self.released == len(self.stages) - 1
+        return is_last and not any(found.missing or found.parts for found in self.active.values())
+
+    def find_missing(self) -> tuple[str, str, str]:
+        """Return the namespace and the checkpoint of the first thing that is missing, and what it is."""
+        for namespace, found in self.active.items():
+            if found.missing:
+                return namespace, found.first_missing, "it is not stored"
+            for part in found.parts:
+                names = [*(f"pending write {key!r}" for key in part.writes), *(f"tag {tag!r}" for tag in part.tags)]
+                return namespace, part.checkpoint_id, f"{', '.join(names)}: not stored"
+        return "", "", "a version is not stored"
+
+
+@final
+class ThreadCopier:
+    """Copies one thread."""
+
+    def __init__(
+        self, source: BaseCheckpointSaver, target: BaseCheckpointSaver, thread_id: str, *, versions: bool
+    ) -> None:
+        # One codec for both sides: the same type has the same name in both.
+        values = JsonValueCodec(learns_types=True)
+        self._source = ThreadReader(source, thread_id, values)
+        self._target = ThreadReader(target, thread_id, values)
+        self._source_saver = source
+        self._target_saver = target
+        self._thread_id = thread_id
+        self._versions = versions
+        self._comparer = HistoryComparer(thread_id)
+
+    def check_exists(self) -> None:
+        """Check that the source has the thread.
+
+        Raises:
+            CheckpointNotFoundError: it does not.
+        """
+        if self._source.list_namespaces():
+            return
+        if not self._versions or not self._source.list_versions():
+            raise CheckpointNotFoundError(self._thread_id, hint="see threads()")
+
+    def copy(self) -> CopiedThread:
+        """Copy what is missing, then read everything back and compare it.
+
+        Raises:
+            CheckpointConflictError: the target differs from the source. If it differed before, it was
+                not changed.
+            ThreadBusyError: a run holds the thread in the source or in the target.
+        """
+        done = CopiedThread()
+        with self._hold_locks():
+            self._source.check_namespaces_known()
+            plan = self._compare()
+            done.skipped_checkpoints = plan.skipped
+            done.skipped_versions = plan.released
+            for _ in range(_ROUNDS):
+                if plan.is_complete:
+                    return done
+                self._append_missing(plan, done)
+                plan = self._compare()
+            if plan.is_complete:
+                return done
+        raise make_conflict(self._thread_id, *plan.find_missing())
+
+    @contextmanager
+    def _hold_locks(self) -> Iterator[None]:
+        """Hold the thread in both savers, in an order that copies in opposite directions share."""
+        config = RunnableConfig(self._thread_id)
+        savers = sorted((self._source_saver, self._target_saver), key=lambda saver: repr(saver.run_lock_key(config)))
+        with ExitStack() as locks:
+            for saver in savers:
+                try:
+                    locks.enter_context(saver.run_lock(config))
+                except CheckpointStorageError as error:
+                    # No run writes to a store that this process may only read, as far as can be
+                    # seen. If one does, the comparison finds out.
+                    if saver is self._target_saver or error.errno not in _READ_ONLY:
+                        raise
+            yield
+
+    # Comparing
+
+    def _compare(self) -> _Plan:
+        stages = [*self._list_stages()]
+        stored = self._target.list_versions() if self._versions else []
+        released = len(stored)
+        self._check_versions([stage.version for stage in stages], stored)
+        plan = _Plan(stages=stages, released=released)
+        for stage in stages[:released]:
+            plan.skipped += self._compare_version(stage)
+        stage = stages[released]
+        others = [name for name in self._target.list_namespaces() if name not in stage.namespaces]
+        for namespace in (*stage.namespaces, *others):
+            found = self._comparer.compare(
+                namespace,
+                self._source.read(namespace, stage.version) if namespace in stage.namespaces else (),
+                self._target.read(namespace),
+                has_parts=stage.version is None,
+            )
+            plan.active[namespace] = found
+            plan.skipped += found.stored
+        return plan
+
+    def _list_stages(self) -> Iterator[_Stage]:
+        if self._versions:
+            for version in self._source.list_versions():
+                namespaces = self._source.list_namespaces_of(version)
+                yield _Stage(version=version, namespaces=_root_last(namespaces))
+        yield _Stage(version=None, namespaces=_root_last(self._source.list_namespaces()))
+
+    def _check_versions(self, wanted: Sequence[int | None], stored: Sequence[int]) -> None:
+        """Check that the target has the first versions of the source, and can number the others as it does."""
+        if wanted[: len(stored)] != [*stored]:
+            raise CheckpointConflictError(
+                self._thread_id, f"the target has the versions {[*stored]}, which the source does not begin with"
+            )
+        following = stored[-1] + 1 if stored else 1
+        for version in wanted[len(stored) : -1]:
+            if version != following:
+                raise CheckpointConflictError(
+                    self._thread_id, f"the target would number version {version} as {following}; copy without versions"
+                )
+            following += 1
+
+    def _compare_version(self, stage: _Stage) -> int:
+        """Compare a version with that of the target; return how many checkpoints it has."""
+        assert stage.version is not None
+        count = 0
+        namespaces = dict.fromkeys((*stage.namespaces, *self._target.list_namespaces_of(stage.version)))
+        for namespace in namespaces:
+            found = self._comparer.compare(
+                namespace,
+                self._source.read(namespace, stage.version),
+                self._target.read(namespace, stage.version),
+                has_parts=False,
+            )
+            if found.missing:
+                reason = f"it is missing in version {stage.version}"
+                raise make_conflict(self._thread_id, namespace, found.first_missing, reason)
+            count += found.stored
+        return count
+
+    # Copying
+
+    def _append_missing(self, plan: _Plan, done: CopiedThread) -> None:
+        for namespace, found in plan.active.items():
+            for part in found.parts:
+                config = self._target.config(namespace).with_check_point_id(part.checkpoint_id)
+                if part.writes:
+                    self._target_saver.put_writes(config, part.writes)
+                if part.tags:
+                    self._target_saver.add_tags(config, *part.tags)
+                done.parts += 1
+        for number, stage in enumerate(plan.stages[plan.released :]):
+            for namespace in stage.namespaces:
+                stored = plan.active[namespace].stored if number == 0 else 0
+                done.checkpoints += self._append_history(stage, namespace, stored)
+            if stage.version is not None:
+                release_as(self._target_saver, self._thread_id, stage.version)
+                done.versions += 1
+
+    def _append_history(self, stage: _Stage, namespace: str, stored: int) -> int:
+        """Append the checkpoints of a history after the first `stored`; return how many."""
+        config = self._target.config(namespace)
+        count = 0
+        for read in self._source.read(namespace, stage.version):
+            count += 1
+            if count <= stored:
+                continue
+            address = self._target_saver.put(config, read.checkpoint)
+            if read.writes:
+                self._target_saver.put_writes(address, read.writes)
+            if read.tags:
+                self._target_saver.add_tags(address, *read.tags)
+        return max(count - stored, 0)
+
+
+def _root_last(namespaces: Sequence[str]) -> Sequence[str]:
+    return [*(name for name in namespaces if name), *(name for name in namespaces if not name)]

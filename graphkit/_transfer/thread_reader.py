@@ -1,0 +1,105 @@
+"""ThreadReader: everything that a saver has of one thread, in one form, to be exported or compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, final
+
+from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import RunnableConfig
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.versions import HasVersions
+from graphkit._saver.writes import is_fork, well_formed_writes
+from graphkit._transfer.forward import read_forward
+from graphkit._values.json_values import JsonValueCodec, StateDiffer
+from graphkit.errors import CheckpointerConfigurationError
+
+
+class ReadCheckpoint(NamedTuple):
+    """A checkpoint with its pending writes and tags."""
+
+    checkpoint: Checkpoint
+    writes: Mapping[str, Any]
+    """Without those that no reader could use. Empty for a released history."""
+    tags: Sequence[str]
+    """Empty for a released history."""
+    record: Mapping[str, Any]
+    """All of it as JSON types, the state as what changed since the checkpoint before it. Equal
+    exactly if the checkpoints are, if it is compared as text: 1 == True, but their texts differ."""
+
+
+@final
+class ThreadReader:
+    """Reads one thread. Its records do not hold the id of the thread."""
+
+    def __init__(self, saver: BaseCheckpointSaver, thread_id: str, values: JsonValueCodec) -> None:
+        self._saver = saver
+        self._thread_id = thread_id
+        self._values = values
+
+    def config(self, namespace: str) -> RunnableConfig:
+        """Return the config of a history."""
+        return RunnableConfig(self._thread_id, checkpoint_ns=namespace)
+
+    def list_namespaces(self) -> Sequence[str]:
+        """Return the namespaces of the active history."""
+        return [*self._saver.namespaces(self._thread_id)]
+
+    def check_namespaces_known(self) -> None:
+        """Check that the saver knows all namespaces of the active history, as far as that can be seen.
+
+        Raises:
+            CheckpointerConfigurationError: there may be others.
+        """
+        if self._saver.lists_namespaces:
+            return
+        for namespace in self.list_namespaces():
+            for latest in self._saver.recent(self.config(namespace), limit=1):
+                if is_fork(latest.next_node_id):
+                    raise CheckpointerConfigurationError(
+                        f"{type(self._saver).__name__} cannot read all of thread {self._thread_id!r}, whose run stands "
+                        f"before a fork: the branches may have histories that namespaces() does not find. Let the run "
+                        f"go past the fork, or override namespaces()"
+                    )
+
+    def list_versions(self) -> Sequence[int]:
+        """Return the released histories, ascending; none if the saver keeps none."""
+        if not isinstance(self._saver, HasVersions):
+            return []
+        return [*self._saver.versions_by_thread_id(self._thread_id)]
+
+    def list_namespaces_of(self, version: int) -> Sequence[str]:
+        """Return the namespaces of a released history."""
+        assert isinstance(self._saver, HasVersions)
+        return [*self._saver.version_namespaces(self._thread_id, version)]
+
+    def read(self, namespace: str, version: int | None = None) -> Iterator[ReadCheckpoint]:
+        """Yield the checkpoints of a history, oldest first; holds one of them at a time.
+
+        Raises:
+            CheckpointSerializationError: a value has a type that is not registered.
+        """
+        config = self.config(namespace)
+        differ = StateDiffer(self._values)
+        for checkpoint in read_forward(self._saver, config, version):
+            writes: Mapping[str, Any] = {}
+            tags: Sequence[str] = ()
+            if version is None:
+                address = config.with_check_point_id(checkpoint.id)
+                writes = well_formed_writes(self._saver.get_writes(address), self._thread_id)
+                tags = self._saver.tags_of(address)
+            record: dict[str, Any] = {
+                "ns": namespace,
+                "id": checkpoint.id,
+                "node": checkpoint.node_id,
+                "next": checkpoint.next_node_id,
+                "parent": checkpoint.parent_id,
+                "created": checkpoint.created_at.isoformat(),
+                "metadata": self._values.encode(dict(checkpoint.metadata), "metadata"),
+                "state": differ.advance(checkpoint.state, checkpoint.changes),
+            }
+            if writes:
+                record["writes"] = {key: self._values.encode(value, key) for key, value in writes.items()}
+            if tags:
+                record["tags"] = [*tags]
+            yield ReadCheckpoint(checkpoint=checkpoint, writes=writes, tags=tags, record=record)

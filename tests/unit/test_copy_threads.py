@@ -1,0 +1,514 @@
+"""copy_threads between any two savers: nothing lost, resumable after any failure, verified, and refused where it would lose something."""
+
+import dataclasses
+import gc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from graphkit import END, START, Checkpoint, RunnableConfig, StateGraph, interrupt
+from graphkit.codec import Codec
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointerConfigurationError,
+    CheckpointNotFoundError,
+    CheckpointSerializationError,
+    CheckpointStorageError,
+    ThreadBusyError,
+)
+from graphkit.testing import ScriptedSaver
+from graphkit.transfer import copy_threads
+from graphkit.values import FrozenDict
+from savers import FileSystemSaver, MemorySaver, SaverWrapper, VersionedMemorySaver
+from tests.cli.terminal import checkpoint
+from tests.contract.test_minimal import FourMethods, Lists
+from tests.sweeps import examples
+from tests.threads import TYPES, assert_same, everything, exact
+
+T = RunnableConfig("t")
+SUB = RunnableConfig("t", checkpoint_ns="sub")
+MAKERS = {
+    "file": lambda path: FileSystemSaver(path, fsync="never", types=TYPES),
+    "sealed": lambda path: FileSystemSaver(path, fsync="never", types=TYPES, cipher={"k": b"k" * 32}),
+    "memory": lambda _: MemorySaver(),
+    "versioned": lambda _: VersionedMemorySaver(),
+    "wrapped": lambda _: SaverWrapper(MemorySaver()),
+    "lists": lambda _: Lists(),
+}
+
+
+def made(kind, path):
+    saver = MAKERS[kind](path)
+    saver.register_types(*TYPES)
+    return saver
+
+
+def with_versions(saver):
+    """Thread t with two versions and an active history; thread u with one version only."""
+    everything(saver)
+    saver.release(T)
+    saver.put(T, checkpoint(7, START, "sub", {"log": ["new"]}))
+    saver.put(SUB, checkpoint(9, START, "a", {"inner": 1}))
+    saver.release(T)
+    everything(saver)
+    saver.put(RunnableConfig("u"), checkpoint(8, START, "a", {"n": 1}))
+    saver.release(RunnableConfig("u"))
+    return saver
+
+
+def assert_versions_same(one, two, thread="t"):
+    assert list(one.versions_by_thread_id(thread)) == list(two.versions_by_thread_id(thread))
+    for version in one.versions_by_thread_id(thread):
+        for namespace in ("", "sub"):
+            config = RunnableConfig(thread, checkpoint_ns=namespace)
+            first, second = one.tag(config, version).checkpoints, two.tag(config, version).checkpoints
+            assert [exact(each) for each in first] == [exact(each) for each in second]
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("origin", MAKERS)
+def test_everything_comes_along_between_any_savers(tmp_path, origin, kind):
+    source, target = everything(made(origin, tmp_path / "a")), made(kind, tmp_path / "b")
+    done = copy_threads(source, target, plaintext=True)
+    assert done == (["t"], [], 5, 0, 0, 0)
+    assert_same(source, target)
+    assert [one.id for one in target.interrupts("t")] == [one.id for one in source.interrupts("t")]
+    again = copy_threads(source, target, plaintext=True)
+    assert again == (["t"], ["t"], 0, 5, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["file", "versioned"])
+@pytest.mark.parametrize("origin", ["file", "versioned"])
+def test_versions_come_along(tmp_path, origin, kind):
+    source, target = with_versions(made(origin, tmp_path / "a")), made(kind, tmp_path / "b")
+    done = copy_threads(source, target)
+    assert (sorted(done.threads), done.checkpoints, done.versions) == (["t", "u"], 13, 3)
+    assert_versions_same(source, target)
+    assert_versions_same(source, target, "u")
+    assert_same(source, target)
+    again = copy_threads(source, target)
+    assert (again.checkpoints, again.skipped_checkpoints, again.versions, again.skipped_versions) == (0, 13, 0, 3)
+
+
+def test_the_versions_of_nested_graphs_are_found_though_the_thread_has_none_now(tmp_path):
+    source, target = VersionedMemorySaver(), VersionedMemorySaver()
+    source.put(T, checkpoint(7, START, "sub", {"n": 1}))
+    source.put(SUB, checkpoint(9, START, "a", {"inner": 1}))
+    source.release(T)
+    copy_threads(source, target)
+    assert [one.state for one in target.tag(SUB, 1).checkpoints] == [{"inner": 1}]
+
+
+def test_without_versions_the_active_history_is_copied(tmp_path):
+    source, target = with_versions(made("file", tmp_path / "a")), MemorySaver()
+    target.register_types(*TYPES)
+    with pytest.raises(CheckpointerConfigurationError, match=r"keeps no versions, and thread .*versions=False"):
+        copy_threads(source, target)
+    assert list(target.threads()) == []
+    assert copy_threads(source, target, versions=False) == (["t"], [], 5, 0, 0, 0)
+    assert_same(source, target)
+
+
+def test_only_the_chosen_threads_are_copied():
+    source, target = MemorySaver(), MemorySaver()
+    for thread in "abc":
+        source.put(RunnableConfig(thread), checkpoint(1, START, "a", {"n": thread}))
+    told = []
+    done = copy_threads(source, target, ["c", "a", "c"], progress=lambda *args: told.append(args))
+    assert done.threads == ["c", "a"]
+    assert told == [(1, 2, "c"), (2, 2, "a")]
+    assert sorted(target.threads()) == ["a", "c"]
+    with pytest.raises(CheckpointNotFoundError, match="'x'"):
+        copy_threads(source, target, ["b", "x"])
+    assert sorted(target.threads()) == ["a", "c"]
+
+
+def test_a_saver_that_cannot_list_its_threads_copies_those_that_are_named():
+    source, target = everything(FourMethods()), MemorySaver()
+    target.register_types(*TYPES)
+    with pytest.raises(CheckpointerConfigurationError, match="cannot list its threads"):
+        copy_threads(source, target)
+    assert copy_threads(source, target, ["t"]).checkpoints == 4
+    assert exact(target.get(T)) == exact(source.get(T))
+
+
+def test_a_source_that_may_not_know_all_namespaces_is_refused_before_a_fork():
+    source, target = FourMethods(), MemorySaver()
+    source.put(T, checkpoint(1, "a", "__PARALLEL__(a)", {"n": 1}))
+    with pytest.raises(CheckpointerConfigurationError, match="stands before a fork"):
+        copy_threads(source, target, ["t"])
+    assert list(target.threads()) == []
+
+
+# Continuing
+
+
+def test_what_was_added_to_the_source_is_appended():
+    source, target = everything(made("memory", None)), made("memory", None)
+    copy_threads(source, target)
+    old = source.list(T)[2].id
+    source.put_writes(T.with_check_point_id(old), {"later": 1})
+    source.add_tags(T.with_check_point_id(old), "new tag")
+    source.put(T, checkpoint(30, "d", END, {"n": 30}))
+    source.put(RunnableConfig("t", checkpoint_ns="other"), checkpoint(31, "d", END, {"n": 31}))
+    source.put(RunnableConfig("v"), checkpoint(32, "d", END, {"n": 32}))
+    done = copy_threads(source, target)
+    assert (done.checkpoints, done.skipped_checkpoints, done.skipped_threads) == (3, 5, [])
+    assert_same(source, target)
+
+
+def test_a_history_that_was_released_since_then_becomes_a_version():
+    source, target = with_versions(made("versioned", None)), VersionedMemorySaver()
+    target.register_types(*TYPES)
+    copy_threads(source, target)
+    source.release(T)
+    source.put(T, checkpoint(40, START, "a", {"n": 40}))
+    done = copy_threads(source, target, ["t"])
+    assert (done.checkpoints, done.versions, done.skipped_versions) == (1, 1, 2)
+    assert_versions_same(source, target)
+    assert_same(source, target)
+
+
+METHODS = ("put", "put_writes", "add_tags", "release")
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(("method", "skip"), [*(("put", n) for n in range(13)), ("put_writes", 0), ("add_tags", 0), ("release", 0), ("release", 1), ("release", 2)])  # fmt: skip
+def test_a_copy_that_failed_anywhere_is_continued(tmp_path, method, skip, late):
+    source, inner = with_versions(made("file", tmp_path / "a")), made("file", tmp_path / "b")
+    target = ScriptedSaver(inner).fail(method, CheckpointStorageError("disk", "write", "full"), skip=skip, late=late)
+    with pytest.raises(CheckpointStorageError):
+        copy_threads(source, target)
+    # A thread whose copy is unfinished has no root, unless only the root was left.
+    done = copy_threads(source, inner)
+    assert_versions_same(source, inner)
+    assert_same(source, inner)
+    assert done.checkpoints + done.skipped_checkpoints == 13
+    assert done.versions + done.skipped_versions == 3
+    assert copy_threads(source, inner).skipped_threads == done.threads
+
+
+def test_the_root_is_copied_last():
+    source, inner = everything(made("memory", None)), made("memory", None)
+    target = ScriptedSaver(inner)
+    copy_threads(source, target)
+    put = [RunnableConfig.of(call.args[0]).checkpoint_ns for call in target.calls if call.method == "put"]
+    assert put == ["sub", "", "", "", ""]
+
+
+def test_an_answer_that_comes_while_the_thread_is_copied_comes_along():
+    source = MemorySaver()
+    source.put(T, checkpoint(1, START, "a", {"n": 1}))
+    inner = MemorySaver()
+    target = ScriptedSaver(inner).on("put", lambda: source.put_writes(T, {"answer:q": "yes"}), late=True)
+    copy_threads(source, target)
+    assert inner.get_writes(T) == {"answer:q": "yes"}
+
+
+# Conflicts
+
+
+def changed(number, change):
+    def put_all(saver):
+        for one in reversed(everything(made("memory", None)).list(T)):
+            fields = {"id": one.id, "node_id": one.node_id, "next_node_id": one.next_node_id, "state": one.state}
+            fields |= {"parent_id": one.parent_id, "created_at": one.created_at, "metadata": one.metadata}
+            if one.id.endswith(f"{number:012d}"):
+                fields |= change(one)
+            saver.put(T, Checkpoint(**fields))
+
+    return put_all
+
+
+def with_(**fields):
+    return lambda _: fields
+
+
+DIFFERENCES = {
+    "id": (changed(2, with_(id="other")), "checkpoint other: the source has .*02 in its place"),
+    "node": (changed(2, with_(node_id="z")), "its node differs"),
+    "next": (changed(3, with_(next_node_id="z")), "its next node differs"),
+    "parent": (changed(3, with_(parent_id=None)), "its parent differs"),
+    "time": (changed(1, with_(created_at=checkpoint(1, "", "", {}).created_at.replace(microsecond=1))), "its time of creation differs"),
+    "metadata": (changed(1, with_(metadata={"run_id": "run-1"})), "its metadata differs"),
+    "value": (changed(1, with_(state={"log": ["one"], "gone": 1, "n": True})), "its state at 'n' differs"),
+    "dropped": (changed(2, with_(state={"log": ["one", "two"], "gone": 1, "n": True})), "its state at 'gone' differs"),
+    "order": (changed(3, lambda one: {"state": dict(sorted(one.state.items()))}), "its state at the order of its keys differs"),
+    "list": (changed(2, with_(state={"log": ["one", "2"], "n": True})), "its state at 'log' differs"),
+    "writes": (lambda saver: (changed(0, with_())(saver), saver.put_writes(saver.config(2), {"x": 1})), "its pending write 'x' differs"),
+    "tags": (lambda saver: (changed(0, with_())(saver), saver.add_tags(saver.config(2), "kept")), "its tags differ"),
+    "longer": (lambda saver: (changed(0, with_())(saver), saver.put(T, checkpoint(99, "z", END, {}))), "99: it is not in the source"),
+    "namespace": (lambda saver: saver.put(RunnableConfig("t", checkpoint_ns="more"), checkpoint(99, "z", END, {})), "namespace 'more', checkpoint .*99: it is not in the source"),
+}  # fmt: skip
+
+
+class Numbered(MemorySaver):
+    def config(self, number):
+        return T.with_check_point_id(f"00000000-0000-7000-8000-{number:012d}")
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_a_target_that_differs_is_refused_and_not_changed(name):
+    put_all, message = DIFFERENCES[name]
+    source, inner = everything(made("memory", None)), Numbered()
+    inner.register_types(*TYPES)
+    put_all(inner)
+    target = ScriptedSaver(inner)
+    with pytest.raises(CheckpointConflictError, match=f"thread 't': .*{message}"):
+        copy_threads(source, target)
+    assert [call.method for call in target.calls if call.method in METHODS] == []
+
+
+@pytest.mark.parametrize("kind", ["file", "versioned"])
+def test_versions_that_differ_are_refused(tmp_path, kind):
+    source, target = with_versions(made("file", tmp_path / "a")), made(kind, tmp_path / "b")
+    target.put(T, checkpoint(99, "z", END, {}))
+    with pytest.raises(CheckpointConflictError, match="in its place"):
+        copy_threads(source, target, ["t"])
+    target.release(T)
+    with pytest.raises(CheckpointConflictError, match=r"in its place|missing in version 1"):
+        copy_threads(source, target, ["t"])
+    other = with_versions(made(kind, tmp_path / "c"))
+    other.release(T)
+    everything(other)
+    with pytest.raises(CheckpointConflictError, match=r"the versions \[1, 2, 3\]"):
+        copy_threads(source, other, ["t"])
+
+
+class Lossy(MemorySaver):
+    """Loses one thing."""
+
+    loses = ""
+
+    def put(self, config, checkpoint):
+        if self.loses == "metadata":
+            checkpoint = checkpoint.with_metadata(FrozenDict())
+        if self.loses == "state":
+            checkpoint = checkpoint.with_state(FrozenDict({**checkpoint.state, "n": 0}))
+        if self.loses == "all" and checkpoint.id.endswith("2"):
+            return config
+        return super().put(config, checkpoint)
+
+    def put_writes(self, config, writes):
+        if self.loses != "writes":
+            super().put_writes(config, writes)
+
+    def add_tags(self, config, *tags):
+        if self.loses != "tags":
+            super().add_tags(config, *tags)
+
+
+@pytest.mark.parametrize(
+    ("loses", "message"),
+    [
+        ("metadata", "its metadata differs"),
+        ("state", "its state at 'n' differs"),
+        ("writes", "pending write 'interrupt:q', pending write 'answer:q': not stored"),
+        ("tags", "tag 'golden', tag 'kept': not stored"),
+        ("all", "it is not stored"),
+    ],
+)
+def test_what_the_target_loses_is_an_error(loses, message):
+    source, target = MemorySaver(), Lossy()
+    target.loses = loses
+    for saver in (source, target):
+        saver.register_types(*TYPES)
+    here = source.put(T, checkpoint(1, START, "a", {"n": 1}))
+    stop = {
+        "node_id": "b",
+        "when": "inside",
+        "payload": (1,),
+        "metadata": {},
+        "created_at": checkpoint(1, "", "", {}).created_at,
+    }
+    source.put_writes(here, {"interrupt:q": stop, "answer:q": 1})
+    source.add_tags(here, "golden", "kept")
+    if loses == "all":
+        source.put(T, checkpoint(2, "a", "b", {"n": 2}))
+    with pytest.raises(CheckpointConflictError, match=f"thread 't': namespace '', checkpoint .*0[12]: {message}"):
+        copy_threads(source, target)
+
+
+# What is refused
+
+
+def test_source_and_target_must_be_two_stores(tmp_path):
+    one, two = FileSystemSaver(tmp_path, fsync="never"), FileSystemSaver(tmp_path / ".", fsync="never")
+    memory = MemorySaver()
+    for source, target in ((one, two), (memory, SaverWrapper(memory))):
+        with pytest.raises(CheckpointerConfigurationError, match="the same store"):
+            copy_threads(source, target)
+
+
+def test_plaintext_of_a_sealed_source_must_be_asked_for(tmp_path):
+    source = everything(made("sealed", tmp_path / "a"))
+    target = made("file", tmp_path / "b")
+    with pytest.raises(CheckpointerConfigurationError, match=r"source is sealed.*export --raw.*plaintext=True"):
+        copy_threads(source, target)
+    assert list(target.threads()) == []
+    other = FileSystemSaver(tmp_path / "c", fsync="never", types=TYPES, cipher={"other": b"o" * 32})
+    copy_threads(source, other)
+    assert_same(source, other)
+
+
+def test_types_that_a_saver_does_not_know_are_named(tmp_path):
+    everything(made("file", tmp_path / "a"))
+    with pytest.raises(CheckpointSerializationError, match=r"Colour|Pair|Point"):
+        copy_threads(FileSystemSaver(tmp_path / "a", fsync="never"), made("memory", None))
+    with pytest.raises(CheckpointSerializationError, match=r"Colour|Pair|Point"):
+        copy_threads(made("file", tmp_path / "a"), target := MemorySaver())
+    assert [one.node_id for one in target.list(T)] == ["b", "a", START]  # what precedes it; a later call goes on
+    target.register_types(*TYPES)
+    assert copy_threads(made("file", tmp_path / "a"), target).skipped_checkpoints == 4
+
+
+# Locks
+
+
+@pytest.mark.parametrize("busy", ["source", "target"])
+def test_a_run_in_either_store_keeps_the_thread(busy):
+    savers = {"source": MemorySaver(lock_timeout=0), "target": MemorySaver(lock_timeout=0)}
+    savers["source"].put(T, checkpoint(1, START, "a", {"n": 1}))
+    with ThreadPoolExecutor(1) as pool, savers[busy].run_lock(T), pytest.raises(ThreadBusyError):
+        pool.submit(copy_threads, savers["source"], savers["target"]).result()
+    assert list(savers["target"].threads()) == []
+
+
+def test_both_stores_are_held_while_a_thread_is_copied():
+    source, inner = MemorySaver(lock_timeout=0), MemorySaver(lock_timeout=0)
+    source.put(T, checkpoint(1, START, "a", {"n": 1}))
+    refused = []
+
+    def try_to_run():
+        for saver in (source, inner):
+            with pytest.raises(ThreadBusyError):
+                saver.run_lock(T).__enter__()
+            refused.append(saver)
+
+    with ThreadPoolExecutor(1) as pool:
+        copy_threads(source, ScriptedSaver(inner).on("put", lambda: pool.submit(try_to_run).result()))
+    assert refused == [source, inner]
+
+
+def test_copies_in_opposite_directions_do_not_wait_for_each_other():
+    one, two = MemorySaver(lock_timeout=60), MemorySaver(lock_timeout=60)
+    for saver in (one, two):
+        saver.put(T, checkpoint(1, START, "a", {"n": 1}))
+    together = Barrier(2)
+
+    def copy(source, target):
+        together.wait(60)
+        for _ in range(50):
+            copy_threads(source, target)
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in (pool.submit(copy, one, two), pool.submit(copy, two, one)):
+            assert done.result(120) is None
+
+
+# Costs
+
+
+def growing(saver, count):
+    """A list that grows by one element at each step, as a run stores it."""
+    from graphkit import Channels
+
+    graph = StateGraph({"log": Channels.appender(list)})
+    graph.add_node("a", lambda state: {"log": [f"message {state['n']} " + "x" * 100], "n": state["n"] + 1})
+    graph.add_edge(START, "a").add_conditional_edges(
+        "a", lambda state: "more" if state["n"] < count else "end", {"more": "a", "end": END}
+    )
+    graph.compile(checkpoint_saver=saver, max_iterations=count + 5).invoke({"n": 0}, T)
+
+
+def test_a_growing_history_costs_what_it_grew_by(tmp_path, monkeypatch):
+    unpacked = 0
+    original = Codec.unpack
+
+    def counting(codec, data, path=""):
+        nonlocal unpacked
+        unpacked += len(data)
+        return original(codec, data, path)
+
+    source, target = FileSystemSaver(tmp_path / "a", fsync="never"), FileSystemSaver(tmp_path / "b", fsync="never")
+    growing(source, 500)
+    monkeypatch.setattr(Codec, "unpack", counting)
+    copy_threads(source, target)
+    assert target.size() <= source.size() * 1.02
+    assert unpacked < source.size() * 12  # one state after another would be 125 times the last one
+
+
+@dataclasses.dataclass(eq=False)
+class Tracked:
+    n: int
+
+
+def test_one_state_is_in_memory_at_a_time():
+    alive = weakref.WeakSet()
+    most = 0
+
+    class Loads(Lists):
+        def list(self, config=None):
+            return [self.lazy(one) for one in super().list(config)]
+
+        def lazy(self, one):
+            def load():
+                nonlocal most
+                value = Tracked(one.state["n"])
+                alive.add(value)
+                gc.collect()
+                most = max(most, len(alive))
+                return FrozenDict({"x": value})
+
+            fields = {
+                name: getattr(one, name)
+                for name in ("id", "node_id", "next_node_id", "parent_id", "created_us", "metadata")
+            }
+            return Checkpoint.from_stored(**fields, state=None, load=load)
+
+    source, target = Loads(), MemorySaver()
+    target.register_types(Tracked)
+    for n in range(30):
+        source.put(T, checkpoint(n, "a", "b", {"n": n}))
+    copy_threads(source, target)
+    assert [one.state["x"].n for one in target.list(T)] == [*range(29, -1, -1)]
+    assert 1 <= most <= 3
+
+
+# Any history
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=8,
+)
+STATES = st.lists(st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3), min_size=1, max_size=5)
+
+
+@settings(max_examples=examples(60))
+@given(STATES)
+def test_any_history_is_copied_exactly(states):
+    source, target, third = MemorySaver(), Lists(), MemorySaver()
+    for number, state in enumerate(states):
+        source.put(T, checkpoint(number, "n", "m", state))
+    copy_threads(source, target)
+    copy_threads(target, third)
+    assert_same(source, third)
+
+
+def ask(state):
+    return {"n": interrupt("how many?")}
+
+
+def test_a_run_that_waits_for_a_human_goes_on_in_the_target(tmp_path):
+    from graphkit import GraphResume
+
+    source, target = MemorySaver(), FileSystemSaver(tmp_path, fsync="never")
+    graph = StateGraph({}).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+    graph.compile(checkpoint_saver=source).invoke({"n": 0}, T)
+    copy_threads(source, target)
+    assert graph.compile(checkpoint_saver=target).invoke(GraphResume(7), T) == {"n": 7}

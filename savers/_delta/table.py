@@ -10,9 +10,9 @@ from savers._delta.operations import APPEND, DEL, DROP, PACKED, SET, SPLICE, WID
 from savers._delta.pieces import cut, cut_rest, is_in_block
 from savers._delta.values import BLOCK_BASE, OPAQUE, WITHOUT_HEADER, Value, check_size, parse_header
 
-Waiting = tuple[int, int, int, int, bytes, int, int]
-"""A value that waits to be set: kind, count, length of the header, length with it; the data of its
-record, where it begins in them, and the position of the data's first byte."""
+Waiting = tuple[int, bytes, int, int]
+"""A value that waits to be set: its length with the header; the data of its record, where it begins
+in them, and the position of the data's first byte."""
 _SET_WIDTH: Final = WIDTHS[SET]
 
 
@@ -174,8 +174,7 @@ class Table:
             name = names[key] if key.__class__ is int else key
             if name not in values or length.__class__ is not int:
                 break
-            kind, count, skip = (OPAQUE, 0, 0) if self.opaque or not length else parse_header(data, offset)
-            found[name] = kind, count, skip, length, data, offset, start
+            found[name] = length, data, offset, start
             offset += length
         else:
             if only_sets and offset == len(data):
@@ -186,8 +185,13 @@ class Table:
         self.apply(ops, data, start)
 
     def set_waiting(self, waiting: dict[str, Waiting]) -> None:
-        """Set the values that wait."""
-        for name, (kind, count, skip, length, data, offset, start) in waiting.items():
+        """Set the values that wait.
+
+        Raises:
+            struct.error: the header of a value is malformed.
+        """
+        for name, (length, data, offset, start) in waiting.items():
+            kind, count, skip = (OPAQUE, 0, 0) if self.opaque or not length else parse_header(data, offset)
             size = length - skip
             body = data[offset + skip : offset + length]
             pieces = [start + offset + skip, size] if size else []

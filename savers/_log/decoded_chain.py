@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 MAX_LENGTH: Final = 8 << 20
 """Chains of more bytes are not kept."""
+_MAX_KEPT: Final = 4
+"""How many chains of a log are kept, if they are short."""
 _DISTANCE: Final = 16
 """Records between two tables that are kept as long as the chain."""
 _RECORD_COST: Final = 1 << 10
@@ -56,17 +58,19 @@ class DecodedChain:
         if end <= self._end:
             return
         base = self._records[-1].checkpoint if self._records else None
-        for decoded, record_end in self._reader.read_chain(self._end, end, base):
-            self.add(decoded, record_end)
+        for decoded in self._reader.read_chain(self._end, end, base):
+            self.add(decoded)
 
-    def add(self, decoded: DecodedRecord, end: int) -> None:
-        """Add the record that follows the last one, and ends at an offset."""
+    def add(self, decoded: DecodedRecord) -> None:
+        """Add the record that follows the last one."""
+        checkpoint = decoded.checkpoint
+        size = checkpoint.size
+        self._end = checkpoint.offset + size
         if not self._records:
-            self.keyframe_end = end
-        self._positions[decoded.checkpoint.offset] = len(self._records)
+            self.keyframe_end = self._end
+        self._positions[checkpoint.offset] = len(self._records)
         self._records.append(decoded)
-        self.size += decoded.checkpoint.size + _RECORD_COST
-        self._end = end
+        self.size += size + _RECORD_COST
 
     def __len__(self) -> int:
         return len(self._records)
@@ -147,6 +151,40 @@ class DecodedChain:
             self.size += _PIECE_COST * sum(len(value.pieces) for value in table.values.values())
         if is_shared and position > number - _DISTANCE:
             self._recent[position] = table
+
+
+class KeptChains:
+    """The chains of a log that were used last."""
+
+    def __init__(self) -> None:
+        self._chains: dict[int, DecodedChain] = {}
+        """By the offset of the keyframe, the one used last at the end."""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes they take."""
+        return sum([chain.size for chain in self._chains.values()])
+
+    def __len__(self) -> int:
+        return len(self._chains)
+
+    def find(self, keyframe_offset: int) -> DecodedChain | None:
+        """Return the chain from a keyframe on; None if it is not kept."""
+        return self._chains.get(keyframe_offset)
+
+    def keep(self, chain: DecodedChain) -> None:
+        """Keep a chain that is used now, and drop those used longest ago if they are too much."""
+        chains = self._chains
+        if next(reversed(chains), None) == chain.keyframe_offset and chains[chain.keyframe_offset] is chain:
+            return
+        chains.pop(chain.keyframe_offset, None)
+        chains[chain.keyframe_offset] = chain
+        while len(chains) > 1 and (len(chains) > _MAX_KEPT or self.size > MAX_LENGTH):
+            del chains[next(iter(chains))]
+
+    def drop(self, chain: DecodedChain) -> None:
+        """Do not keep a chain any more."""
+        self._chains.pop(chain.keyframe_offset, None)
 
 
 class ReadValue(NamedTuple):

@@ -28,8 +28,9 @@ _MIN_RUN: Final = 1 << 13
 _INDEX_WINDOW: Final = 7 << 14
 """Bytes that are read at once for an index. Little enough that the memory of one window serves the
 next one: in a new process, touching new memory takes longer than reading into it."""
-_LONGEST_SEARCH: Final = 1 << 20
-"""The most bytes that are searched for an id at once."""
+_LONGEST_SEARCH: Final = 7 << 14
+"""The most bytes that are searched for an id at once. More would take new memory each time, which
+costs as much as reading into it."""
 _SEARCHES: Final = 8
 """How many times the bytes of the log are searched for ids; then an index costs less."""
 _MAX_FOUND: Final = 256
@@ -128,6 +129,12 @@ class LogReader(OpenLog):
                 return found
         return self.load_index().find(id)
 
+    @property
+    def _last_offset(self) -> int:
+        """The offset of the last CHECKPOINT record; -1 if there is none."""
+        last = self.last_checkpoint
+        return -1 if last is None else last.offset
+
     # Finding a checkpoint by its bytes
 
     def _can_search(self) -> bool:
@@ -159,7 +166,9 @@ class LogReader(OpenLog):
             if found is not None and found.id == id:
                 if len(self.found) >= _MAX_FOUND:
                     self.found.clear()
-                self.found[id] = found
+                if offset != self._last_offset:
+                    # Writers change what is known of the last one.
+                    self.found[id] = found
                 return found
         return None
 
@@ -201,12 +210,11 @@ class LogReader(OpenLog):
         if frame.end - keyframe_offset <= MAX_LENGTH:
             decoded = self._get_chain(keyframe_offset, frame.end).find(offset)
         else:
-            decoded, _ = self.read_chain(keyframe_offset, frame.end)[-1]
+            decoded = self.read_chain(keyframe_offset, frame.end)[-1]
         if decoded is None or decoded.checkpoint.offset != offset:
             raise CheckpointCorruptionError(self.path, offset, "its keyframe does not lead to it")
-        stored = decoded.checkpoint
-        stored.forget_additions()
-        self.take_early(decoded, EarlyWrites(), offset)
+        stored = decoded.checkpoint.copy_record()
+        self.take_early(decoded._replace(checkpoint=stored), EarlyWrites(), offset)
         self._take_following(stored, frame)
         return stored
 
@@ -258,12 +266,22 @@ class LogReader(OpenLog):
         early = EarlyWrites()
         base: StoredCheckpoint | None = None
         start = oldest.offset - oldest.key
+        chain: DecodedChain | None = None
         first = log.read_frame(self.file, start, self.end)
         for frame in self.scan(start, self.end, first.seq):
             if frame.type == log.CHECKPOINT:
                 decoded = payloads.decode_checkpoint(self.path, frame, base, self.codec.unpack)
-                base = decoded.checkpoint
-                self.take_early(decoded, early, start)
+                base = decoded.checkpoint.copy_record()
+                if frame.flags & log.KEY:
+                    chain = DecodedChain(self, frame.offset)
+                if chain is not None:
+                    # The states of the last ones are read next.
+                    chain.add(decoded)
+                    self.chains.keep(chain)
+                    if chain.size > MAX_LENGTH:
+                        self.chains.drop(chain)
+                        chain = None
+                self.take_early(decoded._replace(checkpoint=base), early, start)
                 # A replacement of an earlier checkpoint is not added.
                 index.add(base, decoded.target)
             else:
@@ -279,8 +297,7 @@ class LogReader(OpenLog):
             CheckpointCorruptionError: its bytes are damaged.
             CheckpointSerializationError: it holds a type that is not registered.
         """
-        last = self.last_checkpoint
-        is_last = last is not None and checkpoint.offset == last.offset
+        is_last = checkpoint.offset == self._last_offset
         if is_last and self.state is not None and self.state.kind != PRIVATE:
             return self.state
         table = self.load_table(checkpoint)
@@ -326,9 +343,12 @@ class LogReader(OpenLog):
         for name, value in table.values.items():
             read = known[name]
             if read is None:
-                header = delta.pack_header(value.kind, value.count)
                 body = found[name]
-                decoded = self.codec.unpack(header + body, name)
+                if value.kind == delta.BIN and value.count == len(body):
+                    # Nothing is copied: LangGraph's states consist of bytes.
+                    decoded: Any = body
+                else:
+                    decoded = self.codec.unpack(delta.pack_header(value.kind, value.count) + body, name)
                 if kind_of(decoded) != PRIVATE:
                     kept = value.copy() if is_changed_later else value
                     past.keep(name, ReadValue(kept, body, decoded))
@@ -346,7 +366,8 @@ class LogReader(OpenLog):
         """Return the bytes of the values of a packed state that are not known."""
         bodies: dict[str, bytes] = {}
         missing: dict[str, delta.Value] = {}
-        record = None if self.chain is None else self.chain.find(checkpoint.offset)
+        chain = self.chains.find(checkpoint.keyframe_offset)
+        record = None if chain is None else chain.find(checkpoint.offset)
         for name, value in table.values.items():
             if known[name] is not None:
                 continue
@@ -363,8 +384,7 @@ class LogReader(OpenLog):
 
     def load_table(self, checkpoint: StoredCheckpoint) -> delta.Table:
         """Return the packed state of a checkpoint; the caller must not change it."""
-        last = self.last_checkpoint
-        if self.table is not None and last is not None and checkpoint.offset == last.offset:
+        if self.table is not None and checkpoint.offset == self._last_offset:
             return self.table
         end = checkpoint.offset + checkpoint.size
         table: delta.Table | None = None
@@ -372,7 +392,7 @@ class LogReader(OpenLog):
             table = self._get_chain(checkpoint.keyframe_offset, end).build_table(checkpoint.offset)
             if table is not None:
                 return table
-        for decoded, _ in self.read_chain(checkpoint.keyframe_offset, end):
+        for decoded in self.read_chain(checkpoint.keyframe_offset, end):
             if decoded.table is not None:
                 table = self.build_table(decoded)
             elif table is not None:
@@ -380,15 +400,6 @@ class LogReader(OpenLog):
         if table is None:
             raise CheckpointCorruptionError(self.path, checkpoint.offset, "it has no keyframe")
         return table
-
-    def _get_chain(self, keyframe_offset: int, end: int) -> DecodedChain:
-        """Return the records from a keyframe to an offset, decoded."""
-        chain = self.chain
-        if chain is None or chain.keyframe_offset != keyframe_offset:
-            chain = DecodedChain(self, keyframe_offset)
-        chain.read_to(end)
-        self.chain = chain
-        return chain
 
     def read_writes(self, checkpoint: StoredCheckpoint) -> dict[str, Any]:
         """Return the pending writes of a checkpoint, in the order of their first recording.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
 from savers._log import log, payloads
-from savers._log.decoded_chain import MAX_LENGTH, DecodedChain, ReadValues
+from savers._log.decoded_chain import MAX_LENGTH, DecodedChain, KeptChains, ReadValues
 from savers._log.early_writes import EarlyWrites
 from savers._log.index import Index
 from savers._log.opened_ranges import OpenedRanges
@@ -73,6 +73,12 @@ class OpenLog(TableReader, ABC):
         """The number of the next record."""
         self.is_scattered = False
         """Whether the records about a checkpoint may stand anywhere behind it; see SCATTERED."""
+        self.table: delta.Table | None = None
+        """The packed state of the last checkpoint, if it was read."""
+        self.state: FrozenDict | None = None
+        """The state of the last checkpoint, if it was decoded."""
+        self.keyframe_length = 0
+        """About the length of the packed state at the last keyframe, if it was read."""
         self.closed_by: log.Frame | None = None
         """The RELEASE or TOMBSTONE record at the end, if any."""
         self.last_checkpoint: StoredCheckpoint | None = None
@@ -86,12 +92,6 @@ class OpenLog(TableReader, ABC):
         unread."""
         self.depth = 0
         """How many changes stand between the last keyframe and that record."""
-        self.table: delta.Table | None = None
-        """The packed state of the last checkpoint, if it was read."""
-        self.state: FrozenDict | None = None
-        """The state of the last checkpoint, if it was decoded."""
-        self.keyframe_length = 0
-        """About the length of the packed state at the last keyframe, if it was read."""
         self.keyframe_end = 0
         """Where the last keyframe ends."""
         self.index: Index | None = None
@@ -134,8 +134,8 @@ class OpenLog(TableReader, ABC):
         self._forget_past()
 
     def _forget_past(self) -> None:
-        self.chain: DecodedChain | None = None
-        """The records of the keyframe of which a state other than the last was read last."""
+        self.chains = KeptChains()
+        """The records of the keyframes of which states were read last."""
         self.recent: Sequence[StoredCheckpoint] = ()
         """The last checkpoints, if they were read without the index."""
         self.recent_end = -1
@@ -276,14 +276,13 @@ class OpenLog(TableReader, ABC):
         """Read the last checkpoint, but not the table of its state: most callers want another one."""
         keyframe = last.offset - last.key
         if last.end - keyframe > MAX_LENGTH:
-            for depth, (decoded, end) in enumerate(self.read_chain(keyframe, last.end)):
-                self._advance(decoded, depth, end)
+            for depth, decoded in enumerate(self.read_chain(keyframe, last.end)):
+                checkpoint = decoded.checkpoint.copy_record()
+                self._advance(decoded._replace(checkpoint=checkpoint), depth, checkpoint.offset + checkpoint.size)
         else:
-            chain = DecodedChain(self, keyframe)
-            chain.read_to(last.end)
-            self.chain = chain
+            chain = self._get_chain(keyframe, last.end)
             decoded = chain.last
-            self.last_checkpoint = decoded.checkpoint
+            self.last_checkpoint = decoded.checkpoint.copy_record()
             self.depth = len(chain) - 1
             self.keyframe_end = chain.keyframe_end
         assert self.last_checkpoint is not None
@@ -292,7 +291,16 @@ class OpenLog(TableReader, ABC):
             raise CheckpointCorruptionError(self.path, last.offset, reason)
         self.early_start = last.offset
         self.early_unread = last.offset - decoded.early[1]
-        self.take_early(decoded, self.early, self.early_start)
+        self.take_early(decoded._replace(checkpoint=self.last_checkpoint), self.early, self.early_start)
+
+    def _get_chain(self, keyframe_offset: int, end: int) -> DecodedChain:
+        """Return the records from a keyframe to an offset, decoded; perhaps more of them."""
+        chain = self.chains.find(keyframe_offset)
+        if chain is None:
+            chain = DecodedChain(self, keyframe_offset)
+        chain.read_to(end)
+        self.chains.keep(chain)
+        return chain
 
     # Taking in records
 

@@ -85,11 +85,20 @@ class StoredCheckpoint:
         if cleared or self.cleared:
             self.cleared = self.cleared.difference(values).union(cleared)
 
-    def forget_additions(self) -> None:
-        """Forget the pending writes and tags, which are about to be read again."""
-        self.writes = _NO_WRITES
-        self.cleared = _NO_KEYS
-        self.tags = ()
+    def copy_record(self) -> StoredCheckpoint:
+        """Return what the record says, without what later records have added."""
+        return StoredCheckpoint(
+            self.id,
+            self.node,
+            self.next,
+            self.created,
+            self.parent,
+            self.metadata,
+            self.is_replacement,
+            self.offset,
+            self.size,
+            self.keyframe_offset,
+        )
 
     def take_over_writes(self, replaced: StoredCheckpoint) -> None:
         """Take over the pending writes and tags of the checkpoint that this one replaces."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from graphkit.errors import CheckpointCorruptionError, CheckpointStorageError
 from savers import _delta as delta
 from savers._log import log, payloads
+from savers._log.plain_records import read_plain_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -109,10 +110,8 @@ class TableReader:
 
     # Tables
 
-    def read_chain(
-        self, keyframe: int, end: int, base: StoredCheckpoint | None = None
-    ) -> list[tuple[payloads.DecodedRecord, int]]:
-        """Return the CHECKPOINT records from a keyframe on, each with the offset where it ends.
+    def read_chain(self, keyframe: int, end: int, base: StoredCheckpoint | None = None) -> list[payloads.DecodedRecord]:
+        """Return the CHECKPOINT records from a keyframe on.
 
         Args:
             keyframe: the offset of the keyframe.
@@ -127,8 +126,24 @@ class TableReader:
             reason = "the record before it names no keyframe"
             raise CheckpointCorruptionError(self.path, end, reason)
         data = self.io.read_at(self.fd, keyframe, end - keyframe)
-        chain: list[tuple[payloads.DecodedRecord, int]] = []
-        for frame in self._iter_frames(data, keyframe, end):
+        records: list[payloads.DecodedRecord] = []
+        offset = keyframe
+        seq: int | None = None
+        while offset < end:
+            if base is not None and seq is not None and self.seal is None:
+                run = read_plain_run(data, keyframe, offset, end, self.fid, seq, base, self.codec.unpack, records)
+                if run.end > offset:
+                    if run.checkpoints:
+                        base = run.checkpoints[-1]
+                    offset = run.end
+                    seq = run.seq
+                    continue
+            frame = log.parse_frame(data, offset - keyframe, offset, self.fid)
+            if isinstance(frame, str):
+                reason = frame or "the record is cut short"
+                raise CheckpointCorruptionError(self.path, offset, reason)
+            offset = frame.end
+            seq = frame.seq + 1
             if frame.type != log.CHECKPOINT:
                 continue
             opened = self.open_frame(frame)
@@ -136,32 +151,9 @@ class TableReader:
                 reason = "it is not the keyframe that it should be"
                 raise CheckpointCorruptionError(self.path, frame.offset, reason)
             decoded = payloads.decode_checkpoint(self.path, opened, base, self.codec.unpack)
-            chain.append((decoded, frame.end))
+            records.append(decoded)
             base = decoded.checkpoint
-        return chain
-
-    def _iter_frames(self, data: bytes, start: int, end: int) -> Iterator[log.Frame]:
-        """Yield the records between two offsets; the data begin at the first of them.
-
-        Raises:
-            CheckpointCorruptionError: one of them is missing.
-        """
-        offset = start
-        seq: int | None = None
-        while offset < end:
-            frames: list[log.Frame] = []
-            if seq is not None:
-                # Takes 0.9 times as long as `parse_frame`, which takes what this leaves.
-                frames = log.parse_frames(data, offset - start, end - start, offset, self.fid, seq)
-            if not frames:
-                frame = log.parse_frame(data, offset - start, offset, self.fid)
-                if isinstance(frame, str):
-                    reason = frame or "the record is cut short"
-                    raise CheckpointCorruptionError(self.path, offset, reason)
-                frames = [frame]
-            yield from frames
-            offset = frames[-1].end
-            seq = frames[-1].seq + 1
+        return records
 
     def apply_change(self, table: delta.Table, decoded: payloads.DecodedRecord) -> None:
         """Apply the ops of a record to the table of the record before it.
@@ -181,12 +173,14 @@ class TableReader:
             CheckpointCorruptionError: the ops are malformed.
         """
         waiting: dict[str, delta.Waiting] = {}
-        for decoded in records:
-            try:
+        decoded: payloads.DecodedRecord | None = None
+        try:
+            for decoded in records:
                 table.apply_later(decoded.ops, decoded.data, decoded.start, waiting)
-            except delta.MALFORMED as error:
-                raise self._explain_malformed(decoded, error) from error
-        table.set_waiting(waiting)
+            table.set_waiting(waiting)
+        except delta.MALFORMED as error:
+            assert decoded is not None
+            raise self._explain_malformed(decoded, error) from error
 
     def _explain_malformed(self, decoded: payloads.DecodedRecord, error: Exception) -> CheckpointCorruptionError:
         reason = f"the change is malformed: {error}"

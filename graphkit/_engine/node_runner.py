@@ -170,7 +170,8 @@ class NodeRunner(GraphCursor):
         elif node.items is not None:
             yield from run.execute_map(self, node, key)
         else:
-            state = self.state()  # this node's own copy, so that changing it has no effect elsewhere
+            # This node's own copy, so that changing it has no effect elsewhere.
+            state = self.state() if self.private else self.schema.state_factory(self.data)
             update = yield from self.run_action(node, state, key, self.executor)
             if update is state:
                 update = None

@@ -27,6 +27,12 @@ def refresh_to_read(store: Store, writer: FileLogWriter) -> bool:
 
 
 def refresh_to_append(store: Store, writer: FileLogWriter) -> None:
+    """Bring a log up to date for an append, if it is not; see `make_ready`."""
+    if not writer.is_ready():
+        make_ready(store, writer)
+
+
+def make_ready(store: Store, writer: FileLogWriter) -> None:
     """Bring a log up to date for an append, so that the next record can follow.
 
     Rewrites a log after a failed sync, a log of version 1, and a plain log if the saver has a
@@ -37,8 +43,6 @@ def refresh_to_append(store: Store, writer: FileLogWriter) -> None:
         CheckpointConflictError: something other than a delete has removed the file of the open log.
         OSError: the log can only be read.
     """
-    if writer.is_ready():
-        return
     if writer.read_only_error is not None:
         # The file system may have become writable since.
         writer.close()

@@ -169,7 +169,8 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
             writer = store.shared_writer(config.thread, config.checkpoint_ns)
             with writer.mutex:
                 with writer.write_lock:
-                    live_logs.refresh_to_append(store, writer)
+                    if not writer.is_ready():
+                        live_logs.make_ready(store, writer)
                     start = writer.end
                     if unique and writer.fd >= 0 and writer.find(checkpoint.id) is not None:
                         is_usual = writer.put(checkpoint, checkpoint.id)

@@ -27,17 +27,18 @@ class EarlyWrites:
     """The early writes that wait for their checkpoint, by its id."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, StoredCheckpoint] = {}
+        self.waiting: dict[str, StoredCheckpoint] = {}
+        """What waits, by the id of its checkpoint."""
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self.waiting)
 
     def __iter__(self) -> Iterator[StoredCheckpoint]:
-        return iter(self._waiting.values())
+        return iter(self.waiting.values())
 
     def add(self, id: str, values: Mapping[str, bytes], offset: int) -> None:
         """Note the packed values of the WRITE record at an offset."""
-        waiting = self._waiting.get(id)
+        waiting = self.waiting.get(id)
         if waiting is None:
             # What is known of a checkpoint still to come: its id, and where its first write is.
             waiting = StoredCheckpoint(
@@ -49,22 +50,22 @@ class EarlyWrites:
                 metadata=_NO_METADATA,
                 offset=offset,
             )
-            self._waiting[id] = waiting
+            self.waiting[id] = waiting
         waiting.add_writes(values, offset)
 
     def find(self, id: str) -> StoredCheckpoint | None:
         """Return what waits for a checkpoint; its `offset` is that of its first WRITE record."""
-        return self._waiting.get(id)
+        return self.waiting.get(id)
 
     def give_to(self, checkpoint: StoredCheckpoint) -> None:
         """Give a checkpoint that has come its writes, if any wait for it."""
-        waiting = self._waiting.pop(checkpoint.id, None)
+        waiting = self.waiting.pop(checkpoint.id, None)
         if waiting is not None:
             checkpoint.take_over_early(waiting)
 
     def drop(self, id: str) -> None:
         """Forget what waits for a checkpoint."""
-        self._waiting.pop(id, None)
+        self.waiting.pop(id, None)
 
     def select_recent(self, checkpoints: Iterable[StoredCheckpoint]) -> list[StoredCheckpoint]:
         """Return what a rewrite keeps: what may still get its checkpoint.
@@ -74,14 +75,14 @@ class EarlyWrites:
         """
         offsets = sorted(checkpoint.offset for checkpoint in checkpoints)
         start = offsets[-KEPT_SUCCESSORS] if len(offsets) >= KEPT_SUCCESSORS else 0
-        return [waiting for waiting in self._waiting.values() if waiting.offset > start]
+        return [waiting for waiting in self.waiting.values() if waiting.offset > start]
 
     def measure(self, id: str, offset: int) -> EarlyDistances | None:
         """Return the distances for the record of a checkpoint at an offset; None if both are 0."""
-        if not self._waiting:
+        if not self.waiting:
             return None
-        own = self._waiting.get(id)
-        others = [waiting.offset for waiting in self._waiting.values() if waiting is not own]
+        own = self.waiting.get(id)
+        others = [waiting.offset for waiting in self.waiting.values() if waiting is not own]
         own_distance = 0 if own is None else offset - own.offset
         other_distance = offset - min(others) if others else 0
         return own_distance, other_distance

@@ -188,10 +188,18 @@ class LogWriter(LogReader):
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         if len(data) > _SMALL_LENGTH or (self.compression is not None and len(data) >= self.compression.threshold):
             return False
-        stored = _describe(checkpoint, metadata, is_replacement=False)
+        # By position, and without a call, because this is part of every put.
+        stored = StoredCheckpoint(
+            checkpoint.id,
+            checkpoint.node_id,
+            checkpoint.next_node_id,
+            checkpoint.created_us,
+            checkpoint.parent_id,
+            metadata,
+        )
         _check_fields(stored)
         end = self.end
-        early = self.early.measure(stored.id, end) if self.early else None
+        early = self.early.measure(stored.id, end) if self.early.waiting else None
         payload = payloads.pack_change(base, stored, ops, None, data, pack, early)
         flags = 0 if early is None else log.EARLY
         offset = self._append_record(log.CHECKPOINT, payload, flags, end - base.offset, end - base.keyframe_offset)

@@ -255,8 +255,13 @@ def _metadata_change(old: FrozenDict, new: FrozenDict, pack: Pack) -> Any:
     # the number of the step, in a usual run.
     changed: dict[str, Any] = {}
     for key in compress(keys, map(is_not, old.values(), new.values())):
+        before = old[key]
         value = new[key]
-        if not _is_equal(old[key], value, pack):
+        if before.__class__ is int and value.__class__ is int:
+            is_equal = before == value
+        else:
+            is_equal = _is_equal(before, value, pack)
+        if not is_equal:
             changed[key] = value
     for key in new_keys[len(keys) :]:
         changed[key] = new[key]

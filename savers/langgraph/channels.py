@@ -23,7 +23,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from graphkit.errors import CheckpointSerializationError
-from graphkit.values import PLAIN, REMOVED, SET, FrozenDict, FrozenList, freeze
+from graphkit.values import PLAIN, REMOVED, SET, Changes, FrozenDict, FrozenList, freeze
 from savers import _delta as delta
 
 if TYPE_CHECKING:
@@ -67,12 +67,18 @@ class Successor(NamedTuple):
     """The state of a checkpoint that follows the one stored last."""
 
     state: FrozenDict
-    ops: dict[str, int]
-    """What changed since the last state, as in Changes."""
+    ops: dict[str, int] | None
+    """What changed since the last state, as in Changes; None if all of it is in `packed`."""
     packed: PackedChanges | None
     """The same, packed; None if keys were added or removed, or this was not the usual put."""
     changed_nodes: Sequence[str]
     """The nodes whose `versions_seen` differ from those before."""
+
+    def list_changes(self, base: FrozenDict) -> Changes:
+        """Return what changed since the last state, which is `base`."""
+        if self.ops is None:
+            return Changes(base, dict.fromkeys(self.packed or (), SET))
+        return Changes(base, self.ops)
 
 
 _make_successor: Final = tuple.__new__
@@ -253,9 +259,9 @@ def encode_successor(  # noqa: C901, PLR0912, PLR0915 - the hot path
             set_key(state, key, frozen)
             changed_nodes.append(node)
     state.kind = PLAIN  # the state contains only bytes and versions
-    ops = dict.fromkeys(packed, SET)
     if len(state) == count == len(base):
-        return _make_successor(Successor, (state, ops, packed, changed_nodes))
+        return _make_successor(Successor, (state, None, packed, changed_nodes))
+    ops = dict.fromkeys(packed, SET)
     if len(state) != count:
         _remove_others(state, checkpoint, serialized, new_versions, ops)
     return Successor(state, ops, None, changed_nodes)

@@ -13,7 +13,7 @@ from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory, Pend
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointConflictError
-from graphkit.values import Changes, FrozenDict
+from graphkit.values import FrozenDict
 from savers._filesystem import FileSystemSaver
 from savers._filesystem.history_views import ScannedView
 from savers._log.packed_changes import append_packed
@@ -207,7 +207,7 @@ class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
                 created_us=created_us,
                 metadata=packed_metadata,
                 state=successor.state,
-                changes=Changes(base, successor.ops),
+                changes=successor.list_changes(base),
             )
 
         self.store._put_next(history, put_next)  # noqa: SLF001 - a part of the same package

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("langgraph")
 
-from langgraph.checkpoint.base import empty_checkpoint, get_checkpoint_metadata
+from langgraph.checkpoint.base import EXCLUDED_METADATA_KEYS, empty_checkpoint, get_checkpoint_metadata
 from langgraph.types import Send
 
 from graphkit import END
@@ -213,16 +213,21 @@ def test_a_deferred_table_is_what_it_would_be_without_deferring(count):
         {"a": "x\0y", "step": 9, "list": [1]},
         ChainMap({"thread_id": "t", "user": "u\0"}, {"user": "other", "more": 1.5, "__x": 1}),
         ChainMap(),
+        dict.fromkeys(EXCLUDED_METADATA_KEYS, "x"),
     ],
 )
 def test_metadata_are_merged_as_langgraph_does(given):
-    config = {"configurable": {"thread_id": "t", "own": True, "__pregel_x": 1, "object": object()}}
+    config = {
+        "configurable": {"thread_id": "t", "own": True, "step": 7, "user": 3, "__pregel_x": 1, "object": object()}
+    }
     if given is not None:
         config["metadata"] = given
-    metadata = {"source": "lo\0op", "step": 1, "parents": {}}
-    merged = merge_metadata(config, metadata)
-    assert merged == get_checkpoint_metadata(config, metadata)
-    assert list(merged) == list(get_checkpoint_metadata(config, metadata))
+    for metadata in ({"source": "lo\0op", "step": 1, "parents": {}, "list": ["\0"]}, {}):
+        expected = get_checkpoint_metadata(config, metadata)
+        merged = merge_metadata(config, metadata)
+        assert merged == expected
+        assert list(merged) == list(expected)
+    assert merge_metadata({"configurable": {}}, {"step": 1}) == {"step": 1}
 
 
 @pytest.mark.parametrize(

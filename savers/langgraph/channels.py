@@ -145,14 +145,25 @@ class Encoder:
         """
         values = checkpoint["channel_values"]
         versions = checkpoint["channel_versions"]
-        serialize = self.serialize
-        new_values = {
-            name: serialize(values[name], name) for name in new_versions if name in values and name in versions
-        }
         rest = {**checkpoint}
         for field in _SEPARATE_FIELDS:
             rest.pop(field, None)
-        return SerializedCheckpoint(new_values, serialize(rest, REST))
+        # Without a call of `serialize` for each value: this is part of each step.
+        dumps = self._serde.dumps_typed
+        serialized: dict[str, tuple[str, bytes]] = {}
+        path = REST
+        value: Any = rest
+        try:
+            type_name, data = dumps(rest)
+            serialized_rest = type_name, bytes(data)
+            for path in new_versions:
+                if path in values and path in versions:
+                    value = values[path]
+                    type_name, data = dumps(value)
+                    serialized[path] = type_name, bytes(data)
+        except (TypeError, ValueError) as error:
+            raise _make_serialization_error(path, value, error) from error
+        return SerializedCheckpoint(serialized, serialized_rest)
 
     def serialize(self, value: Any, path: str) -> tuple[str, bytes]:
         """Return the type and the bytes that the serializer makes of a value.
@@ -162,11 +173,15 @@ class Encoder:
         """
         try:
             type_name, data = self._serde.dumps_typed(value)
-        except TypeError as error:
-            raise CheckpointSerializationError(path, type(value).__name__, str(error)) from error
-        except ValueError as error:
-            raise SerializationValueError(path, type(value).__name__, str(error)) from error
-        return type_name, bytes(data)
+            return type_name, bytes(data)
+        except (TypeError, ValueError) as error:
+            raise _make_serialization_error(path, value, error) from error
+
+
+def _make_serialization_error(path: str, value: object, error: Exception) -> CheckpointSerializationError:
+    is_type_error = isinstance(error, TypeError)
+    kind = CheckpointSerializationError if is_type_error else SerializationValueError
+    return kind(path, type(value).__name__, str(error))
 
 
 def _encode_channel(state: dict[str, Any], name: str, version: Any, typed: tuple[str, bytes]) -> None:
@@ -215,7 +230,9 @@ def encode_successor(  # noqa: C901, PLR0912, PLR0915 - the hot path
     all_seen = checkpoint["versions_seen"]
     type_name, header = serialized.rest
     packed: dict[str, bytes | None] = {REST: b"\x92" + _pack_typed(type_name, header)}
-    set_key(state, REST, _freeze_plain(serialized.rest))
+    entry = FrozenList(serialized.rest)
+    entry.kind = PLAIN
+    set_key(state, REST, entry)
     count = 1 + len(versions) + len(all_seen)
     # Nearly always, all new versions are the same object.
     last_version: Any = None
@@ -282,13 +299,6 @@ def _pack_typed(type_name: str, data: bytes) -> bytes:
 def _pack_type(type_name: str) -> bytes:
     text = type_name.encode()
     return delta.pack_header(delta.STR, len(text)) + text
-
-
-def _freeze_plain(items: Sequence[Any]) -> FrozenList:
-    """Freeze a sequence of versions, strings and bytes."""
-    frozen = FrozenList(items)
-    frozen.kind = PLAIN
-    return frozen
 
 
 def _freeze_versions(seen: Mapping[str, Any]) -> FrozenDict:

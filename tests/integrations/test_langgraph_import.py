@@ -2,15 +2,12 @@
 
 import copy
 import json
-import os
 import sqlite3
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import contextmanager
 from io import StringIO
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -26,11 +23,10 @@ from graphkit.cli import app
 from graphkit.cli.context import CliContext
 from savers import FileSystemSaver
 from savers.langgraph import FileSystemCheckpointSaver, import_langgraph_postgres, import_langgraph_sqlite
+from tests import postgres_server
 from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.test_langgraph_graphs import Note, notes
 from tests.integrations.test_langgraph_store import Rot
-
-PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 
 
 class Database(NamedTuple):
@@ -47,26 +43,8 @@ def thread(name):
 
 @pytest.fixture(scope="module")
 def server():
-    """A PostgreSQL of this test's own, on a socket in a directory of its own."""
-    if not PROGRAMS:
-        pytest.skip("PostgreSQL is not installed")
-    # It refuses to run as root, and its socket's path must be short.
-    own = {"user": "postgres"} if os.geteuid() == 0 else {}
-    with tempfile.TemporaryDirectory(prefix="pg") as directory:
-        if own:
-            Path(directory).chmod(0o777)
-        data = f"{directory}/data"
-
-        def program(name, *arguments):
-            command = [str(PROGRAMS[-1] / name), "-D", data, *arguments]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=directory, **own)
-
-        program("initdb", "-A", "trust", "-U", "test", "-N")
-        program("pg_ctl", "-w", "-l", f"{directory}/log", "-o", f"-F -k {directory} -c listen_addresses=", "start")
-        try:
-            yield f"host={directory} user=test dbname=postgres"
-        finally:
-            program("pg_ctl", "-w", "-m", "immediate", "stop")
+    with postgres_server.start() as server:
+        yield server.connection_string
 
 
 @contextmanager

@@ -5,7 +5,7 @@ The saver handles the first two. Whatever else leaves a saver is an error of `gr
 
 from __future__ import annotations
 
-from graphkit.errors import CheckpointStorageError
+from graphkit.errors import CheckpointFormatError, CheckpointStorageError
 
 
 class PositionTakenError(Exception):
@@ -22,3 +22,16 @@ class ConnectionLostError(CheckpointStorageError):
 
 class OutcomeUnknownError(CheckpointStorageError):
     """The connection was lost during a commit: read whether it has happened."""
+
+
+def make_table_error(path: str, message: str) -> CheckpointFormatError:
+    """Return the error for a table that is missing, or is there before graphkit has created it.
+
+    Args:
+        path: the database.
+        message: what the database says, with the name of the table.
+    """
+    return CheckpointFormatError(
+        path,
+        f"the tables are not those of graphkit or not complete ({message}); restore a backup, or use another place",
+    )

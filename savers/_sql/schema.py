@@ -19,7 +19,9 @@ class ColumnTypes(NamedTuple):
     text: str
     """Text that is ordered by code point."""
     bytes: str
-    """Bytes, which are compressed already."""
+    """Bytes."""
+    extra_statements: tuple[str, ...] = ()
+    """What the first step executes at its end, with the names of the tables in braces."""
 
 
 SQLITE_TYPES: Final = ColumnTypes(
@@ -31,6 +33,12 @@ POSTGRES_TYPES: Final = ColumnTypes(
     serial_key="BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
     text='TEXT COLLATE "C"',
     bytes="BYTEA",
+    extra_statements=(
+        # The frames are compressed already.
+        "ALTER TABLE {records} ALTER COLUMN frame SET STORAGE EXTERNAL",
+        # Owned, so that it goes with its table.
+        "CREATE SEQUENCE {run_locks_token} OWNED BY {run_locks}.token",
+    ),
 )
 
 
@@ -82,6 +90,11 @@ def migrate(
     )
 
 
+def name_token_sequence(names: TableNames) -> str:
+    """Return the name of the sequence that numbers the run locks on PostgreSQL."""
+    return f'{names.run_locks[:-1]}_token"'
+
+
 def _create_tables(names: TableNames, types: ColumnTypes) -> list[str]:
     return [
         f"CREATE TABLE {names.meta} (name {types.text} PRIMARY KEY, value BIGINT NOT NULL)",
@@ -124,6 +137,10 @@ def _create_tables(names: TableNames, types: ColumnTypes) -> list[str]:
             expires BIGINT NOT NULL,
             holder {types.text} NOT NULL
         )""",
+        *(
+            statement.format(**names._asdict(), run_locks_token=name_token_sequence(names))
+            for statement in types.extra_statements
+        ),
     ]
 
 

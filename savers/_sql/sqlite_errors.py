@@ -7,7 +7,7 @@ import os
 from typing import Final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointStorageError
-from savers._sql.database_errors import HistoryGoneError, PositionTakenError
+from savers._sql.database_errors import HistoryGoneError, PositionTakenError, make_table_error
 
 _UNIQUE: Final = {
     "SQLITE_CONSTRAINT_PRIMARYKEY",
@@ -58,8 +58,8 @@ def translate_error(error: Exception, path: str, operation: str) -> Exception:
         return make_format_error(path)
     if name.startswith("SQLITE_CORRUPT"):
         return CheckpointCorruptionError(path, 0, f"SQLite does not say where, only that {error}")
-    if is_no_such_table(error):
-        return CheckpointFormatError(path, f"a table of graphkit is missing ({error}); restore a backup")
+    if is_no_such_table(error) or "already exists" in str(error):
+        return make_table_error(path, str(error))
     return CheckpointStorageError(path, operation, _os_error(error, name, path))
 
 

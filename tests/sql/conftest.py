@@ -1,18 +1,65 @@
 """Databases for the tests of the layer below the SQL savers."""
 
+import uuid
+
+import psycopg
 import pytest
 
+from savers._sql.postgres_database import PostgresDatabase
 from savers._sql.sqlite_database import SqliteDatabase
+from tests import postgres_server
+
+
+@pytest.fixture(scope="session")
+def server():
+    """One server for all tests of a worker of pytest; starting one takes a second."""
+    with postgres_server.start() as server:
+        yield server
 
 
 @pytest.fixture
-def open_database(tmp_path):
+def own_server():
+    """A server that the test may kill."""
+    with postgres_server.start() as server:
+        yield server
+
+
+@pytest.fixture
+def schema(server):
+    """The name of a schema that is removed in the end."""
+    name = f"test {uuid.uuid4().hex}"
+    yield name
+    with psycopg.connect(server.connection_string, autocommit=True) as connection:
+        connection.execute(psycopg.sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(psycopg.sql.Identifier(name)))
+
+
+@pytest.fixture
+def open_sqlite(tmp_path):
+    def open_again(**options):
+        return SqliteDatabase(tmp_path / "test.db", **{"fsync": "never", **options})
+
+    return open_again
+
+
+@pytest.fixture
+def open_postgres(request):
+    server = request.getfixturevalue("server")
+    schema = request.getfixturevalue("schema")
+
+    def open_again(**options):
+        return PostgresDatabase(server.connection_string, **{"schema": schema, **options})
+
+    return open_again
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def open_database(request):
     """Opens the same database once more with each call, and closes all in the end."""
+    opener = request.getfixturevalue(f"open_{request.param}")
     opened = []
 
     def open_again(**options):
-        options.setdefault("fsync", "never")
-        database = SqliteDatabase(tmp_path / "test.db", **options)
+        database = opener(**options)
         opened.append(database)
         return database
 

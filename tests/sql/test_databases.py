@@ -227,7 +227,7 @@ def test_a_newer_schema_is_refused_and_left_alone(database, open_database):
 def test_tables_of_which_one_is_missing_are_refused(database, open_database):
     add_history(database)
     database.write(f"DROP TABLE {database.names.records}")
-    with pytest.raises(CheckpointFormatError, match="missing"):
+    with pytest.raises(CheckpointFormatError, match="not complete"):
         open_database().read(f"SELECT * FROM {database.names.records}")
 
 

@@ -121,6 +121,16 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path, content)
     assert file.read_bytes() == content
 
 
+def test_tables_of_another_program_are_not_touched(tmp_path):
+    file = tmp_path / "x.db"
+    theirs = sqlite3.connect(file)
+    theirs.execute("CREATE TABLE graphkit_records (theirs)")
+    with pytest.raises(CheckpointFormatError, match="another place"):
+        SqliteDatabase(file).read("SELECT 1")
+    assert theirs.execute("SELECT name FROM sqlite_master").fetchall() == [("graphkit_records",)]
+    theirs.close()
+
+
 def test_a_damaged_database_is_an_error_that_names_it(file):
     database = SqliteDatabase(file, fsync="never")
     history = add_history(database)

@@ -1,0 +1,179 @@
+"""The connections to PostgreSQL that statements are executed on: our own, or those of a guest's pool."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic, sleep
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from graphkit.errors import CheckpointStorageError
+from savers._sql.postgres_session import Pool, PoolError, PostgresError, PostgresSession
+
+_MOST: Final = 10
+"""The most connections that are open at the same time."""
+_LONGEST_IDLE: Final = 60.0
+"""Seconds after which a connection is closed that nothing has used."""
+_FIRST_WAIT: Final = 0.01
+_LONGEST_WAIT: Final = 0.25
+
+
+class Connections(ABC):
+    """Lends connections that work, or did a microsecond ago."""
+
+    @abstractmethod
+    def take(self, timeout: float) -> PostgresSession:
+        """Return a connection in autocommit mode; the caller gives it back.
+
+        Args:
+            timeout: seconds to wait for a connection that is free, and for a server that restarts.
+
+        Raises:
+            CheckpointStorageError: there was none.
+        """
+
+    @abstractmethod
+    def give_back(self, session: PostgresSession) -> None:
+        """Take back a connection that is in no transaction, or that was lost."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connections that are not lent, if they are our own."""
+
+
+class OwnConnections(Connections):
+    """Keeps connections open from one statement to the next.
+
+    A pool of psycopg connects in the background: its callers wait for the end of their timeout and
+    do not learn the reason when a server cannot be reached, and for longer after each failure.
+    """
+
+    def __init__(self, connect: Callable[[], PostgresSession], path: str) -> None:
+        """Prepare; the first use connects.
+
+        Args:
+            connect: opens a connection.
+            path: the database in messages.
+        """
+        self._connect = connect
+        self._path = path
+        self._free = threading.Semaphore(_MOST)
+        self._idle: list[tuple[PostgresSession, float]] = []
+        """The connections that are not lent, with the time of their return; the last one is lent first."""
+        self._has_connected = False
+
+    def take(self, timeout: float) -> PostgresSession:
+        started = monotonic()
+        if not self._free.acquire(timeout=timeout):
+            raise CheckpointStorageError(
+                self._path, "use", f"all {_MOST} connections were in use for {timeout:g} s; start fewer threads at once"
+            )
+        try:
+            return self._find_usable() or self._connect_patiently(started + timeout)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def _find_usable(self) -> PostgresSession | None:
+        while self._idle:
+            with suppress(IndexError):
+                session, _ = self._idle.pop()
+                if session.is_usable():
+                    return session
+                session.close()
+        return None
+
+    def _connect_patiently(self, deadline: float) -> PostgresSession:
+        """Connect; wait for a server that was there before, because it may be restarting."""
+        pause = _FIRST_WAIT
+        while True:
+            try:
+                session = self._connect()
+            except CheckpointStorageError:
+                if not self._has_connected or monotonic() > deadline:
+                    raise
+            else:
+                self._has_connected = True
+                return session
+            sleep(pause)
+            pause = min(pause * 2, _LONGEST_WAIT)
+
+    def give_back(self, session: PostgresSession) -> None:
+        now = monotonic()
+        if session.is_reusable:
+            self._idle.append((session, now))
+        else:
+            session.close()
+        self._free.release()
+        if self._idle and self._idle[0][1] < now - _LONGEST_IDLE:
+            with suppress(IndexError):
+                self._idle.pop(0)[0].close()
+
+    def close(self) -> None:
+        while self._idle:
+            with suppress(IndexError):
+                self._idle.pop()[0].close()
+
+
+class GuestConnections(Connections):
+    """Borrows connections of a pool, and gives them back as they were."""
+
+    def __init__(self, pool: Pool, connect: Callable[[], PostgresSession], path: str) -> None:
+        """Prepare; the pool is never closed.
+
+        Args:
+            pool: an open pool.
+            connect: opens a connection outside the pool, to learn why the pool has none.
+            path: the database in messages.
+        """
+        self._pool = pool
+        self._connect = connect
+        self._path = path
+        self._sessions: WeakKeyDictionary[Any, PostgresSession] = WeakKeyDictionary()
+        self._autocommit: dict[PostgresSession, bool] = {}
+        """The mode in which a connection was that is lent now."""
+
+    def take(self, timeout: float) -> PostgresSession:
+        deadline = monotonic() + timeout
+        pool = self._pool
+        while True:
+            try:
+                connection = pool.getconn(timeout=max(0.1, deadline - monotonic()))
+            except PoolError as error:
+                raise self._explain(error) from error
+            session = self._sessions.get(connection)
+            if session is None:
+                session = self._sessions[connection] = PostgresSession(connection)
+            if session.is_usable():
+                break
+            # The server has ended this connection, and so probably all of them.
+            session.close()
+            pool.putconn(connection)
+            pool.check()
+        self._autocommit[session] = connection.autocommit
+        if not connection.autocommit:
+            connection.autocommit = True
+        return session
+
+    def _explain(self, error: Exception) -> CheckpointStorageError:
+        try:
+            self._connect().close()
+        except CheckpointStorageError as reason:
+            return reason
+        return CheckpointStorageError(
+            self._path, "use", f"the pool lends no connection ({error}); open it, or raise its max_size"
+        )
+
+    def give_back(self, session: PostgresSession) -> None:
+        connection = session.connection
+        if not self._autocommit.pop(session) and not connection.closed:
+            # Fails only for a connection that does not work; the pool replaces it.
+            with suppress(PostgresError):
+                connection.autocommit = False
+        self._pool.putconn(connection)
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,393 @@
+"""A database in one schema of PostgreSQL: connections, transactions, reconnection."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
+from savers._sql.database import Database, Parameters, Row, TableNames, Transaction
+from savers._sql.database_errors import ConnectionLostError, OutcomeUnknownError
+from savers._sql.encoded_text import encode_text
+from savers._sql.postgres_connections import Connections, GuestConnections, OwnConnections
+from savers._sql.postgres_errors import RETRIED, UNDEFINED, describe_error, get_state, translate_error
+from savers._sql.postgres_session import (
+    LostError,
+    PostgresError,
+    PostgresSession,
+    complete_parameters,
+    connect,
+    get_pool_parameters,
+    is_pool,
+    parse_connection_string,
+    quote_name,
+)
+from savers._sql.schema import POSTGRES_TYPES, is_current, migrate, select_version
+
+_Result = TypeVar("_Result")
+
+_LONGEST_NAME: Final = 63
+"""Bytes of a name in PostgreSQL, which cuts longer ones without an error."""
+_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+
+
+class PostgresDatabase(Database):
+    """One schema of a PostgreSQL database."""
+
+    def __init__(
+        self,
+        connection_string: str | None = None,
+        *,
+        pool: object = None,
+        schema: str = "graphkit",
+        lease: float = 10.0,
+        lock_timeout: float = 10.0,
+    ) -> None:
+        """Check the arguments; the first use connects, and creates the tables.
+
+        Args:
+            connection_string: a URL or the keywords of libpq; opens up to ten connections.
+            pool: an open `psycopg_pool.ConnectionPool` that lends its connections; it is never closed.
+                Run locks and watches open one connection each with the pool's parameters, so that
+                they do not take one of its connections for long.
+            schema: the schema of the tables, created where it is missing.
+            lease: seconds after which the run lock of a paused process is lost.
+            lock_timeout: seconds to wait for other writers, and for a server that restarts. A
+                single statement on a connection of `pool` waits as that connection is configured to.
+
+        Raises:
+            CheckpointerConfigurationError: an argument is wrong.
+        """
+        if (connection_string is None) == (pool is None):
+            raise CheckpointerConfigurationError("give either connection_string or pool")
+        if pool is not None and not is_pool(pool):
+            raise CheckpointerConfigurationError(
+                f"pool must be a psycopg_pool.ConnectionPool, not {type(pool).__name__}"
+            )
+        if not isinstance(connection_string, (str, type(None))):
+            raise CheckpointerConfigurationError(
+                f"connection_string must be a str, not {type(connection_string).__name__}"
+            )
+        _check_schema(schema)
+        self.schema = schema
+        self.lease = lease
+        self.lock_timeout = lock_timeout
+        self._guest: Any = pool
+        self._parameters = self._make_parameters(connection_string)
+        self.path = self._make_path()
+        self.names = TableNames(*(f"{quote_name(schema)}.{quote_name(name)}" for name in TableNames._fields))
+        self._reset()
+        _DATABASES.add(self)
+
+    def __repr__(self) -> str:
+        return f"PostgresDatabase({self.path})"
+
+    def _reset(self) -> None:
+        """Begin without connections."""
+        self._mutex = threading.Lock()
+        """Guards the creation of the tables and of the next attribute."""
+        self._connections: Connections | None = None
+        self._has_tables = False
+        self._in_transaction: set[int] = set()
+        """The threads of execution that have an open transaction."""
+
+    def _make_parameters(self, connection_string: str | None) -> dict[str, Any]:
+        if connection_string is not None:
+            return complete_parameters(parse_connection_string(connection_string))
+        parameters = get_pool_parameters(self._guest)
+        return complete_parameters({**parse_connection_string(parameters.pop("conninfo")), **parameters})
+
+    def _make_path(self) -> str:
+        name = self._parameters.get("dbname") or self._parameters.get("user") or "the default database"
+        host = self._parameters.get("host") or self._parameters.get("hostaddr") or "the local host"
+        return f'schema "{self.schema}" of {name}@{host}'
+
+    # Statements
+
+    def read(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        def run(session: PostgresSession) -> list[Row]:
+            return session.run(sql, parameters)[0]
+
+        try:
+            return self._run_on_session(run, "read")
+        except LostError:
+            # A statement that changes nothing may be executed again.
+            return self._run_again(run, "read")
+
+    def write(self, sql: str, parameters: Parameters = ()) -> int:
+        if threading.get_ident() in self._in_transaction:
+            raise RuntimeError("a transaction of this thread of execution is open")
+        try:
+            return self._run_on_session(lambda session: session.run(sql, parameters)[1], "write")
+        except LostError as error:
+            raise OutcomeUnknownError(self.path, "write", f"the connection was lost ({error})") from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        ident = threading.get_ident()
+        if ident in self._in_transaction:
+            raise RuntimeError("a transaction of this thread of execution is open")
+        with self._borrow() as session:
+            self._begin(session)
+            self._in_transaction.add(ident)
+            transaction = _PostgresTransaction(self, session)
+            try:
+                yield transaction
+                self._commit(session)
+            except LostError as error:
+                raise self._lost(error) from error
+            finally:
+                self._in_transaction.discard(ident)
+                self._roll_back(session)
+
+    def lock_rows(self, share: str = "", key_share: str = "") -> str:
+        clause = ""
+        if share:
+            clause += f" FOR SHARE OF {share}"
+        if key_share:
+            clause += f" FOR KEY SHARE OF {key_share}"
+        return clause
+
+    def _begin(self, session: PostgresSession) -> None:
+        try:
+            session.run(_BEGIN)
+            if self._guest is not None:
+                session.run(f"SET LOCAL lock_timeout = {self._lock_milliseconds}")
+        except LostError as error:
+            raise self._lost(error) from error
+        except PostgresError as error:
+            raise self.translate(error, "write") from error
+
+    def _commit(self, session: PostgresSession) -> None:
+        try:
+            is_committed = session.commit()
+        except LostError as error:
+            raise OutcomeUnknownError(self.path, "commit to", f"the connection was lost meanwhile ({error})") from error
+        except PostgresError as error:
+            raise self.translate(error, "commit to") from error
+        if not is_committed:
+            raise CheckpointStorageError(
+                self.path, "commit to", "the transaction had failed before; nothing was changed"
+            )
+
+    def _roll_back(self, session: PostgresSession) -> None:
+        # A lost connection is in no transaction any more, on the server.
+        with suppress(LostError, PostgresError):
+            if session.is_in_transaction:
+                session.run("ROLLBACK")
+
+    def _lost(self, error: Exception) -> ConnectionLostError:
+        return ConnectionLostError(
+            self.path, "write", f"the connection was lost ({error}); nothing was changed, try again"
+        )
+
+    def translate(self, error: Exception, operation: str) -> Exception:
+        """Return the error that callers of the saver see for one that the server has sent."""
+        return translate_error(error, self.path, operation, self.lock_timeout)
+
+    def _run_on_session(self, run: Callable[[PostgresSession], _Result], operation: str) -> _Result:
+        """Run a statement on a connection, again if the server rolled it back for another one.
+
+        Raises:
+            LostError: the connection was lost.
+        """
+        deadline = monotonic() + self.lock_timeout
+        with self._borrow() as session:
+            while True:
+                try:
+                    return run(session)
+                except PostgresError as error:
+                    if get_state(error) not in RETRIED or monotonic() > deadline:
+                        raise self.translate(error, operation) from error
+
+    def _run_again(self, run: Callable[[PostgresSession], _Result], operation: str) -> _Result:
+        try:
+            return self._run_on_session(run, operation)
+        except LostError as error:
+            raise ConnectionLostError(self.path, operation, f"the connection was lost twice ({error})") from error
+
+    # Connections
+
+    @contextmanager
+    def _borrow(self) -> Iterator[PostgresSession]:
+        connections = self._connections or self._open_connections()
+        session = connections.take(self.lock_timeout)
+        try:
+            yield session
+        finally:
+            connections.give_back(session)
+
+    def _open_connections(self) -> Connections:
+        with self._mutex:
+            if self._connections is None:
+                self._create_tables()
+                if self._guest is None:
+                    self._connections = OwnConnections(self.connect, self.path)
+                else:
+                    self._connections = GuestConnections(self._guest, self.connect, self.path)
+            return self._connections
+
+    def connect(self) -> PostgresSession:
+        """Open a connection outside the pool; the caller closes it.
+
+        Raises:
+            CheckpointStorageError: the server cannot be reached, or refuses.
+        """
+        try:
+            session = connect(self._parameters)
+        except PostgresError as error:
+            reason = f"{describe_error(error)}; check the connection string, and that the server runs"
+            raise CheckpointStorageError(self.path, "connect to", OSError(errno.ECONNREFUSED, reason)) from None
+        try:
+            session.run(self._settings)
+        except (LostError, PostgresError) as error:
+            session.close()
+            raise CheckpointStorageError(self.path, "connect to", describe_error(error)) from error
+        return session
+
+    @property
+    def _lock_milliseconds(self) -> int:
+        # 0 would mean for ever.
+        return max(1, round(self.lock_timeout * 1000))
+
+    @property
+    def _settings(self) -> str:
+        return (
+            f"SELECT set_config('lock_timeout', '{self._lock_milliseconds}ms', false), "
+            "set_config('default_transaction_isolation', 'read committed', false), "
+            "set_config('default_transaction_read_only', 'off', false)"
+        )
+
+    def close(self) -> None:
+        with self._mutex:
+            connections = self._connections
+            self._connections = None
+        if connections is not None:
+            connections.close()
+
+    def flush(self) -> None:
+        pass
+
+    def close_after_fork(self) -> None:
+        """Forget the connections of the parent, in the child; there, a guest has connections of its own."""
+        _INHERITED.extend((self._connections, self._guest))
+        self._guest = None
+        self._reset()
+
+    # Tables
+
+    def _create_tables(self) -> None:
+        """Create or migrate the tables, unless that was done; the caller holds the mutex."""
+        if self._has_tables:
+            return
+        session = self.connect()
+        try:
+            if not is_current(self._read_version(session), self.path):
+                self._migrate(session)
+        except LostError as error:
+            raise self._lost(error) from error
+        except PostgresError as error:
+            raise self._translate_for_tables(error) from error
+        finally:
+            session.close()
+        self._has_tables = True
+
+    def _read_version(self, session: PostgresSession) -> int | None:
+        try:
+            rows = session.run(select_version(self.names))[0]
+        except PostgresError as error:
+            if get_state(error) in UNDEFINED:
+                return None
+            raise
+        return rows[0][0] if rows else None
+
+    def _migrate(self, session: PostgresSession) -> None:
+        ((encoding,),) = session.run("SHOW server_encoding")[0]
+        if encoding != "UTF8":
+            raise CheckpointStorageError(
+                self.path, "create tables in", f"the encoding is {encoding}; create the database with ENCODING 'UTF8'"
+            )
+        session.run(_BEGIN)
+        # One process at a time. Before the second one continues, the first has committed.
+        session.run("SELECT pg_advisory_xact_lock(?)", (self.make_advisory_key("schema"),))
+        ((has_schema, has_meta),) = session.run(
+            "SELECT to_regnamespace(?) IS NOT NULL, to_regclass(?) IS NOT NULL",
+            (quote_name(self.schema), self.names.meta),
+        )[0]
+        version = self._read_version(session) if has_meta else None
+        if not is_current(version, self.path):
+            if not has_schema:
+                session.run(f"CREATE SCHEMA {quote_name(self.schema)}")
+            migrate(_PostgresTransaction(self, session), version, self.names, POSTGRES_TYPES)
+        session.commit()
+
+    def _translate_for_tables(self, error: Exception) -> Exception:
+        if get_state(error) == "42501":
+            reason = (
+                f"{describe_error(error)}; the tables are missing or old: use graphkit once as a role that may create "
+                f"them, then grant this role the use of the schema, its tables and its sequences"
+            )
+            return CheckpointStorageError(self.path, "create tables in", OSError(errno.EACCES, reason))
+        return self.translate(error, "create tables in")
+
+    def make_advisory_key(self, purpose: str) -> int:
+        """Return the key of an advisory lock, for one purpose in this schema."""
+        digest = blake2b(f"graphkit {self.schema} {purpose}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big", signed=True)
+
+    @property
+    def channel(self) -> str:
+        """The channel of the schema's notifications."""
+        return f"graphkit_{blake2b(self.schema.encode(), digest_size=12).hexdigest()}"
+
+
+class _PostgresTransaction(Transaction):
+    def __init__(self, database: PostgresDatabase, session: PostgresSession) -> None:
+        self._database = database
+        self._session = session
+
+    def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        try:
+            rows, self.row_count = self._session.run(sql, parameters)
+        except PostgresError as error:
+            raise self._database.translate(error, "write") from error
+        return rows
+
+    def execute_many(self, sql: str, rows: Iterable[Parameters]) -> None:
+        try:
+            self.row_count = self._session.run_many(sql, rows)
+        except PostgresError as error:
+            raise self._database.translate(error, "write") from error
+
+    def notify(self, thread_id: str) -> None:
+        self.execute("SELECT pg_notify(?, ?)", (self._database.channel, encode_text(thread_id)))
+
+
+_DATABASES: Final[weakref.WeakSet[PostgresDatabase]] = weakref.WeakSet()
+_INHERITED: Final[list[Any]] = []
+"""The parent's connections, kept for ever: to close them would end the sessions of the parent."""
+
+
+def _after_fork_in_child() -> None:
+    for database in list(_DATABASES):
+        database.close_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _check_schema(schema: object) -> None:
+    if not isinstance(schema, str) or not schema or "\0" in schema or len(schema.encode()) > _LONGEST_NAME:
+        raise CheckpointerConfigurationError(
+            f"schema must be a name of 1 to {_LONGEST_NAME} bytes, not {schema!r}",
+        )
+    if schema.startswith("pg_"):
+        raise CheckpointerConfigurationError(f"schema must not begin with pg_, as {schema!r} does")

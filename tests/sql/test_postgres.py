@@ -1,0 +1,379 @@
+"""What holds on PostgreSQL: connections, guests, rights, a server that is killed."""
+
+import multiprocessing
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import psycopg_pool
+import pytest
+from psycopg.rows import dict_row
+
+from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
+from savers._sql.database_errors import ConnectionLostError, OutcomeUnknownError
+from savers._sql.postgres_database import PostgresDatabase
+from tests.sql.rows import add_history, positions, put
+
+
+@pytest.fixture
+def database(open_postgres):
+    database = open_postgres()
+    yield database
+    database.close()
+
+
+def execute(server, statement):
+    with psycopg.connect(server.connection_string, autocommit=True) as connection:
+        cursor = connection.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+def end_connections(server):
+    """End all connections to the server but this one, as a restart would; wait for their end."""
+    execute(
+        server,
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+        "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'",
+    )
+
+
+# Arguments
+
+
+@pytest.mark.parametrize("arguments", [{}, {"connection_string": "", "pool": 1}, {"pool": 1}, {"connection_string": 1}])
+def test_either_a_connection_string_or_a_pool_is_needed(arguments):
+    with pytest.raises(CheckpointerConfigurationError):
+        PostgresDatabase(**arguments)
+
+
+@pytest.mark.parametrize("schema", ["", "a\0b", "x" * 64, "pg_mine", None, 1])
+def test_a_name_that_no_schema_can_have_is_refused(schema):
+    with pytest.raises(CheckpointerConfigurationError):
+        PostgresDatabase("", schema=schema)
+
+
+@pytest.mark.parametrize("schema", ['a"b', 'a"."b', "per%cent ?", "Upper", "x" * 63, "select", "'"])
+def test_any_other_name_is_a_schema(server, schema):
+    database = PostgresDatabase(server.connection_string, schema=schema)
+    history = add_history(database)
+    assert put(database, history, 0) == 1
+    database.close()
+    quoted = schema.replace('"', '""')
+    execute(server, f'DROP SCHEMA "{quoted}" CASCADE')
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "host=/nowhere user=u password=SECRET dbname=d",
+        "postgresql://u:SECRET@127.0.0.1:1/d",
+        "{server} dbname=nowhere password=SECRET",
+        "{server} user=nobody password=SECRET",
+    ],
+)
+def test_a_server_that_cannot_be_reached_is_an_error_without_the_password(server, wrong):
+    database = PostgresDatabase(wrong.format(server=server.connection_string), lock_timeout=1)
+    with pytest.raises(CheckpointStorageError, match="check the connection string") as caught:
+        database.read("SELECT 1")
+    seen = f"{caught.value} {caught.value!r} {caught.value.__cause__!r} {database!r} {database.path}"
+    assert "SECRET" not in seen
+
+
+@pytest.mark.parametrize("wrong", ["postgres//u:SECRET@host/d", "SECRET", "host=h passwort=SECRET"])
+def test_what_is_no_connection_string_is_refused_without_repeating_it(wrong):
+    with pytest.raises(CheckpointerConfigurationError, match="not understood") as caught:
+        PostgresDatabase(wrong)
+    assert "SECRET" not in f"{caught.value!r} {caught.value.__cause__!r} {caught.value.__context__!r}"
+
+
+# Tables
+
+
+def _create(connection_string, schema, start, results):
+    database = PostgresDatabase(connection_string, schema=schema)
+    start.wait()
+    history = add_history(database, f"thread {multiprocessing.current_process().name}")
+    results.put(history)
+    database.close()
+
+
+def test_eight_processes_that_start_at_once_make_one_schema(server, schema):
+    context = multiprocessing.get_context("fork")
+    start = context.Barrier(8)
+    results = context.Queue()
+    arguments = (server.connection_string, schema, start, results)
+    processes = [context.Process(target=_create, args=arguments) for _ in range(8)]
+    for process in processes:
+        process.start()
+    histories = sorted(results.get(timeout=60) for _ in processes)
+    for process in processes:
+        process.join()
+    assert histories == list(range(1, 9))
+
+
+def test_a_role_that_may_not_create_uses_what_is_there(server, schema, database):
+    add_history(database)
+    execute(server, "DROP ROLE IF EXISTS guest")
+    execute(server, "CREATE ROLE guest LOGIN")
+    limited = PostgresDatabase(server.connection_string.replace("user=test", "user=guest"), schema=schema)
+    with pytest.raises(CheckpointStorageError, match="permission denied"):
+        add_history(limited)
+    execute(server, f'GRANT USAGE ON SCHEMA "{schema}" TO guest')
+    execute(server, f'GRANT ALL ON ALL TABLES IN SCHEMA "{schema}" TO guest')
+    execute(server, f'GRANT ALL ON ALL SEQUENCES IN SCHEMA "{schema}" TO guest')
+    assert put(limited, add_history(limited, "other"), 0) == 1
+    limited.close()
+
+
+def test_a_role_that_may_not_create_and_finds_nothing_gets_a_clear_error(server, schema):
+    execute(server, "DROP ROLE IF EXISTS guest2")
+    execute(server, "CREATE ROLE guest2 LOGIN")
+    limited = PostgresDatabase(server.connection_string.replace("user=test", "user=guest2"), schema=schema)
+    with pytest.raises(CheckpointStorageError, match="use graphkit once as a role that may create them"):
+        limited.read("SELECT 1")
+
+
+def test_tables_of_another_program_are_not_touched(server, schema):
+    execute(server, f'CREATE SCHEMA "{schema}"')
+    execute(server, f'CREATE TABLE "{schema}".records (theirs INT)')
+    with pytest.raises(CheckpointFormatError, match="another place"):
+        PostgresDatabase(server.connection_string, schema=schema).read("SELECT 1")
+    assert execute(server, f"SELECT relname FROM pg_class WHERE relnamespace = '\"{schema}\"'::regnamespace") == [
+        ("records",)
+    ]
+
+
+def test_frames_are_not_compressed_again(server, schema, database):
+    database.read("SELECT 1")
+    assert execute(
+        server,
+        f"SELECT attstorage FROM pg_attribute WHERE attrelid = '\"{schema}\".records'::regclass AND attname = 'frame'",
+    ) in ([("e",)], [(b"e",)])
+
+
+def test_a_database_with_another_encoding_is_refused(server):
+    execute(server, "CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
+    with pytest.raises(CheckpointStorageError, match="UTF8"):
+        PostgresDatabase(f"{server.connection_string} dbname=latin").read("SELECT 1")
+    execute(server, "DROP DATABASE latin")
+
+
+def test_a_read_only_server_is_an_error(server, schema, database):
+    history = add_history(database)
+    with database.transaction() as transaction:
+        transaction.execute("SET TRANSACTION READ ONLY")
+        with pytest.raises(CheckpointStorageError, match="accepts writes"):
+            transaction.execute(f"DELETE FROM {database.names.histories}")
+        with pytest.raises(CheckpointStorageError, match="aborted"):
+            transaction.execute("SELECT 1")
+        transaction.execute("ROLLBACK")
+    assert put(database, history, 0) == 1
+
+
+# Guests
+
+
+@pytest.fixture
+def make_pool(server):
+    pools = []
+
+    def make(**options):
+        options = {"min_size": 1, "max_size": 2, "open": True, **options}
+        pools.append(psycopg_pool.ConnectionPool(server.connection_string, **options))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_a_guest_gives_connections_back_as_they_were(make_pool, schema, autocommit):
+    pool = make_pool(kwargs={"autocommit": autocommit, "row_factory": dict_row}, max_size=1)
+    with pool.connection() as connection:
+        settings = connection.execute("SELECT name, setting FROM pg_settings ORDER BY name").fetchall()
+    database = PostgresDatabase(pool=pool, schema=schema)
+    history = add_history(database)
+    assert put(database, history, 0) == 1
+    with pytest.raises(ZeroDivisionError), database.transaction() as transaction:
+        transaction.execute(f"DELETE FROM {database.names.histories}").append(1 / 0)
+    assert positions(database, history) == [0]
+    database.close()
+    assert not pool.closed
+    assert pool.get_stats()["requests_num"] > 4
+    with pool.connection() as connection:
+        assert connection.autocommit == autocommit
+        assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        assert connection.execute("SELECT name, setting FROM pg_settings ORDER BY name").fetchall() == settings
+
+
+def test_a_guest_waits_for_other_writers_no_longer_than_it_may(make_pool, schema, database):
+    history = add_history(database)
+    guest = PostgresDatabase(pool=make_pool(), schema=schema, lock_timeout=0.05)
+    with database.transaction() as transaction:
+        transaction.execute(f"UPDATE {database.names.histories} SET status = 'x'")
+        with pytest.raises(CheckpointStorageError, match="lock_timeout"), guest.transaction() as late:
+            late.execute(f"UPDATE {database.names.histories} SET status = 'y'")
+    assert put(guest, history, 0) == 1
+
+
+def test_a_guest_survives_the_end_of_all_connections(server, make_pool, schema):
+    pool = make_pool(min_size=2)
+    database = PostgresDatabase(pool=pool, schema=schema)
+    history = add_history(database)
+    for position in range(3):
+        end_connections(server)
+        assert put(database, history, position) == 1
+    assert positions(database, history) == [0, 1, 2]
+
+
+def test_a_pool_without_a_free_connection_is_an_error_that_says_so(make_pool, schema):
+    pool = make_pool(max_size=1)
+    database = PostgresDatabase(pool=pool, schema=schema, lock_timeout=0.2)
+    add_history(database)
+    with pool.connection(), pytest.raises(CheckpointStorageError, match="max_size"):
+        database.read("SELECT 1")
+
+
+# Lost connections
+
+
+def test_a_lost_connection_is_replaced_before_a_statement(server, database):
+    history = add_history(database)
+    for position in range(3):
+        end_connections(server)
+        assert put(database, history, position) == 1
+        end_connections(server)
+        assert positions(database, history) == list(range(position + 1))
+        end_connections(server)
+        with database.transaction() as transaction:
+            transaction.execute(f"UPDATE {database.names.histories} SET status = ?", (str(position),))
+
+
+def test_a_connection_that_is_lost_within_a_transaction_changes_nothing(server, database):
+    history = add_history(database)
+
+    def lose():
+        with database.transaction() as transaction:
+            transaction.execute(f"DELETE FROM {database.names.histories}")
+            end_connections(server)
+            transaction.execute("SELECT 1")
+
+    with pytest.raises(ConnectionLostError, match="nothing was changed"):
+        lose()
+    assert put(database, history, 0) == 1
+
+
+def is_sleeping(server):
+    return execute(
+        server,
+        "SELECT 1 FROM pg_stat_activity "
+        "WHERE query LIKE '%pg_sleep(600)%' AND state = 'active' AND pid <> pg_backend_pid()",
+    )
+
+
+def test_a_connection_that_is_lost_before_the_answer_leaves_the_outcome_open(server, database):
+    history = add_history(database)
+    statement = f"INSERT INTO {database.names.records} (history, position, frame) SELECT ?, 0, '' FROM pg_sleep(600)"
+    with ThreadPoolExecutor(1) as executor:
+        slow = executor.submit(database.write, statement, (history,))
+        while not is_sleeping(server):
+            assert not slow.done()
+        end_connections(server)
+        with pytest.raises(OutcomeUnknownError):
+            slow.result()
+    assert positions(database, history) == []
+
+
+def test_threads_go_on_after_all_their_connections_were_lost(server, database):
+    history = add_history(database)
+    stop = threading.Event()
+    done = [0] * 4
+
+    def write(number):
+        position = number << 32
+        while not stop.is_set():
+            try:
+                done[number] += put(database, history, position)
+            except OutcomeUnknownError:
+                done[number] += (position,) in database.read(
+                    f"SELECT position FROM {database.names.records} WHERE position = ?", (position,)
+                )
+            position += 1
+
+    with ThreadPoolExecutor(4) as executor:
+        writers = [executor.submit(write, number) for number in range(4)]
+        try:
+            for _ in range(5):
+                before = list(done)
+                end_connections(server)
+                while any(now == then for now, then in zip(done, before, strict=True)):
+                    assert not any(writer.done() for writer in writers)
+        finally:
+            stop.set()
+        for writer in writers:
+            writer.result()
+    assert len(positions(database, history)) == sum(done)
+
+
+@pytest.mark.parametrize("how", ["fast", "immediate", "kill"])
+def test_nothing_acknowledged_is_lost_with_the_server(own_server, how):
+    """Four writers go on, while the server is stopped or killed and started again."""
+    own_server.stop("fast")
+    own_server.start(options="")
+    database = PostgresDatabase(own_server.connection_string, lock_timeout=60)
+    history = add_history(database)
+    stop = threading.Event()
+    acknowledged = [set() for _ in range(4)]
+    unknown = [set() for _ in range(4)]
+
+    def write(number):
+        position = number << 32
+        while not stop.is_set():
+            try:
+                with database.transaction() as transaction:
+                    transaction.execute(
+                        f"INSERT INTO {database.names.records} (history, position, frame) VALUES (?, ?, ?)",
+                        (history, position, b""),
+                    )
+                acknowledged[number].add(position)
+            except OutcomeUnknownError:
+                unknown[number].add(position)
+            except ConnectionLostError:
+                # Nothing was changed, so the position is still free.
+                continue
+            position += 1
+
+    with ThreadPoolExecutor(4) as executor:
+        writers = [executor.submit(write, number) for number in range(4)]
+        try:
+            for _ in range(2):
+                before = [len(positions) for positions in acknowledged]
+                if how == "kill":
+                    own_server.kill()
+                else:
+                    own_server.stop(how)
+                own_server.start(options="")
+                while any(len(now) == then for now, then in zip(acknowledged, before, strict=True)):
+                    assert not any(writer.done() for writer in writers), [
+                        writer.result() for writer in writers if writer.done()
+                    ]
+        finally:
+            stop.set()
+        for writer in writers:
+            writer.result()
+    found = set(positions(database, history))
+    assert set().union(*acknowledged) <= found <= set().union(*acknowledged, *unknown)
+    database.close()
+
+
+def test_a_server_that_does_not_return_is_an_error(own_server):
+    database = PostgresDatabase(own_server.connection_string, lock_timeout=0.3)
+    add_history(database)
+    own_server.stop()
+    for call in (database.read, database.write):
+        with pytest.raises(CheckpointStorageError, match="that the server runs"):
+            call("SELECT 1")
+    own_server.start()
+    add_history(database, "other")
+    database.close()

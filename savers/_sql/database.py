@@ -97,12 +97,13 @@ class Database(ABC):
         """
 
     @abstractmethod
-    def lock_rows(self, share: str = "", key_share: str = "") -> str:
+    def lock_rows(self, update: str = "", share: str = "", key_share: str = "") -> str:
         """Return the clause at the end of a SELECT that keeps rows from changing until the commit.
 
         Empty on SQLite, where there is one writer at a time.
 
         Args:
+            update: the alias of a table whose selected rows the transaction will change.
             share: the alias of a table whose selected rows must not change at all.
             key_share: the alias of a table whose selected rows must keep their keys. The version of
                 a history is part of a key.

@@ -147,8 +147,10 @@ class PostgresDatabase(Database):
                 self._in_transaction.discard(ident)
                 self._roll_back(session)
 
-    def lock_rows(self, share: str = "", key_share: str = "") -> str:
+    def lock_rows(self, update: str = "", share: str = "", key_share: str = "") -> str:
         clause = ""
+        if update:
+            clause += f" FOR UPDATE OF {update}"
         if share:
             clause += f" FOR SHARE OF {share}"
         if key_share:

@@ -76,7 +76,8 @@ class RowLog(LogWriter):
         self.history_version = version
         """0 for the live history; otherwise the number of a released one."""
         super().__init__(source, database.path, owner, digest_thread(owner[0]), codec, None)
-        self._key = (encode_text(owner[0]), encode_text(owner[1]), version)
+        self.key = (encode_text(owner[0]), encode_text(owner[1]), version)
+        """The thread, the namespace and the version in the row of the history."""
 
     def _reset(self) -> None:
         super()._reset()
@@ -97,7 +98,7 @@ class RowLog(LogWriter):
 
         The cost is one statement.
         """
-        rows = self._database.read(self._statements.select_new, (self.fd, self.end, *self._key, *self._key, self.fd))
+        rows = self._database.read(self._statements.select_new, (self.fd, self.end, *self.key, *self.key, self.fd))
         if not rows:
             self.close()
             return False
@@ -313,7 +314,7 @@ class RowLog(LogWriter):
         sql = self._statements.insert_record
         if token is not None:
             sql = self._statements.insert_record_of_holder
-            parameters += (self._key[0], token)
+            parameters += (token,)
         if not self._database.write(sql, parameters):
             self.close()
             raise StaleLogError
@@ -327,13 +328,13 @@ class RowLog(LogWriter):
         token: int | None,
     ) -> None:
         statements = self._statements
-        if token is not None and not transaction.execute(statements.lock_token, (self._key[0], token)):
+        if token is not None and not transaction.execute(statements.lock_token, (self.key[0], token)):
             self.close()
             raise StaleLogError
         if self.fd == NEW:
             ((history,),) = transaction.execute(
                 statements.insert_history,
-                (*self._key, keyframe, status, time_ns() // 1000, *map(encode_long, self._owner())),
+                (*self.key, keyframe, status, time_ns() // 1000, *map(encode_long, self._owner())),
             )
         else:
             history = self.fd
@@ -358,7 +359,7 @@ class RowLog(LogWriter):
     def _find_inserted(self, rows: Sequence[NewRow]) -> int | None:
         """Return the history in which the rows are, after a commit whose outcome is unknown; None if they are not."""
         for history, position, frame in self._database.read(
-            self._statements.select_row, (*self._key, rows[-1].position)
+            self._statements.select_row, (*self.key, rows[-1].position)
         ):
             if position == rows[-1].position and frame == rows[-1].frame:
                 return int(history)

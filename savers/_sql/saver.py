@@ -457,9 +457,7 @@ class SqlSaver(BaseCheckpointSaver, HasVersions):
         statements = self._store.statements
         with log.mutex:
             with self._database.transaction() as transaction:
-                transaction.execute(
-                    statements.lock_history, (encode_text(config.thread), encode_text(config.checkpoint_ns))
-                )
+                transaction.execute(statements.lock_history, log.key)
                 kept = select(log) if log.refresh() else None
                 if kept is None:
                     return

@@ -148,7 +148,7 @@ class SqliteDatabase(Database):
         if self._sync is not None:
             self._sync.mark()
 
-    def lock_rows(self, share: str = "", key_share: str = "") -> str:  # noqa: ARG002 - as in every database
+    def lock_rows(self, update: str = "", share: str = "", key_share: str = "") -> str:  # noqa: ARG002 - as in every database
         return ""
 
     def _acquire_main(self) -> None:

@@ -21,7 +21,6 @@ class Statements:
         run_locks = names.run_locks
         owner = "h.thread = ? AND h.namespace = ? AND h.version = ?"
         keeps_keys = database.lock_rows(key_share="h")
-        holds_lock = f" AND EXISTS (SELECT 1 FROM {run_locks} WHERE thread = ? AND token = ?)"
 
         # Reading one history
 
@@ -53,7 +52,8 @@ class Statements:
         )
         self.insert_record_of_holder = (
             f"INSERT INTO {records} (history, position, checkpoint, frame)"
-            f" SELECT h.history, ?, ?, ?{live}{holds_lock}{keeps_keys}"
+            f" SELECT h.history, ?, ?, ? FROM {histories} AS h JOIN {run_locks} AS l ON l.thread = h.thread"
+            f" WHERE h.history = ? AND h.version = 0 AND l.token = ?{database.lock_rows(share='l', key_share='h')}"
         )
         self.insert_records = f"INSERT INTO {records} (history, position, checkpoint, frame) VALUES (?, ?, ?, ?)"
         self.insert_terms = f"INSERT INTO {terms} (term, history, position) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
@@ -63,8 +63,8 @@ class Statements:
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING history"
         )
         self.update_history = f"UPDATE {histories} SET keyframe = ?, status = ? WHERE history = ? AND version = 0"
-        self.select_token = f"SELECT 1 FROM {run_locks} WHERE thread = ? AND token = ?"
-        self.lock_token = f"{self.select_token}{database.lock_rows(share=run_locks)}"
+        self.select_token = f"SELECT 1 FROM {run_locks} AS l WHERE l.thread = ? AND l.token = ?"
+        self.lock_token = f"{self.select_token}{database.lock_rows(share='l')}"
 
         # Threads
 
@@ -93,11 +93,9 @@ class Statements:
             f" JOIN {records} AS r ON r.history = t.history AND r.position = t.position"
             " WHERE t.term IN (?, ?) ORDER BY h.thread, h.namespace, t.position DESC"
         )
-        locks_histories = database.lock_rows(share=histories)
-        self.lock_thread = f"SELECT history FROM {histories} WHERE thread = ? AND version = 0{locks_histories}"
-        self.lock_history = (
-            f"SELECT history FROM {histories} WHERE thread = ? AND namespace = ? AND version = 0{locks_histories}"
-        )
+        locks = database.lock_rows(update="h")
+        self.lock_thread = f"SELECT h.history FROM {histories} AS h WHERE h.thread = ? AND h.version = 0{locks}"
+        self.lock_history = f"SELECT h.history FROM {histories} AS h WHERE {owner}{locks}"
         self.select_last_version = f"SELECT max(version) FROM {histories} WHERE thread = ?"
         self.release = f"UPDATE {histories} SET version = ?, released = ? WHERE thread = ? AND version = 0"
         self.delete_thread = f"DELETE FROM {histories} WHERE thread = ?"

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
+from savers._sql.run_locks import RunLocks
+
 Parameters = Sequence[Any]
 Row = tuple[Any, ...]
 
@@ -60,6 +62,8 @@ class Database(ABC):
     path: str
     """The database in messages: a file, or a schema and a server; without a password."""
     names: TableNames
+    run_locks: RunLocks
+    """The run locks of the threads."""
 
     @abstractmethod
     def read(self, sql: str, parameters: Parameters = ()) -> list[Row]:
@@ -108,6 +112,18 @@ class Database(ABC):
             key_share: the alias of a table whose selected rows must keep their keys. The version of
                 a history is part of a key.
         """
+
+    def run_lock(self, thread_id: str, timeout: float) -> AbstractContextManager[None]:
+        """Hold the run lock of a thread during the block; see `RunLocks.hold`."""
+        return self.run_locks.hold(thread_id, timeout)
+
+    def token_of(self, thread_id: str) -> int | None:
+        """Return the token that a put of the holder checks; see `RunLocks.token_of`."""
+        return self.run_locks.token_of(thread_id)
+
+    def is_held(self, thread_id: str) -> bool:
+        """Return whether any run holds the run lock of a thread now; see `RunLocks.is_held`."""
+        return self.run_locks.is_held(thread_id)
 
     @abstractmethod
     def flush(self) -> None:

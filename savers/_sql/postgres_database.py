@@ -18,6 +18,7 @@ from savers._sql.database_errors import ConnectionLostError, OutcomeUnknownError
 from savers._sql.encoded_text import encode_text
 from savers._sql.postgres_connections import Connections, GuestConnections, OwnConnections
 from savers._sql.postgres_errors import RETRIED, UNDEFINED, describe_error, get_state, translate_error
+from savers._sql.postgres_run_locks import PostgresRunLocks
 from savers._sql.postgres_session import (
     LostError,
     PostgresError,
@@ -29,10 +30,12 @@ from savers._sql.postgres_session import (
     parse_connection_string,
     quote_name,
 )
-from savers._sql.schema import POSTGRES_TYPES, is_current, migrate, select_version
+from savers._sql.schema import POSTGRES_TYPES, is_current, migrate, name_token_sequence, select_version
 
 _Result = TypeVar("_Result")
 
+_LEAST_IDLE: Final = 10.0
+"""Seconds after which the server may end a transaction that executes nothing, or later."""
 _LONGEST_NAME: Final = 63
 """Bytes of a name in PostgreSQL, which cuts longer ones without an error."""
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
@@ -84,6 +87,17 @@ class PostgresDatabase(Database):
         self.path = self._make_path()
         self.names = TableNames(*(f"{quote_name(schema)}.{quote_name(name)}" for name in TableNames._fields))
         self._reset()
+        self._own_run_locks = PostgresRunLocks(
+            self.connect,
+            self.read,
+            self.translate,
+            path=self.path,
+            table=self.names.run_locks,
+            sequence=name_token_sequence(self.names),
+            advisory_key=self.make_advisory_key("run lock"),
+            lease=lease,
+        )
+        self.run_locks = self._own_run_locks
         _DATABASES.add(self)
 
     def __repr__(self) -> str:
@@ -161,7 +175,10 @@ class PostgresDatabase(Database):
         try:
             session.run(_BEGIN)
             if self._guest is not None:
-                session.run(f"SET LOCAL lock_timeout = {self._lock_milliseconds}")
+                session.run(
+                    f"SELECT set_config('lock_timeout', '{self._lock_milliseconds}ms', true), "
+                    f"set_config('idle_in_transaction_session_timeout', '{self._idle_milliseconds}ms', true)"
+                )
         except LostError as error:
             raise self._lost(error) from error
         except PostgresError as error:
@@ -263,6 +280,7 @@ class PostgresDatabase(Database):
     def _settings(self) -> str:
         return (
             f"SELECT set_config('lock_timeout', '{self._lock_milliseconds}ms', false), "
+            f"set_config('idle_in_transaction_session_timeout', '{self._idle_milliseconds}ms', false), "
             "set_config('default_transaction_isolation', 'read committed', false), "
             "set_config('default_transaction_read_only', 'off', false)"
         )
@@ -273,13 +291,19 @@ class PostgresDatabase(Database):
             self._connections = None
         if connections is not None:
             connections.close()
+        self.run_locks.close()
 
     def flush(self) -> None:
         pass
 
+    @property
+    def _idle_milliseconds(self) -> int:
+        # A paused process must not keep the row of a run lock for longer than its lease.
+        return round(max(self.lease, _LEAST_IDLE) * 1000)
+
     def close_after_fork(self) -> None:
         """Forget the connections of the parent, in the child; there, a guest has connections of its own."""
-        _INHERITED.extend((self._connections, self._guest))
+        _INHERITED.extend((self._connections, self._guest, self._own_run_locks.close_after_fork()))
         self._guest = None
         self._reset()
 

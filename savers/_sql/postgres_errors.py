@@ -12,11 +12,12 @@ UNDEFINED: Final = {"42P01", "3F000"}
 """A table or a schema does not exist."""
 RETRIED: Final = {"40001", "40P01"}
 """The server has rolled back a statement for the sake of another one; it may be executed again."""
-_BUSY: Final = {"55P03", *RETRIED}
+BUSY: Final = {"55P03", *RETRIED}
+"""Another transaction kept a row for too long."""
 _DAMAGED: Final = {"XX001", "XX002"}
 
 _ADVICE: Final = (
-    *((state, errno.ETIMEDOUT, "wait for it to end, or raise lock_timeout") for state in sorted(_BUSY)),
+    *((state, errno.ETIMEDOUT, "wait for it to end, or raise lock_timeout") for state in sorted(BUSY)),
     ("42501", errno.EACCES, "grant this role what it needs on the schema and its tables"),
     ("25006", errno.EROFS, "connect to a server that accepts writes"),
     ("53100", errno.ENOSPC, "free some space on the server, and try again"),
@@ -60,7 +61,7 @@ def translate_error(error: Exception, path: str, operation: str, lock_timeout: f
         return make_table_error(path, message)
     if state in _DAMAGED:
         return CheckpointCorruptionError(path, 0, f"the server says: {message}")
-    if state in _BUSY:
+    if state in BUSY:
         message = f"another writer kept the rows for {lock_timeout:g} s ({message})"
     return CheckpointStorageError(path, operation, _os_error(state, message))
 

@@ -44,7 +44,7 @@ POSTGRES_TYPES: Final = ColumnTypes(
 
 def select_version(names: TableNames) -> str:
     """Return the statement that reads the version of the schema."""
-    return f"SELECT value FROM {names.meta} WHERE name = 'schema'"  # noqa: S608 - a checked name
+    return f"SELECT value FROM {names.meta} WHERE name = 'schema'"
 
 
 def is_current(version: int | None, path: str) -> bool:
@@ -84,7 +84,7 @@ def migrate(
         for statement in step(names, types):
             transaction.execute(statement)
     transaction.execute(
-        f"INSERT INTO {names.meta} (name, value) VALUES ('schema', ?) "  # noqa: S608 - a checked name
+        f"INSERT INTO {names.meta} (name, value) VALUES ('schema', ?) "
         "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
         (SCHEMA_VERSION,),
     )

@@ -16,6 +16,7 @@ from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatErro
 from savers._sql.database import Database, Parameters, Row, TableNames, Transaction
 from savers._sql.schema import SQLITE_TYPES, is_current, migrate, select_version
 from savers._sql.sqlite_errors import is_busy, is_no_such_table, make_busy_error, make_format_error, translate_error
+from savers._sql.sqlite_run_locks import SqliteRunLocks
 from savers._sql.wal_sync import PeriodicSync, sync_file
 
 Fsync = Literal["always", "never"] | float
@@ -80,6 +81,7 @@ class SqliteDatabase(Database):
         self.path = _check_path(db_file)
         self.names = TableNames(*(_quote(prefix + name) for name in TableNames._fields))
         self.lock_timeout = lock_timeout
+        self.run_locks = SqliteRunLocks(f"{self.path}-lock", self._make_directories)
         self._fsync = fsync
         self._sync = self._make_sync()
         self._wal_is_suspect = False
@@ -401,6 +403,7 @@ class SqliteDatabase(Database):
                 self._close_connections()
             finally:
                 self._main_lock.release()
+            self.run_locks.close()
 
     # Fork
 

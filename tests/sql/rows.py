@@ -30,3 +30,17 @@ def positions(database, history):
         f"SELECT position FROM {database.names.records} WHERE history = ? ORDER BY position", (history,)
     )
     return [position for (position,) in rows]
+
+
+def fenced_put(database, thread, history, position):
+    """A put of the holder of a run lock, which inserts nothing once another one has the lock."""
+    token = database.token_of(thread)
+    if token is None:
+        return put(database, history, position)
+    return database.write(
+        f"INSERT INTO {database.names.records} (history, position, frame) "
+        f"SELECT h.history, ?, ? FROM {database.names.histories} AS h, {database.names.run_locks} AS l "
+        f"WHERE h.history = ? AND h.version = 0 AND l.thread = ? AND l.token = ?"
+        f"{database.lock_rows(share='l', key_share='h')}",
+        (position, b"", history, thread, token),
+    )

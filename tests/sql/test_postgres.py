@@ -10,6 +10,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
+from savers._sql import postgres_database
 from savers._sql.database_errors import ConnectionLostError, OutcomeUnknownError
 from savers._sql.postgres_database import PostgresDatabase
 from tests.sql.rows import add_history, positions, put
@@ -262,6 +263,25 @@ def test_a_connection_that_is_lost_within_a_transaction_changes_nothing(server, 
     with pytest.raises(ConnectionLostError, match="nothing was changed"):
         lose()
     assert put(database, history, 0) == 1
+
+
+def test_a_transaction_of_a_paused_process_is_ended_by_the_server(server, open_postgres, monkeypatch):
+    """It would keep the row of a run lock, which another process waits for."""
+    monkeypatch.setattr(postgres_database, "_LEAST_IDLE", 0)
+    database = open_postgres(lease=0.1)
+    history = add_history(database)
+
+    def pause():
+        with database.transaction() as transaction:
+            transaction.execute(f"DELETE FROM {database.names.histories}")
+            while execute(server, "SELECT 1 FROM pg_stat_activity WHERE state = 'idle in transaction'"):
+                pass
+            transaction.execute("SELECT 1")
+
+    with pytest.raises(ConnectionLostError, match="nothing was changed"):
+        pause()
+    assert put(database, history, 0) == 1
+    database.close()
 
 
 def is_sleeping(server):

@@ -1,0 +1,324 @@
+"""Run locks in PostgreSQL: a row with a token and a lease, and an advisory lock on the token.
+
+The advisory lock tells others that the session of the holder is alive: they take over at once when
+it is not. The lease tells them that the holder is not paused: they take over when it has expired.
+The holder that was paused finds another token in the row when it puts, and changes nothing.
+
+One connection has the advisory locks of all runs of a database object. A thread renews their leases,
+and takes the advisory locks again on a new connection, if the server has restarted. Others do not
+take over for the lack of an advisory lock that was there before the restart; they wait for the
+lease, from the restart on.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from logging import getLogger
+from time import monotonic, sleep
+from typing import Final
+
+from graphkit.errors import CheckpointStorageError, ThreadBusyError
+from savers._sql.database import Row
+from savers._sql.encoded_text import encode_text
+from savers._sql.postgres_errors import BUSY, get_state
+from savers._sql.postgres_session import LostError, PostgresError, PostgresSession
+from savers._sql.run_locks import FIRST_WAIT, HeldLocks, RunLocks, next_wait
+
+_LOGGER: Final = getLogger("graphkit")
+_NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)"
+"""The time by the clock of the server, in microseconds."""
+_START: Final = "CAST(extract(epoch FROM pg_postmaster_start_time()) * 1000000 AS BIGINT)"
+_EXPIRES: Final = f"greatest(l.expires, {_START} + l.expires - l.renewed)"
+"""When the lease of row l ends. While the server was down, no holder could renew it."""
+_RETRY_WAIT: Final = 0.1
+"""Seconds before a renewal that failed is tried again."""
+_ROW_TIMEOUT: Final = "SELECT set_config('lock_timeout', '100ms', false)"
+"""A row that another transaction keeps must not delay the renewal of other leases."""
+
+
+class PostgresRunLocks(RunLocks):
+    """The run locks of one schema."""
+
+    def __init__(
+        self,
+        connect: Callable[[], PostgresSession],
+        read: Callable[[str, tuple[object, ...]], list[Row]],
+        translate: Callable[[Exception, str], Exception],
+        *,
+        path: str,
+        table: str,
+        sequence: str,
+        advisory_key: int,
+        lease: float,
+    ) -> None:
+        """Prepare; the first lock connects.
+
+        Args:
+            connect: opens a connection.
+            read: executes a statement on another connection; creates the tables if necessary.
+            translate: makes an error for callers of the saver of one of the server.
+            path: the database in messages.
+            table: the table of the locks.
+            sequence: numbers their tokens.
+            advisory_key: the key of the advisory lock of token 0.
+            lease: seconds after which the lock of a paused process is lost.
+        """
+        self._connect = connect
+        self._read = read
+        self._translate = translate
+        self._path = path
+        self._lease = lease
+        self._microseconds = round(lease * 1_000_000)
+        # Keys are signed numbers of 64 bits; a token must not make them overflow.
+        self._key = advisory_key >> 1
+        self._make_statements(table, sequence)
+        self._reset()
+
+    def _make_statements(self, table: str, sequence: str) -> None:
+        self._number_lock = (
+            "SELECT t.token, pg_advisory_lock(? + t.token) "
+            "FROM (SELECT nextval(CAST(? AS regclass)) AS token OFFSET 0) AS t"
+        )
+        self._sequence = sequence
+        self._take = f"""
+            INSERT INTO {table} AS l (thread, token, renewed, expires, holder)
+            VALUES (?, ?, {_NOW}, {_NOW} + ?, ?)
+            ON CONFLICT (thread) DO UPDATE
+            SET token = excluded.token, renewed = excluded.renewed, expires = excluded.expires, holder = excluded.holder
+            WHERE {_EXPIRES} < {_NOW}
+            OR CASE WHEN l.renewed > {_START} THEN pg_try_advisory_xact_lock(? + l.token) ELSE false END
+            RETURNING token"""
+        self._renew = f"UPDATE {table} SET renewed = {_NOW}, expires = {_NOW} + ? WHERE token = ANY(?) RETURNING token"
+        self._lock_again = f"SELECT token, pg_try_advisory_lock(? + token) FROM {table} WHERE token = ANY(?)"
+        self._delete = f"DELETE FROM {table} WHERE thread = ? AND token = ?"
+        self._unlock = "SELECT pg_advisory_unlock(? + ?)"
+        self._select_holder = f"SELECT holder FROM {table} WHERE thread = ?"
+        # Shared, so that two who ask at the same time do not take each other for the holder.
+        self._select_held = f"""
+            SELECT 1 FROM {table} AS l WHERE thread = ? AND {_EXPIRES} >= {_NOW}
+            AND CASE WHEN l.renewed > {_START} THEN NOT pg_try_advisory_xact_lock_shared(? + l.token) ELSE true END
+        """
+
+    def _reset(self) -> None:
+        """Begin without connection and locks."""
+        self._held = HeldLocks()
+        self._tokens: dict[str, int] = {}
+        """The tokens that this object holds, by thread."""
+        self._lost: set[int] = set()
+        """Those that another process has taken over from."""
+        self._to_lock: set[int] = set()
+        """Those whose advisory lock went with a connection."""
+        self._mutex = threading.Lock()
+        """Held while the connection is used."""
+        self._session: PostgresSession | None = None
+        self._thread: threading.Thread | None = None
+        self._wake_reader = self._wake_writer = -1
+
+    # Holding
+
+    @contextmanager
+    def hold(self, thread_id: str, timeout: float) -> Iterator[None]:
+        started = monotonic()
+        held = self._held
+        holder = held.acquire(thread_id, thread_id, timeout)
+        try:
+            token = self._acquire(thread_id, holder, started, timeout)
+            try:
+                yield
+            finally:
+                if held is self._held:
+                    self._release(thread_id, token)
+        finally:
+            held.release(thread_id)
+
+    def token_of(self, thread_id: str) -> int | None:
+        return self._tokens.get(thread_id)
+
+    def is_mine(self, thread_id: str) -> bool:
+        return self._held.is_mine(thread_id)
+
+    def is_held(self, thread_id: str) -> bool:
+        return bool(self._read(self._select_held, (encode_text(thread_id), self._key)))
+
+    def _acquire(self, thread_id: str, holder: str, started: float, timeout: float) -> int:
+        # Creates the tables, and waits for a server that restarts.
+        self._read(self._select_holder, (encode_text(thread_id),))
+        pause = FIRST_WAIT
+        token: int | None = None
+        while True:
+            try:
+                with self._mutex:
+                    session = self._open_session()
+                    if token is None:
+                        ((token, _),) = session.run(self._number_lock, (self._key, self._sequence))[0]
+                    rows = session.run(
+                        self._take,
+                        (encode_text(thread_id), token, self._microseconds, holder, self._key),
+                    )[0]
+                    if rows:
+                        self._tokens[thread_id] = token
+                        self._start_thread()
+                        return int(rows[0][0])
+            except (LostError, CheckpointStorageError) as error:
+                # Whether the row has our token now does not matter: the advisory lock is lost.
+                token = None
+                if monotonic() - started >= timeout:
+                    raise CheckpointStorageError(self._path, "lock", f"the connection was lost ({error})") from error
+            except PostgresError as error:
+                if get_state(error) not in BUSY:
+                    raise self._translate(error, "lock") from error
+            waited = monotonic() - started
+            if waited >= timeout:
+                self._give_up(token)
+                raise ThreadBusyError(thread_id, self.describe_holder(thread_id), round(waited, 1))
+            sleep(min(pause, timeout - waited))
+            pause = next_wait(pause)
+
+    def describe_holder(self, thread_id: str) -> str:
+        rows = self._read(self._select_holder, (encode_text(thread_id),))
+        return rows[0][0] if rows else "another process"
+
+    def _give_up(self, token: int | None) -> None:
+        """Release the advisory lock of a token that no row has."""
+        if token is not None:
+            self._run_quietly(lambda session: session.run(self._unlock, (self._key, token)))
+
+    def _release(self, thread_id: str, token: int) -> None:
+        with self._mutex:
+            self._tokens.pop(thread_id, None)
+            self._lost.discard(token)
+            self._to_lock.discard(token)
+
+        def delete(session: PostgresSession) -> None:
+            # Nobody can take it before its row is gone, and there is no row without advisory lock.
+            session.run(self._delete, (encode_text(thread_id), token))
+            session.run(self._unlock, (self._key, token))
+
+        self._run_quietly(delete)
+
+    def _run_quietly(self, run: Callable[[PostgresSession], object]) -> None:
+        """Run something that others do without: they see that the advisory lock is free."""
+        for _ in range(2):
+            try:
+                with self._mutex:
+                    run(self._open_session())
+                return
+            except LostError:
+                continue
+            except (PostgresError, CheckpointStorageError) as error:
+                _LOGGER.warning("a run lock in %s expires only with its lease: %s", self._path, error)
+                return
+
+    # The connection
+
+    def _open_session(self) -> PostgresSession:
+        """Return the connection, opened if necessary; the caller holds the mutex."""
+        session = self._session
+        if session is not None and session.is_usable():
+            return session
+        if session is not None:
+            session.close()
+            self._session = None
+        self._to_lock = set(self._tokens.values()) - self._lost
+        session = self._connect()
+        session.run(_ROW_TIMEOUT)
+        self._session = session
+        return session
+
+    # Renewing
+
+    def _start_thread(self) -> None:
+        """Start the thread that renews the leases; the caller holds the mutex."""
+        if self._thread is None:
+            self._wake_reader, self._wake_writer = os.pipe()
+            self._thread = threading.Thread(
+                target=self._renew_periodically, args=(self._wake_reader,), name="graphkit-run-locks", daemon=True
+            )
+            self._thread.start()
+
+    def _renew_periodically(self, wake_reader: int) -> None:
+        due = monotonic() + self._lease / 3
+        renewed_on = self._session
+        is_warned = False
+        while True:
+            self._wait(wake_reader, due)
+            with self._mutex:
+                if not self._tokens:
+                    self._thread = None
+                    os.close(self._wake_reader)
+                    os.close(self._wake_writer)
+                    return
+                try:
+                    session = self._open_session()
+                    self._lock_tokens_again(session)
+                    if session is not renewed_on or monotonic() >= due:
+                        self._renew_leases(session)
+                        due = monotonic() + self._lease / 3
+                        renewed_on = session
+                        is_warned = False
+                except (LostError, PostgresError, CheckpointStorageError) as error:
+                    # Also where a put keeps a row for a moment.
+                    if get_state(error) not in BUSY and not is_warned:
+                        _LOGGER.warning("the run locks in %s could not be renewed, trying again: %s", self._path, error)
+                        is_warned = True
+                    due = min(due, monotonic() + _RETRY_WAIT)
+
+    def _wait(self, wake_reader: int, due: float) -> None:
+        """Wait until leases are due, the connection is lost, or the object is closed."""
+        poller = select.poll()
+        poller.register(wake_reader, select.POLLIN)
+        with self._mutex:
+            if self._session is not None and self._session.is_usable():
+                poller.register(self._session.fileno(), select.POLLIN)
+            if self._to_lock or self._session is None:
+                due = min(due, monotonic() + _RETRY_WAIT)
+        poller.poll(max(0.0, due - monotonic()) * 1000)
+
+    def _lock_tokens_again(self, session: PostgresSession) -> None:
+        """Take the advisory locks that went with the last connection, where the row still has the token."""
+        if not self._to_lock:
+            return
+        rows = session.run(self._lock_again, (self._key, list(self._to_lock)))[0]
+        # Those that are missing were taken over; renewing finds out. Another one may look at a
+        # token in this moment, or the server may not have noticed the end of the old connection.
+        self._to_lock = {token for token, is_locked in rows if not is_locked}
+
+    def _renew_leases(self, session: PostgresSession) -> None:
+        tokens = [token for token in self._tokens.values() if token not in self._lost]
+        if not tokens:
+            return
+        renewed = {token for (token,) in session.run(self._renew, (self._microseconds, tokens))[0]}
+        for thread_id, token in self._tokens.items():
+            if token in tokens and token not in renewed:
+                self._lost.add(token)
+                _LOGGER.warning("another process has taken the run lock of thread %.80r in %s", thread_id, self._path)
+
+    # Closing
+
+    def close(self) -> None:
+        with self._mutex:
+            if self._tokens:
+                return
+            thread = self._thread
+            if thread is not None:
+                os.write(self._wake_writer, b"x")
+        if thread is not None:
+            thread.join()
+        with self._mutex:
+            if self._session is not None and not self._tokens:
+                self._session.close()
+                self._session = None
+
+    def close_after_fork(self) -> PostgresSession | None:
+        """Forget the locks of the parent, in the child; return its connection, which must stay open."""
+        session = self._session
+        for fd in (self._wake_reader, self._wake_writer):
+            if self._thread is not None:
+                with suppress(OSError):
+                    os.close(fd)
+        self._reset()
+        return session

@@ -1,0 +1,124 @@
+"""Run locks: one run per thread, across the processes that share a database."""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Final
+
+from graphkit.errors import ThreadBusyError
+
+
+class RunLocks(ABC):
+    """The run locks of one database, as one database object sees them."""
+
+    @abstractmethod
+    def hold(self, thread_id: str, timeout: float) -> AbstractContextManager[None]:
+        """Hold the run lock of a thread during the block.
+
+        Args:
+            thread_id: the thread.
+            timeout: seconds to wait for another run.
+
+        Raises:
+            ThreadBusyError: another run held the lock until the timeout.
+            CheckpointStorageError: the database cannot be used.
+        """
+
+    @abstractmethod
+    def token_of(self, thread_id: str) -> int | None:
+        """Return the token with which this object holds a run lock.
+
+        A put of the holder checks in its statement that the row of the lock still has this token.
+        None if this object does not hold the lock, or if a paused holder cannot lose it.
+        """
+
+    @abstractmethod
+    def is_mine(self, thread_id: str) -> bool:
+        """Return whether the calling thread of execution holds the run lock of a thread."""
+
+    @abstractmethod
+    def is_held(self, thread_id: str) -> bool:
+        """Return whether any run holds the run lock of a thread now.
+
+        Raises:
+            CheckpointStorageError: the database cannot be used.
+        """
+
+    @abstractmethod
+    def describe_holder(self, thread_id: str) -> str:
+        """Return the process that holds the run lock of a thread, for a message."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what is open while no lock is held; locks that are held stay."""
+
+
+class HeldLocks:
+    """Excludes the threads of execution of this process from each other, and knows the holders."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._holders: dict[Hashable, tuple[int, str]] = {}
+        """The thread of execution and the name of each holder."""
+
+    def acquire(self, key: Hashable, thread_id: str, timeout: float) -> str:
+        """Take a lock within this process.
+
+        Args:
+            key: identifies the lock.
+            thread_id: the thread, for the error.
+            timeout: seconds to wait for another holder.
+
+        Returns:
+            The name of the holder, for other processes.
+
+        Raises:
+            ThreadBusyError: another holder had the lock until the timeout.
+        """
+        started = monotonic()
+        name = _describe_process()
+        with self._changed:
+            is_free = self._changed.wait_for(lambda: key not in self._holders, timeout=timeout)
+            if not is_free:
+                raise ThreadBusyError(thread_id, self._holders[key][1], round(monotonic() - started, 1))
+            self._holders[key] = threading.get_ident(), name
+        return name
+
+    def release(self, key: Hashable) -> None:
+        """Release a lock; after a fork, the child releases nothing."""
+        with self._changed:
+            self._holders.pop(key, None)
+            self._changed.notify_all()
+
+    def is_mine(self, key: Hashable) -> bool:
+        """Return whether the calling thread of execution holds a lock."""
+        holder = self._holders.get(key)
+        return holder is not None and holder[0] == threading.get_ident()
+
+    def find_holder(self, key: Hashable) -> str | None:
+        """Return the name of the holder in this process; None if there is none."""
+        holder = self._holders.get(key)
+        return None if holder is None else holder[1]
+
+
+FIRST_WAIT: Final = 0.0005
+"""Seconds before a lock is tried again."""
+LONGEST_WAIT: Final = 0.02
+
+
+def next_wait(pause: float) -> float:
+    """Return the seconds to wait after a wait in vain."""
+    return min(pause * 1.5, LONGEST_WAIT)
+
+
+def _describe_process() -> str:
+    import platform  # 2 ms, and only runs need it
+
+    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S+00:00}"
+    return f'process {os.getpid()} on host "{platform.node()}" since {now}'

@@ -1,0 +1,219 @@
+"""Run locks beside a SQLite file: one byte of a lock file for each thread.
+
+The system releases the byte of a process that has died, and a paused process keeps its own. So
+there is no lease, and no token. POSIX byte-range locks belong to a process, and closing any
+descriptor of the file releases all of them: a process opens the file once.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from time import monotonic, sleep
+from typing import Final
+
+from graphkit.errors import CheckpointStorageError, ThreadBusyError
+from savers._sql.run_locks import FIRST_WAIT, HeldLocks, RunLocks, next_wait
+
+_FLOCK: Final = struct.Struct("hhqqi4x")
+"""Linux's struct flock: type, whence, start, length, process."""
+
+
+class _LockFile:
+    """An open lock file of this process."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise CheckpointStorageError(path, "lock", error) from error
+        self._path = path
+        self.users = 0
+        """How many threads of execution hold or try a byte of it."""
+
+    def is_at_path(self) -> bool:
+        """Return whether this is still the file that other processes open."""
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(found, os.fstat(self.fd))
+
+    def lock(self, offset: int) -> bool:
+        import fcntl
+
+        try:
+            fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, offset)
+        except (BlockingIOError, PermissionError):
+            return False
+        except OSError as error:
+            raise CheckpointStorageError(self._path, "lock", error) from error
+        return True
+
+    def unlock(self, offset: int) -> None:
+        import fcntl
+
+        fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, offset)
+
+    def find_holder(self, offset: int) -> int | None:
+        """Return the process that holds a byte, 0 for one that this system does not know; None if there is none.
+
+        The locks of this process do not count.
+        """
+        import fcntl
+
+        if sys.platform != "linux":
+            if self.lock(offset):
+                self.unlock(offset)
+                return None
+            return 0
+        question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
+        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(self.fd, fcntl.F_GETLK, question))
+        return None if kind == fcntl.F_UNLCK else max(pid, 0)
+
+
+class _LockFiles:
+    """The lock files that this process has open, and the locks that it holds."""
+
+    def __init__(self) -> None:
+        self.held = HeldLocks()
+        self._mutex = threading.Lock()
+        self._files: dict[str, _LockFile] = {}
+
+    @contextmanager
+    def use(self, path: str) -> Iterator[_LockFile]:
+        """Use the lock file at a path; it stays open during the block."""
+        with self._mutex:
+            file = self._files.get(path)
+            if file is None or not file.is_at_path():
+                # A file that was removed or replaced is closed when its last lock is released.
+                self._close_if_unused(file)
+                file = self._files[path] = _LockFile(path)
+            file.users += 1
+        try:
+            yield file
+        finally:
+            with self._mutex:
+                file.users -= 1
+                if self._files.get(path) is not file:
+                    self._close_if_unused(file)
+
+    def close(self, path: str) -> None:
+        """Close a lock file, unless it is in use."""
+        with self._mutex:
+            file = self._files.get(path)
+            if file is not None and not file.users:
+                del self._files[path]
+                os.close(file.fd)
+
+    def _close_if_unused(self, file: _LockFile | None) -> None:
+        if file is not None and not file.users:
+            os.close(file.fd)
+
+    def close_after_fork(self) -> None:
+        """Close the files, in the child: it holds none of the locks of the parent."""
+        for file in self._files.values():
+            os.close(file.fd)
+
+
+_OPEN: _LockFiles = _LockFiles()
+
+
+def _after_fork() -> None:
+    global _OPEN
+    inherited, _OPEN = _OPEN, _LockFiles()
+    inherited.close_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class SqliteRunLocks(RunLocks):
+    """The run locks beside one SQLite file."""
+
+    def __init__(self, path: str, make_directories: Callable[[], None]) -> None:
+        """Prepare; the first use creates the lock file.
+
+        Args:
+            path: the lock file.
+            make_directories: creates the directories of the lock file, where they are missing.
+        """
+        self._path = path
+        self._make_directories = make_directories
+
+    @contextmanager
+    def hold(self, thread_id: str, timeout: float) -> Iterator[None]:
+        started = monotonic()
+        self._make_directories()
+        files = _OPEN
+        key = self._path, thread_id
+        files.held.acquire(key, thread_id, timeout)
+        try:
+            with self._hold_byte(files, thread_id, started, timeout):
+                yield
+        finally:
+            files.held.release(key)
+
+    @contextmanager
+    def _hold_byte(self, files: _LockFiles, thread_id: str, started: float, timeout: float) -> Iterator[None]:
+        offset = _find_offset(thread_id)
+        pause = FIRST_WAIT
+        while True:
+            with files.use(self._path) as file:
+                if file.lock(offset):
+                    if file.is_at_path():
+                        try:
+                            yield
+                        finally:
+                            if files is _OPEN:
+                                file.unlock(offset)
+                        return
+                    # The file was removed meanwhile; the next round opens the new one.
+                    file.unlock(offset)
+                    continue
+                waited = monotonic() - started
+                if waited >= timeout:
+                    raise ThreadBusyError(thread_id, _describe_holder(file, offset), round(waited, 1))
+            sleep(min(pause, timeout - waited))
+            pause = next_wait(pause)
+
+    def token_of(self, thread_id: str) -> int | None:  # noqa: ARG002 - as in every database
+        return None
+
+    def is_mine(self, thread_id: str) -> bool:
+        return _OPEN.held.is_mine((self._path, thread_id))
+
+    def is_held(self, thread_id: str) -> bool:
+        if _OPEN.held.find_holder((self._path, thread_id)) is not None:
+            return True
+        if not os.path.exists(self._path):
+            return False
+        with _OPEN.use(self._path) as file:
+            return file.find_holder(_find_offset(thread_id)) is not None
+
+    def describe_holder(self, thread_id: str) -> str:
+        own = _OPEN.held.find_holder((self._path, thread_id))
+        if own is not None:
+            return own
+        with _OPEN.use(self._path) as file:
+            return _describe_holder(file, _find_offset(thread_id))
+
+    def close(self) -> None:
+        _OPEN.close(self._path)
+
+
+def _find_offset(thread_id: str) -> int:
+    """Return the byte of a thread: one of 2**62, far behind the end of the file."""
+    digest = blake2b(thread_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 2
+
+
+def _describe_holder(file: _LockFile, offset: int) -> str:
+    pid = file.find_holder(offset)
+    return f"process {pid}" if pid else "another process"

@@ -1,0 +1,37 @@
+"""A process that holds a run lock, and does what it is told on its standard input."""
+
+import json
+import sys
+
+from graphkit.errors import ThreadBusyError
+from savers._sql.postgres_database import PostgresDatabase
+from savers._sql.sqlite_database import SqliteDatabase
+from tests.sql.rows import fenced_put
+
+
+def open_database(kind, place, options):
+    if kind == "sqlite":
+        return SqliteDatabase(place, fsync="never", **options)
+    return PostgresDatabase(place, **options)
+
+
+def tell(answer):
+    sys.stdout.write(f"{answer}\n")
+    sys.stdout.flush()
+
+
+def main():
+    kind, place, options, thread_id, timeout = json.loads(sys.argv[1])
+    database = open_database(kind, place, options)
+    try:
+        with database.run_lock(thread_id, timeout):
+            tell("held")
+            for line in sys.stdin:
+                history, position = map(int, line.split())
+                tell(fenced_put(database, thread_id, history, position))
+    except ThreadBusyError:
+        tell("busy")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,357 @@
+"""Run locks: one holder per thread among threads of execution, database objects and processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from graphkit.errors import CheckpointStorageError, ThreadBusyError
+from savers._sql.postgres_database import PostgresDatabase
+from tests.sql.rows import add_history, fenced_put, positions
+
+ROOT = Path(__file__).resolve().parents[2]
+SOON = 60
+"""Seconds within which anything happens that must happen."""
+
+
+class Holder:
+    """A process that holds a run lock."""
+
+    def __init__(self, kind, place, options, thread_id, timeout):
+        arguments = json.dumps([kind, place, options, thread_id, timeout])
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.sql.holder", arguments],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def read(self):
+        return self.process.stdout.readline().strip()
+
+    def put(self, history, position):
+        self.process.stdin.write(f"{history} {position}\n")
+        self.process.stdin.flush()
+        return int(self.read())
+
+    def send(self, number):
+        os.kill(self.process.pid, number)
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def start_holder(request, tmp_path, database):
+    holders = []
+
+    def start(thread_id="t", timeout=SOON, **options):
+        if isinstance(database, PostgresDatabase):
+            place = request.getfixturevalue("server").connection_string
+            options["schema"] = database.schema
+            kind = "postgres"
+        else:
+            kind, place = "sqlite", str(tmp_path / "test.db")
+        holders.append(Holder(kind, place, options, thread_id, timeout))
+        return holders[-1]
+
+    yield start
+    for holder in holders:
+        holder.close()
+
+
+def test_a_lock_is_held_until_the_end_of_its_block(database, open_database):
+    other = open_database()
+    assert not other.is_held("t")
+    with database.run_lock("t", 1):
+        for each in (database, other):
+            assert each.is_held("t")
+            assert not each.is_held("u")
+        assert database.run_locks.is_mine("t")
+        assert not database.run_locks.is_mine("u")
+    assert not database.is_held("t")
+    assert not database.run_locks.is_mine("t")
+    assert database.token_of("t") is None
+
+
+def test_it_is_released_by_an_exception(database):
+    with pytest.raises(ZeroDivisionError), database.run_lock("t", 1):
+        raise ZeroDivisionError
+    with database.run_lock("t", 0):
+        assert database.is_held("t")
+
+
+def test_a_second_holder_waits_and_then_gives_up(database, open_database):
+    with database.run_lock("t", 1):
+        for each in (database, open_database()):
+            with pytest.raises(ThreadBusyError) as caught, each.run_lock("t", 0.05):
+                pass
+            assert caught.value.thread_id == "t"
+            assert f"process {os.getpid()} on host" in caught.value.holder
+            assert 0 < caught.value.waited < SOON
+        with database.run_lock("u", 0):
+            assert database.is_held("u")
+    with open_database().run_lock("t", 0):
+        assert database.is_held("t")
+
+
+@pytest.mark.parametrize("thread_id", ["", "a\0b", "\ud800", "x" * 10_000])
+def test_any_string_is_a_thread_id(database, open_database, thread_id):
+    other = open_database()
+    with database.run_lock(thread_id, 0), pytest.raises(ThreadBusyError), other.run_lock(thread_id, 0):
+        pass
+    with other.run_lock(thread_id, 0):
+        assert database.is_held(thread_id)
+
+
+def test_one_of_many_threads_of_execution_holds_it(database, open_database):
+    databases = [database, open_database()]
+    inside = []
+    count = 0
+
+    def run(number):
+        nonlocal count
+        with databases[number % 2].run_lock("t", SOON):
+            inside.append(number)
+            assert inside == [number]
+            before = count
+            database.read("SELECT 1")
+            count = before + 1
+            inside.remove(number)
+
+    with ThreadPoolExecutor(8) as executor:
+        list(executor.map(run, range(40)))
+    assert count == 40
+
+
+def test_another_process_is_kept_out_and_named(database, start_holder):
+    holder = start_holder()
+    assert holder.read() == "held"
+    assert database.is_held("t")
+    with pytest.raises(ThreadBusyError, match=f"process {holder.process.pid}"), database.run_lock("t", 0.05):
+        pass
+    holder.process.stdin.close()
+    holder.process.wait()
+    with database.run_lock("t", 0):
+        assert database.is_held("t")
+
+
+def test_a_killed_process_frees_its_locks_at_once(database, start_holder):
+    holder = start_holder(lease=3600) if isinstance(database, PostgresDatabase) else start_holder()
+    assert holder.read() == "held"
+    holder.send(signal.SIGKILL)
+    holder.process.wait()
+    with database.run_lock("t", SOON):
+        assert database.is_held("t")
+
+
+def test_one_of_two_processes_gets_it_and_the_other_one_next(database, start_holder):
+    first = start_holder()
+    assert first.read() == "held"
+    second = start_holder()
+    impatient = start_holder(timeout=0)
+    assert impatient.read() == "busy"
+    assert second.process.poll() is None
+    first.send(signal.SIGKILL)
+    assert second.read() == "held"
+
+
+def test_a_forked_child_holds_nothing(database):
+    with database.run_lock("t", 0):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                with database.run_lock("u", SOON):
+                    is_right = not database.run_locks.is_mine("t") and database.is_held("t")
+                try:
+                    with database.run_lock("t", 0.05):
+                        is_right = False
+                except ThreadBusyError:
+                    code = 0 if is_right else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert database.is_held("t")
+    assert not database.is_held("t")
+
+
+def test_a_closed_database_keeps_its_locks(database, open_database):
+    with database.run_lock("t", 0):
+        database.close()
+        assert open_database().is_held("t")
+        database.close()
+    assert not database.is_held("t")
+
+
+def test_a_lock_file_that_is_removed_is_made_again(open_sqlite, tmp_path):
+    first, second = open_sqlite(), open_sqlite()
+    with first.run_lock("t", 0):
+        (tmp_path / "test.db-lock").unlink()
+        with second.run_lock("u", 0):
+            assert first.is_held("u")
+    with second.run_lock("t", 0):
+        assert first.is_held("t")
+    first.close()
+    second.close()
+
+
+# Leases
+
+
+@pytest.fixture
+def opened(open_postgres):
+    opened = []
+
+    def open_again(**options):
+        opened.append(open_postgres(**options))
+        return opened[-1]
+
+    yield open_again
+    for database in opened:
+        database.close()
+
+
+def expires(database, thread="t"):
+    rows = database.read(f"SELECT expires FROM {database.names.run_locks} WHERE thread = ?", (thread,))
+    return rows[0][0] if rows else None
+
+
+def wait_until(condition):
+    """Wait for something that happens elsewhere."""
+    event = threading.Event()
+    for _ in range(SOON * 100):
+        if condition():
+            return
+        event.wait(0.01)
+    raise AssertionError("it does not happen")
+
+
+def test_a_lease_is_renewed_while_the_lock_is_held(opened):
+    database, other = opened(lease=0.3), opened(lease=0.3)
+    with database.run_lock("t", 0), database.run_lock("u", 0):
+        for _ in range(3):
+            then = expires(database), expires(database, "u")
+            wait_until(lambda then=then: expires(database) > then[0] and expires(database, "u") > then[1])
+        with pytest.raises(ThreadBusyError), other.run_lock("t", 0):
+            pass
+    assert expires(database) is None
+
+
+def test_a_paused_holder_is_taken_over_and_changes_nothing_afterwards(opened, server, schema):
+    database = opened(lease=0.5)
+    history = add_history(database)
+    holder = Holder("postgres", server.connection_string, {"schema": schema, "lease": 0.5}, "t", SOON)
+    try:
+        assert holder.read() == "held"
+        assert holder.put(history, 0) == 1
+        holder.send(signal.SIGSTOP)
+        with database.run_lock("t", SOON):
+            assert fenced_put(database, "t", history, 1) == 1
+            holder.send(signal.SIGCONT)
+            assert holder.put(history, 2) == 0
+            assert fenced_put(database, "t", history, 3) == 1
+        assert holder.put(history, 4) == 0
+    finally:
+        holder.close()
+    assert positions(database, history) == [0, 1, 3]
+
+
+def test_a_paused_holder_that_nobody_has_taken_over_goes_on(opened, server, schema):
+    database = opened(lease=0.3)
+    history = add_history(database)
+    holder = Holder("postgres", server.connection_string, {"schema": schema, "lease": 0.3}, "t", SOON)
+    try:
+        assert holder.read() == "held"
+        holder.send(signal.SIGSTOP)
+        wait_until(lambda: not database.is_held("t"))
+        holder.send(signal.SIGCONT)
+        assert holder.put(history, 0) == 1
+        wait_until(lambda: database.is_held("t"))
+        with pytest.raises(ThreadBusyError), database.run_lock("t", 0):
+            pass
+    finally:
+        holder.close()
+
+
+def end_connections(database):
+    database.read(
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+        "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+    )
+
+
+def test_a_holder_whose_connection_is_lost_locks_its_token_again(opened):
+    database, other = opened(lease=3600), opened(lease=3600)
+    history = add_history(database)
+    with database.run_lock("t", 0):
+        token = database.token_of("t")
+        for position in range(3):
+            end_connections(other)
+            wait_until(lambda: other.is_held("t"))
+            with pytest.raises(ThreadBusyError), other.run_lock("t", 0):
+                pass
+            assert database.token_of("t") == token
+            assert fenced_put(database, "t", history, position) == 1
+    with other.run_lock("t", 0):
+        assert other.is_held("t")
+
+
+@pytest.mark.parametrize("how", ["fast", "immediate", "kill"])
+def test_a_holder_keeps_its_lock_across_a_restart_of_the_server(own_server, how):
+    databases = [PostgresDatabase(own_server.connection_string, lease=20, lock_timeout=60) for _ in range(2)]
+    database, other = databases
+    history = add_history(database)
+    assert not other.is_held("t")
+    with database.run_lock("t", 0):
+        with ThreadPoolExecutor(1) as executor:
+            waiting = executor.submit(wait_for_lock, other)
+            own_server.kill() if how == "kill" else own_server.stop(how)
+            own_server.start()
+            assert fenced_put(database, "t", history, 0) == 1
+            assert not waiting.result()
+        assert fenced_put(database, "t", history, 1) == 1
+    with other.run_lock("t", 0):
+        assert other.is_held("t")
+    for each in databases:
+        each.close()
+
+
+def wait_for_lock(database):
+    try:
+        with database.run_lock("t", 3):
+            return True
+    except (ThreadBusyError, CheckpointStorageError):
+        return False
+
+
+def test_tokens_rise_and_are_unique(opened):
+    databases = [opened(), opened()]
+    seen = []
+    for number in range(6):
+        with databases[number % 2].run_lock("t", 0):
+            seen.append(databases[number % 2].token_of("t"))
+    assert seen == sorted(set(seen))
+
+
+def test_a_hundred_locks_take_one_connection(opened, server):
+    database = opened()
+    locks = [database.run_lock(f"t{number}", 0) for number in range(100)]
+    for lock in locks:
+        lock.__enter__()
+    connections = database.read("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'graphkit'")
+    assert len({database.token_of(f"t{number}") for number in range(100)}) == 100
+    for lock in locks:
+        lock.__exit__(None, None, None)
+    assert connections[0][0] <= 3
+    assert database.read(f"SELECT * FROM {database.names.run_locks}") == []

@@ -40,6 +40,7 @@ COMMAND_MODULES: Final = (
     "verify",
     "repair",
     "maintain",
+    "copy",
     "transfer",
     "import_langgraph",
     "export_langgraph",

@@ -11,7 +11,7 @@ from graphkit.cli.resolve import open_store
 from graphkit.errors import GraphKitError
 
 
-def _complete_thread(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_thread(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the threads of the directory on the command line that begin with the text."""
     directory, _ = _typed_so_far(ctx)
     try:
@@ -54,7 +54,7 @@ Thread = Annotated[
     typer.Argument(
         metavar="THREAD",
         help="The thread's id, or a unique prefix of it.",
-        autocompletion=_complete_thread,
+        autocompletion=complete_thread,
     ),
 ]
 MaybeThread = Annotated[
@@ -62,7 +62,7 @@ MaybeThread = Annotated[
     typer.Argument(
         metavar="THREAD",
         help="Only this thread.",
-        autocompletion=_complete_thread,
+        autocompletion=complete_thread,
         show_default=False,
     ),
 ]

@@ -53,12 +53,13 @@ _FILE_KINDS: Final = frozenset({"file", "disk", "filesystem"})
 # Stores
 
 
-def open_store(name: str, *, create: bool = False) -> BaseCheckpointSaver:
+def open_store(name: str, *, create: bool = False, is_sealed: bool = True) -> BaseCheckpointSaver:
     """Open a store: a directory, or `kind:argument` for another kind of saver that is installed.
 
     Args:
         name: what the user typed.
         create: whether a directory may be missing or empty.
+        is_sealed: whether to use the keys of the key file.
 
     Raises:
         UsageError: the name is empty.
@@ -70,7 +71,7 @@ def open_store(name: str, *, create: bool = False) -> BaseCheckpointSaver:
     from graphkit import registry  # takes 20 ms, which --help should not
 
     kind, colon, argument = name.partition(":")
-    key_file = KEY_FILE.get()
+    key_file = KEY_FILE.get() if is_sealed else None
     sealed = {} if key_file is None else {"cipher": key_file}
     if colon and kind in registry.saver_names() and not Path(name).exists():
         options = sealed if kind in _FILE_KINDS else {}

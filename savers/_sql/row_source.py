@@ -31,7 +31,7 @@ class RowSource:
         names = database.names
         # The record in which the range begins, and those that begin before it ends.
         self._select = (
-            f"SELECT position, frame FROM {names.records} WHERE history = ? AND position >= "  # noqa: S608 - checked names
+            f"SELECT position, frame FROM {names.records} WHERE history = ? AND position >= "
             f"(SELECT max(position) FROM {names.records} WHERE history = ? AND position <= ?) "
             "AND position < ? ORDER BY position"
         )

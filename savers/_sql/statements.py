@@ -1,7 +1,5 @@
 """The statements of a SQL saver, made once for its database."""
 
-# ruff: noqa: S608 - the names of tables are checked and quoted; values are parameters
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

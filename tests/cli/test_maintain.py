@@ -1,4 +1,4 @@
-"""verify, repair, compact, prune, copy, delete, release: each says what it did, and with --dry-run what it would do."""
+"""verify, repair, compact, prune, delete, release: each says what it did, and with --dry-run what it would do."""
 
 import io
 import logging
@@ -301,17 +301,6 @@ def test_an_idle_age_that_is_none_is_refused(idle):
     assert graphkit("prune", idle, "--idle", "soon", "--yes").code == 2
     assert graphkit("prune", idle, "nowhere", "--idle", "1s", "--yes").code == 11
     assert len(threads(idle)) == 3
-
-
-def test_copy(store):
-    would = graphkit("copy", store, "order-17", "new", "--dry-run")
-    assert would.out == "would copy 2 checkpoints of order-17 to new\n"
-    assert graphkit("copy", store, "order-17", "new").out == "copied 2 checkpoints of order-17 to new\n"
-    taken = graphkit("copy", store, "order-17", "new", "--dry-run")
-    assert taken.out.endswith("to new, which is not empty\n")
-    assert graphkit("copy", store, "order-17", "new").code == 16
-    rows = graphkit("history", store, "new", "--json").json
-    assert rows == graphkit("history", store, "order-17", "--json").json
 
 
 def test_delete_asks(store):

@@ -1,4 +1,4 @@
-"""Maintains a store: compact, rotate, prune, copy, delete, release."""
+"""Maintains a store: compact, rotate, prune, delete, release."""
 
 from __future__ import annotations
 
@@ -233,39 +233,10 @@ def _indent(thread_id: str) -> str:
     return f"    {escape(thread_id)}"
 
 
-def _count_checkpoints(saver: BaseCheckpointSaver, thread_id: str) -> int:
+def count_checkpoints(saver: BaseCheckpointSaver, thread_id: str) -> int:
+    """Return how many checkpoints the root of a thread has."""
     summary = saver.summary(RunnableConfig(thread_id))
     return 0 if summary is None else summary.checkpoints
-
-
-def copy(
-    context: CliContext,  # noqa: ARG001 - every command takes it
-    directory: Directory,
-    thread: Thread,
-    target: Annotated[str, typer.Argument(metavar="NEW", help="The id of the copy.")],
-    dry_run: DryRun = False,
-) -> Message:
-    """Copy a thread's active history into a new thread, including its ids.
-
-    Example: graphkit copy runs order-17 order-17-backup
-    """
-    saver = open_store(directory)
-    source = find_thread(saver, thread)
-    count = _count_checkpoints(saver, source)
-    checkpoints = pluralize(count, "checkpoint")
-    what = f"{checkpoints} of {escape(source)} to {escape(target)}"
-    data = {
-        "thread": target,
-        "from": source,
-        "checkpoints": count,
-        "dry_run": dry_run,
-    }
-    if not dry_run:
-        saver.copy(source, target)
-        return Message(f"copied {what}", data)
-    if saver.namespaces(target):
-        return Message(f"would refuse to copy {what}, which is not empty", data)
-    return Message(f"would copy {what}", data)
 
 
 def delete(
@@ -337,7 +308,7 @@ def release(
     """
     saver = open_store(directory)
     thread_id = find_thread(saver, thread)
-    count = _count_checkpoints(saver, thread_id)
+    count = count_checkpoints(saver, thread_id)
     data = {"thread": thread_id, "checkpoints": count, "dry_run": dry_run}
     if dry_run:
         return Message(
@@ -357,4 +328,4 @@ def release(
     return Message(f"released {released} as version {tag.version}", data)
 
 
-COMMANDS: Final = (compact, rotate, prune, copy, delete, release)
+COMMANDS: Final = (compact, rotate, prune, delete, release)

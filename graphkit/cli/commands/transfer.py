@@ -64,7 +64,7 @@ def export(
     Example: graphkit export runs order-17 --output order-17.jsonl
     """
     saver = open_store(directory)
-    types = _types_of(app)
+    types = types_of(app)
     saver.register_types(*types)
     chosen = [find_thread(saver, thread, released=versions) for thread in threads or ()] or None
     if dry_run:
@@ -104,7 +104,7 @@ def _dry_export(threads: Sequence[str], output: str) -> Message:
     )
 
 
-def _types_of(app: str | None) -> tuple[type, ...]:
+def types_of(app: str | None) -> tuple[type, ...]:
     """Return the application types of the graph of --app."""
     return () if app is None else tuple(load_app(app).topology.schema.types)
 
@@ -187,7 +187,7 @@ def import_(
             return _import_logs(saver, lines, progress)
         if rename is not None:
             lines = _check_single(lines)
-        return _import_threads(saver, lines, rename, _types_of(app), progress)
+        return _import_threads(saver, lines, rename, types_of(app), progress)
 
 
 def _import_logs(saver: BaseCheckpointSaver, lines: Iterable[str], progress: Progress) -> Message:

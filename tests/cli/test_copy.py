@@ -1,0 +1,110 @@
+"""copy: within a store, and to another one."""
+
+from importlib import import_module
+
+import pytest
+
+from graphkit import RunnableConfig
+from savers import FileSystemSaver
+from tests.cli.terminal import checkpoint, graphkit
+from tests.threads import assert_same
+
+
+def test_a_thread_is_copied_within_its_store(store):
+    would = graphkit("copy", store, "order-17", "new", "--dry-run")
+    assert would.out == "would copy 2 checkpoints of order-17 to new\n"
+    assert graphkit("copy", store, "order-17", "new").out == "copied 2 checkpoints of order-17 to new\n"
+    taken = graphkit("copy", store, "order-17", "new", "--dry-run")
+    assert taken.out.endswith("to new, which is not empty\n")
+    assert graphkit("copy", store, "order-17", "new").code == 16
+    rows = graphkit("history", store, "new", "--json").json
+    assert rows == graphkit("history", store, "order-17", "--json").json
+
+
+def test_graphkit_dir_names_the_store_that_is_omitted(store, tmp_path):
+    within = graphkit("copy", "order-17", "new", GRAPHKIT_DIR=str(store))
+    assert within.out == "copied 2 checkpoints of order-17 to new\n"
+    away = graphkit("copy", "--to", tmp_path / "b", GRAPHKIT_DIR=str(store))
+    assert away.out == f"copied 7 checkpoints of 4 threads to {tmp_path / 'b'}, verified\n"
+
+
+def test_a_whole_store_is_copied_to_another_one_and_what_is_new_later(store, tmp_path, saver):
+    target = tmp_path / "backup"
+    would = graphkit("copy", store, "--to", target, "--dry-run")
+    assert would.out == f"would copy 3 threads to {target}: import-a, order-17, order-18\n"
+    assert not target.exists()
+    done = graphkit("copy", store, "--to", target)
+    assert (done.code, done.out) == (0, f"copied 5 checkpoints of 3 threads to {target}, verified\n")
+    copied = FileSystemSaver(target, fsync="never")
+    for thread in saver.threads():
+        assert_same(saver, copied, thread, thread)
+    assert graphkit("interrupts", target, "--json").json == graphkit("interrupts", store, "--json").json
+    saver.release(RunnableConfig("order-18"))
+    saver.put(RunnableConfig("order-18"), checkpoint(30, "a", "b", {"n": 1}))
+    again = graphkit("copy", store, "--to", target)
+    assert again.out == (
+        f"copied 1 checkpoint and 1 version of 3 threads to {target}, verified; "
+        f"skipped 5 checkpoints that were already there\n"
+    )
+    third = graphkit("copy", store, "--to", target, "--json").json
+    assert third == {
+        "to": str(target),
+        "threads": ["import-a", "order-17", "order-18"],
+        "skipped_threads": ["import-a", "order-17", "order-18"],
+        "checkpoints": 0,
+        "skipped_checkpoints": 6,
+        "versions": 0,
+        "skipped_versions": 1,
+    }
+
+
+def test_chosen_threads_are_copied_to_another_store(store, tmp_path):
+    done = graphkit("copy", store, "order-17", "imp", "--to", tmp_path / "b", "--json").json
+    assert (done["threads"], done["checkpoints"]) == (["order-17", "import-a"], 3)
+    assert graphkit("copy", store, "nothing", "--to", tmp_path / "b").code == 11
+
+
+def test_a_thread_that_differs_stays_as_it_is(store, tmp_path):
+    other = FileSystemSaver(tmp_path / "b", fsync="never")
+    other.put(RunnableConfig("order-18"), checkpoint(99, "a", "b", {}))
+    done = graphkit("copy", store, "order-18", "--to", tmp_path / "b")
+    assert (done.code, done.out) == (16, "")
+    assert "thread 'order-18': namespace '', checkpoint 00000000-0000-7000-8000-000000000099" in done.err
+    assert [info.id[-2:] for info in other.history(RunnableConfig("order-18"))] == ["99"]
+    assert graphkit("copy", store, "--to", store).code == 18
+
+
+@pytest.mark.parametrize(
+    "args", [[], ["order-17"], ["a", "b", "c"], ["a", "b", "--no-versions"], ["a", "b", "--plaintext"]]
+)
+def test_a_copy_within_a_store_needs_two_names(store, args):
+    assert graphkit("copy", store, *args).code == 2
+
+
+def test_versions_may_be_left_out(store, tmp_path, saver):
+    saver.release(RunnableConfig("order-18"))
+    done = graphkit("copy", store, "--to", tmp_path / "b", "--no-versions", "--json").json
+    assert (done["threads"], done["versions"]) == (["import-a", "order-17"], 0)
+
+
+def test_types_of_a_graph(store, shop, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    place = import_module("shop").Place
+    saver = FileSystemSaver(store, fsync="never", types=[place])
+    saver.put(RunnableConfig("typed"), checkpoint(1, "a", "b", {"place": place("Rome")}))
+    refused = graphkit("copy", store, "typed", "--to", tmp_path / "b")
+    assert (refused.code, "shop.Place" in refused.err, "--app" in refused.err) == (14, True, True)
+    assert graphkit("copy", store, "typed", "--to", tmp_path / "b", "--app", shop).code == 0
+
+
+def test_a_sealed_directory_is_copied_sealed_or_in_plain_on_request(store, tmp_path):
+    key_file = tmp_path / "keys"
+    key_file.write_text("k " + "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE=" + "\n", encoding="utf-8")
+    key_file.chmod(0o600)
+    sealed, plain = tmp_path / "sealed", tmp_path / "plain"
+    assert graphkit("copy", store, "--to", sealed, "--key-file", key_file).code == 0
+    assert b"lamp" not in b"".join(path.read_bytes() for path in sealed.rglob("log"))
+    assert graphkit("copy", sealed, "--to", plain).code == 21
+    done = graphkit("copy", sealed, "--to", plain, "--key-file", key_file, "--plaintext")
+    assert (done.code, done.err) == (0, "")
+    assert b"lamp" in b"".join(path.read_bytes() for path in plain.rglob("log"))

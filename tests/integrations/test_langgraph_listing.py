@@ -19,6 +19,7 @@ from graphkit.errors import CheckpointFormatError
 from savers._filesystem import catalog, containment, history_views
 from savers._log import packed_states
 from savers.langgraph import FileSystemCheckpointSaver, listing
+from savers.langgraph.writes import Write
 
 EARLY = "#early:"
 MADE_BY = "graphkit:made_by"
@@ -411,6 +412,38 @@ def test_a_log_that_ends_in_zeros_over_which_records_are_written(saver, monkeypa
     assert [found.checkpoint["channel_values"]["n"] for found in reader.list(None)] == [2, 1]
     monkeypatch.setattr(history_views, "time_ns", lambda: status.st_mtime_ns + 10**9)
     assert len(list(reader.list(None))) == len(list(reader.list(None, limit=2))) == 2
+
+
+def test_the_end_of_a_log_is_read_again_if_a_record_may_be_written_over_its_zeros(saver, monkeypatch):
+    put(saver, thread(), START, n=1)
+    put(saver, thread("other"), START + timedelta(seconds=5), n=2)
+    path = path_of(saver, "t")
+    first = path.read_bytes()
+    put(saver, thread(), START + timedelta(seconds=9), n=3)
+    second = path.read_bytes()
+    path.write_bytes(first + bytes(len(second) - len(first) + 64))
+    for module in (history_views, listing):
+        monkeypatch.setattr(module, "get_file_state", lambda status: (1, 1, status.st_size, 1, 1))
+    monkeypatch.setattr(history_views, "time_ns", lambda: 0)
+    reader = again(saver)
+    assert [found.checkpoint["channel_values"]["n"] for found in reader.list(None, limit=1)] == [2]
+    path.write_bytes(second + bytes(64))
+    assert [found.checkpoint["channel_values"]["n"] for found in reader.list(None, limit=1)] == [3]
+
+
+def test_early_writes_of_an_earlier_version_that_appear_after_a_listing(saver):
+    config = put(saver, thread(), START, n=1)
+    reader = again(saver)
+    for limit in (None, 1):
+        assert next(reader.list(None, limit=limit)).pending_writes == []
+    checkpoint_id = config["configurable"]["checkpoint_id"]
+    early = RunnableConfig("t", checkpoint_ns=EARLY)
+    saver.store.put(early, Checkpoint(id=checkpoint_id, node_id="a", next_node_id=None, state={}))
+    write = Write("", "task", 0, "n", "msgpack", b"\7")
+    saver.store.put_writes(early.replace(checkpoint_id=checkpoint_id), {write.key: list(write)})
+    for limit in (None, 1):
+        for one in (reader, again(saver)):
+            assert next(one.list(None, limit=limit)).pending_writes == [("task", "n", 7)]
 
 
 @pytest.mark.parametrize("seed", range(3))

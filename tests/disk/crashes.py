@@ -368,6 +368,29 @@ def two_workers(run):
     run.put(7)
 
 
+def late_worker(run):
+    """As two_workers; the second thread appends when the sync of the first one is over, and not yet returned."""
+    run.put(0)
+    for number in (1, 3, 5):
+        appended = threading.Event()
+        worker = threading.Thread(target=run.put, args=(number + 1,), kwargs={"text": "b" * 700})
+
+        def let_append(worker=worker, appended=appended):
+            if not worker.ident:
+                worker.start()
+                appended.wait()
+
+        def meanwhile(kind, _, place, worker=worker, appended=appended):
+            if kind == "unlock" and threading.current_thread() is worker:
+                appended.set()
+
+        run.fs.hook, run.fs.after_sync = meanwhile, let_append
+        run.put(number, text="a" * 500)
+        worker.join()
+        run.fs.hook = run.fs.after_sync = None
+    run.put(7)
+
+
 def failed_sync(run):
     """An fsync fails: the log is written anew, and goes on."""
     run.put(0, text="a" * 700)
@@ -559,7 +582,7 @@ def shared_sync(run):
 
 
 WORKLOADS = (
-    first_put, puts, growing_lists, replaces, beside, release, prune, delete, copy, several_threads, two_savers, two_workers, failed_sync, failed_write,
+    first_put, puts, growing_lists, replaces, beside, release, prune, delete, copy, several_threads, two_savers, two_workers, late_worker, failed_sync, failed_write,
     early_writes, rewritten_early_writes, langgraph_steps, shared_sync,
 )  # fmt: skip
 
@@ -708,10 +731,12 @@ class Crashes:
             fs.note("begin", len(steps) - 1)
             saver.put(config_of(thread, namespace), made(number))
             fs.note("ack", len(steps) - 1)
+        # By a saver that knows only the end of each log: it must find what waits.
+        other = FileSystemSaver(PLACE, fsync="always", lock_timeout=0, io=fs)
         for number, (thread, namespace, name) in enumerate(self._awaited(saver, views), 950):
             steps.append([grown(one, thread, namespace, number, name) for one in steps[-1]])
             fs.note("begin", len(steps) - 1)
-            saver.put(config_of(thread, namespace), made(number, name))
+            other.put(config_of(thread, namespace), made(number, name))
             fs.note("ack", len(steps) - 1)
         expect_whole(self._view(saver), steps[-1])
         self._expect_texts_once(fs.tree())

@@ -37,6 +37,8 @@ class SimFS:
 
     def __init__(self, tree=None, hook=None, *, record=True):
         self.hook, self.record = hook, record
+        self.after_sync = None
+        """Called after each fdatasync that succeeded, before it returns."""
         self.ops, self.calls, self.counts = [], [], {}
         self._guard = threading.RLock()
         self._numbers = itertools.count(ROOT)
@@ -191,6 +193,8 @@ class SimFS:
 
     def fdatasync(self, fd):
         self._sync("fdatasync", fd)
+        if self.after_sync is not None:
+            self.after_sync()
 
     def _sync(self, kind, fd):
         with self._guard:

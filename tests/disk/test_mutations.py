@@ -5,17 +5,36 @@ and at least one of the harnesses beside this file must raise within a bounded n
 """
 
 import errno
-from contextlib import contextmanager, suppress
+import uuid
+from contextlib import ExitStack, contextmanager, suppress
+from tempfile import TemporaryDirectory
 from unittest import mock
 
 import pytest
 
 from graphkit import CheckpointCorruptionError, CheckpointerError, CheckpointStorageError
 from savers import FileSystemSaver
-from savers._filesystem import lifecycle, live_logs, log_copy, rewrite, store, sync
+from savers._filesystem import (
+    frame,
+    lifecycle,
+    live_logs,
+    log,
+    log_copy,
+    log_writer,
+    payloads,
+    record_appender,
+    rewrite,
+    sealing,
+    store,
+    sync,
+)
 from savers._filesystem.file_log_writer import FileLogWriter
 from savers._log import frame, log
+from savers._log.early_writes import EarlyWrites
+from savers._log.log_reader import LogReader
+from savers._log.log_writer import LogWriter
 from tests.disk import crashes
+from tests.disk.conftest import frames_of, log_of
 from tests.disk.crashes import PLACE, Crashes, config_of, fixed, made, view
 from tests.disk.simfs import SimFS
 
@@ -213,6 +232,141 @@ def acknowledging_before_the_sync():
     return mock.patch.object(sync.SyncAlways, "settle", lambda _, ticket: sync.release_ticket(ticket))
 
 
+# Early writes, and the sync that they share with a put
+
+
+def without_early_distances():
+    """A reader of the end of the log finds no write before its checkpoint."""
+    return mock.patch.object(EarlyWrites, "measure", nothing)
+
+
+def without_the_distance_of_others():
+    """Of what waits for other checkpoints, a record says nothing."""
+    original = EarlyWrites.measure
+
+    def measure(self, id, offset):
+        found = original(self, id, offset)
+        return found and (found[0], 0)
+
+    return mock.patch.object(EarlyWrites, "measure", measure)
+
+
+def losing_what_waits_in_a_rewrite():
+    return mock.patch.object(EarlyWrites, "select_recent", return_value=[])
+
+
+def keeping_what_waits_when_its_checkpoint_comes():
+    """A second checkpoint of that id would have the writes again."""
+
+    def give_to(self, checkpoint):
+        waiting = self.find(checkpoint.id)
+        if waiting is not None:
+            checkpoint.take_over_early(waiting)
+
+    return mock.patch.object(EarlyWrites, "give_to", give_to)
+
+
+def acknowledging_writes_that_wait_for_a_put():
+    """Whether a put follows or not, its sync is believed in."""
+
+    def wait_for_put(_, ticket):
+        ticket.writer.synced = max(ticket.writer.synced, ticket.end)
+        ticket.writer.creation_synced = True
+
+    return mock.patch.object(sync.SyncAlways, "wait_for_put", wait_for_put)
+
+
+def believing_that_a_sync_covers_what_was_appended_meanwhile():
+    original = sync.sync_ticket
+
+    def believe(store, ticket):
+        original(store, ticket)
+        ticket.writer.synced = ticket.writer.end
+
+    return mock.patch.object(sync, "sync_ticket", believe)
+
+
+# Logs that are extended ahead
+
+
+def extending_with_other_bytes_than_zeros():
+    def _write_and_extend(self, start, data):
+        end = start + len(data)
+        return self.io.write_at(self.fd, start, data + b"\xff" * (record_appender._choose_size(end) - end))
+
+    return mock.patch.object(RecordAppender, "_write_and_extend", _write_and_extend)
+
+
+def taking_zeros_for_a_torn_write():
+    original = RecordAppender.refresh_to_write
+
+    def refresh_to_write(self):
+        is_live = original(self)
+        if is_live and self.file_size > self.end:
+            self.salvage_tail()
+        return is_live
+
+    return mock.patch.object(RecordAppender, "refresh_to_write", refresh_to_write)
+
+
+def cutting_zeros_without_looking():
+    """As if nobody else could have written over them."""
+    return mock.patch.object(LogWriter, "_is_unchanged", return_value=True)
+
+
+# Sealed records
+
+
+@contextmanager
+def without_their_place():
+    with ExitStack() as stack:
+        for module in (sealing, record_appender, log_copy):
+            stack.enter_context(mock.patch.object(module, "pack_place", return_value=b""))
+        yield
+
+
+def without_their_history():
+    original = sealing.derive_key
+    return mock.patch.object(sealing, "derive_key", lambda key, salt, *_: original(key, salt, "", ""))
+
+
+# Keyframes, and the search for an id
+
+
+def without_a_cost_of_records():
+    return mock.patch.object(log_writer, "RECORD_COST", 0)
+
+
+def without_the_size_of_the_keyframe():
+    """Keyframes come as often however long they are."""
+
+    def _can_be_change(self):
+        distance = self.end - self.keyframe_end
+        return distance + self.depth * log_writer.RECORD_COST <= log_writer.MIN_KEYFRAME_DISTANCE
+
+    return mock.patch.object(LogWriter, "_can_be_change", _can_be_change)
+
+
+def searching_from_the_beginning():
+    original = LogReader._search_offsets
+    return mock.patch.object(LogReader, "_search_offsets", lambda *args: reversed([*original(*args)]))
+
+
+def searching_for_what_may_be_replaced():
+    return mock.patch.object(LogReader, "_can_search", lambda self: self.index is None and self.seal is None)
+
+
+def searching_without_proof():
+    """The record that holds the bytes of an id is taken for its checkpoint, wherever they stand."""
+
+    def _search(self, id):
+        for offset in self._search_offsets(payloads.BEFORE_UUID + payloads.id_bytes(id)):
+            return next(one for one in reversed(self.load_index().checkpoints) if one.offset <= offset)
+        return None
+
+    return mock.patch.object(LogReader, "_search", _search)
+
+
 # What must miss it
 
 
@@ -311,6 +465,103 @@ def full_disk():
         assert [one.state["n"] for one in FileSystemSaver(PLACE, io=fs).list(config_of())] == [2, 0]
 
 
+def zeros_ahead():
+    """Two savers use the zeros of one log: nothing is set aside, and closing one takes nothing from the other."""
+    fs = SimFS()
+    first, second = (FileSystemSaver(PLACE, lock_timeout=0, io=fs) for _ in range(2))
+    for number in range(6):
+        first.put(config_of(), made(number, text=f"{number}" * 900))
+    second.put(config_of(), made(6))
+    first.close()
+    second.put(config_of(), made(7))
+    home = next(name for name in fs.tree()["store"] if name.startswith("t-"))
+    assert [one.state["n"] for one in FileSystemSaver(PLACE, io=fs).list(config_of())] == [7, 6, 5, 4, 3, 2, 1, 0]
+    assert not [name for name in fs.tree()["store"][home] if name.endswith(".bin")]
+    assert FileSystemSaver(PLACE, io=fs).verify().ok
+
+
+def repeated_early_id():
+    """A checkpoint is removed and comes again: its early writes belonged to the first one."""
+    fs = SimFS()
+    saver = FileSystemSaver(PLACE, io=fs)
+    saver.put(config_of(), made(0))
+    at = config_of().with_check_point_id(crashes.id_of(1))
+    saver.put_writes(at, {"a": "early"}, early=True)
+    for _ in range(2):
+        saver.put(config_of(), made(1))
+        writes = saver.get_writes(at)
+        saver.remove(config_of(), [crashes.id_of(1)])
+    assert writes == {}
+    assert saver.verify().ok
+
+
+def moved_records():
+    """Sealed records change places, with right checksums: an error."""
+    from tests.disk.test_encryption import NEW, with_crc
+
+    for thread in ("t", "u"):
+        with TemporaryDirectory() as root:
+            saver = FileSystemSaver(root, fsync="never", cipher=NEW)
+            for number in range(6):
+                saver.put(config_of(), made(number, text=f"text {number}"))
+                saver.put(config_of("u"), made(number, text=f"text {number}"))
+            saver.close()
+            one, two = frames_of(log_of(root))[3], frames_of(log_of(root, thread))[4 if thread == "t" else 3]
+            assert len(one.payload) == len(two.payload)
+            with_crc(log_of(root), one, two.payload)
+            with pytest.raises(CheckpointerError):
+                FileSystemSaver(root, cipher=NEW).list(config_of())
+
+
+def replaced_log():
+    """The sealed log of another thread takes the place of a log: an error."""
+    from tests.disk.test_encryption import NEW, forge_meta
+
+    with TemporaryDirectory() as root:
+        saver = FileSystemSaver(root, fsync="never", cipher=NEW)
+        for thread in ("t", "u"):
+            saver.put(config_of(thread), made(1, text="text"))
+        saver.close()
+        log_of(root).write_bytes(forge_meta(log_of(root, "u").read_bytes(), thread="t", ns=""))
+        with pytest.raises(CheckpointerError):
+            FileSystemSaver(root, cipher=NEW).get(config_of())
+
+
+def keyframes():
+    """Small changes get a keyframe now and then; after a long keyframe, rarely."""
+    for length, least, most in ((0, 3, 6), (200_000, 1, 1)):
+        with TemporaryDirectory() as root:
+            saver = FileSystemSaver(root, fsync="never", compression=None)
+            for number in range(300):
+                saver.put(config_of(), made(number, text="x" * length))
+            found = [one for one in frames_of(log_of(root)) if one.type == log.CHECKPOINT and one.flags & log.KEY]
+            assert least <= len(found) <= most
+
+
+def found_by_id():
+    """The newest of two checkpoints with one id, none that was replaced, and none that only holds the bytes."""
+    fs = SimFS()
+
+    def fresh():
+        return FileSystemSaver(PLACE, io=fs)
+
+    def at(name):
+        return config_of().with_check_point_id(name)
+
+    saver = fresh()
+    twice, wanted, absent = (str(uuid.UUID(int=number << 64, version=4)) for number in (1, 2, 3))
+    saver.put(config_of(), made(0, twice))
+    saver.put(config_of(), made(1, wanted, lure=b"\x96\xc4\x10" + uuid.UUID(absent).bytes))
+    for number in range(2, 40):
+        saver.put(config_of(), made(number, twice if number == 20 else None))
+    assert fresh().get(at(twice)).state["n"] == 20
+    assert fresh().get(at(wanted)).state["n"] == 1
+    assert fresh().get(at(absent)) is None
+    saver.put(at(wanted), made(50))
+    assert fresh().get(at(wanted)) is None
+    assert fresh().get(at(made(50).id)).state["n"] == 50
+
+
 MUTATIONS = [
     (without_fdatasync, crash_states(crashes.puts)),
     (acknowledging_before_the_sync, crash_states(crashes.puts)),
@@ -340,6 +591,25 @@ MUTATIONS = [
     (without_a_durable_undo, crash_states(crashes.failed_write)),
     (without_going_on_after_a_short_write, full_disk),
     (without_telling_what_is_not_synced, crash_states(crashes.two_savers, crashes.two_workers)),
+    (without_early_distances, crash_states(crashes.early_writes)),
+    (without_early_distances, crash_states(crashes.langgraph_steps)),
+    (without_the_distance_of_others, crash_states(crashes.early_writes)),
+    (losing_what_waits_in_a_rewrite, crash_states(crashes.rewritten_early_writes)),
+    (keeping_what_waits_when_its_checkpoint_comes, repeated_early_id),
+    (without_fdatasync, crash_states(crashes.langgraph_steps)),
+    (acknowledging_writes_that_wait_for_a_put, crash_states(crashes.langgraph_steps)),
+    (believing_that_a_sync_covers_what_was_appended_meanwhile, crash_states(crashes.late_worker)),
+    (extending_with_other_bytes_than_zeros, zeros_ahead),
+    (extending_with_other_bytes_than_zeros, crash_states(crashes.puts)),
+    (taking_zeros_for_a_torn_write, zeros_ahead),
+    (cutting_zeros_without_looking, zeros_ahead),
+    (without_their_place, moved_records),
+    (without_their_history, replaced_log),
+    (without_a_cost_of_records, keyframes),
+    (without_the_size_of_the_keyframe, keyframes),
+    (searching_from_the_beginning, found_by_id),
+    (searching_for_what_may_be_replaced, found_by_id),
+    (searching_without_proof, found_by_id),
 ]
 
 
@@ -353,6 +623,12 @@ def test_a_broken_saver_is_found_out(mutation, harness):
         harness()
 
 
-@pytest.mark.parametrize("harness", [damage, two_at_once, longer_torn_write, full_disk], ids=lambda one: one.__name__)
+HARNESSES = [
+    damage, two_at_once, longer_torn_write, full_disk, zeros_ahead, repeated_early_id, moved_records, replaced_log,
+    keyframes, found_by_id,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("harness", HARNESSES, ids=lambda one: one.__name__)
 def test_the_saver_as_it_is_passes(harness):
     harness()

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 _ON_DESCRIPTORS: Final = (
     "close", "read_at", "write_at", "fstat", "measure", "truncate", "fsync", "fdatasync",
-    "lock", "unlock", "real_path",
+    "start_writing", "lock", "unlock", "real_path",
 )  # fmt: skip
 """Methods that the guard takes from the file system as they are."""
 _TOO_MANY_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})

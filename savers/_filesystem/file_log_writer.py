@@ -49,6 +49,8 @@ class FileLogWriter(FileLogReader, LogWriter):
     is_extended_ahead = False
     """Whether the file is extended with zeros for the records to come: a sync of bytes within the
     file's size needs no journal of the file system (1.5 times faster on ext4)."""
+    is_synced_at_once = False
+    """Whether a sync of each put follows as soon as the put has appended it."""
     is_synced_before_use = False
     """Whether the whole file is brought to the disk before it takes its place, so that each record
     vouches for it."""
@@ -169,6 +171,19 @@ class FileLogWriter(FileLogReader, LogWriter):
             if error.errno not in _FULL:
                 raise
             return 0  # The data alone may fit.
+
+    def _start_writing(self) -> None:
+        """Let the disk begin with what was appended, while the put does what is left before the sync.
+
+        Under load and without, a step takes about 5 % less with it; ADR 23 has the figures.
+        """
+        try:
+            self.io.start_writing(self.fd)
+        except OSError:
+            # The sync need not report it again, so this counts as a failed sync: the log is
+            # rewritten without the record, and the put fails.
+            self.suspect = True
+            _LOGGER.warning("%s: what was appended may not have reached the disk", self.path, exc_info=True)
 
     def _undo(self, start: int) -> None:
         """Cut off what was appended from `start` on."""

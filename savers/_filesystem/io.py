@@ -16,6 +16,7 @@ from typing import Final
 from zlib import crc32
 
 from savers._filesystem.statx import Measure, find_statx, no_statx
+from savers._filesystem.writeback import StartWriting, do_not_start, find_start_writing
 
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
@@ -55,6 +56,7 @@ class FileIO:
         # pyfakefs replaces `os`, but passes pread and pwrite to the real kernel with a fake descriptor.
         # Windows has neither.
         self._statx: Measure | None = None
+        self._start_writing: StartWriting | None = None
         self._has_positions = isinstance(os.open, BuiltinFunctionType) and hasattr(os, "pwrite")
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
@@ -219,6 +221,21 @@ class FileIO:
         """Make the bytes and the size of a file durable."""
         try:
             _DATASYNC(fd)
+        except OSError as error:
+            raise self._with_path(error, fd) from None
+
+    def start_writing(self, fd: int) -> None:
+        """Start to write the changed bytes of a file to the disk, where the system can; do not wait.
+
+        A sync that follows then has less to wait for. This promises nothing by itself.
+
+        Raises:
+            OSError: the bytes may be lost. A sync need not report that again.
+        """
+        if self._start_writing is None:
+            self._start_writing = find_start_writing() if self._has_positions else do_not_start
+        try:
+            self._start_writing(fd)
         except OSError as error:
             raise self._with_path(error, fd) from None
 

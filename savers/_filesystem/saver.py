@@ -137,6 +137,7 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         )
         self._store.compression = parse_compression(compression)
         self._store.extends_logs = fsync != "never"
+        self._store.syncs_puts = fsync == "always"
         self._sync_mode = make_sync_mode(fsync, self._store)
         self._lister = FileCheckpointLister(self._store)
         self._open()
@@ -181,12 +182,14 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
                 else:
                     store.logs.account(writer)
                 ticket = self._sync_mode.take_ticket(writer, start)
+            # Before the sync: the disk has begun already.
+            stored = config if target is not None else config.with_check_point_id(checkpoint.id)
             self._sync_mode.settle(ticket)
         except CheckpointerError:
             raise
         except OSError as error:
             raise wrap_os_error(error, "write to", store.root) from error
-        return config if target is not None else config.with_check_point_id(checkpoint.id)
+        return stored
 
     def _put_next(self, config: RunnableConfig, put_next: Callable[[FileLogWriter], Checkpoint | None]) -> None:
         """Put a checkpoint that is made from the history as it is at that moment.

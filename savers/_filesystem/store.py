@@ -76,6 +76,8 @@ class Store:
         """How writers compress large values."""
         self.extends_logs = False
         """Whether writers extend logs with zeros ahead of the records."""
+        self.syncs_puts = False
+        """Whether each put waits for a sync."""
         self.leftovers = Leftovers(self.io, root)
         self.begun_releases: dict[str, int] = {}
         """The versions of releases that failed, by thread. A second `release` returns the version
@@ -415,6 +417,7 @@ class Store:
         writer = FileLogWriter(*self._arguments(path, thread_id, namespace))
         writer.compression = self.compression
         writer.is_extended_ahead = self.extends_logs
+        writer.is_synced_at_once = self.syncs_puts
         writer.write_lock = self.write_lock(thread_id)
         writer.make_directories = lambda: self._make_directories(thread_id, namespace)
         return writer

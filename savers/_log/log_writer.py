@@ -203,6 +203,8 @@ class LogWriter(LogReader):
         payload = payloads.pack_change(base, stored, ops, None, data, pack, early)
         flags = 0 if early is None else log.EARLY
         offset = self._append_record(log.CHECKPOINT, payload, flags, end - base.offset, end - base.keyframe_offset)
+        if self.is_synced_at_once:
+            self._start_writing()
         stored.offset = offset
         stored.size = self.end - offset
         stored.keyframe_offset = base.keyframe_offset

@@ -196,6 +196,16 @@ class SimFS:
         if self.after_sync is not None:
             self.after_sync()
 
+    def start_writing(self, fd):
+        """Promises nothing. If it fails, what was dirty counts as clean, and no later sync says so."""
+        with self._guard:
+            handle = self._fds.get(fd)
+            try:
+                self._handle("start_writing", fd)
+            except OSError:
+                self._done("sync failed", handle.number)
+                raise
+
     def _sync(self, kind, fd):
         with self._guard:
             handle = self._fds.get(fd)

@@ -8,6 +8,8 @@ from contextlib import suppress
 import pytest
 
 from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
+from graphkit._values.state import Changes, merge
+from graphkit.values import freeze
 from savers import FileSystemSaver
 from savers._filesystem.io import FileIO
 from tests.disk import crashes
@@ -241,6 +243,45 @@ def test_what_was_acknowledged_after_failed_syncs_is_on_the_disk(pattern, fsync)
             if op[0] != "note":
                 disk.apply(op)
         after = FileSystemSaver(PLACE, fsync="always", lock_timeout=0, io=SimFS(disk.durable(), record=False))
+        assert view(after) == view(saver)
+
+
+@pytest.mark.parametrize("failing", [2, 3, 5])
+def test_a_put_whose_writing_could_not_be_started_is_refused_though_the_sync_succeeds(failing, caplog):
+    """What could not be written is not on the disk, and the system says so once: not to the sync."""
+    plan = []
+
+    def fail(kind, _, place):
+        if kind == "start_writing" and plan and plan.pop(0):
+            raise OSError(errno.ENOSPC, "injected", place)
+
+    fs = SimFS(hook=fail)
+    with crashes.fixed(1):
+        saver = FileSystemSaver(PLACE, lock_timeout=0, io=fs)
+        saver.put(config_of(), made(0))
+        state = saver.get(config_of()).state
+        kept = [0]
+        for number in range(1, 7):
+            new, ops = merge(state, {"n": number}, {})
+            checkpoint = Checkpoint.from_stored(
+                id=f"c{number}", node_id="a", next_node_id="b", parent_id=f"c{number - 1}", created_us=number,
+                metadata=freeze({}), state=new, changes=Changes(state, ops),
+            )  # fmt: skip
+            plan[:] = [number == failing]
+            if number == failing:
+                with caplog.at_level(logging.WARNING, logger="graphkit"), pytest.raises(CheckpointStorageError):
+                    saver.put(config_of(), checkpoint)
+                assert "may not have reached the disk" in caplog.text
+            else:
+                saver.put(config_of(), checkpoint)
+                kept.append(number)
+            assert not plan or number == failing + 1, "the put started no writing"
+            state = saver.get(config_of()).state
+            assert [one.state["n"] for one in reversed(saver.list(config_of()))] == kept
+        disk = Disk()
+        for op in fs.ops:
+            disk.apply(op)
+        after = FileSystemSaver(PLACE, lock_timeout=0, io=SimFS(disk.durable(), record=False))
         assert view(after) == view(saver)
 
 

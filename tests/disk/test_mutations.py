@@ -14,22 +14,9 @@ import pytest
 
 from graphkit import CheckpointCorruptionError, CheckpointerError, CheckpointStorageError
 from savers import FileSystemSaver
-from savers._filesystem import (
-    frame,
-    lifecycle,
-    live_logs,
-    log,
-    log_copy,
-    log_writer,
-    payloads,
-    record_appender,
-    rewrite,
-    sealing,
-    store,
-    sync,
-)
+from savers._filesystem import file_log_writer, lifecycle, live_logs, log_copy, rewrite, store, sync
 from savers._filesystem.file_log_writer import FileLogWriter
-from savers._log import frame, log
+from savers._log import frame, log, log_writer, payloads, sealing
 from savers._log.early_writes import EarlyWrites
 from savers._log.log_reader import LogReader
 from savers._log.log_writer import LogWriter
@@ -292,13 +279,13 @@ def believing_that_a_sync_covers_what_was_appended_meanwhile():
 def extending_with_other_bytes_than_zeros():
     def _write_and_extend(self, start, data):
         end = start + len(data)
-        return self.io.write_at(self.fd, start, data + b"\xff" * (record_appender._choose_size(end) - end))
+        return self.io.write_at(self.fd, start, data + b"\xff" * (file_log_writer._choose_size(end) - end))
 
-    return mock.patch.object(RecordAppender, "_write_and_extend", _write_and_extend)
+    return mock.patch.object(FileLogWriter, "_write_and_extend", _write_and_extend)
 
 
 def taking_zeros_for_a_torn_write():
-    original = RecordAppender.refresh_to_write
+    original = FileLogWriter.refresh_to_write
 
     def refresh_to_write(self):
         is_live = original(self)
@@ -306,7 +293,7 @@ def taking_zeros_for_a_torn_write():
             self.salvage_tail()
         return is_live
 
-    return mock.patch.object(RecordAppender, "refresh_to_write", refresh_to_write)
+    return mock.patch.object(FileLogWriter, "refresh_to_write", refresh_to_write)
 
 
 def cutting_zeros_without_looking():
@@ -320,7 +307,7 @@ def cutting_zeros_without_looking():
 @contextmanager
 def without_their_place():
     with ExitStack() as stack:
-        for module in (sealing, record_appender, log_copy):
+        for module in (sealing, file_log_writer, log_copy):
             stack.enter_context(mock.patch.object(module, "pack_place", return_value=b""))
         yield
 

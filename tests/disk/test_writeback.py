@@ -1,0 +1,80 @@
+"""A put lets the disk begin with what it has appended, before it waits for it."""
+
+import errno
+import os
+import sys
+
+import pytest
+
+from graphkit import END, START, RunnableConfig, StateGraph
+from savers import FileSystemSaver
+from savers._filesystem import writeback
+from savers._filesystem.io import FileIO
+from tests.disk.conftest import CountingIO
+
+
+@pytest.fixture
+def opened(tmp_path):
+    io = FileIO()
+    fd = io.open(str(tmp_path / "file"), write=True, create=True)
+    yield io, fd
+    io.close(fd)
+
+
+def test_it_changes_nothing_of_the_file(opened, tmp_path):
+    io, fd = opened
+    for offset in (0, 100, 10_000):
+        io.write_at(fd, offset, b"data")
+        io.start_writing(fd)
+    io.fdatasync(fd)
+    assert (tmp_path / "file").read_bytes() == (b"data".ljust(100, b"\0") + b"data").ljust(10_000, b"\0") + b"data"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sync_file_range is a call of Linux")
+def test_a_failure_is_an_error_with_the_path(opened, tmp_path):
+    io, fd = opened
+    io.close(fd)
+    io._paths[fd] = str(tmp_path / "file")
+    with pytest.raises(OSError, match="Bad file descriptor") as caught:
+        io.start_writing(fd)
+    assert (caught.value.errno, caught.value.filename) == (errno.EBADF, str(tmp_path / "file"))
+    assert io.open(str(tmp_path / "file"), write=True) == fd
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sync_file_range is a call of Linux")
+def test_a_file_that_does_not_have_the_call_is_no_error(opened):
+    # A pipe refuses it (ESPIPE), as some file systems do.
+    io, _ = opened
+    ends = os.pipe()
+    try:
+        io.start_writing(ends[1])
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+def test_a_system_without_the_call_does_nothing(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "other")
+    assert writeback.find_start_writing() is writeback.do_not_start
+
+
+@pytest.mark.parametrize(("fsync", "started"), [("always", True), ("never", False), (3600, False)])
+def test_only_a_saver_that_waits_for_each_put_starts_the_writing(tmp_path, fsync, started):
+    class Noted(CountingIO):
+        def start_writing(self, fd):
+            self.calls.append("start")
+            super().start_writing(fd)
+
+    io = Noted()
+    with FileSystemSaver(tmp_path, io=io, fsync=fsync) as saver:
+        graph = StateGraph({}).add_node("count", lambda state: {"n": state["n"] + 1}).add_edge(START, "count")
+        graph.add_conditional_edges("count", lambda state: END if state["n"] == 30 else "count")
+        app = graph.compile(checkpoint_saver=saver)
+        io.reset()
+        app.invoke({"n": 0}, RunnableConfig("t"))
+        order = [call for call in io.calls if call in {"write", "start", "fdatasync"}]
+    if started:
+        assert order.count("start") > 25
+        assert "".join(one[0] for one in order).count("wsf") == order.count("start")
+    else:
+        assert "start" not in order

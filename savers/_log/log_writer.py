@@ -69,6 +69,8 @@ class LogWriter(LogReader):
     Subclasses say how a record is appended to what keeps the bytes.
     """
 
+    is_synced_at_once = False
+    """Whether a sync of each put follows as soon as the put has appended it."""
     compression: Compression | None = None
     """How large values are compressed."""
 
@@ -92,6 +94,9 @@ class LogWriter(LogReader):
             CheckpointSerializationError: the record would be longer than a reader accepts. Nothing
                 was changed.
         """
+
+    def _start_writing(self) -> None:  # noqa: B027 - for logs that a sync follows
+        """Let the disk begin with the record that was appended last, while the put still works."""
 
     @abstractmethod
     def _undo_records(self, start: int) -> None:

@@ -95,7 +95,7 @@ class LogWriter(LogReader):
                 was changed.
         """
 
-    def _start_writing(self) -> None:  # noqa: B027 - for logs that a sync follows
+    def _start_writing(self) -> None:
         """Let the disk begin with the record that was appended last, while the put still works."""
 
     @abstractmethod

@@ -1,6 +1,5 @@
 """Keyframes and changes without files: whatever is written is read back, byte for byte."""
 
-import itertools
 import random
 from zlib import crc32
 
@@ -373,34 +372,6 @@ def test_pieces_that_are_a_quarter_of_a_range_are_read_at_once(distance, reads):
 
     assert delta.read_bodies([value], read) == [body]
     assert len(ranges) == reads
-
-
-@pytest.mark.parametrize("order", ["forward", "backward", "one out of order"])
-def test_many_pieces_are_read_in_windows_if_they_are_in_order(order):
-    randomness = random.Random(1)
-    file = randomness.randbytes(1 << 18)
-    lengths = [randomness.randrange(1, 200) for _ in range(1200)]
-    starts = list(itertools.accumulate((length + 10 for length in lengths[:-1]), initial=100))
-    ranges = list(zip(starts, lengths, strict=True))
-    if order == "backward":
-        ranges.reverse()
-    if order == "one out of order":
-        ranges[3], ranges[1100] = ranges[1100], ranges[3]
-    body = b"".join(file[start : start + length] for start, length in ranges)
-    value = delta.Value(delta.LIST, 1200, len(body), crc32(body), list(itertools.chain(*ranges)))
-    before = delta.Value(delta.STR, 5, 5, crc32(file[20:25]), [20, 5])
-    inside = delta.Value(delta.STR, 5, 5, crc32(file[50_000:50_005]), [50_000, 5])
-    reads = []
-
-    def read(start, length):
-        reads.append(length)
-        return file[start : start + length]
-
-    assert delta.read_bodies([before, value, inside], read) == [file[20:25], body, file[50_000:50_005]]
-    assert (max(reads) < 60_000) == (order == "forward")
-    value.pieces[700] += 1
-    with pytest.raises(delta.Mismatch):
-        delta.read_bodies([value], read)
 
 
 @settings(max_examples=examples(60))

@@ -24,7 +24,6 @@ from datetime import UTC, datetime
 from unittest import mock
 
 from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointStorageError, RunnableConfig
-from graphkit.values import FrozenList
 from savers import FileSystemSaver, VersionedMemorySaver
 from savers._filesystem import file_log_writer, sync
 from tests.disk.simfs import Disk, SimFS
@@ -491,7 +490,7 @@ def langgraph_steps(run):
 
     from savers.langgraph import saver as adapters
     from savers.langgraph.channels import Encoder
-    from savers.langgraph.writes import pack_writes
+    from savers.langgraph.writes import encode_writes
 
     def adapt(store):
         with mock.patch.object(adapters, "FileSystemSaver", return_value=store):
@@ -527,7 +526,7 @@ def langgraph_steps(run):
 
     def write(number, text):
         writes = [("messages", text), ("other", [text.upper()])]
-        packed = pack_writes(Encoder(JsonPlusSerializer()), writes, f"task{number}", "~path")
+        encoded = encode_writes(Encoder(JsonPlusSerializer()), writes, f"task{number}", "~path")
         run.texts |= {text.encode(), text.upper().encode()}
 
         def change(store):
@@ -537,7 +536,7 @@ def langgraph_steps(run):
 
         def foreseen(store):
             if store.get(config_of().with_check_point_id(id_of(number))) is None:
-                run.early["t", "", id_of(number)] = {one.key: FrozenList(one) for one in packed}
+                run.early["t", "", id_of(number)] = encoded.records
             change(store)
 
         run.do(change, foreseen=foreseen)

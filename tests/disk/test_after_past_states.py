@@ -128,7 +128,6 @@ def damage_last_chain(directory, saver, ids):
     return path
 
 
-
 def test_writes_of_the_last_checkpoint_that_was_found_by_its_id(tmp_path, ids):
     saver = FileSystemSaver(tmp_path / "store", fsync="never")
     assert saver.get(at(ids[-1])).state["n"] == 29

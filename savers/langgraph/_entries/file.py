@@ -135,8 +135,7 @@ class EntryFile:
         self._seq = 0
         self.end = 0
         table = EntryTable()
-        for frame in log.scan(self.log_file, log.HEADER_SIZE, limit, 0, data):
-            self._take(frame, table)
+        self._apply(log.scan(self.log_file, log.HEADER_SIZE, limit, 0, data), table)
         if not self._seq:
             raise log.IncompleteLog
         return table
@@ -148,33 +147,40 @@ class EntryFile:
             CheckpointCorruptionError: the log is damaged. The table has a part of the changes.
             CheckpointFormatError: it needs a newer graphkit.
         """
-        for frame in log.scan(self.log_file, self.end, size, self._seq):
-            self._take(frame, table)
+        self._apply(log.scan(self.log_file, self.end, size, self._seq), table)
 
-    def _take(self, frame: log.Frame, table: EntryTable) -> None:
-        if frame.type == log.META:
-            self._check_meta(frame)
-        elif frame.type == log.WRITE:
-            payload_start = frame.offset + log.FRAME_SIZE
-            try:
-                for change in unpack_changes(frame.payload, payload_start):
-                    table.apply(change)
-            except MalformedRecordError as error:
-                raise CheckpointCorruptionError(self.path, frame.offset, str(error)) from error
-        elif not frame.type & ANCILLARY:
-            raise CheckpointFormatError(self.path, f"the record at byte {frame.offset} needs a newer graphkit")
-        self._seq = frame.seq + 1
-        self.end = frame.end
-        self.synced = max(self.synced, frame.vouched)
-        if frame.boot and self._boot and frame.boot != self._boot:
-            # This boot of the system can only have read the record from the disk.
-            self.synced = max(self.synced, frame.end)
+    def _apply(self, frames: Iterable[log.Frame], table: EntryTable) -> None:
+        """Apply the changes of records that follow what was read before.
 
-    def _check_meta(self, frame: log.Frame) -> None:
+        One loop, without a call for each record: together with the other bodies that run for each
+        entry, it saves a tenth of what the first use of a log takes.
+        """
+        apply = table.apply
+        current_boot = self._boot
+        for offset, end, type_, _, _, _, seq, payload, vouched, boot, _ in frames:
+            if type_ == log.WRITE:
+                try:
+                    changes = unpack_changes(payload, offset + log.FRAME_SIZE)
+                except MalformedRecordError as error:
+                    raise CheckpointCorruptionError(self.path, offset, str(error)) from error
+                for change in changes:
+                    apply(change)
+            elif type_ == log.META:
+                self._check_meta(offset, payload)
+            elif not type_ & ANCILLARY:
+                raise CheckpointFormatError(self.path, f"the record at byte {offset} needs a newer graphkit")
+            self._seq = seq + 1
+            self.end = end
+            self.synced = max(self.synced, vouched)
+            if boot != current_boot and boot and current_boot:
+                # This boot of the system can only have read the record from the disk.
+                self.synced = max(self.synced, end)
+
+    def _check_meta(self, offset: int, payload: bytes) -> None:
         try:
-            meta = ormsgpack.unpackb(frame.payload)
+            meta = ormsgpack.unpackb(payload)
         except ValueError as error:
-            raise CheckpointCorruptionError(self.path, frame.offset, "its description is malformed") from error
+            raise CheckpointCorruptionError(self.path, offset, "its description is malformed") from error
         if not isinstance(meta, dict) or meta.get(_META_KEY) != self.kind:
             raise CheckpointFormatError(
                 self.path, f"it is not a log of {self.kind}; put the file back where it came from"

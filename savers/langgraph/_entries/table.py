@@ -57,8 +57,10 @@ class EntryTable:
             if self._sorted is not None:
                 insort(self._sorted, entry.namespace)
         entry.namespace = group.namespace
-        group.pop(entry.key, None)
-        group[entry.key] = entry
+        key = entry.key
+        if key in group:
+            del group[key]  # The new entry is the last one.
+        group[key] = entry
 
     def _remove(self, namespace: Namespace, key: str) -> None:
         entries = self._namespaces.get(namespace)

@@ -61,11 +61,11 @@ NEXT = {
 
 
 def outline(saver, ids):
-    """Return what a history holds."""
+    """Return what a history holds; not the times of puts, nor the sizes, which depend on the times."""
     infos = list(saver.history(THREAD))
     known = [OTHER_ID, "n", *ids]
     return (
-        [info._replace(created_at=None) for info in infos],
+        [info._replace(created_at=None, size=0) for info in infos],
         [saver.get_writes(at(each)) for each in known],
         [dict(saver.get(at(info.id)).state) for info in infos],
         saver.versions_by_thread_id(THREAD),

@@ -337,7 +337,7 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         if not packed:
             return
         # In one body with what `_append_to_checkpoint` does: this is part of each step of LangGraph,
-        # and takes 19 us in place of 25.
+        # and takes a fifth less time.
         store = self._store
         writer = store.shared_writer(config.thread, config.checkpoint_ns)
         with writer.mutex:

@@ -22,6 +22,7 @@ from graphkit.cli.context import CliContext
 from graphkit.cli.render import show
 from graphkit.cli.resolve import KEY_FILE, WORD_SIMILARITY, suggest
 from graphkit.cli.startup import SUMMARY, version_line
+from graphkit.cli.store_names import find_passwords, hide_passwords
 from graphkit.cli.usage_errors import describe_usage_error, is_usage_error
 from graphkit.cli.values import UsageError, escape
 from graphkit.cli.views import Message
@@ -253,7 +254,9 @@ def _to_typer_function(function: Callable[..., Any]) -> Callable[..., None]:
         as_json = arguments.pop("as_json")
         debug = arguments.pop("debug")
         key_file = arguments.pop("key_file") or ctx.obj.environment.get("GRAPHKIT_KEYS") or None
-        context = dataclasses.replace(ctx.obj, as_json=as_json, debug=debug)
+        typed = [value for value in arguments.values() if isinstance(value, str)]
+        passwords = frozenset(find_passwords(typed))
+        context = dataclasses.replace(ctx.obj, as_json=as_json, debug=debug, passwords=passwords)
         token = KEY_FILE.set(key_file)
         try:
             code = _run_command(context, lambda: function(context, **arguments))
@@ -286,7 +289,10 @@ def _run_command(context: CliContext, call: Callable[[], Any]) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception as error:
-        if context.debug:
+        trace = "".join(traceback.format_exception(error)).rstrip()
+        if context.debug and hide_passwords(trace, context.passwords) != trace:
+            context.warn(trace)
+        elif context.debug:
             raise
         context.warn(
             f"graphkit: {type(error).__name__}: {simplify_text(str(error))}; "

@@ -16,6 +16,7 @@ from datetime import UTC, datetime, tzinfo
 from functools import partial
 from typing import Any, Final, Self, TextIO, final
 
+from graphkit.cli.store_names import hide_passwords
 from graphkit.cli.values import UsageError
 
 _MIN_WIDTH: Final = 40
@@ -82,6 +83,8 @@ class CliContext:
     as_json: bool = False
     """Whether the command has the option --json."""
     debug: bool = False
+    passwords: frozenset[str] = frozenset()
+    """Passwords in what the user typed; hidden in all messages."""
     writers_above: list[Callable[[str], object]] = field(default_factory=list, repr=False, compare=False)
     """While the last lines of the terminal are redrawn: functions that write a line above them. The
     last one is in use. Copies of the context share the list."""
@@ -139,6 +142,7 @@ class CliContext:
 
     def warn(self, text: str) -> None:
         """Write a line to standard error; above the lines that are being redrawn, if any."""
+        text = hide_passwords(text, self.passwords)
         if self.writers_above:
             self.writers_above[-1](text)
             return

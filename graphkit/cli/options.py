@@ -44,8 +44,8 @@ Directory = Annotated[
     str,
     typer.Argument(
         metavar="DIR",
-        help="The checkpoint directory, or kind:argument for another saver. Can be omitted if GRAPHKIT_DIR is set, "
-        "or if the graph of --app has a saver.",
+        help="The checkpoint directory, sqlite:FILE, postgres:DSN, or kind:argument for another saver. Can be omitted "
+        "if GRAPHKIT_DIR is set, or if the graph of --app has a saver.",
         show_default=False,
     ),
 ]

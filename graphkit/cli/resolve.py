@@ -18,6 +18,7 @@ from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.versions import HasVersions
 from graphkit._wording import simplify_text
+from graphkit.cli.store_names import POSTGRES, SQLITE, StoreName, hide_passwords, parse_store_name
 from graphkit.cli.values import UsageError, escape
 from graphkit.errors import (
     CheckpointCorruptionError,
@@ -50,47 +51,93 @@ _FILE_KINDS: Final = frozenset({"file", "disk", "filesystem"})
 """The names of the saver that has keys."""
 
 
+_SQLITE_MAGIC: Final = b"SQLite format 3\0"
+_ARGUMENTS: Final = {SQLITE: "a file", POSTGRES: "a connection string"}
+"""What follows the name of a database."""
+
+
 # Stores
 
 
 def open_store(name: str, *, create: bool = False, is_sealed: bool = True) -> BaseCheckpointSaver:
-    """Open a store: a directory, or `kind:argument` for another kind of saver that is installed.
+    """Open a store: a directory, `kind:argument` for an installed saver, or a PostgreSQL URL.
 
     Args:
         name: what the user typed.
-        create: whether a directory may be missing or empty.
+        create: whether a directory or a database file may be missing or empty.
         is_sealed: whether to use the keys of the key file.
 
     Raises:
         UsageError: the name is empty.
-        CheckpointerConfigurationError: the directory does not exist, or is a file.
+        CheckpointerConfigurationError: the directory or the database file does not exist, or is a
+            file or a directory.
         CheckpointFormatError: the directory is not a store, or is one of a newer version.
     """
     if not name:
         raise UsageError("no checkpoint directory: pass it as the first argument, or set GRAPHKIT_DIR")
     from graphkit import registry  # takes 20 ms, which --help should not
 
-    kind, colon, argument = name.partition(":")
+    kinds = registry.saver_names()
+    store = parse_store_name(name, kinds)
     key_file = KEY_FILE.get() if is_sealed else None
     sealed = {} if key_file is None else {"cipher": key_file}
-    if colon and kind in registry.saver_names() and not Path(name).exists():
-        options = sealed if kind in _FILE_KINDS else {}
-        saver = registry.get_saver(kind, path=argument, **options)
-    else:
+    if store is None:
         if not create:
-            _check_directory(Path(name))
+            _check_directory(Path(name), kinds)
         saver = registry.get_saver("file", path=name, **sealed)
+    else:
+        _check_store(store, create=create)
+        options = sealed if store.kind in _FILE_KINDS else {}
+        saver = registry.get_saver(store.kind, path=store.argument, **options)
     saver.register_types(*PLACEHOLDER_TYPES.get())
     return saver
 
 
-def _check_directory(path: Path) -> None:
-    name = escape(str(path))
+def require_directory(name: str) -> str:
+    """Return the name of a directory, for a command that works on no other store.
+
+    Raises:
+        CheckpointerConfigurationError: it names another store.
+    """
+    from graphkit import registry
+
+    store = parse_store_name(name, registry.saver_names())
+    if store is None:
+        return name
+    if store.kind in _FILE_KINDS:
+        return store.argument
+    raise CheckpointerConfigurationError(f"this command needs a checkpoint directory, not a {store.kind} store")
+
+
+def _check_store(store: StoreName, *, create: bool) -> None:
+    """Check what the user typed after the kind of a store.
+
+    Raises:
+        UsageError: there is nothing after it.
+        CheckpointerConfigurationError: a database file is missing and may not be created.
+    """
+    what = _ARGUMENTS.get(store.kind)
+    if what is not None and not store.argument:
+        raise UsageError(f"{store.kind}: needs {what} after it")
+    if store.kind != SQLITE or create:
+        return
+    path = Path(store.argument)
+    name = escape(store.argument)
     if not path.exists():
-        hint = _suggest_directory(path)
+        hint = _suggest_entry(path, are_files=True)
+        raise CheckpointerConfigurationError(f"there is no database file {name}{hint}")
+    if path.is_dir():
+        raise CheckpointerConfigurationError(f"{name} is a directory; name the database file, or leave out {SQLITE}:")
+
+
+def _check_directory(path: Path, kinds: Sequence[str]) -> None:
+    name = escape(hide_passwords(str(path)))
+    if not path.exists():
+        hint = _suggest_entry(path, are_files=False) or _suggest_kind(str(path), kinds)
         raise CheckpointerConfigurationError(f"there is no directory {name}{hint}")
     if not path.is_dir():
-        raise CheckpointerConfigurationError(f"{name} is a file; name the directory of the checkpoints")
+        hint = f"; for a database type {SQLITE}:{name}" if _is_sqlite(path) else ""
+        raise CheckpointerConfigurationError(f"{name} is a file; name the directory of the checkpoints{hint}")
     for entry in path.iterdir():
         if entry.name in {_MARKER, _LOCKS} or entry.name in ENTRY_DIRECTORIES:
             return
@@ -99,12 +146,29 @@ def _check_directory(path: Path) -> None:
     raise CheckpointFormatError(name, f"not a checkpoint directory: it has no {_MARKER}")
 
 
-def _suggest_directory(path: Path) -> str:
+def _is_sqlite(path: Path) -> bool:
     try:
-        names = [entry.name for entry in path.parent.iterdir() if entry.is_dir()]
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
+    except OSError:
+        return False
+
+
+def _suggest_entry(path: Path, *, are_files: bool) -> str:
+    """Return the end of a message about a missing file or directory: those beside it that resemble it."""
+    try:
+        names = [entry.name for entry in path.parent.iterdir() if entry.is_file() == are_files]
     except OSError:
         return ""
     return suggest(path.name, names)
+
+
+def _suggest_kind(name: str, kinds: Sequence[str]) -> str:
+    """Return the end of a message about a name whose kind may be misspelt, such as `sqlit:runs.db`."""
+    kind, colon, _ = name.partition(":")
+    if not colon:
+        return ""
+    return suggest(f"{kind}:", [f"{known}:" for known in kinds], cutoff=WORD_SIMILARITY)
 
 
 def suggest(wanted: str, known: Sequence[str], *, cutoff: float = 0.5) -> str:

@@ -13,6 +13,7 @@ from graphkit.cli.commands.transfer import types_of
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, DryRun, MaybeApp, complete_thread
 from graphkit.cli.resolve import find_thread, join_some, open_store
+from graphkit.cli.store_names import hide_passwords
 from graphkit.cli.values import UsageError, escape, pluralize
 from graphkit.cli.views import Message
 
@@ -118,12 +119,12 @@ def _copy_to(
     with context.progress("copying") as progress:
         done = copy_threads(source, target, chosen, versions=versions, plaintext=plaintext, progress=progress)
     copied = _describe(done.checkpoints, done.versions)
-    text = f"copied {copied} of {pluralize(len(done.threads), 'thread')} to {escape(to)}, verified"
+    text = f"copied {copied} of {pluralize(len(done.threads), 'thread')} to {escape(hide_passwords(to))}, verified"
     if done.skipped_checkpoints or done.skipped_versions:
         skipped = _describe(done.skipped_checkpoints, done.skipped_versions)
         text += f"; skipped {skipped} that were already there"
     data: dict[str, Any] = {
-        "to": to,
+        "to": hide_passwords(to),
         "threads": list(done.threads),
         "skipped_threads": list(done.skipped_threads),
         "checkpoints": done.checkpoints,
@@ -144,8 +145,8 @@ def _describe(checkpoints: int, versions: int) -> str:
 def _dry_copy(source: BaseCheckpointSaver, chosen: Sequence[str] | None, to: str, *, versions: bool) -> Message:
     threads = source.threads(released=versions) if chosen is None else chosen
     return Message(
-        f"would copy {pluralize(len(threads), 'thread')} to {escape(to)}: {join_some(threads)}",
-        {"to": to, "threads": list(threads), "dry_run": True},
+        f"would copy {pluralize(len(threads), 'thread')} to {escape(hide_passwords(to))}: {join_some(threads)}",
+        {"to": hide_passwords(to), "threads": list(threads), "dry_run": True},
     )
 
 

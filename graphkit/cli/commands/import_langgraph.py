@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphkit.cli.context import CliContext
-from graphkit.cli.resolve import KEY_FILE, join_some
+from graphkit.cli.resolve import KEY_FILE, join_some, require_directory
 from graphkit.cli.values import escape, pluralize
 from graphkit.cli.views import Message
 
@@ -40,8 +40,9 @@ def import_langgraph_sqlite(
 
     Example: graphkit import langgraph-sqlite checkpoints.sqlite runs
     """
+    target = require_directory(directory)
     with context.progress("importing") as progress:
-        report = load_langgraph().import_langgraph_sqlite(file, directory, progress=progress, cipher=KEY_FILE.get())
+        report = load_langgraph().import_langgraph_sqlite(file, target, progress=progress, cipher=KEY_FILE.get())
     return view_report(report, "imported", directory)
 
 
@@ -62,8 +63,9 @@ def import_langgraph_postgres(
 
     Example: graphkit import langgraph-postgres postgresql://localhost/agents runs
     """
+    target = require_directory(directory)
     with context.progress("importing") as progress:
-        report = load_langgraph().import_langgraph_postgres(dsn, directory, progress=progress, cipher=KEY_FILE.get())
+        report = load_langgraph().import_langgraph_postgres(dsn, target, progress=progress, cipher=KEY_FILE.get())
     return view_report(report, "imported", directory)
 
 

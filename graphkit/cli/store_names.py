@@ -1,0 +1,82 @@
+"""What the user types to name a store: a directory, `kind:argument`, or a PostgreSQL URL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import parse_qs, unquote, urlsplit
+
+POSTGRES: Final = "postgres"
+SQLITE: Final = "sqlite"
+_URL_SCHEMES: Final = ("postgres://", "postgresql://")
+_HIDDEN: Final = "***"
+_URL_PASSWORD: Final = re.compile(r"(\bpostgres(?:ql)?://[^\s:/?#@]*:)\S+@")
+"""To the last @, since a password may contain one that should have been escaped."""
+_PASSWORD_OPTION: Final = re.compile(r"(\b(?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&'\"]+)", re.IGNORECASE)
+"""In a connection string of keywords, and among the options of a URL."""
+_MIN_PASSWORD: Final = 4
+"""Shorter passwords are hidden only where they stand in a connection string: they occur in words."""
+
+
+class StoreName(NamedTuple):
+    """A store that is not a directory."""
+
+    kind: str
+    """The name of the saver."""
+    argument: str
+    """Its first argument: a path or a connection string."""
+
+
+def parse_store_name(name: str, kinds: Collection[str]) -> StoreName | None:
+    """Return which saver a name stands for; None if it is a directory.
+
+    Args:
+        name: what the user typed.
+        kinds: the names of the savers that are installed.
+    """
+    if name.startswith(_URL_SCHEMES):
+        return StoreName(POSTGRES, name)
+    kind, colon, argument = name.partition(":")
+    if not colon or kind not in kinds or Path(name).exists():
+        return None
+    return StoreName(kind, argument)
+
+
+def find_passwords(names: Iterable[str]) -> set[str]:
+    """Return the passwords in names of stores, as they are typed and as they are meant."""
+    found: set[str] = set()
+    for name in names:
+        for match in _PASSWORD_OPTION.finditer(name):
+            value = match[2]
+            found |= {value, unquote(value)}
+            if value.startswith("'"):
+                found.add(re.sub(r"\\(.)", r"\1", value[1:-1]))
+        start = name.find("postgres")
+        if start >= 0 and "://" in name:
+            found |= _passwords_of_url(name[name.rfind("postgres", 0, name.find("://")) :])
+    return {password for password in found if len(password) >= _MIN_PASSWORD}
+
+
+def _passwords_of_url(url: str) -> set[str]:
+    try:
+        parts = urlsplit(url)
+        typed = [parts.password or "", *parse_qs(parts.query).get("password", ())]
+    except ValueError:  # not a URL; hide_passwords hides what looks like a password
+        return set()
+    return {password for each in typed for password in (each, unquote(each)) if password}
+
+
+def hide_passwords(text: str, passwords: Collection[str] = ()) -> str:
+    """Return a text without passwords of connection strings.
+
+    Args:
+        text: a name of a store, or a message.
+        passwords: passwords that are hidden wherever they stand.
+    """
+    # The longest first: one may contain another.
+    for password in sorted(passwords, key=len, reverse=True):
+        text = text.replace(password, _HIDDEN)
+    text = _URL_PASSWORD.sub(rf"\1{_HIDDEN}@", text)
+    return _PASSWORD_OPTION.sub(rf"\1{_HIDDEN}", text)

@@ -1,0 +1,182 @@
+"""Stores that are no directories: sqlite:FILE, postgres:DSN, postgresql://...; and passwords, which no output shows."""
+
+import pytest
+
+from graphkit import RunnableConfig
+from graphkit.cli.options import complete_thread
+from graphkit.cli.store_names import StoreName, find_passwords, hide_passwords, parse_store_name
+from graphkit.errors import CheckpointStorageError
+from graphkit.registry import _SAVERS, register_saver
+from savers import FileSystemSaver, MemorySaver
+from tests.cli.terminal import checkpoint, graphkit
+
+KINDS = ["file", "sqlite", "postgres"]
+SECRET = "s3cret-word"
+NAMES = [
+    f"postgresql://anna:{SECRET}@host/db",
+    f"postgres:postgresql://anna:{SECRET}@host:5432/db?sslmode=require",
+    f"postgres://anna:{SECRET}@host/db",
+    f"postgres:host=h user=anna password={SECRET} dbname=db",
+    f"postgres:password='{SECRET}' host=h",
+    f"postgresql://host/db?user=anna&password={SECRET}",
+]
+
+
+@pytest.fixture
+def databases(monkeypatch):
+    """Savers under the names of the databases; returns what each was opened with."""
+    opened = []
+    memory = MemorySaver()
+    memory.put(RunnableConfig("t"), checkpoint(1, "a", "b", {"n": 1}))
+
+    def open_it(kind):
+        def factory(path):
+            opened.append((kind, path))
+            return memory
+
+        return factory
+
+    monkeypatch.setattr(_SAVERS, "_registered", dict(_SAVERS._registered))
+    for kind in ("sqlite", "postgres"):
+        register_saver(kind, open_it(kind))
+    return opened
+
+
+@pytest.mark.parametrize(
+    ("name", "parsed"),
+    [
+        ("runs", None),
+        ("./sqlite/runs", None),
+        ("C:\\runs", None),
+        ("nonsense:x", None),
+        ("sqlite:a/b.db", StoreName("sqlite", "a/b.db")),
+        ("sqlite:/a:b.db", StoreName("sqlite", "/a:b.db")),
+        ("postgres:postgresql://u@h/d", StoreName("postgres", "postgresql://u@h/d")),
+        ("postgres:host=h dbname=d", StoreName("postgres", "host=h dbname=d")),
+        ("postgresql://u@h/d", StoreName("postgres", "postgresql://u@h/d")),
+        ("postgres://u@h/d", StoreName("postgres", "postgres://u@h/d")),
+    ],
+)
+def test_what_a_name_stands_for(name, parsed):
+    assert parse_store_name(name, KINDS) == parsed
+
+
+def test_a_directory_of_that_name_wins(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sqlite:x").mkdir()
+    assert parse_store_name("sqlite:x", KINDS) is None
+
+
+def test_commands_take_databases(databases, tmp_path):
+    file = tmp_path / "runs.db"
+    file.write_bytes(b"")
+    for name in (f"sqlite:{file}", "postgres:postgresql://anna@host/db", "postgresql://anna@host/db"):
+        assert [row["thread"] for row in graphkit("threads", name, "--json").json] == ["t"]
+        assert [row["thread"] for row in graphkit("threads", "--json", GRAPHKIT_DIR=name).json] == ["t"]
+    assert [*dict.fromkeys(databases)] == [("sqlite", str(file)), ("postgres", "postgresql://anna@host/db")]
+
+
+def test_a_missing_database_file_is_not_created(databases, tmp_path):
+    (tmp_path / "runs.db").write_bytes(b"")
+    done = graphkit("threads", f"sqlite:{tmp_path / 'rnus.db'}")
+    assert done.code == 18
+    assert done.err == f"graphkit: there is no database file {tmp_path / 'rnus.db'}; did you mean runs.db?\n"
+    assert graphkit("threads", f"sqlite:{tmp_path}").code == 18
+    assert databases == []
+    for name in ("sqlite:", "postgres:"):
+        assert graphkit("threads", name).code == 2
+
+
+def test_a_copy_may_create_the_database_file(databases, store, tmp_path):
+    assert graphkit("copy", store, "order-18", "--to", f"sqlite:{tmp_path / 'new.db'}", "--no-versions").code == 0
+    assert databases == [("sqlite", str(tmp_path / "new.db"))]
+
+
+def test_a_misspelt_kind_and_a_database_without_its_kind_are_explained(databases, tmp_path):
+    done = graphkit("threads", "sqlit:runs.db")
+    assert (done.code, done.err.endswith("did you mean sqlite:?\n")) == (18, True)
+    (tmp_path / "runs.db").write_bytes(b"SQLite format 3\0...")
+    done = graphkit("threads", tmp_path / "runs.db")
+    assert (done.code, f"type sqlite:{tmp_path / 'runs.db'}" in done.err) == (18, True)
+
+
+def test_commands_for_directories_refuse_databases(databases, tmp_path):
+    for command in ("import-langgraph-sqlite", "import-langgraph-postgres"):
+        done = graphkit(command, tmp_path / "in.db", f"sqlite:{tmp_path / 'out.db'}")
+        assert (done.code, "needs a checkpoint directory" in done.err) == (18, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Passwords
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_password_is_found_and_hidden(name):
+    assert SECRET in find_passwords([name])
+    assert SECRET not in hide_passwords(name)
+    assert SECRET not in hide_passwords(f"cannot open {name}: no route")
+    assert "host" in hide_passwords(name)
+
+
+def test_an_escaped_password_is_hidden_in_both_forms():
+    passwords = find_passwords(["postgresql://anna:p%40ss%2Fword@host/db"])
+    assert passwords == {"p%40ss%2Fword", "p@ss/word"}
+    assert hide_passwords("login with p@ss/word failed", passwords) == "login with *** failed"
+    assert hide_passwords("postgresql://anna:p@ss@host/db") == "postgresql://anna:***@host/db"
+
+
+def test_what_is_no_password_stays():
+    for text in ("runs", "postgresql://anna@host/db", "a@b.c: x", "sqlite:a@b", "the password is wrong"):
+        assert hide_passwords(text, find_passwords([text])) == text
+
+
+class Refused(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("error", [CheckpointStorageError, Refused])
+@pytest.mark.parametrize("debug", [[], ["--debug"]])
+def test_no_message_or_traceback_shows_a_password(monkeypatch, name, error, debug):
+    def refuse(path):
+        if error is Refused:
+            raise Refused(f"cannot connect with {path}, {SECRET!r}")
+        raise CheckpointStorageError(path, "connect to", f"password {SECRET} refused") from Refused(path)
+
+    monkeypatch.setattr(_SAVERS, "_registered", dict(_SAVERS._registered))
+    register_saver("postgres", refuse)
+    for command, environment in (
+        (["threads", name], {}),
+        (["threads"], {"GRAPHKIT_DIR": name}),
+        (["copy", "nowhere", "--to", name], {}),
+        (["threads", name, "--json", "--nonsense"], {}),
+        (["thread", name], {}),
+        (["threads", "runs", name, "extra"], {}),
+        (["threads", f" {name}"], {}),
+    ):
+        done = graphkit(*command, *debug, **environment)
+        assert done.code != 0
+        assert done.err
+        assert SECRET not in done.out + done.err
+
+
+def test_no_result_shows_a_password(databases, store):
+    name = NAMES[0]
+    for more in ([], ["--json"], ["--dry-run"], ["--dry-run", "--json"]):
+        done = graphkit("copy", store, "order-18", "--to", name, "--no-versions", *more)
+        assert (done.code, SECRET in done.out + done.err, "***@host" in done.out) == (0, False, True)
+
+
+def test_completion_works_with_databases_and_is_silent_about_failures(databases):
+    class Typed:
+        params = {"directory": NAMES[0]}
+        args = []
+
+    assert complete_thread(Typed(), "") == ["t"]
+    Typed.params = {"directory": "sqlite:missing.db"}
+    assert complete_thread(Typed(), "") == []
+
+
+def test_a_file_saver_by_name_still_works(store):
+    assert FileSystemSaver(store).threads()
+    assert graphkit("threads", f"disk:{store}", "--json").code == 0

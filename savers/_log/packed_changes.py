@@ -78,6 +78,8 @@ def append_packed(writer: LogWriter, new: StoredCheckpoint, state: FrozenDict, c
     flags = 0 if early is None else log.EARLY
     keyframe = base.keyframe_offset
     offset = writer._append_record(log.CHECKPOINT, payload, flags, start - base.offset, start - keyframe)  # noqa: SLF001
+    if writer.is_synced_at_once:
+        writer._start_writing()  # noqa: SLF001
     end = writer.end
     new.offset = offset
     new.size = end - offset

@@ -16,7 +16,7 @@ from graphkit import CheckpointCorruptionError, CheckpointerError, CheckpointSto
 from savers import FileSystemSaver
 from savers._filesystem import file_log_writer, lifecycle, live_logs, log_copy, rewrite, store, sync
 from savers._filesystem.file_log_writer import FileLogWriter
-from savers._log import frame, log, log_writer, payloads, sealing
+from savers._log import frame, log, log_writer, sealing
 from savers._log.early_writes import EarlyWrites
 from savers._log.log_reader import LogReader
 from savers._log.log_writer import LogWriter
@@ -298,7 +298,7 @@ def taking_zeros_for_a_torn_write():
 
 def cutting_zeros_without_looking():
     """As if nobody else could have written over them."""
-    return mock.patch.object(LogWriter, "_is_unchanged", return_value=True)
+    return mock.patch.object(FileLogWriter, "_is_unchanged", return_value=True)
 
 
 # Sealed records
@@ -347,7 +347,7 @@ def searching_without_proof():
     """The record that holds the bytes of an id is taken for its checkpoint, wherever they stand."""
 
     def _search(self, id):
-        for offset in self._search_offsets(payloads.BEFORE_UUID + payloads.id_bytes(id)):
+        for offset in self._search_offsets(id):
             return next(one for one in reversed(self.load_index().checkpoints) if one.offset <= offset)
         return None
 

@@ -77,13 +77,15 @@ def open_store(name: str, *, create: bool = False, is_sealed: bool = True) -> Ba
         raise UsageError("no checkpoint directory: pass it as the first argument, or set GRAPHKIT_DIR")
     from graphkit import registry  # takes 20 ms, which --help should not
 
-    kinds = registry.saver_names()
+    kinds = sorted({*registry.saver_names(), SQLITE, POSTGRES})
     store = parse_store_name(name, kinds)
     key_file = KEY_FILE.get() if is_sealed else None
     sealed = {} if key_file is None else {"cipher": key_file}
     if store is None:
         if not create:
             _check_directory(Path(name), kinds)
+        elif not Path(name).exists():
+            _check_spelling(name, kinds)
         saver = registry.get_saver("file", path=name, **sealed)
     else:
         _check_store(store, create=create)
@@ -101,7 +103,7 @@ def require_directory(name: str) -> str:
     """
     from graphkit import registry
 
-    store = parse_store_name(name, registry.saver_names())
+    store = parse_store_name(name, {*registry.saver_names(), SQLITE, POSTGRES})
     if store is None:
         return name
     if store.kind in _FILE_KINDS:
@@ -161,6 +163,18 @@ def _suggest_entry(path: Path, *, are_files: bool) -> str:
     except OSError:
         return ""
     return suggest(path.name, names)
+
+
+def _check_spelling(name: str, kinds: Sequence[str]) -> None:
+    """Refuse to make a directory whose name looks like a store of another kind, such as `sqlit:runs.db`.
+
+    Raises:
+        CheckpointerConfigurationError: it does.
+    """
+    hint = _suggest_kind(name, kinds)
+    if hint:
+        shown = escape(hide_passwords(name))
+        raise CheckpointerConfigurationError(f"there is no kind of store for {shown}{hint}")
 
 
 def _suggest_kind(name: str, kinds: Sequence[str]) -> str:

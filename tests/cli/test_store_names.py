@@ -100,6 +100,24 @@ def test_a_misspelt_kind_and_a_database_without_its_kind_are_explained(databases
     assert (done.code, f"type sqlite:{tmp_path / 'runs.db'}" in done.err) == (18, True)
 
 
+@pytest.mark.parametrize("name", ["sqlit:runs.db", "postgre:host=h", "postgresql:host=h"])
+def test_a_misspelt_kind_makes_no_directory(databases, store, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    done = graphkit("copy", store, "--to", name)
+    assert (done.code, "did you mean" in done.err) == (18, True)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_database_whose_saver_is_not_installed_is_an_error(monkeypatch, store, tmp_path, kind):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_SAVERS, "_defaults", lambda: {"file": FileSystemSaver})
+    done = graphkit("copy", store, "--to", f"{kind}:x")
+    assert (done.code, f"unknown saver '{kind}'" in done.err) == (18, True)
+    assert not (tmp_path / f"{kind}:x").exists()
+
+
 def test_commands_for_directories_refuse_databases(databases, tmp_path):
     for command in ("import-langgraph-sqlite", "import-langgraph-postgres"):
         done = graphkit(command, tmp_path / "in.db", f"sqlite:{tmp_path / 'out.db'}")

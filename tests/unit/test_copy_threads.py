@@ -1,6 +1,7 @@
 """copy_threads between any two savers: nothing lost, resumable after any failure, verified, and refused where it would lose something."""
 
 import dataclasses
+import errno
 import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -375,6 +376,21 @@ def test_a_run_in_either_store_keeps_the_thread(busy):
     with ThreadPoolExecutor(1) as pool, savers[busy].run_lock(T), pytest.raises(ThreadBusyError):
         pool.submit(copy_threads, savers["source"], savers["target"]).result()
     assert list(savers["target"].threads()) == []
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EIO])
+def test_a_source_that_may_only_be_read_is_copied_without_its_lock(number):
+    refused = CheckpointStorageError("run.lock", "lock", OSError(number, "refused"))
+    source, target = MemorySaver(), MemorySaver()
+    source.put(T, checkpoint(1, START, "a", {"n": 1}))
+    with pytest.raises(CheckpointStorageError):
+        copy_threads(source, ScriptedSaver(target).fail("run_lock", refused))
+    locked = ScriptedSaver(source).fail("run_lock", refused)
+    if number == errno.EIO:
+        with pytest.raises(CheckpointStorageError):
+            copy_threads(locked, target)
+    else:
+        assert copy_threads(locked, target).checkpoints == 1
 
 
 def test_both_stores_are_held_while_a_thread_is_copied():

@@ -55,12 +55,11 @@ class PostgresSaver(SqlSaver):
             MissingDependencyError: the extra `postgres`, or that of `zstd`, is not installed.
         """
         self.lease = lease
-        self.lock_timeout = lock_timeout
         self._connection_string = connection_string
         self._schema = schema
         self._db_compression = parse_compression(compression)
         database = PostgresDatabase(connection_string, pool=pool, schema=schema, lease=lease, lock_timeout=lock_timeout)
-        super().__init__(database, types=types, compression=self._db_compression)
+        super().__init__(database, types=types, compression=self._db_compression, lock_timeout=lock_timeout)
 
     def opener(self) -> Callable[[], PostgresSaver] | None:
         """Return a function that opens the same schema with the same types, in any process.

@@ -57,7 +57,9 @@ class SqlSaver(BaseCheckpointSaver, HasVersions):
         *,
         types: Sequence[type],
         compression: Compression | None,
+        lock_timeout: float,
     ) -> None:
+        self.lock_timeout = lock_timeout
         self._codec = Codec(types)
         self._database = database
         self._store = RowStore(database, self._codec, compression)
@@ -296,7 +298,7 @@ class SqlSaver(BaseCheckpointSaver, HasVersions):
             append: appends the records; called again if another writer has changed the history.
         """
         log = self._store.shared_log(config.thread, config.checkpoint_ns)
-        token: int | None = None
+        token = self._database.token_of(config.thread)
         with log.mutex:
             is_fresh = log.fd < 0
             if is_fresh:
@@ -477,14 +479,14 @@ class SqlSaver(BaseCheckpointSaver, HasVersions):
         return type(self).__name__, self._database.path, RunnableConfig.of(config).thread
 
     def _run_lock(self, config: RunnableConfig, timeout: float | None) -> AbstractContextManager[object]:
-        return super()._run_lock(config, timeout)
+        return self._database.run_lock(config.thread, self.lock_timeout if timeout is None else timeout)
 
     @contextmanager
     def _exclude_runs(self, thread_id: str) -> Iterator[None]:
         """Hold the run lock of a thread, unless the caller holds it already."""
         config = RunnableConfig(thread_id)
         is_held = self.run_lock_key(config) in get_held_run_locks()
-        if is_held:
+        if is_held or self._database.run_locks.is_mine(thread_id):
             yield
             return
         with self._run_lock(config, None):

@@ -47,13 +47,13 @@ class SqliteSaver(SqlSaver):
             CheckpointerConfigurationError: an argument is wrong, or SQLite is older than 3.40.
             MissingDependencyError: `zstd` without the package of that extra.
         """
-        self.lock_timeout = lock_timeout
         self._fsync: Fsync = fsync
         self._db_compression = parse_compression(compression)
         super().__init__(
             SqliteDatabase(db_file, fsync=fsync, lock_timeout=lock_timeout),
             types=types,
             compression=self._db_compression,
+            lock_timeout=lock_timeout,
         )
 
     @property

@@ -52,10 +52,11 @@ def get_saver(name: str, **options: Any) -> BaseCheckpointSaver:
     """Make a saver by the name of its kind.
 
     Args:
-        name: "memory", "disk" (also "file", "filesystem"), or the name of a registered or installed
-            kind.
+        name: "memory", "versioned_memory", "disk" (also "file", "filesystem"), "sqlite", "postgres",
+            or the name of a registered or installed kind.
         options: the arguments of its constructor. `path`, which every configuration file may
-            contain, is the first argument: the `base_directory` of "disk".
+            contain, is the first argument: the `base_directory` of "disk", the `db_file` of
+            "sqlite", the `connection_string` of "postgres".
 
     Raises:
         CheckpointerConfigurationError: the name is unknown (the message lists the known names), or

@@ -188,6 +188,8 @@ def test_the_savers_are_found_by_name():
         "file": savers.FileSystemSaver,
         "disk": savers.FileSystemSaver,
         "filesystem": savers.FileSystemSaver,
+        "sqlite": savers.SqliteSaver,
+        "postgres": savers.PostgresSaver,
     }
 
 

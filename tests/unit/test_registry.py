@@ -1,5 +1,8 @@
 """Savers and stores by name."""
 
+import ast
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +15,8 @@ from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
 
 
 def test_the_installed_savers_are_found_by_name(tmp_path):
-    assert {"memory", "versioned_memory", "file", "disk", "filesystem"} <= set(saver_names())
+    names = {"memory", "versioned_memory", "file", "disk", "filesystem", "sqlite", "postgres"}
+    assert names <= set(saver_names())
     assert saver_names() == sorted(saver_names())
     assert isinstance(get_saver("memory"), MemorySaver)
     assert isinstance(get_saver("versioned_memory"), VersionedMemorySaver)
@@ -118,3 +122,51 @@ def test_registering_and_getting_at_once_from_many_threads():  # G9
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
+
+
+# Databases
+
+DRIVERS = ["sqlite3", "psycopg", "psycopg_pool"]
+
+
+def drivers_after(code):
+    """The database drivers that a new interpreter has loaded after some code."""
+    show = f"import sys; print([name for name in {DRIVERS} if name in sys.modules])"
+    command = [sys.executable, "-c", f"{code}\n{show}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return ast.literal_eval(done.stdout.splitlines()[-1])
+
+
+def test_only_the_chosen_backend_is_imported(tmp_path):
+    begin = "from graphkit.registry import get_saver"
+    assert drivers_after("import graphkit, savers; from savers import FileSystemSaver, MemorySaver") == []
+    for name in ("memory", "versioned_memory"):
+        assert drivers_after(f"{begin}; get_saver({name!r})") == []
+    for name in ("file", "disk", "filesystem"):
+        assert drivers_after(f"{begin}; get_saver({name!r}, path={str(tmp_path / name)!r})") == []
+    assert drivers_after(f"{begin}; get_saver('sqlite', path={str(tmp_path / 'x.db')!r})") == ["sqlite3"]
+    assert drivers_after("import savers; savers.SqliteSaver") in ([], ["sqlite3"])
+
+
+@pytest.mark.parametrize("key", ["db_file", "path"])
+def test_sqlite_works_from_a_configuration_alone(key, tmp_path):
+    saver = get_saver("sqlite", **{key: str(tmp_path / "new" / "runs.db")})
+    assert type(saver).__name__ == "SqliteSaver"
+    assert type(saver).__module__ == "savers"
+    saver.put(RunnableConfig("t"), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+    assert (tmp_path / "new" / "runs.db").is_file()
+
+
+@pytest.mark.parametrize(("name", "key"), [("sqlite", "db_file"), ("postgres", "connection_string")])
+def test_a_missing_key_of_a_database_is_named(name, key, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointerConfigurationError, match=key):
+        get_saver(name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_savers_has_no_other_names():
+    import savers
+
+    with pytest.raises(AttributeError, match="has no attribute 'OracleSaver'"):
+        savers.OracleSaver  # noqa: B018 - the access is the test

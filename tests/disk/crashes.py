@@ -25,7 +25,8 @@ from unittest import mock
 
 from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver, VersionedMemorySaver
-from savers._filesystem import file_log_writer, sync
+from savers._filesystem import file_log_writer
+from savers._log import beginning, sync
 from tests.disk.simfs import Disk, SimFS
 
 PLACE = "/store"
@@ -106,6 +107,7 @@ def fixed(seed):
     with (
         mock.patch("os.urandom", rng.randbytes),
         mock.patch.object(file_log_writer, "time_ns", clock.__next__),
+        mock.patch.object(beginning, "time_ns", clock.__next__),
         quiet(),
     ):
         yield

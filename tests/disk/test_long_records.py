@@ -13,6 +13,7 @@ import pytest
 from graphkit import Checkpoint, CheckpointSerializationError, RunnableConfig
 from graphkit.abc import StateSerializer
 from savers import Compression, FileSystemSaver
+from savers._filesystem import file_log_writer
 from savers._filesystem.io import FileIO
 from savers._log import frame, log, log_file, log_writer
 from tests.disk.conftest import frames_of, log_of
@@ -26,6 +27,7 @@ def _short_records(monkeypatch):
     for module in (frame, log_file, log):
         monkeypatch.setattr(module, "MAX_PAYLOAD", LIMIT)
     monkeypatch.setattr(log_writer, "_SPILL_LENGTH", 64)
+    monkeypatch.setattr(file_log_writer, "_SURELY_FITS", 0)
 
 
 class Bytes(StateSerializer):

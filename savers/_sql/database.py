@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
+from savers._sql.changes import ChangeListener
 from savers._sql.run_locks import RunLocks
 
 Parameters = Sequence[Any]
@@ -124,6 +125,22 @@ class Database(ABC):
     def is_held(self, thread_id: str) -> bool:
         """Return whether any run holds the run lock of a thread now; see `RunLocks.is_held`."""
         return self.run_locks.is_held(thread_id)
+
+    @abstractmethod
+    def notify_clause(self) -> str:
+        """Return the clause at the end of an INSERT that tells watchers in the same round trip.
+
+        It has one parameter, the encoded thread id, on PostgreSQL; on SQLite it is empty, and
+        watchers see every commit.
+        """
+
+    @abstractmethod
+    def open_listener(self) -> ChangeListener:
+        """Return a listener that sees every change committed after this call; the caller closes it.
+
+        Raises:
+            CheckpointStorageError: the database cannot be watched.
+        """
 
     @abstractmethod
     def flush(self) -> None:

@@ -13,9 +13,11 @@ from time import monotonic
 from typing import Any, Final, TypeVar
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
+from savers._sql.changes import ChangeListener
 from savers._sql.database import Database, Parameters, Row, TableNames, Transaction
 from savers._sql.database_errors import ConnectionLostError, OutcomeUnknownError
 from savers._sql.encoded_text import encode_text
+from savers._sql.postgres_changes import PostgresChanges
 from savers._sql.postgres_connections import Connections, GuestConnections, OwnConnections
 from savers._sql.postgres_errors import RETRIED, UNDEFINED, describe_error, get_state, translate_error
 from savers._sql.postgres_run_locks import PostgresRunLocks
@@ -98,6 +100,7 @@ class PostgresDatabase(Database):
             lease=lease,
         )
         self.run_locks = self._own_run_locks
+        self._changes = PostgresChanges(self.connect, self.channel)
         _DATABASES.add(self)
 
     def __repr__(self) -> str:
@@ -170,6 +173,12 @@ class PostgresDatabase(Database):
         if key_share:
             clause += f" FOR KEY SHARE OF {key_share}"
         return clause
+
+    def notify_clause(self) -> str:
+        return f" RETURNING pg_notify('{self.channel}', ?)"
+
+    def open_listener(self) -> ChangeListener:
+        return self._changes.open_listener()
 
     def _begin(self, session: PostgresSession) -> None:
         try:
@@ -303,7 +312,8 @@ class PostgresDatabase(Database):
 
     def close_after_fork(self) -> None:
         """Forget the connections of the parent, in the child; there, a guest has connections of its own."""
-        _INHERITED.extend((self._connections, self._guest, self._own_run_locks.close_after_fork()))
+        _INHERITED.extend((self._connections, self._guest))
+        _INHERITED.extend((self._own_run_locks.close_after_fork(), self._changes.close_after_fork()))
         self._guest = None
         self._reset()
 

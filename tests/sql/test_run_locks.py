@@ -327,9 +327,28 @@ def test_a_holder_keeps_its_lock_across_a_restart_of_the_server(own_server, how)
         each.close()
 
 
+def test_a_paused_holder_keeps_its_lock_across_a_restart_of_the_server(own_server):
+    """Its advisory lock is gone, which proves nothing; its lease counts."""
+    database = PostgresDatabase(own_server.connection_string, lease=3600, lock_timeout=60)
+    history = add_history(database)
+    holder = Holder("postgres", own_server.connection_string, {"lease": 3600, "lock_timeout": 60}, "t", SOON)
+    try:
+        assert holder.read() == "held"
+        holder.send(signal.SIGSTOP)
+        own_server.stop("fast")
+        own_server.start()
+        assert database.is_held("t")
+        assert not wait_for_lock(database)
+        holder.send(signal.SIGCONT)
+        assert holder.put(history, 0) == 1
+    finally:
+        holder.close()
+        database.close()
+
+
 def wait_for_lock(database):
     try:
-        with database.run_lock("t", 3):
+        with database.run_lock("t", 1):
             return True
     except (ThreadBusyError, CheckpointStorageError):
         return False

@@ -15,7 +15,7 @@ from graphkit.errors import (
     CheckpointFormatError,
     CheckpointStorageError,
 )
-from savers._sql import sqlite_database, wal_sync
+from savers._sql import sqlite_connection, sqlite_database, wal_sync
 from savers._sql.sqlite_database import SqliteDatabase
 from tests.sql.rows import add_history, positions, put
 
@@ -107,7 +107,7 @@ def test_what_is_no_path_is_refused(db_file):
 
 
 def test_an_old_sqlite_is_refused(file, monkeypatch):
-    monkeypatch.setattr(sqlite_database.sqlite3, "sqlite_version_info", (3, 39, 4))
+    monkeypatch.setattr(sqlite_connection.sqlite3, "sqlite_version_info", (3, 39, 4))
     with pytest.raises(CheckpointerConfigurationError, match=r"3\.40"):
         SqliteDatabase(file)
 
@@ -179,7 +179,7 @@ def test_a_full_disk_leaves_what_was_there(file):
 def test_a_value_that_sqlite_cannot_store_is_an_error(file):
     database = SqliteDatabase(file, fsync="never")
     history = add_history(database)
-    database._use_main().raw.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
+    database._use_main()._raw.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
     with pytest.raises(CheckpointStorageError, match="1 GB"):
         put(database, history, 0, b"x" * 1001)
     assert put(database, history, 0, b"x" * 100) == 1
@@ -248,4 +248,4 @@ def test_a_read_only_file_can_be_read_and_not_written(open_directory):
 
 def test_no_other_module_of_the_package_imports_sqlite3():
     sources = (ROOT / "savers" / "_sql").glob("*.py")
-    assert [file.name for file in sources if "import sqlite3" in file.read_text()] == ["sqlite_database.py"]
+    assert [file.name for file in sources if "import sqlite3" in file.read_text()] == ["sqlite_connection.py"]

@@ -1,0 +1,232 @@
+"""One connection to a SQLite file; the only module that imports sqlite3.
+
+A fork while a statement is under way would leave SQLite's own mutexes locked in the child. So each
+connection has a mutex that is held during its statements, and a fork takes all of them. The child
+closes the connections: SQLite keeps one record of locks for each file and process, and the locks are
+not inherited. A connection that stayed open would make it believe that the child holds them.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from stat import S_ISREG
+from time import monotonic, sleep
+from typing import Final
+from weakref import WeakSet
+
+from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
+from savers._sql.database import Parameters, Row
+from savers._sql.sqlite_errors import is_busy, make_busy_error, make_format_error, translate_error
+
+OLDEST_VERSION: Final = (3, 40)
+"""Of SQLite. Older ones lack fixes of the write-ahead log."""
+
+_FIRST_WAIT: Final = 0.0002
+_LONGEST_WAIT: Final = 0.005
+_SMALLEST_FILE: Final = 512
+"""Bytes of SQLite's smallest page; a database has none or at least one."""
+_CACHED_STATEMENTS: Final = 256
+
+_OPENING: Final = threading.Lock()
+"""Held while a connection is opened, and during a fork."""
+
+
+class SqliteConnection:
+    """An open connection in autocommit mode, which one thread of execution uses at a time."""
+
+    def __init__(self, path: str, synchronous: str, lock_timeout: float) -> None:
+        """Open the file, or create it.
+
+        Args:
+            path: the file.
+            synchronous: SQLite's word for when to sync.
+            lock_timeout: seconds to wait for other connections.
+
+        Raises:
+            CheckpointerError: the file cannot be opened, or is no database.
+        """
+        self.path = path
+        self._lock_timeout = lock_timeout
+        self._mutex = threading.Lock()
+        _check_size(path)
+        try:
+            with _OPENING:
+                self._raw = sqlite3.connect(
+                    path,
+                    timeout=0,
+                    isolation_level=None,
+                    check_same_thread=False,
+                    cached_statements=_CACHED_STATEMENTS,
+                )
+                _CONNECTIONS.add(self)
+        except sqlite3.Error as error:
+            raise translate_error(error, path, "open") from error
+        self._inode = find_inode(path)
+        try:
+            self._configure(synchronous)
+        except BaseException:
+            self.close()
+            raise
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self._raw.close()
+
+    def _configure(self, synchronous: str) -> None:
+        ((mode,),) = self.run("PRAGMA journal_mode = WAL", (), "open")[0]
+        if mode != "wal":
+            raise CheckpointStorageError(
+                self.path,
+                "open",
+                f"SQLite cannot keep a write-ahead log there (mode {mode!r}); use a local file system",
+            )
+        self.run(f"PRAGMA synchronous = {synchronous}", (), "open")
+        self.run("PRAGMA foreign_keys = ON", (), "open")
+        # A transaction writes nothing before its commit, so that the child of a fork can drop it.
+        self.run("PRAGMA cache_spill = OFF", (), "open")
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether a transaction is open; after some errors, SQLite has rolled back already."""
+        return self._raw.in_transaction
+
+    def is_at_path(self) -> bool:
+        """Return whether the file was neither removed nor replaced.
+
+        What a connection writes to a removed file is lost without an error. Takes 1 us.
+        """
+        return self._inode == find_inode(self.path)
+
+    def run(self, sql: str, parameters: Parameters, operation: str) -> tuple[list[Row], int]:
+        """Execute a statement, and wait while another connection holds a lock.
+
+        Args:
+            sql: the statement.
+            parameters: its values.
+            operation: what the saver is doing, as a verb for errors.
+
+        Returns:
+            The rows that it returned, and how many it changed.
+
+        Raises:
+            PositionTakenError, HistoryGoneError, CheckpointerError: see `Transaction.execute`.
+        """
+        try:
+            with self._mutex:
+                cursor = self._raw.execute(sql, parameters)
+                return cursor.fetchall(), cursor.rowcount
+        except sqlite3.Error as error:
+            if not is_busy(error):
+                raise translate_error(error, self.path, operation) from error
+        return self._run_when_free(sql, parameters, operation)
+
+    def _run_when_free(self, sql: str, parameters: Parameters, operation: str) -> tuple[list[Row], int]:
+        # SQLite's own wait would hold the mutex, and sleeps for up to 100 ms.
+        deadline = monotonic() + self._lock_timeout
+        pause = _FIRST_WAIT
+        while True:
+            sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_WAIT)
+            try:
+                with self._mutex:
+                    cursor = self._raw.execute(sql, parameters)
+                    return cursor.fetchall(), cursor.rowcount
+            except sqlite3.Error as error:
+                if not is_busy(error):
+                    raise translate_error(error, self.path, operation) from error
+                if monotonic() > deadline:
+                    raise make_busy_error(self.path, operation, self._lock_timeout) from error
+
+    def run_many(self, sql: str, rows: Iterable[Parameters]) -> int:
+        """Execute a statement of an open transaction for each row; return how many it changed."""
+        try:
+            with self._mutex:
+                return self._raw.executemany(sql, rows).rowcount
+        except sqlite3.Error as error:
+            raise translate_error(error, self.path, "write") from error
+
+    def roll_back_if_open(self) -> None:
+        """Roll back the transaction, unless it is over."""
+        if self.is_in_transaction:
+            self.run("ROLLBACK", (), "write")
+
+    def close(self) -> None:
+        """Close the connection, after the statement that is under way."""
+        with self._mutex:
+            self._raw.close()
+
+    # Fork
+
+    def hold_for_fork(self) -> threading.Lock:
+        """Wait for the end of a statement; return the lock to release."""
+        self._mutex.acquire()
+        return self._mutex
+
+    def close_after_fork(self) -> None:
+        """Close the connection, in the child."""
+        self._raw.close()
+
+
+_CONNECTIONS: Final[WeakSet[SqliteConnection]] = WeakSet()
+"""All that are open, and some that were closed."""
+_HELD_FOR_FORK: Final[list[threading.Lock]] = []
+
+
+def _before_fork() -> None:
+    _OPENING.acquire()
+    for connection in list(_CONNECTIONS):
+        _HELD_FOR_FORK.append(connection.hold_for_fork())
+
+
+def _after_fork_in_parent() -> None:
+    while _HELD_FOR_FORK:
+        _HELD_FOR_FORK.pop().release()
+    _OPENING.release()
+
+
+def _after_fork_in_child() -> None:
+    _after_fork_in_parent()
+    for connection in list(_CONNECTIONS):
+        connection.close_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )
+
+
+def check_version() -> None:
+    """Check the version of SQLite.
+
+    Raises:
+        CheckpointerConfigurationError: it is older than 3.40.
+    """
+    if sqlite3.sqlite_version_info < OLDEST_VERSION:
+        raise CheckpointerConfigurationError(
+            f"SQLite {sqlite3.sqlite_version} is too old: use a Python with SQLite 3.40 or later"
+        )
+
+
+def find_inode(path: str) -> tuple[int, int]:
+    """Return what identifies the file at a path; zeros if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
+
+
+def _check_size(path: str) -> None:
+    """Refuse a file that is too small to be a database; SQLite would overwrite it."""
+    with suppress(OSError):
+        # By its name: to close the file would release SQLite's locks on it.
+        found = os.stat(path)
+        if S_ISREG(found.st_mode) and 0 < found.st_size < _SMALLEST_FILE:
+            raise make_format_error(path)

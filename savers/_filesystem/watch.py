@@ -21,13 +21,14 @@ from graphkit.errors import CheckpointerError, CheckpointFormatError, Checkpoint
 from savers._filesystem import layout
 from savers._filesystem.bookmarks import Bookmarks, LogIds, LogName
 from savers._filesystem.file_events import FileEvents, find_network_file_system, is_locked
-from savers._filesystem.log_follower import Bookmark, Info, LogFollower
+from savers._filesystem.log_follower import Bookmark, LogFollower
 
 if TYPE_CHECKING:
     import os
 
     from graphkit import RunnableConfig
     from savers._filesystem.store import Store
+    from savers._log.change_reader import Info
 
 _MAX_OPEN_LOGS: Final = 64
 _TAIL_SIZE: Final = 4

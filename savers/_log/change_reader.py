@@ -1,0 +1,126 @@
+"""Reads one log as changes, for a watch."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from graphkit.abc import Change, ChangeKind, iter_changes
+from graphkit.codec import MalformedDataError
+from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
+from savers._log import log, payloads
+from savers._log.log_reader import LogReader
+
+if TYPE_CHECKING:
+    from graphkit import CheckpointInfo
+    from savers._log.stored_checkpoint import StoredCheckpoint
+
+Info = Callable[[LogReader, "StoredCheckpoint"], "CheckpointInfo"]
+"""Makes the CheckpointInfo that a change reports."""
+
+
+class ChangeReader(LogReader):
+    """An open log whose records are reported as changes; it decodes no states."""
+
+    def read_changes_to(self, size: int, info: Info) -> Iterator[Change]:
+        """Yield the changes behind the known end.
+
+        Args:
+            size: where the log ends now.
+            info: makes the CheckpointInfo.
+        """
+        for frame in self.scan(self.end, size, self.seq):
+            self._take_frame(frame, with_table=False)
+            self.seq = frame.seq + 1
+            self.end = frame.end
+            yield from self._frame_changes(frame, info)
+
+    def latest_changes(self, info: Info) -> Iterator[Change]:
+        """Yield the latest checkpoint and its pending writes, as if they were new."""
+        latest = self.find_latest()
+        if latest is not None:
+            yield from self._checkpoint_changes(latest, info)
+        self.index = None
+
+    def changes_after(self, id: str | None, info: Info) -> Iterator[Change]:
+        """Yield what follows a checkpoint in a rewritten log: its pending writes, then checkpoints.
+
+        Args:
+            id: the checkpoint; if it is gone, all checkpoints are reported.
+            info: makes the CheckpointInfo.
+        """
+        checkpoints = self.load_index().checkpoints
+        known = -1
+        for number, checkpoint in enumerate(checkpoints):
+            if checkpoint.id == id:
+                known = number
+                break
+        if known >= 0:
+            yield from self._writes_changes(checkpoints[known], info)
+        for checkpoint in checkpoints[known + 1 :]:
+            yield from self._checkpoint_changes(checkpoint, info)
+        self.index = None
+        if self.closed_by is not None and not self._is_empty(self.closed_by):
+            yield self._end_change(self.closed_by)
+
+    def _frame_changes(self, frame: log.Frame, info: Info) -> Iterator[Change]:
+        """Yield the changes that one record reports."""
+        match frame.type:
+            case log.CHECKPOINT:
+                assert self.last_checkpoint is not None
+                yield self._checkpoint_change(info(self, self.last_checkpoint))
+                if frame.flags & log.EARLY:
+                    yield from self._writes_changes(self.last_checkpoint, info)
+            case log.WRITE if frame.flags & log.EARLY:
+                # Reported when the checkpoint comes.
+                pass
+            case log.WRITE:
+                owner, packed = payloads.decode_writes(self.path, frame)
+                checkpoint = self._find_loaded(owner)
+                about = None if checkpoint is None else info(self, checkpoint)
+                yield from self._iter_writes(about, packed)
+            case log.RELEASE | log.TOMBSTONE:
+                if not self._is_empty(frame):
+                    yield self._end_change(frame)
+
+    def _checkpoint_changes(self, checkpoint: StoredCheckpoint, info: Info) -> Iterator[Change]:
+        yield self._checkpoint_change(info(self, checkpoint))
+        yield from self._writes_changes(checkpoint, info)
+
+    def _checkpoint_change(self, about: CheckpointInfo) -> Change:
+        return Change("checkpoint", self.thread_id, self.namespace, about, at=about.created_at)
+
+    def _writes_changes(self, checkpoint: StoredCheckpoint, info: Info) -> Iterator[Change]:
+        packed = self.read_packed_writes(checkpoint)
+        yield from self._iter_writes(info(self, checkpoint), packed)
+
+    def _iter_writes(self, about: CheckpointInfo | None, packed: Mapping[str, bytes]) -> Iterator[Change]:
+        writes = {key: self._unpack_write(key, value) for key, value in packed.items()}
+        owner = (self.thread_id, self.namespace)
+        yield from iter_changes(owner, about, writes, self._read_write_time())
+
+    def _end_change(self, frame: log.Frame) -> Change:
+        kind: ChangeKind = "release" if frame.type == log.RELEASE else "delete"
+        return Change(kind, self.thread_id, self.namespace, at=self._read_write_time())
+
+    def _is_empty(self, end: log.Frame) -> bool:
+        """Return whether only META records stand before the last record of a log.
+
+        Such a log was created to end those of the other namespaces.
+        """
+        return end.seq == log.META_RECORDS[self.version]
+
+    @abstractmethod
+    def _read_write_time(self) -> datetime | None:
+        """Return when the log was last written to; None if the store does not record it."""
+
+    def _unpack_write(self, key: str, packed: bytes) -> Any:
+        try:
+            return self.codec.unpack(packed, key)
+        except CheckpointSerializationError as error:
+            return error.raw  # A follower need not know the application's types.
+        except MalformedDataError as error:
+            reason = f"the pending write {key!r} is malformed: {error}"
+            raise CheckpointCorruptionError(self.path, self.end, reason) from error

@@ -1,11 +1,4 @@
-"""Checks every byte of one log.
-
-Theory of operation. The checker reads the log once, a window at a time. Each record proves itself
-by its checksums, its place and its number. The checker then interprets the content as a reader
-would: states change as the records say, a keyframe must name the values that the records before it
-led to, and a checkpoint that a record replaces must exist. Therefore it reports every flipped byte,
-and a log that it reports as ok can be read.
-"""
+"""Checks the log in one file, whether its content can be trusted or not."""
 
 from __future__ import annotations
 
@@ -14,13 +7,11 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointKeyError
-from savers import _delta as delta
 from savers._filesystem import layout
 from savers._filesystem.file_log_writer import FileLogWriter
 from savers._filesystem.reports import FileReport, FileState, Unfinished
 from savers._log import log, payloads
-from savers._log.early_writes import EarlyWrites
-from savers._log.replay import Replay
+from savers._log.log_checker import LogChecker
 
 if TYPE_CHECKING:
     from savers._filesystem.store import Store
@@ -54,166 +45,6 @@ class ExaminedLog(FileLogWriter):
 
 _OPAQUE: Any = object()
 """Stands for the StateSerializer, which is not needed: no state is decoded."""
-
-
-class LogChecker:
-    """Checks the records of one log in order."""
-
-    def __init__(self, checked_log: ExaminedLog) -> None:
-        self._log = checked_log
-        self.records = 0
-        self.good_end = 0
-        """Where the good records end."""
-        self.checkpoint_ids: set[str] = set()
-        self.closed_by: log.Frame | None = None
-        """The RELEASE or TOMBSTONE record at the end, if any."""
-        self._replay = Replay(checked_log, skips_metadata=True)
-        self._early = EarlyWrites()
-        """The early writes that wait for their checkpoint. It may never come."""
-        self._data_start: int | None = None
-        """Where the DATA records after the last checkpoint begin, if there are any."""
-
-    def check(self, size: int) -> None:
-        """Read the whole log.
-
-        Raises:
-            log.IncompleteLog: its creation did not finish.
-            CheckpointCorruptionError: it is damaged.
-            CheckpointFormatError: it needs a newer graphkit, or belongs to another thread.
-            CheckpointKeyError: it is sealed, and a key is missing or wrong. All checksums of its
-                records are right.
-        """
-        checked = self._log
-        start = checked.read_beginning(size)
-        checked.end = size
-        self.records = 1
-        self.good_end = start
-        try:
-            for frame in checked.scan(start, size, 1):
-                self._check_record(frame)
-                self.records += 1
-                self.good_end = frame.end
-        except CheckpointKeyError:
-            self._check_checksums(start, size)
-            raise
-        self._check_last_state()
-
-    def _check_checksums(self, start: int, size: int) -> None:
-        """Check the records of a sealed log without opening them."""
-        checked = self._log
-        self.records = 1
-        self.good_end = start
-        self.checkpoint_ids.clear()
-        for frame in log.scan(checked.file._replace(seal=None), start, size, 1):
-            self.records += 1
-            self.good_end = frame.end
-            if frame.type in {log.RELEASE, log.TOMBSTONE}:
-                self.closed_by = frame
-
-    def _check_last_state(self) -> None:
-        """Read and check all values of the last state, on which the next record depends."""
-        table = self._replay.table
-        checkpoint = self._replay.checkpoint
-        if table is None or checkpoint is None:
-            return
-        try:
-            delta.check_pieces(table.values.values())
-        except delta.Mismatch as error:
-            reason = "its values name the same bytes twice"
-            raise CheckpointCorruptionError(self._log.path, checkpoint.offset, reason) from error
-        for value in table.values.values():
-            self._log.read_bodies([value], checkpoint)
-
-    def is_followed_by_zeros(self, size: int) -> bool:
-        """Return whether only zeros follow the good records; writers may extend a log with zeros."""
-        checked = self._log
-        return checked.version == log.MAJOR and checked.file.is_zero(self.good_end, size)
-
-    def _check_record(self, frame: log.Frame) -> None:
-        path = self._log.path
-        if frame.type == log.CHECKPOINT:
-            self._check_checkpoint(frame)
-            self._data_start = None
-        elif frame.type == log.DATA:
-            if self._data_start is None:
-                self._data_start = frame.offset
-        elif frame.type in {log.RELEASE, log.TOMBSTONE}:
-            payloads.decode_ending(path, frame)
-            self.closed_by = frame
-        elif frame.type == log.WRITE:
-            self._check_writes(frame)
-        elif frame.type == log.MARK:
-            payloads.decode_tags(path, frame)
-
-    def _check_writes(self, frame: log.Frame) -> None:
-        owner, values = payloads.decode_writes(self._log.path, frame)
-        if not frame.flags & log.EARLY:
-            return
-        if owner in self.checkpoint_ids:
-            reason = "the checkpoint of its early writes precedes it"
-            raise CheckpointCorruptionError(self._log.path, frame.offset, reason)
-        self._early.add(owner, values, frame.offset)
-
-    def _check_checkpoint(self, frame: log.Frame) -> None:
-        path = self._log.path
-        before = self._replay.table
-        record = self._replay.step(frame)
-        if frame.offset - frame.key != self._replay.keyframe_offset:
-            raise CheckpointCorruptionError(
-                path,
-                frame.offset,
-                "it names another record as its keyframe",
-            )
-        if record.table is not None and before is not None:
-            self._check_keyframe(before, record)
-        if record.target is not None:
-            if record.target not in self.checkpoint_ids:
-                raise CheckpointCorruptionError(
-                    path,
-                    frame.offset,
-                    "it replaces a checkpoint that does not exist",
-                )
-            self.checkpoint_ids.remove(record.target)
-        expected = self._early.measure(record.checkpoint.id, frame.offset) or (0, 0)
-        if record.early != expected:
-            reason = "it does not name the early writes before it"
-            raise CheckpointCorruptionError(path, frame.offset, reason)
-        self._early.drop(record.checkpoint.id)
-        self.checkpoint_ids.add(record.checkpoint.id)
-
-    def _check_keyframe(self, before: delta.Table, record: payloads.DecodedRecord) -> None:
-        """Check that a keyframe's table has the values that the records before it led to."""
-        described = record.table or ()
-        for name, entry in zip(described[::2], described[1::2], strict=True):
-            if entry is None or _describes(entry, before.values.get(name)):
-                continue
-            if not self._is_new_data(name):
-                reason = "the keyframe contradicts the records before it"
-                raise CheckpointCorruptionError(self._log.path, record.checkpoint.offset, reason)
-
-    def _is_new_data(self, name: str) -> bool:
-        """Return whether a keyframe names a new value, with bytes in the DATA records before it.
-
-        Raises:
-            CheckpointCorruptionError: the bytes do not match the keyframe.
-        """
-        table = self._replay.table
-        checkpoint = self._replay.checkpoint
-        if self._data_start is None or table is None or checkpoint is None:
-            return False
-        value = table.values[name]
-        if min(value.pieces[::2], default=0) < self._data_start:
-            return False
-        self._log.read_bodies([value], checkpoint)
-        return True
-
-
-def _describes(entry: list[int], value: delta.Value | None) -> bool:
-    """Return whether an entry of a keyframe's table describes a value."""
-    if value is None:
-        return False
-    kind = delta.kind_in_entry(entry)
-    return [kind, *entry[1:4]] == [value.kind, value.count, value.length, value.crc]
 
 
 def is_log(name: str) -> bool:

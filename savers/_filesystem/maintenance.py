@@ -19,9 +19,10 @@ from graphkit.abc import (
 )
 from graphkit.errors import CheckpointerConfigurationError, ThreadBusyError
 from savers._filesystem import catalog, idle, live_logs, rewrite
-from savers._filesystem.os_errors import FailedThreads, wrap_os_errors
+from savers._filesystem.os_errors import wrap_os_errors
 from savers._filesystem.reports import RotationReport
 from savers._filesystem.store import Store
+from savers._log.failed_threads import FailedThreads
 from savers._log.listed_checkpoints import make_info
 
 if TYPE_CHECKING:

@@ -28,8 +28,9 @@ from graphkit.errors import CheckpointerError, CheckpointKeyError, CheckpointNot
 from savers._filesystem import catalog, live_logs
 from savers._filesystem.file_log_writer import FileLogWriter
 from savers._filesystem.listed_checkpoints import FileCheckpointLister
-from savers._filesystem.os_errors import is_out_of_resources, wrap_os_error, wrap_os_errors
+from savers._filesystem.os_errors import wrap_os_error, wrap_os_errors
 from savers._filesystem.store import Store
+from savers._log.failed_threads import is_out_of_resources
 from savers._log.forward_reader import read_forward
 from savers._log.listed_checkpoints import ListedInfos, make_info
 

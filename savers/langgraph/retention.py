@@ -12,7 +12,7 @@ from typing import Final
 from graphkit import RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointerError
 from savers._filesystem import FileSystemSaver
-from savers._filesystem.os_errors import FailedThreads
+from savers._log.failed_threads import FailedThreads
 from savers.langgraph.metadata import LANGGRAPH, MADE_BY
 from savers.langgraph.writes import EARLY
 

@@ -13,6 +13,7 @@ from graphkit.abc import (
     BaseCheckpointSaver,
     ConfigLike,
     HasVersions,
+    Progress,
     Retention,
     ThreadLike,
     check_tags,
@@ -436,12 +437,15 @@ class SqlSaver(BaseCheckpointSaver, HasVersions):
         self._rewrite_history(config, select)
         return removed
 
-    def compact(self, thread: ThreadLike = None) -> int:
+    def compact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
         """Remove what no reader can reach from one thread, or from all (None); return how many bytes."""
         before = self.size(thread)
-        for thread_id in self._select_threads(thread):
+        threads = self._select_threads(thread)
+        for done, thread_id in enumerate(threads, 1):
             for namespace in self.namespaces(thread_id):
                 self._rewrite_history(RunnableConfig(thread_id, checkpoint_ns=namespace), _select_if_unreachable)
+            if progress is not None:
+                progress(done, len(threads), thread_id)
         return before - self.size(thread)
 
     def _rewrite_history(

@@ -25,8 +25,8 @@ from unittest import mock
 
 from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver, VersionedMemorySaver
-from savers._filesystem import file_log_writer
-from savers._log import beginning, sync
+from savers._filesystem import file_log_writer, sync
+from savers._log import beginning
 from tests.disk.simfs import Disk, SimFS
 
 PLACE = "/store"

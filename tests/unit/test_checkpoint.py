@@ -32,6 +32,14 @@ def test_ids_are_of_version_7_and_differ_in_their_random_part():
     assert len({random_part(str(one)) for one in ids}) == 2000
 
 
+def test_each_id_begins_with_the_time_at_which_it_was_made(monkeypatch):
+    times = [5_000_000, 5_999_999, 6_000_000, 5_000_000, 0xABCDEF012345 * 1_000_000]
+    clock = iter(times)
+    monkeypatch.setattr("graphkit._records.checkpoint.time_ns", lambda: next(clock))
+    made_at = [int(generate_id().replace("-", "")[:12], 16) for _ in times]
+    assert made_at == [5, 5, 6, 5, 0xABCDEF012345]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_the_child_of_a_fork_makes_other_ids_than_its_parent():
     generate_id()

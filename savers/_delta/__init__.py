@@ -19,8 +19,10 @@ The package does not know files: callers pass positions, and functions that read
 """
 
 from savers._delta.bodies import (
+    Read as Read,
     check_pieces as check_pieces,
     read_bodies as read_bodies,
+    read_packed as read_packed,
     read_pieces as read_pieces,
 )
 from savers._delta.compare import (
@@ -78,6 +80,7 @@ from savers._delta.values import (
     Mismatch as Mismatch,
     Value as Value,
     has_canonical_header as has_canonical_header,
+    header_to_unpack as header_to_unpack,
     pack_header as pack_header,
     parse_header as parse_header,
     split_value as split_value,

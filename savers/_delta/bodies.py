@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from io import BytesIO
 from operator import add
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from savers._compression import expand
+from savers._delta.listed_value import ListedValue
 from savers._delta.pieces import is_in_block
-from savers._delta.values import BLOCK_BASE, Mismatch, Value
+from savers._delta.values import BLOCK_BASE, Mismatch, Value, header_to_unpack
 
 _MAX_GAP: Final = 1 << 13
 """Pieces that are closer than this are read together."""
@@ -18,6 +20,9 @@ _MAX_SHARE: Final = 4
 _MAX_RANGE: Final = 1 << 23
 """A range of at most this many bytes is read at once if a quarter of it is wanted; a longer one, if
 half of it is."""
+_WINDOW: Final = 7 << 14
+"""About how many bytes are read at once of a value whose pieces are in order. The memory of longer
+ones comes from the system each time, and goes back to it."""
 
 Read = Callable[[int, int], bytes]
 """Returns the bytes at a position of the file; takes the position and the length."""
@@ -30,11 +35,29 @@ def read_bodies(values: Iterable[Value], read: Read) -> list[bytes]:
         Mismatch: they are not the bytes that were stored.
     """
     values = list(values)
-    bodies = _read_pieces(values, read)
-    for value, body in zip(values, bodies, strict=True):
+    return _read_checked(values, [b""] * len(values), read)
+
+
+def read_packed(values: Iterable[Value], read: Read) -> list[bytes]:
+    """Return the bytes of values, each with what has to precede them in order to unpack them.
+
+    See `header_to_unpack`. Joining a long value with its header saves a copy of it.
+
+    Raises:
+        Mismatch: they are not the bytes that were stored.
+    """
+    values = list(values)
+    return _read_checked(values, [header_to_unpack(value) for value in values], read)
+
+
+def _read_checked(values: list[Value], headers: list[bytes], read: Read) -> list[bytes]:
+    """Return the bytes of values behind these headers."""
+    found = _read_pieces(values, headers, read)
+    for value, header, packed in zip(values, headers, found, strict=True):
+        body = memoryview(packed)[len(header) :]
         if len(body) != value.length or crc32(body) != value.crc:
             raise Mismatch
-    return bodies
+    return found
 
 
 def read_pieces(value: Value, pieces: list[int], read: Read) -> bytes:
@@ -46,19 +69,22 @@ def read_pieces(value: Value, pieces: list[int], read: Read) -> bytes:
     part = Value(kind=value.kind, count=0, length=0, crc=0, pieces=pieces)
     if is_in_block(pieces):
         part.block = value.block
-    return _read_pieces([part], read)[0]
+    return _read_pieces([part], [b""], read)[0]
 
 
-def _read_pieces(values: list[Value], read: Read) -> list[bytes]:
+def _read_pieces(values: list[Value], headers: list[bytes], read: Read) -> list[bytes]:
     _check_blocks(values)
-    chunks = [(start, read(start, end - start)) for start, end in _find_ranges(values)]
-    bodies: list[bytes] = []
-    for value in values:
-        if value.block is None:
-            bodies.append(_join(value.pieces, chunks))
+    extents, ranges = _plan_reads(values)
+    chunks = [(start, read(start, end - start)) for start, end in ranges]
+    found: list[bytes] = []
+    for value, extent, header in zip(values, extents, headers, strict=True):
+        if extent is not None:
+            found.append(_read_steps(header, extent, read))
+        elif value.block is None:
+            found.append(_join(header, value.pieces, chunks))
         else:
-            bodies.append(_join(value.pieces, [_expand_block(value.block, read), *chunks]))
-    return bodies
+            found.append(_join(header, value.pieces, [_expand_block(value.block, read), *chunks]))
+    return found
 
 
 def check_pieces(values: Iterable[Value]) -> None:
@@ -72,7 +98,7 @@ def check_pieces(values: Iterable[Value]) -> None:
     """
     values = list(values)
     _check_blocks(values)
-    _find_ranges(values)
+    _plan_reads(values)
 
 
 def _check_blocks(values: Iterable[Value]) -> None:
@@ -96,49 +122,128 @@ def _expand_block(block: tuple[int, int, int, int], read: Read) -> tuple[int, by
         raise Mismatch from error
 
 
-def _join(pieces: Sequence[int], chunks: Sequence[tuple[int, bytes]]) -> bytes:
-    """Return the bytes of pieces, cut out of the chunks that were read, which are in order."""
+class _Extent(NamedTuple):
+    """The range of the file that has the pieces of a value, which are in order and close."""
+
+    first: int
+    """Where the first piece begins."""
+    last: int
+    """Where the last piece ends."""
+    total: int
+    """The bytes of all pieces."""
+    steps: list[int]
+    """See `ListedValue`."""
+
+
+def _find_extent(value: Value) -> _Extent | None:
+    """Return the extent of a value that is read from its first piece to its last one.
+
+    None if its pieces are few, in no order, or far from each other.
+    """
+    if not isinstance(value, ListedValue) or value.block is not None:
+        return None
+    steps = value.steps
+    if steps is None or min(steps) < 0:
+        return None
+    extent = _Extent(steps[0], value.end, sum(steps[1::2]), steps)
+    return extent if _is_dense(extent.last - extent.first, extent.total) else None
+
+
+def _read_steps(header: bytes, extent: _Extent, read: Read) -> bytes:
+    """Return the bytes of pieces that are in order, behind a header.
+
+    The file is read in short ranges, all of which use the same memory: in a new process, touching
+    the memory for the whole range takes longer than reading into it. Each range is read like a
+    file, pieces and gaps: this takes 0.06 us for a piece, slicing 0.1 us, as the caller needs not
+    know where pieces begin.
+    """
+    position, last, _, steps = extent
+    count = len(steps)
+    # An even number, so that each range begins with a piece.
+    number = max(2, count * _WINDOW // max(1, last - position)) & ~1
+    parts = [header]
+    for i in range(1, count, number):
+        lengths = steps[i : i + number]
+        size = sum(lengths)
+        parts += [*map(BytesIO(read(position, size)).read, lengths)][::2]
+        position += size
+    return b"".join(parts)
+
+
+def _join(header: bytes, pieces: Sequence[int], chunks: Sequence[tuple[int, bytes]]) -> bytes:
+    """Return the bytes of pieces, behind a header.
+
+    Args:
+        header: the header.
+        pieces: the pieces.
+        chunks: the chunks that were read, in order, out of which the pieces are cut.
+    """
     if len(chunks) == 1:
         # A long list has thousands of pieces. Of 3000, this takes 0.33 ms; subtracting twice for
         # each piece takes 0.54 ms.
         first, data = chunks[0]
         starts = [start - first for start in pieces[::2]]
         ends = map(add, starts, pieces[1::2])
-        return b"".join([data[start:end] for start, end in zip(starts, ends, strict=True)])
+        return b"".join([header, *[data[start:end] for start, end in zip(starts, ends, strict=True)]])
     firsts = [first for first, _ in chunks]
-    parts: list[bytes] = []
+    parts = [header]
     for start, length in zip(pieces[::2], pieces[1::2], strict=True):
         first, data = chunks[bisect_right(firsts, start) - 1]
         parts.append(data[start - first : start - first + length])
     return b"".join(parts)
 
 
-def _find_ranges(values: Sequence[Value]) -> list[tuple[int, int]]:
-    """Return the ranges of the file to read, start and end: all pieces, close ones together.
+def _plan_reads(values: Sequence[Value]) -> tuple[list[_Extent | None], list[tuple[int, int]]]:
+    """Return how to read the pieces of values.
+
+    Returns:
+        The extent of each value that is read on its own, None for each other one; and the ranges of
+        the file to read for these, start and end.
 
     Raises:
         Mismatch: see `check_pieces`.
     """
+    extents = [_find_extent(value) for value in values]
     starts: list[int] = []
     lengths: list[int] = []
-    for value in values:
-        starts += value.pieces[::2]
-        lengths += value.pieces[1::2]
+    for value, extent in zip(values, extents, strict=True):
+        if extent is None:
+            starts += value.pieces[::2]
+            lengths += value.pieces[1::2]
     if any(value.block is not None for value in values):
         # Pieces below zero are in a block, which is read separately.
         lengths = [length for start, length in zip(starts, lengths, strict=True) if start >= 0]
         starts = [start for start in starts if start >= 0]
-    if not starts:
-        return []
-    first = min(starts)
-    last = max(map(add, starts, lengths))
-    total = sum(lengths)
-    if total > last - first:
-        raise Mismatch
-    spread = last - first
-    if spread <= 2 * total + _MAX_GAP or spread <= min(_MAX_SHARE * total, _MAX_RANGE):
+    known = [extent for extent in extents if extent is not None]
+    ranges: list[tuple[int, int]] = []
+    if starts:
+        others = _Extent(min(starts), max(map(add, starts, lengths)), sum(lengths), [])
+        known.append(others)
+    if known:
+        first = min([extent.first for extent in known])
+        last = max([extent.last for extent in known])
+        if sum([extent.total for extent in known]) > last - first:
+            raise Mismatch
+    if starts:
+        ranges = _find_ranges(starts, lengths, others)
+    return extents, ranges
+
+
+def _is_dense(spread: int, total: int) -> bool:
+    """Return whether a range with some pieces is read at once.
+
+    Args:
+        spread: the length of the range.
+        total: the bytes of the pieces.
+    """
+    return spread <= 2 * total + _MAX_GAP or spread <= min(_MAX_SHARE * total, _MAX_RANGE)
+
+
+def _find_ranges(starts: Sequence[int], lengths: Sequence[int], extent: _Extent) -> list[tuple[int, int]]:
+    """Return the ranges of the file to read, start and end: all pieces, close ones together."""
+    if _is_dense(extent.last - extent.first, extent.total):
         # Sorting thousands of pieces takes longer than reading what is between them.
-        return [(first, last)]
+        return [(extent.first, extent.last)]
     ranges: list[tuple[int, int]] = []
     for start, length in sorted(zip(starts, lengths, strict=True)):
         end = start + length

@@ -6,10 +6,9 @@ docs/format.md has the fields.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
-from operator import add
 from typing import Final
 
+from savers._delta.listed_value import ListedValue, decode_steps, get_steps
 from savers._delta.values import BLOCK, INLINE_LENGTH, Value, check_size
 
 MIN_PIECE: Final = 16
@@ -17,6 +16,8 @@ MIN_PIECE: Final = 16
 MAX_DEPTH: Final = 16
 """The most keyframes that a reader follows to find the pieces of a value; then a keyframe lists all
 pieces again."""
+_LONG: Final = 16
+"""Steps from which on a value is a ListedValue."""
 
 _KIND: Final = 0
 _BASE: Final = 4
@@ -27,8 +28,7 @@ def is_inlined(value: Value) -> bool:
     """Return whether a keyframe repeats a value because naming its pieces would not be shorter."""
     if value.length <= INLINE_LENGTH:
         return True
-    number_of_pieces = len(value.pieces) // 2
-    return value.length < MIN_PIECE * number_of_pieces
+    return value.length < MIN_PIECE * value.count_pieces()
 
 
 def has_block(entry: Sequence[int]) -> bool:
@@ -86,41 +86,49 @@ def decode_entry(entry: Sequence[int], position: int, base: Callable[[int], Valu
         IndexError, ValueError, TypeError: the entry is malformed.
     """
     kind, count, length, crc, distance, *rest = entry
-    value = Value(kind=kind & ~BLOCK, count=count, length=length, crc=crc, pieces=[])
-    if kind & BLOCK and not distance:
-        block_distance, stored, size, method, *rest = rest
-        check_size(size)
-        value.block = position - block_distance, stored, size, method
-    if distance:
-        earlier = base(position - distance)
-        value.block = earlier.block
-        if not rest:
-            # The earlier keyframe has named all pieces: it remains the base.
-            value.pieces = earlier.pieces.copy()
-            value.base = earlier.base
-            value.shared = earlier.shared
-            value.depth = earlier.depth
-            return value
-        value.shared = earlier.shared
-        value.depth = earlier.depth + 1
-        # One allocation for thousands of pieces, at each of up to 16 bases.
-        value.pieces = earlier.pieces + _decode_pieces(rest, position)
+    has_own_block = bool(kind & BLOCK)
+    kind &= ~BLOCK
+    if not distance:
+        block = None
+        if has_own_block:
+            block_distance, stored, size, method, *rest = rest
+            check_size(size)
+            block = position - block_distance, stored, size, method
+        if rest:
+            rest[0] = position - rest[0]
+        value = _make_value(kind, count, length, crc, rest)
+        value.block = block
         return value
-    value.pieces = _decode_pieces(rest, position)
+    earlier = base(position - distance)
+    if not rest:
+        # The earlier keyframe has named all pieces: it remains the base.
+        value = earlier.copy()
+        value.kind = kind
+        value.count = count
+        value.length = length
+        value.crc = crc
+        return value
+    steps, end = get_steps(earlier)
+    rest[0] = position - rest[0] - end
+    # One allocation for thousands of pieces, at each of up to 16 bases.
+    value = _make_value(kind, count, length, crc, steps + rest)
+    value.block = earlier.block
+    value.shared = earlier.shared
+    value.depth = earlier.depth + 1
     return value
 
 
-def _decode_pieces(rest: list[int], position: int) -> list[int]:
-    """Return the pieces that the end of an entry describes."""
-    if not rest:
-        return []
-    # Without a loop: a long list has thousands of pieces, and a loop takes twice as long.
-    gaps = rest[::2]
-    lengths = rest[1::2]
-    gaps[0] = position - gaps[0]
-    pieces = [0] * len(rest)
-    pieces[::2] = accumulate(map(add, gaps, [0, *lengths[:-1]]))
-    pieces[1::2] = lengths
-    if lengths[-1].__class__ is not int:
-        raise TypeError(f"{lengths[-1]!r} is not a length")
-    return pieces
+def _make_value(kind: int, count: int, length: int, crc: int, steps: list[int]) -> Value:
+    """Return a value whose pieces are given as steps; see `ListedValue`.
+
+    Raises:
+        TypeError, ValueError: they are not.
+    """
+    if len(steps) % 2:
+        raise ValueError("a piece has no length")
+    end = sum(steps)
+    if end.__class__ is not int:
+        raise TypeError("the pieces are not given by numbers")
+    if len(steps) >= _LONG:
+        return ListedValue(kind, count, length, crc, steps, end)
+    return Value(kind=kind, count=count, length=length, crc=crc, pieces=decode_steps(steps))

@@ -232,8 +232,7 @@ def _append(value: Value, count: int, body: bytes, start: int) -> None:
     value.length += size
     value.crc = crc32(body, value.crc)
     if size:
-        value.pieces.append(start)
-        value.pieces.append(size)
+        value.add_piece(start, size)
 
 
 def _adds_at_end(value: Value, ops: Sequence[Any], i: int) -> bool:
@@ -247,8 +246,7 @@ def _extend(value: Value, count: int, crc: int, length: int, start: int) -> None
     value.length += length
     value.crc = crc
     if length:
-        value.pieces.append(start)
-        value.pieces.append(length)
+        value.add_piece(start, length)
 
 
 def _splice(old: Value, arguments: Sequence[int], start: int) -> Value:

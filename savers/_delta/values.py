@@ -68,8 +68,18 @@ class Value:
     def set_base(self, keyframe: int, depth: int) -> None:
         """Record that the keyframe at this position has named all pieces."""
         self.base = keyframe
-        self.shared = len(self.pieces)
+        self.shared = 2 * self.count_pieces()
         self.depth = depth
+
+    def count_pieces(self) -> int:
+        """Return the number of pieces."""
+        return len(self.pieces) // 2
+
+    def add_piece(self, start: int, length: int) -> None:
+        """Add a piece at the end."""
+        pieces = self.pieces
+        pieces.append(start)
+        pieces.append(length)
 
 
 _FIXED_FIRST: Final = 0x80
@@ -130,6 +140,16 @@ def pack_header(kind: int, count: int) -> bytes:
     if count < 1 << 16:
         return struct.pack(">BH", first + 1, count)
     return struct.pack(">BI", first + 2, count)
+
+
+def header_to_unpack(value: Value) -> bytes:
+    """Return what has to precede the bytes of a value in order to unpack them.
+
+    Bytes need not be unpacked: they are the value.
+    """
+    if value.kind == BIN and value.count == value.length:
+        return b""
+    return pack_header(value.kind, value.count)
 
 
 def has_canonical_header(value: Value, body: bytes) -> bool:

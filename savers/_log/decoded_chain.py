@@ -18,10 +18,10 @@ _DISTANCE: Final = 16
 """Records between two tables that are kept as long as the chain."""
 _RECORD_COST: Final = 1 << 10
 """About how many bytes a decoded record takes in addition to its own."""
-_PIECE_COST: Final = 8
-"""Bytes that an entry of a list of pieces takes."""
-_MIN_PIECES: Final = 16
-"""Entries of a list of pieces from which on its bytes are worth keeping."""
+_PIECE_COST: Final = 16
+"""Bytes that a piece takes in a list of pieces."""
+_MIN_PIECES: Final = 8
+"""Pieces from which on the bytes of a value are worth keeping."""
 
 
 class DecodedChain:
@@ -148,7 +148,7 @@ class DecodedChain:
         """
         if position == len(self._tables) * _DISTANCE:
             self._tables.append(table if is_shared else table.copy())
-            self.size += _PIECE_COST * sum(len(value.pieces) for value in table.values.values())
+            self.size += _PIECE_COST * sum(value.count_pieces() for value in table.values.values())
         if is_shared and position > number - _DISTANCE:
             self._recent[position] = table
 
@@ -191,8 +191,8 @@ class ReadValue(NamedTuple):
     """A value of a state that was read."""
 
     value: delta.Value
-    body: bytes
-    """Its bytes, whose checksum is right."""
+    packed: bytes
+    """Its bytes behind their header, as they were unpacked; their checksum is right."""
     decoded: Any
 
 
@@ -221,13 +221,16 @@ class ReadValues:
         known = self._values.get(name)
         if known is None or value.block is not None or known.value.block is not None:
             return None
-        pieces = value.pieces
-        if len(pieces) < _MIN_PIECES or known.value.pieces[: len(pieces)] != pieces:
+        if value.count_pieces() < _MIN_PIECES:
             return None
-        body = known.body[: value.length]
+        pieces = value.pieces
+        if known.value.pieces[: len(pieces)] != pieces:
+            return None
+        end = len(known.packed) - known.value.length + value.length
+        body = known.packed[end - value.length : end]
         if len(body) != value.length:
             return None
-        rest = known.body[value.length :]
+        rest = known.packed[end:]
         # The checksum of the longer value is right. That of the shorter one is right exactly if it
         # leads to it by way of the rest, which is short when a history is walked back.
         if len(rest) < len(body):
@@ -245,4 +248,4 @@ class ReadValues:
 
 def _measure(read: ReadValue) -> int:
     # The bytes, what was decoded of them, and the pieces.
-    return 2 * len(read.body) + _PIECE_COST * len(read.value.pieces)
+    return 2 * len(read.packed) + _PIECE_COST * read.value.count_pieces()

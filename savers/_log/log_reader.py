@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from savers._log.stored_checkpoint import StoredCheckpoint
 
-_ONE_PIECE: Final = 2
-"""Entries of a list of pieces that has one piece."""
 _MIN_RUN: Final = 1 << 13
 """If fewer bytes than this remain of what was read, the log is read on."""
 _INDEX_WINDOW: Final = 7 << 14
@@ -343,15 +341,15 @@ class LogReader(OpenLog):
         for name, value in table.values.items():
             read = known[name]
             if read is None:
-                body = found[name]
-                if value.kind == delta.BIN and value.count == len(body):
+                packed = found[name]
+                if value.kind == delta.BIN and value.count == len(packed):
                     # Nothing is copied: LangGraph's states consist of bytes.
-                    decoded: Any = body
+                    decoded: Any = packed
                 else:
-                    decoded = self.codec.unpack(delta.pack_header(value.kind, value.count) + body, name)
+                    decoded = self.codec.unpack(packed, name)
                 if kind_of(decoded) != PRIVATE:
                     kept = value.copy() if is_changed_later else value
-                    past.keep(name, ReadValue(kept, body, decoded))
+                    past.keep(name, ReadValue(kept, packed, decoded))
             else:
                 decoded = read.decoded
             dict.__setitem__(state, name, decoded)  # A FrozenDict refuses assignments.
@@ -363,8 +361,11 @@ class LogReader(OpenLog):
         known: Mapping[str, ReadValue | None],
         checkpoint: StoredCheckpoint,
     ) -> dict[str, bytes]:
-        """Return the bytes of the values of a packed state that are not known."""
-        bodies: dict[str, bytes] = {}
+        """Return the bytes of the values of a packed state that are not known, with their headers.
+
+        Those of bytes objects have none; see `delta.header_to_unpack`.
+        """
+        found: dict[str, bytes] = {}
         missing: dict[str, delta.Value] = {}
         chain = self.chains.find(checkpoint.keyframe_offset)
         record = None if chain is None else chain.find(checkpoint.offset)
@@ -377,10 +378,11 @@ class LogReader(OpenLog):
             if body is None:
                 missing[name] = value
             else:
-                bodies[name] = body
+                header = delta.header_to_unpack(value)
+                found[name] = header + body if header else body
         if missing:
-            bodies.update(zip(missing, self.read_bodies(missing.values(), checkpoint), strict=True))
-        return bodies
+            found.update(zip(missing, self.read_packed(missing.values(), checkpoint), strict=True))
+        return found
 
     def load_table(self, checkpoint: StoredCheckpoint) -> delta.Table:
         """Return the packed state of a checkpoint; the caller must not change it."""
@@ -435,9 +437,9 @@ def _cut_from_record(value: delta.Value, record: payloads.DecodedRecord) -> byte
 
     None if they are elsewhere, or do not have the right checksum.
     """
-    pieces = value.pieces
-    if len(pieces) != _ONE_PIECE or value.block is not None:
+    if value.count_pieces() != 1 or value.block is not None:
         return None
+    pieces = value.pieces
     start = pieces[0] - record.start
     if start < 0:
         return None

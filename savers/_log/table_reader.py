@@ -12,7 +12,7 @@ from savers._log import log, payloads
 from savers._log.plain_records import read_plain_run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from graphkit.abc import StateSerializer
     from graphkit.codec import Codec
@@ -82,8 +82,23 @@ class TableReader:
                 pieces that cannot be.
             CheckpointStorageError: the machine has too little memory for the values.
         """
+        return self._read_values(delta.read_bodies, values, checkpoint)
+
+    def read_packed(self, values: Iterable[delta.Value], checkpoint: StoredCheckpoint) -> list[bytes]:
+        """Return the bytes of some values of a packed state, each with the header to unpack it.
+
+        See `delta.read_packed`. Takes the arguments of `read_bodies`, and raises the same errors.
+        """
+        return self._read_values(delta.read_packed, values, checkpoint)
+
+    def _read_values(
+        self,
+        read: Callable[[Iterable[delta.Value], delta.Read], list[bytes]],
+        values: Iterable[delta.Value],
+        checkpoint: StoredCheckpoint,
+    ) -> list[bytes]:
         try:
-            return delta.read_bodies(values, self.read_bytes)
+            return read(values, self.read_bytes)
         except MemoryError as error:
             # Forged compressed bytes may expand to 4 GiB; so may a state on a machine that is too
             # small for it.

@@ -1,0 +1,154 @@
+"""Long values as keyframes list them: steps from piece to piece, and reading them in one pass."""
+
+import random
+from zlib import crc32
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from savers import _delta as delta
+from savers._delta.listed_value import ListedValue
+from tests.sweeps import examples
+
+FAR = 5_000_000
+"""The position of the keyframe."""
+pieces_of_files = st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 300)), min_size=8, max_size=40)
+
+
+def place(spaced, first=0):
+    """Return pieces from (gap before, length)."""
+    pieces = []
+    end = first
+    for gap, length in spaced:
+        pieces += (end + gap, length)
+        end += gap + length
+    return pieces
+
+
+def listed(pieces, body=b"", base=None):
+    """Return the value that a keyframe's entry with these pieces describes."""
+    value = delta.Value(delta.LIST, 1, len(body), crc32(body), pieces)
+    if base is not None:
+        value.set_base(FAR - 1000, 0)
+        value.shared = len(base.pieces)
+    return delta.decode_entry(delta.encode_entry(value, FAR), FAR, lambda position: base)
+
+
+def cut_out(data, pieces):
+    return b"".join(data[start : start + length] for start, length in zip(pieces[::2], pieces[1::2], strict=True))
+
+
+@settings(max_examples=examples(100))
+@given(pieces_of_files, pieces_of_files, st.booleans(), st.booleans())
+def test_pieces_are_those_that_were_listed(early, late, is_reversed, was_used):
+    first = place(early)
+    whole = first + place(late, first[-2] + first[-1])
+    if is_reversed:
+        whole = [*whole[-2:], *whole[:-2]]
+    base = listed(whole[: len(first)])
+    assert isinstance(base, ListedValue)
+    if was_used:
+        assert base.pieces == whole[: len(first)]
+    value = listed(whole, base=base)
+    copy = value.copy()
+    before = value.copy()
+    value.add_piece(7, 5)
+    assert [*copy.pieces] == whole
+    copy.add_piece(9, 3)
+    assert value.count_pieces() == copy.count_pieces() == len(whole) // 2 + 1
+    assert value.pieces == [*whole, 7, 5]
+    assert copy.pieces == [*whole, 9, 3]
+    assert before.pieces == whole
+    assert base.pieces == whole[: len(first)]
+    assert (value.shared, value.depth) == (base.shared, base.depth + 1)
+
+
+@settings(max_examples=examples(100))
+@given(pieces_of_files, st.integers(0, 1 << 30))
+def test_a_listed_value_is_read_whole_and_damage_is_noticed(spaced, seed):
+    chance = random.Random(seed)
+    pieces = place(spaced)
+    data = chance.randbytes(pieces[-2] + pieces[-1] + 10)
+    body = cut_out(data, pieces)
+    value = listed(pieces, body)
+    header = delta.pack_header(delta.LIST, 1)
+    assert delta.read_packed([value], lambda start, length: data[start : start + length]) == [header + body]
+    assert delta.read_bodies([value], lambda start, length: data[start : start + length]) == [body]
+    inside = [i for start, length in zip(pieces[::2], pieces[1::2], strict=True) for i in range(start, start + length)]
+    if not inside:
+        return
+    damaged = bytearray(data)
+    damaged[chance.choice(inside)] ^= 1 << chance.randrange(8)
+    for wrong in (bytes(damaged), data[: max(inside)]):
+        with pytest.raises(delta.Mismatch):
+            delta.read_packed([value], lambda start, length, wrong=wrong: wrong[start : start + length])
+
+
+def test_a_long_value_is_read_in_short_ranges_in_their_order():
+    pieces = place([(90, 200)] * 3000)
+    data = random.Random(1).randbytes(pieces[-2] + pieces[-1])
+    body = cut_out(data, pieces)
+    ranges = []
+
+    def read(start, length):
+        ranges.append((start, length))
+        return data[start : start + length]
+
+    value = listed(pieces, body)
+    assert delta.read_bodies([value], read) == [body]
+    assert isinstance(value, ListedValue)
+    assert value.steps is not None
+    assert max(length for _, length in ranges) < 120_000
+    assert ranges[0][0] == pieces[0]
+    assert sum(ranges[-1]) == len(data)
+    assert [start + length for start, length in ranges[:-1]] == [start for start, _ in ranges[1:]]
+
+
+def test_pieces_far_from_each_other_are_read_apart():
+    pieces = place([(1 << 20, 10)] * 8)
+    ranges = []
+
+    def read(start, length):
+        ranges.append((start, length))
+        return b"x" * length
+
+    assert delta.read_bodies([listed(pieces, b"x" * 80)], read) == [b"x" * 80]
+    assert ranges == list(zip(pieces[::2], pieces[1::2], strict=True))
+
+
+def test_bytes_objects_are_read_without_a_header():
+    body = b"x" * 400
+    for count, header in ((400, b""), (399, delta.pack_header(delta.BIN, 399))):
+        value = listed(place([(3, 50)] * 8), body)
+        value.kind, value.count = delta.BIN, count
+        assert delta.read_packed([value], lambda start, length: b"x" * length) == [header + body]
+
+
+def test_bytes_that_two_listed_values_name_are_refused():
+    pieces = place([(3, 50)] * 8)
+    value = listed(pieces, b"x" * 400)
+    delta.check_pieces([value])
+    with pytest.raises(delta.Mismatch):
+        delta.check_pieces([value, listed(pieces, b"x" * 400)])
+    with pytest.raises(delta.Mismatch):
+        delta.read_bodies([value, listed(pieces, b"x" * 400)], lambda start, length: b"x" * length)
+
+
+def test_pieces_that_name_bytes_twice_are_refused():
+    value = listed([0, 50] * 8, b"x" * 400)
+    with pytest.raises(delta.Mismatch):
+        delta.read_bodies([value], lambda start, length: b"x" * length)
+
+
+@pytest.mark.parametrize("count", [1, 40])
+@pytest.mark.parametrize("wrong", ["5", None, 5.0, b"5", [5]])
+def test_steps_that_are_not_numbers_are_refused_when_the_keyframe_is_read(count, wrong):
+    steps = [5, 5] * count
+    delta.decode_entry([delta.LIST, 1, 5, 0, 0, *steps], FAR, None)
+    for position in (0, -2, -1):
+        bad = [*steps]
+        bad[position] = wrong
+        with pytest.raises((TypeError, ValueError)):
+            delta.decode_entry([delta.LIST, 1, 5, 0, 0, *bad], FAR, None)
+    with pytest.raises((TypeError, ValueError)):
+        delta.decode_entry([delta.LIST, 1, 5, 0, 0, *steps, 5], FAR, None)

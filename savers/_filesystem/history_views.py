@@ -9,33 +9,22 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
-from threading import Lock
+from collections.abc import Sequence
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, final
+from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from graphkit.errors import CheckpointerError
-from savers import _delta as delta
 from savers._filesystem import catalog, layout
-from savers._filesystem.file_log_reader import FileLogReader
-from savers._filesystem.io import FileIO
 from savers._filesystem.live_logs import refresh_to_read
 from savers._filesystem.os_errors import wrap_os_errors
 from savers._log import log
-from savers._log.index import Index
-from savers._log.packed_states import PackedState, decode_state, replay_states
-from savers._log.plain_records import PlainLog, read_plain_log
+from savers._log.history_view import SharedLogAncestors, SharedLogView
+from savers._log.scanned_log import BytesLog, ScannedLog
 
 if TYPE_CHECKING:
-    from graphkit.values import FrozenDict
     from savers._filesystem.file_log_writer import FileLogWriter
     from savers._filesystem.store import Store
-    from savers._log.stored_checkpoint import StoredCheckpoint
 
-_FEWEST_READ: Final = 16
-"""The fewest checkpoints that are read from the end of a log at first."""
-_GROWTH: Final = 4
-"""Each time, this many times more are read."""
 _LONGEST_SCAN: Final = 1 << 20
 """Logs of more bytes are not read as a whole: reading from the end costs less."""
 _OWN_LINKS: Final = 2
@@ -45,231 +34,66 @@ _LOG: Final = os.sep + layout.LOG
 _CLOCK_TICK: Final = 50_000_000
 """Nanoseconds within which two writes may get the same time."""
 
-Visit = Callable[["StoredCheckpoint"], bool]
-"""Takes a checkpoint; returns whether the next one is wanted too."""
 FileState = tuple[int, int, int, int, int]
 """What distinguishes the content of a log from that of any other at its path."""
 
 
-class ReadCheckpoint(NamedTuple):
-    """What belongs to a checkpoint and was read later than its record."""
-
-    state: FrozenDict
-    writes: Mapping[str, Any]
-
-
-class HistoryView(Protocol):
-    """The checkpoints of one history at one moment."""
-
-    thread_id: str
-    namespace: str
-
-    def walk_back(self, visit: Visit, expected: int | None) -> None:
-        """Visit the checkpoints, newest first, until `visit` returns False.
-
-        Args:
-            visit: the function to call.
-            expected: about how many visits there will be; None if all checkpoints are wanted.
-        """
-
-    def read(self, stored: StoredCheckpoint) -> ReadCheckpoint | None:
-        """Return the state and the pending writes of a checkpoint; None if the log has changed."""
-
-    def forget(self) -> None:
-        """Drop what the view keeps in memory of the log's bytes."""
-
-
 @final
-class SharedView:
-    """A view of a log that the saver keeps open."""
+class SharedView(SharedLogView["FileLogWriter"]):
+    """A view of a log file that the saver keeps open."""
 
     def __init__(self, store: Store, thread_id: str, namespace: str) -> None:
-        self.thread_id = thread_id
-        self.namespace = namespace
+        super().__init__(thread_id, namespace)
         self._store = store
-        self._fid = 0
-        self._end = 0
 
-    @property
-    def _reader(self) -> FileLogWriter:
+    def _open(self) -> FileLogWriter:
         return self._store.shared_writer(self.thread_id, self.namespace)
 
-    @wrap_os_errors("read")
-    def walk_back(self, visit: Visit, expected: int | None) -> None:
-        """See HistoryView. Reads no further back than the visits go."""
-        reader = self._reader
-        with reader.mutex:
-            if not refresh_to_read(self._store, reader):
-                return
-            self._fid = reader.fid
-            self._end = reader.end
-            if expected is None:
-                reader.load_index()
-            _walk_back_in(reader, visit, expected or 0)
-            self._store.logs.account(reader)
+    def _refresh(self, reader: FileLogWriter) -> bool:
+        return refresh_to_read(self._store, reader)
 
-    @wrap_os_errors("read")
-    def read(self, stored: StoredCheckpoint) -> ReadCheckpoint | None:
-        """See HistoryView."""
-        reader = self._reader
-        with reader.mutex:
-            if not refresh_to_read(self._store, reader):
-                return None
-            if reader.fid != self._fid or reader.end != self._end:
-                return None
-            found = ReadCheckpoint(reader.load_state(stored), reader.read_writes(stored))
-            self._store.logs.account(reader)
-            return found
+    def _account(self, reader: FileLogWriter) -> None:
+        self._store.logs.account(reader)
 
-    def forget(self) -> None:
-        """Do nothing: the saver keeps the log."""
-
-
-class Ancestor(NamedTuple):
-    """A checkpoint on the way from another one to the first of a history."""
-
-    stored: StoredCheckpoint
-    fid: int
-    """The id of the file in which it was found."""
+    walk_back = wrap_os_errors("read")(SharedLogView.walk_back)
+    read = wrap_os_errors("read")(SharedLogView.read)
 
 
 @final
-class AncestorReader:
-    """Reads checkpoints of a log that the saver keeps open, without decoding whole states."""
+class FileAncestorReader(SharedLogAncestors["FileLogWriter"]):
+    """Reads checkpoints of a log file that the saver keeps open; an AncestorReader."""
 
     def __init__(self, store: Store, thread_id: str, namespace: str) -> None:
+        super().__init__(thread_id, namespace)
         self._store = store
-        self._reader = store.shared_writer(thread_id, namespace)
+        self._writer = store.shared_writer(thread_id, namespace)
 
-    @wrap_os_errors("read")
-    def find(self, id: str | None) -> Ancestor | None:
-        """Return the checkpoint with an id, or the latest; None if there is none."""
-        reader = self._reader
-        with reader.mutex:
-            if not refresh_to_read(self._store, reader):
-                return None
-            stored = reader.find(id)
-            return None if stored is None else Ancestor(stored, reader.fid)
+    def _open(self) -> FileLogWriter:
+        return self._writer
 
-    @wrap_os_errors("read")
-    def read(self, ancestor: Ancestor, is_wanted: Callable[[str], bool]) -> ReadCheckpoint | None:
-        """Return the values of some keys of its state, and its pending writes.
+    def _refresh(self, reader: FileLogWriter) -> bool:
+        return refresh_to_read(self._store, reader)
 
-        None if the log was rewritten since it was found.
-        """
-        reader = self._reader
-        stored = ancestor.stored
-        with reader.mutex:
-            if not refresh_to_read(self._store, reader) or reader.fid != ancestor.fid:
-                return None
-            writes = reader.read_writes(stored) if stored.writes else {}
-            found = ReadCheckpoint(reader.load_values(stored, is_wanted), writes)
-            self._store.logs.account(reader)
-            return found
+    def _account(self, reader: FileLogWriter) -> None:
+        self._store.logs.account(reader)
 
-
-def _walk_back_in(reader: FileLogReader, visit: Visit, expected: int) -> None:
-    visited = 0
-    wanted = max(expected, _FEWEST_READ)
-    while True:
-        checkpoints = reader.find_recent(wanted)
-        for stored in reversed(checkpoints[: len(checkpoints) - visited]):
-            if not visit(stored):
-                return
-        visited = len(checkpoints)
-        if visited < wanted:
-            return
-        wanted *= _GROWTH
+    find = wrap_os_errors("read")(SharedLogAncestors.find)
+    read = wrap_os_errors("read")(SharedLogAncestors.read)
 
 
 @final
-class _Bytes(FileIO):
-    """The bytes of a file that was read as a whole."""
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__()
-        self.data = data
-
-    def read_at(self, fd: int, offset: int, length: int) -> bytes:  # noqa: ARG002 - there is one file
-        return self.data[offset : offset + length]
-
-    def close(self, fd: int) -> None:
-        """Do nothing: the file was closed when it had been read."""
-
-
-@final
-class _ReadLog(FileLogReader):
-    """A log whose bytes were read as a whole."""
+class ScannedView(ScannedLog):
+    """A view of a short log file that was read once, as a whole, and is not kept open."""
 
     def __init__(self, store: Store, live_log: LiveLog) -> None:
-        thread_id, namespace, path, _ = live_log
-        super().__init__(*store._arguments(path, thread_id, namespace))  # noqa: SLF001 - as every log
-
-    def take_bytes(self, data: bytes) -> None:
-        """Read from these bytes from now on."""
-        self.io = _Bytes(data)
-        self.fd = 0
-
-    def forget_bytes(self, io: FileIO) -> None:
-        """Drop the bytes, and what was made of them except the index."""
-        self.fd = -1
-        self.io = io
-        self._forget_past()
-
-    def find_all(self, data: bytes) -> PlainLog | None:
-        """Find the checkpoints in the bytes; None if the log is torn, or has ended.
-
-        Raises:
-            CheckpointerError: the log is damaged, or cannot be read.
-            IncompleteLog: its creation was cut short.
-        """
-        self.take_bytes(data)
-        self.index = Index()
-        self.end = self.read_beginning(len(data), data)
-        # A record of version 2 does not end in zeros. Those behind the last one are nothing yet.
-        end = len(data.rstrip(b"\0")) if self.version == log.MAJOR else len(data)
-        self._read_index(end)
-        if self.end != end or self.closed_by is not None:
-            return None
-        return PlainLog(self.index.checkpoints, self.fid, end)
-
-    def adopt(self, fid: int, end: int) -> None:
-        """Take over what is known of a plain log."""
-        self.fid = fid
-        self.end = end
-
-    @property
-    def has_packed_states(self) -> bool:
-        """Whether `replay_states` may know its states."""
-        return self.serializer is None and self.seal is None and not self.is_scattered
-
-
-@final
-class ScannedView:
-    """A view of a short log that was read once, as a whole, and is not kept open."""
-
-    # A plain log is read without a FileLogReader, which would take a quarter of the time of a listing.
-
-    def __init__(self, store: Store, live_log: LiveLog) -> None:
-        self.thread_id, self.namespace, self.path, self.is_only = live_log
+        thread_id, namespace, path, is_only = live_log
+        super().__init__(path, (thread_id, namespace), store.codec, is_opaque=store.is_opaque)
+        self.is_only = is_only
         self._store = store
-        self._mutex = Lock()
         self.file_state: FileState | None = None
         self.may_change_unseen = False
         """Whether the log may grow without another size or time: it ends in zeros, over which
         records are written, and was written to just now."""
-        self.checkpoints: Sequence[StoredCheckpoint] = ()
-        self.end = 0
-        """Where the last record ends."""
-        self._fid = 0
-        self._reader: _ReadLog | None = None
-        """Reads what needs the general way. That of a plain log is made when it is needed."""
-        self._is_plain = False
-        """Whether the log was read without it."""
-        self._states: dict[int, PackedState] | None = None
-        """The packed states, by the offsets of their records; made when the first one is read."""
-        self._data: bytes | None = None
-        """The bytes of the log, while they are kept."""
 
     def scan_file(self, *, is_checked: bool) -> bool:
         """Read the log; return whether that was possible, and the log is a live history.
@@ -284,37 +108,16 @@ class ScannedView:
             if found is None:
                 return False
             data, self.file_state = found
-            scanned = self._scan(data)
+            if not self._scan(data):
+                return False
         except (OSError, CheckpointerError, log.IncompleteLog):
             return False
-        if scanned is None:
-            return False
-        self.checkpoints, self._fid, self.end = scanned
-        self._data = data
         if self.end < len(data):
             self.may_change_unseen = time_ns() - self.file_state[3] < _CLOCK_TICK
         return True
 
-    def _scan(self, data: bytes) -> PlainLog | None:
-        if not self._store.is_opaque:
-            owner = (self.thread_id, self.namespace)
-            scanned = read_plain_log(self.path, data, owner, self._store.codec.unpack)
-            if scanned is not None:
-                self._is_plain = True
-                return scanned
-        self._reader = self._new_reader()
-        return self._reader.find_all(data)
-
-    def _new_reader(self) -> _ReadLog:
-        return _ReadLog(self._store, LiveLog(self.thread_id, self.namespace, self.path))
-
-    def _get_reader(self, data: bytes) -> _ReadLog:
-        """Return what reads the bytes in the general way."""
-        if self._reader is None:
-            self._reader = self._new_reader()
-            self._reader.take_bytes(data)
-            self._reader.adopt(self._fid, self.end)
-        return self._reader
+    def _new_reader(self) -> BytesLog:
+        return BytesLog(*self._store._arguments(self.path, self.thread_id, self.namespace))  # noqa: SLF001 - as every log
 
     def _read_file(self, *, is_checked: bool = False) -> tuple[bytes, FileState] | None:
         """Return the bytes of the file, and its state; None if it is long, or empty."""
@@ -331,65 +134,10 @@ class ScannedView:
         finally:
             io.close(fd)
 
-    def _find_packed(self, data: bytes, stored: StoredCheckpoint) -> PackedState | None:
-        """Return the packed state of a checkpoint; None if it must be read in the general way."""
-        if self._states is None:
-            has_packed_states = self._is_plain or self._get_reader(data).has_packed_states
-            self._states = replay_states(data, self.checkpoints) if has_packed_states else {}
-        return self._states.get(stored.offset)
-
-    def _load_state(self, data: bytes, stored: StoredCheckpoint) -> FrozenDict:
-        """Return the state of a checkpoint; raise the same errors as every log."""
-        values = self._find_packed(data, stored)
-        if values is not None:
-            try:
-                return decode_state(values, self._store.codec)
-            except (CheckpointerError, *delta.MALFORMED):
-                # The general way finds out what is wrong.
-                self._states = {}
-        return self._get_reader(data).load_state(stored)
-
-    def walk_back(self, visit: Visit, expected: int | None) -> None:  # noqa: ARG002 - all are known
-        """See HistoryView."""
-        for stored in reversed(self.checkpoints):
-            if not visit(stored):
-                return
-
-    def forget(self) -> None:
-        """See HistoryView. A later `read` loads the log again."""
-        with self._mutex:
-            self._data = None
-            self._states = None
-            if self._is_plain:
-                self._reader = None
-            elif self._reader is not None:
-                self._reader.forget_bytes(self._store.io)
-
-    @wrap_os_errors("read")
-    def read(self, stored: StoredCheckpoint) -> ReadCheckpoint | None:
-        """See HistoryView."""
-        with self._mutex:
-            data = self._get_current_bytes()
-            if data is None:
-                return None
-            writes = self._get_reader(data).read_writes(stored) if stored.writes else {}
-            return ReadCheckpoint(self._load_state(data, stored), writes)
-
-    @wrap_os_errors("read")
-    def read_packed(self, stored: StoredCheckpoint) -> PackedState | None:
-        """Return the packed state of a checkpoint without pending writes.
-
-        None if `read` has to find out: the checkpoint may have pending writes, the state another
-        form, or the log may have changed.
-        """
-        if stored.writes:
-            return None
-        with self._mutex:
-            data = self._get_current_bytes()
-            return None if data is None else self._find_packed(data, stored)
+    read = wrap_os_errors("read")(ScannedLog.read)
+    read_packed = wrap_os_errors("read")(ScannedLog.read_packed)
 
     def _get_current_bytes(self) -> bytes | None:
-        """Return the bytes of the log; None if it has changed since it was read."""
         status = self._store.io.stat_unchecked(self.path)
         if status is None or get_file_state(status) != self.file_state:
             return None
@@ -406,9 +154,7 @@ class ScannedView:
             return None
         if found is None or found[1] != self.file_state:
             return None
-        self._data = found[0]
-        if self._reader is not None:
-            self._reader.take_bytes(found[0])
+        self._keep_bytes(found[0])
         return found[0]
 
     def _has_grown(self) -> bool:

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
         ExportReport as ExportReport,
         export_langgraph_sqlite as export_langgraph_sqlite,
     )
+    from savers.langgraph.file_saver import FileSystemCheckpointSaver as FileSystemCheckpointSaver
     from savers.langgraph.importing import (
         ImportReport as ImportReport,
         import_langgraph_postgres as import_langgraph_postgres,
         import_langgraph_sqlite as import_langgraph_sqlite,
     )
-    from savers.langgraph.saver import FileSystemCheckpointSaver as FileSystemCheckpointSaver
     from savers.langgraph.store import FileSystemStore as FileSystemStore
 
 __all__ = [
@@ -43,7 +43,7 @@ _MODULES: Final = {
     "EntriesReport": "_entries.examine",
     "ExportReport": "exporting",
     "FileSystemCache": "cache",
-    "FileSystemCheckpointSaver": "saver",
+    "FileSystemCheckpointSaver": "file_saver",
     "FileSystemStore": "store",
     "ImportReport": "importing",
     "export_langgraph_sqlite": "exporting",

@@ -8,7 +8,7 @@ from typing import Final
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointerError
 from graphkit.registry import saver_names
-from savers.langgraph.saver import FileSystemCheckpointSaver
+from savers.langgraph.file_saver import FileSystemCheckpointSaver
 
 VARIABLE: Final = "GRAPHKIT_DIR"
 """The environment variable that names the directory, as for the command line."""

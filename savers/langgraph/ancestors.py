@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from graphkit.errors import CheckpointConflictError
-from savers._filesystem.history_views import Ancestor, AncestorReader
 from savers.langgraph.channels import CHANNEL, VALUE, WRITES, get_stored_channels
 from savers.langgraph.metadata import LANGGRAPH, MADE_BY
-from savers.langgraph.writes import PendingWrites, Write, get_store
+from savers.langgraph.writes import Write
 
 if TYPE_CHECKING:
     from graphkit import RunnableConfig
-    from savers._filesystem import FileSystemSaver
+    from savers._log.history_view import Ancestor
+    from savers.langgraph.histories import Histories
 
 _MAX_KNOWN: Final = 4000
 """How many ancestors are remembered."""
@@ -60,13 +60,11 @@ class KnownAncestors:
 class AncestorWalk:
     """Reads the ancestors of the checkpoints of one history."""
 
-    def __init__(
-        self, saver: FileSystemSaver, history: RunnableConfig, writes: PendingWrites, known: KnownAncestors
-    ) -> None:
+    def __init__(self, histories: Histories[Any], history: RunnableConfig, known: KnownAncestors) -> None:
+        self._histories = histories
         self._history = history
-        self._writes = writes
         self._known = known
-        self._reader = AncestorReader(get_store(saver), history.thread, history.checkpoint_ns)
+        self._reader = histories.open_ancestors(history)
 
     def iter_ancestors(self, checkpoint_id: str | None) -> Iterator[KnownAncestor]:
         """Yield the parent of a checkpoint, its parent, and so on.
@@ -114,7 +112,7 @@ class AncestorWalk:
 
     def _read(self, found: Ancestor) -> KnownAncestor | None:
         """Return a checkpoint with its writes; None if it is gone."""
-        has_early = self._writes.has_early(self._history)
+        has_early = self._histories.has_early(self._history)
         known = None if has_early else self._known.find(found)
         if known is not None:
             return known
@@ -141,7 +139,7 @@ class AncestorWalk:
         *,
         remembers: bool,
     ) -> KnownAncestor:
-        writes = self._writes.read(self._history, found.stored.id, state, own)
+        writes = self._histories.read_writes(self._history, found.stored.id, state, own)
         ancestor = KnownAncestor(found, recorded, writes, frozenset(get_stored_channels(state)))
         if remembers:
             self._known.remember(ancestor)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, DeltaChannelHistory
 
-from graphkit.abc import run_in_thread
-from savers._filesystem import FileSystemSaver
+from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit, run_in_thread
 from savers.langgraph.configs import get_checkpoint_id, parse_config
+from savers.langgraph.histories import Histories
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig as LangGraphConfig
@@ -23,12 +23,13 @@ _Result = TypeVar("_Result")
 
 
 class AsyncMethods(BaseCheckpointSaver[str]):
-    """The async methods of FileSystemCheckpointSaver.
+    """The async methods of CheckpointSaver.
 
     The event loop never waits for a disk or a lock.
     """
 
-    store: FileSystemSaver
+    store: SaverOfGraphkit
+    _histories: Histories[Any]
 
     async def aput(
         self,
@@ -53,7 +54,7 @@ class AsyncMethods(BaseCheckpointSaver[str]):
     async def _run(self, config: LangGraphConfig, call: Callable[[], _Result], *, appends: bool) -> _Result:
         """Call a method of one checkpoint, in a worker thread unless it takes no time."""
         target = parse_config(config, get_checkpoint_id(config))
-        returned = self.store._call_without_waiting(target, call, appends=appends)  # noqa: SLF001 - a part of the same package
+        returned = self._histories.call_without_waiting(target, call, appends=appends)
         if returned is None:
             return await run_in_thread(call)
         (result,) = returned

@@ -25,15 +25,17 @@ from graphkit.errors import (
 )
 from savers.langgraph.comparison import list_differences
 from savers.langgraph.configs import make_langgraph_config
+from savers.langgraph.file_saver import FileSystemCheckpointSaver
+from savers.langgraph.histories import EARLY
+from savers.langgraph.listing import get_store
 from savers.langgraph.metadata import LANGGRAPH, MADE_BY
-from savers.langgraph.saver import FileSystemCheckpointSaver
 from savers.langgraph.sources import (
     HistoryKey,
     SourceCheckpoint,
     SqliteSource,
     make_passthrough_serializer,
 )
-from savers.langgraph.writes import EARLY, Write, get_store
+from savers.langgraph.writes import Write
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from graphkit import RunnableConfig
 from savers.langgraph.comparison import list_differences
 from savers.langgraph.configs import make_langgraph_config
-from savers.langgraph.saver import FileSystemCheckpointSaver
+from savers.langgraph.file_saver import FileSystemCheckpointSaver
 from savers.langgraph.sources import (
     HistoryKey,
     Source,

@@ -1,17 +1,12 @@
-"""Selects the checkpoints that `list` yields, and in which order, without reading states."""
+"""Selects the checkpoints of log files that `list` yields, without reading states."""
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, islice
-from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from savers._filesystem.history_views import (
     FileState,
-    HistoryView,
     LiveLog,
     ScannedView,
     SharedView,
@@ -21,134 +16,22 @@ from savers._filesystem.history_views import (
     scan_log,
 )
 from savers._filesystem.log_ends import LogEnd, read_log_end
-from savers.langgraph.metadata import LANGGRAPH, MADE_BY, matches
-from savers.langgraph.writes import EARLY, get_store
+from savers.langgraph.histories import EARLY
+from savers.langgraph.selection import LAST_ID, NewestFirst, Query, Selected, Selection, merge
 
 if TYPE_CHECKING:
     from savers._filesystem import FileSystemSaver
     from savers._filesystem.store import Store
-    from savers._log.stored_checkpoint import StoredCheckpoint
+    from savers._log.history_view import HistoryView
 
 _MAX_ENDS: Final = 20_000
 """How many ends of logs are remembered."""
 _MAX_CHECKPOINTS: Final = 20_000
 """The most checkpoints of logs that are remembered, at about 700 bytes each."""
-_LAST_ID: Final = "\U0010ffff" * 8
-"""Comes after every id that a checkpoint has in practice."""
 _MAX_KEPT: Final = 32 << 20
 """The bytes of logs that a listing of the whole store keeps until their states are read."""
 _MAX_KEPT_BETWEEN: Final = 4 << 20
 """The bytes of logs that are kept between two listings; their states take about twice as much."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """Which checkpoints `list` yields."""
-
-    filter: Mapping[str, Any]
-    """Metadata keys and the values that they must have, with lists instead of tuples."""
-    before: str | None
-    """Only checkpoints that were written before the one with this id."""
-    checkpoint_id: str | None
-    """Only the checkpoint with this id."""
-    limit: int | None
-    """The most checkpoints to yield."""
-
-
-class Selected(NamedTuple):
-    """A checkpoint that `list` yields."""
-
-    rank: str
-    """Its place among the histories: the greatest comes first."""
-    view: HistoryView
-    stored: StoredCheckpoint
-    is_last: bool = False
-    """Whether nothing else of the view is needed."""
-
-
-class _Selection:
-    """The checkpoints of one history that a query selects, newest first.
-
-    Histories are merged by the id of their next checkpoint, as LangGraph's SQL savers sort: its ids
-    begin with the time. Then the query applies. Clocks go back, and not all ids are LangGraph's, so
-    a checkpoint may have a greater id than one that was written after it, for which it then has to
-    wait. Therefore its rank is the lowest id from the newest checkpoint of the log to it, whether
-    the query accepts those in between or not.
-    """
-
-    def __init__(self, view: HistoryView, query: Query) -> None:
-        self._view = view
-        self._query = query
-        self._has_passed = query.before is None
-        """Whether the checkpoint was passed before which the others must have been written."""
-        self._newer: list[StoredCheckpoint] = []
-        """The checkpoints that were visited until then."""
-        self._rank: str | None = None
-        """The lowest id so far."""
-        self._newer_ranks: list[str] = []
-        """The ranks of `_newer`."""
-        self.selected: list[Selected] = []
-
-    def run(self) -> list[Selected]:
-        """Return the checkpoints."""
-        query = self._query
-        wants_all = query.before is None and query.checkpoint_id is None and query.limit is None
-        if wants_all and isinstance(self._view, ScannedView):
-            self._take_all(self._view)
-        else:
-            self._take_wanted()
-        if self.selected:
-            rank, view, stored, _ = self.selected[-1]
-            self.selected[-1] = Selected(rank, view, stored, is_last=True)
-        return self.selected
-
-    def _take_all(self, view: ScannedView) -> None:
-        """Select all checkpoints of LangGraph that match, as `_take_wanted` does.
-
-        A listing of the whole store visits all its checkpoints; three calls for each took 1 us.
-        """
-        wanted = self._query.filter
-        rank = _LAST_ID
-        for stored in reversed(view.checkpoints):
-            rank = min(rank, stored.id)
-            metadata = stored.metadata
-            if metadata.get(MADE_BY) == LANGGRAPH and (not wanted or matches(metadata, wanted)):
-                self.selected.append(Selected(rank, view, stored))
-
-    def _take_wanted(self) -> None:
-        self._view.walk_back(self._visit, self._query.limit)
-        before = self._query.before
-        if not self._has_passed and before is not None:
-            # The history does not contain that checkpoint. Its id decides: LangGraph's ids sort by
-            # time.
-            for stored, rank in zip(self._newer, self._newer_ranks, strict=True):
-                self._rank = rank
-                if stored.id < before and not self._take(stored):
-                    break
-
-    def _visit(self, stored: StoredCheckpoint) -> bool:
-        if self._rank is None or stored.id < self._rank:
-            self._rank = stored.id
-        if stored.metadata.get(MADE_BY) != LANGGRAPH:
-            return True
-        if self._has_passed:
-            return self._take(stored)
-        if stored.id == self._query.before:
-            self._has_passed = True
-        else:
-            self._newer.append(stored)
-            self._newer_ranks.append(self._rank)
-        return True
-
-    def _take(self, stored: StoredCheckpoint) -> bool:
-        """Select a checkpoint if it matches; return whether more are wanted."""
-        query = self._query
-        if query.checkpoint_id is not None and query.checkpoint_id != stored.id:
-            return True
-        assert self._rank is not None
-        if not query.filter or matches(stored.metadata, query.filter):
-            self.selected.append(Selected(self._rank, self._view, stored))
-        return query.limit is None or len(self.selected) < query.limit
 
 
 def select_from_thread(saver: FileSystemSaver, thread: str, namespace: Any, query: Query) -> Iterable[Selected]:
@@ -167,7 +50,7 @@ def select_from_thread(saver: FileSystemSaver, thread: str, namespace: Any, quer
         for name in names
         if namespace in {None, name} and not name.startswith(EARLY)
     ]
-    return _merge([_Selection(view, query).run() for view in views], query)
+    return merge([Selection(view, query).run() for view in views], query)
 
 
 class KnownLogs:
@@ -286,7 +169,7 @@ def _select_from_all(saver: FileSystemSaver, query: Query, known: KnownLogs) -> 
     selections: list[list[Selected]] = []
     for name in scan.names:
         for view in _open_thread(store, scan, name, known):
-            selected = _Selection(view, query).run()
+            selected = Selection(view, query).run()
             selections.append(selected)
             if isinstance(view, ScannedView):
                 kept += view.end
@@ -294,7 +177,7 @@ def _select_from_all(saver: FileSystemSaver, query: Query, known: KnownLogs) -> 
                     view.forget()
                 elif not selected:
                     known.release(view)
-    return _merge(selections, query)
+    return merge(selections, query)
 
 
 def _open_thread(store: Store, scan: ThreadScan, name: str, known: KnownLogs) -> Sequence[HistoryView]:
@@ -322,41 +205,19 @@ def _share(store: Store, logs: Sequence[LiveLog]) -> Sequence[HistoryView]:
     return [SharedView(store, log.thread_id, log.namespace) for log in logs]
 
 
-class _NewestFirst:
-    """Selects checkpoints from as few logs as possible, those with the newest checkpoints first."""
+class _NewestFirst(NewestFirst["str | LiveLog"]):
+    """Selects checkpoints from as few logs as possible.
+
+    A key is a log, or the name of the directory of a thread that has no other.
+    """
 
     def __init__(self, saver: FileSystemSaver, query: Query, known: KnownLogs) -> None:
+        super().__init__(query)
         self._store = get_store(saver)
         self._scan = ThreadScan(self._store)
-        self._query = query
         self._known = known
-        self._closed: list[tuple[str, int, str | LiveLog]] = []
-        """The logs that are not open: the id of the newest checkpoint, a number that falls, and
-        the log; the name of the directory of a thread that has no other."""
-        self._open: list[tuple[str, int, Iterator[Selected], Selected]] = []
-        """The histories that are: the rank of the next checkpoint, the number, what follows that
-        checkpoint, and the checkpoint; sorted, the greatest rank last."""
 
-    def run(self) -> list[Selected] | None:
-        """Return the checkpoints; None if logs changed meanwhile so that all must be read."""
-        limit = self._query.limit
-        assert limit is not None
-        self._find_logs()
-        closed = self._closed
-        closed.sort(key=itemgetter(0, 1))
-        selected: list[Selected] = []
-        while len(selected) < limit and (closed or self._open):
-            if closed and (not self._open or closed[-1][:2] >= self._open[-1][:2]):
-                bound, number, log = closed.pop()
-                if not self._open_log(log, number, bound):
-                    return None
-            else:
-                _, number, following, newest = self._open.pop()
-                selected.append(newest)
-                self._push_next(number, following)
-        return selected
-
-    def _find_logs(self) -> None:
+    def _find_histories(self) -> None:
         store = self._store
         scan = self._scan
         find_only_path = scan.find_only_path
@@ -375,34 +236,18 @@ class _NewestFirst:
             for log in [] if thread_id is None else list_logs(store, thread_id, EARLY):
                 number -= 1
                 # Without such an id, the log is opened first.
-                add((find_newest_id(store, log.path) or _LAST_ID, number, log))
+                add((find_newest_id(store, log.path) or LAST_ID, number, log))
 
-    def _open_log(self, log: str | LiveLog, number: int, bound: str) -> bool:
-        """Open a log; return False if its checkpoints should have come earlier."""
-        for view in self._open_views(log):
-            selected = _Selection(view, self._query).run()
-            if not selected:
-                self._known.release(view)
-                continue
-            self._push_next(number, iter(selected))
-            if selected[0].rank > bound:
-                return False
-        return True
-
-    def _open_views(self, log: str | LiveLog) -> Sequence[HistoryView]:
-        if isinstance(log, str):
+    def _open_views(self, key: str | LiveLog) -> Sequence[HistoryView]:
+        if isinstance(key, str):
             # Normally one; the thread may have got other namespaces since.
-            return _open_thread(self._store, self._scan, log, self._known)
-        return _open_listed(self._store, [log], self._known)
+            return _open_thread(self._store, self._scan, key, self._known)
+        return _open_listed(self._store, [key], self._known)
 
-    def _push_next(self, number: int, following: Iterator[Selected]) -> None:
-        newest = next(following, None)
-        if newest is not None:
-            insort(self._open, (newest.rank, number, following, newest), key=itemgetter(0, 1))
+    def _release(self, view: HistoryView) -> None:
+        self._known.release(view)
 
 
-def _merge(selections: list[list[Selected]], query: Query) -> Iterator[Selected]:
-    # The ranks of a selection fall, so sorting merges, ten times as fast as `heapq.merge`. The order
-    # of equal ranks is that of the selections.
-    merged = sorted(chain.from_iterable(selections), key=attrgetter("rank"), reverse=True)
-    return islice(merged, query.limit)
+def get_store(saver: FileSystemSaver) -> Store:
+    """Return the directory of a saver, for reading it in other ways than the saver does."""
+    return saver._store  # noqa: SLF001 - a part of the same package

@@ -1,4 +1,4 @@
-"""The methods of FileSystemCheckpointSaver that remove or copy: whole threads, runs, old checkpoints."""
+"""The methods of CheckpointSaver that remove or copy: whole threads, runs, old checkpoints."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Final
 
 from graphkit import Checkpoint, CheckpointInfo, RunnableConfig
 from graphkit.abc import run_in_thread
-from savers._filesystem import FileSystemSaver
 from savers.langgraph.async_methods import AsyncMethods
 from savers.langgraph.channels import get_stored_channels
 from savers.langgraph.metadata import LANGGRAPH, MADE_BY
 from savers.langgraph.retention import TtlSweeper
-from savers.langgraph.writes import EARLY, PendingWrites
 
 _DELTA_CHANNELS: Final = "counters_since_delta_snapshot"
 """The metadata key that names the channels whose values depend on the writes of ancestors."""
@@ -26,8 +24,6 @@ _TASK_SEPARATOR: Final = ":"
 class PruningMethods(AsyncMethods):
     """What removes or copies threads and checkpoints."""
 
-    store: FileSystemSaver
-    _writes: PendingWrites
     _sweeper: TtlSweeper | None
 
     @abstractmethod
@@ -45,8 +41,9 @@ class PruningMethods(AsyncMethods):
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Remove the checkpoints that these runs made, in every thread.
 
-        Reads all metadata of the store. The other checkpoints keep their values. A DeltaChannel of
-        LangGraph that needs the writes of a removed ancestor loses them, as with every saver.
+        Reads all metadata of the store, except on a database, which has an index. The other
+        checkpoints keep their values. A DeltaChannel of LangGraph that needs the writes of a removed
+        ancestor loses them, as with every saver.
 
         Raises:
             TypeError: `run_ids` is one id. Nothing was changed.
@@ -55,10 +52,12 @@ class PruningMethods(AsyncMethods):
         runs = set(run_ids)
         if not runs:
             return
-        for thread in self.store.threads():
-            for history in self._iter_histories(thread):
-                infos = self._list_history(history)
-                self._remove(history, [info.id for info in infos if info.metadata.get("run_id") in runs])
+        threads: dict[str, None] = {}  # a set that keeps its order
+        for history in self._histories.find_histories("run_id", runs):
+            threads[history.thread] = None
+            infos = self._list_history(history)
+            self._histories.remove(history, [info.id for info in infos if info.metadata.get("run_id") in runs])
+        for thread in threads:
             if not self.store.namespaces(thread):
                 self.store.delete(thread)
 
@@ -120,11 +119,11 @@ class PruningMethods(AsyncMethods):
                 continue
             infos = self._list_history(history)
             if _is_call(history) and _get_root_id(infos) in removed_roots:
-                self._remove(history, [info.id for info in infos])
+                self._histories.remove(history, [info.id for info in infos])
             else:
-                self._remove(history, self._list_removable(history))
+                self._histories.remove(history, self._list_removable(history))
         # Last: after a crash, the next prune finds the calls of the checkpoints that still exist.
-        self._remove(root, removable)
+        self._histories.remove(root, removable)
 
     def _list_removable(self, history: RunnableConfig) -> Sequence[str]:
         """Return the ids of a history that are not needed for its latest checkpoint."""
@@ -149,17 +148,12 @@ class PruningMethods(AsyncMethods):
 
     def _iter_histories(self, thread: str) -> Iterator[RunnableConfig]:
         """Yield a config for each namespace of a thread, except those of early writes."""
-        for namespace in self.store.namespaces(thread):
-            if not namespace.startswith(EARLY):
-                yield RunnableConfig(thread, checkpoint_ns=namespace)
+        for namespace in self._histories.list_namespaces(thread):
+            yield RunnableConfig(thread, checkpoint_ns=namespace)
 
     def _list_history(self, history: RunnableConfig) -> Sequence[CheckpointInfo]:
         """Return the infos of LangGraph's checkpoints of a history, newest first."""
         return [info for info in self.store.history(history) if info.metadata.get(MADE_BY) == LANGGRAPH]
-
-    def _remove(self, history: RunnableConfig, ids: Sequence[str]) -> None:
-        self.store.remove(history, ids)
-        self._writes.remove(history, ids)
 
 
 def _check_ids(name: str, ids: object) -> None:

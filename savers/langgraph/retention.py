@@ -7,14 +7,15 @@ import weakref
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from logging import getLogger
-from typing import Final
+from typing import Any, Final
 
 from graphkit import RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointerError
 from savers._filesystem import FileSystemSaver
 from savers._log.failed_threads import FailedThreads
+from savers._filesystem.os_errors import FailedThreads
+from savers.langgraph.histories import Histories
 from savers.langgraph.metadata import LANGGRAPH, MADE_BY
-from savers.langgraph.writes import EARLY
 
 SWEEPS_PER_TTL: Final = 10
 MIN_INTERVAL: Final = timedelta(minutes=1)
@@ -42,20 +43,20 @@ class TtlSweeper:
     The thread ends when `stop` is called, or when the saver is no longer used.
     """
 
-    def __init__(self, store: FileSystemSaver, ttl: timedelta) -> None:
+    def __init__(self, histories: Histories[Any], ttl: timedelta) -> None:
         """Start the background thread.
 
         Args:
-            store: the saver of the threads.
+            histories: the histories of the threads.
             ttl: how long a thread stays after the last write to it.
         """
-        self._store = store
+        self._histories = histories
         self._ttl = ttl
         self._stop = threading.Event()
-        weakref.finalize(store, self._stop.set)
+        weakref.finalize(histories, self._stop.set)
         self._thread = threading.Thread(
             target=sweep_periodically,
-            args=(weakref.ref(store), ttl, self._stop),
+            args=(weakref.ref(histories), ttl, self._stop),
             name="graphkit-ttl",
             daemon=True,
         )
@@ -63,7 +64,7 @@ class TtlSweeper:
 
     def sweep(self) -> int:
         """Delete the threads whose time is over, now; return how many. Errors are as in `sweep`."""
-        return sweep(self._store, datetime.now(UTC) - self._ttl, threading.Event())
+        return sweep(self._histories, datetime.now(UTC) - self._ttl, threading.Event())
 
     def stop(self) -> None:
         """End the background thread, after the thread of LangGraph that it is deleting."""
@@ -73,7 +74,7 @@ class TtlSweeper:
 
 
 def sweep_periodically(
-    get_store: Callable[[], FileSystemSaver | None],
+    get_histories: Callable[[], Histories[Any] | None],
     ttl: timedelta,
     stop: threading.Event,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -84,25 +85,25 @@ def sweep_periodically(
     """
     interval = min(max(ttl / SWEEPS_PER_TTL, MIN_INTERVAL), MAX_INTERVAL)
     while True:
-        store = get_store()
-        if store is None:
+        histories = get_histories()
+        if histories is None:
             return
         try:
-            deleted = sweep(store, now() - ttl, stop)
+            deleted = sweep(histories, now() - ttl, stop)
             if deleted:
-                _LOGGER.info("%s: deleted %d threads whose ttl was over", store.base_directory, deleted)
+                _LOGGER.info("%s: deleted %d threads whose ttl was over", histories.describe(), deleted)
         except (CheckpointerError, OSError):
-            _LOGGER.exception("%s: threads whose ttl is over could not be deleted", store.base_directory)
-        del store  # while it waits, the thread must not keep the saver alive
+            _LOGGER.exception("%s: threads whose ttl is over could not be deleted", histories.describe())
+        del histories  # while it waits, the thread must not keep the saver alive
         if stop.wait(interval.total_seconds()):
             return
 
 
-def sweep(store: FileSystemSaver, idle_since: datetime, stop: threading.Event) -> int:
+def sweep(histories: Histories[Any], idle_since: datetime, stop: threading.Event) -> int:
     """Delete LangGraph's threads that no process has written to since a moment; return how many.
 
     Args:
-        store: the saver of the threads. Runs of graphkit's own stay.
+        histories: the histories of the threads. Runs of graphkit's own stay.
         idle_since: threads that were written to at this time or later stay.
         stop: ends the sweep early.
 
@@ -112,22 +113,22 @@ def sweep(store: FileSystemSaver, idle_since: datetime, stop: threading.Event) -
     """
     failed = FailedThreads("delete")
     deleted = 0
-    for thread_id in store.threads():
+    for thread_id in histories.saver.threads():
         if stop.is_set():
             break
         with failed.catch(thread_id):
-            if store.delete_idle(thread_id, idle_since=idle_since, dry_run=True) and _is_of_langgraph(store, thread_id):
-                deleted += len(store.delete_idle(thread_id, idle_since=idle_since))
+            if histories.delete_idle(thread_id, idle_since=idle_since, dry_run=True) and _is_of_langgraph(
+                histories, thread_id
+            ):
+                deleted += histories.delete_idle(thread_id, idle_since=idle_since)
     failed.raise_if_any()
     return deleted
 
 
-def _is_of_langgraph(store: FileSystemSaver, thread_id: str) -> bool:
+def _is_of_langgraph(histories: Histories[Any], thread_id: str) -> bool:
     """Return whether a thread holds no run of graphkit's own."""
-    for namespace in store.namespaces(thread_id):
-        if namespace.startswith(EARLY):
-            continue
-        for info in store.recent(RunnableConfig(thread_id, checkpoint_ns=namespace), limit=1):
+    for namespace in histories.list_namespaces(thread_id):
+        for info in histories.saver.recent(RunnableConfig(thread_id, checkpoint_ns=namespace), limit=1):
             if info.metadata.get(MADE_BY) != LANGGRAPH:
                 return False
     return True

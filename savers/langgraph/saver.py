@@ -1,22 +1,22 @@
-"""FileSystemCheckpointSaver: LangGraph's checkpointer on graphkit's files."""
+"""CheckpointSaver: LangGraph's checkpointer on any saver of graphkit."""
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory, PendingWrite
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit.errors import CheckpointConflictError
+from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit
+from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError
 from graphkit.values import FrozenDict
-from savers._filesystem import FileSystemSaver
-from savers._filesystem.history_views import ScannedView
+from savers._log.log_writer import LogWriter
 from savers._log.packed_changes import append_packed
+from savers._log.scanned_log import ScannedLog
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers.langgraph.ancestors import AncestorWalk, KnownAncestors
 from savers.langgraph.channels import (
@@ -30,71 +30,69 @@ from savers.langgraph.channels import (
     encode_successor,
 )
 from savers.langgraph.configs import get_checkpoint_id, make_langgraph_config, parse_config
-from savers.langgraph.listing import KnownLogs, Query, Selected, select_from_store, select_from_thread
+from savers.langgraph.histories import CheckpointWithWrites, GrowingHistory
 from savers.langgraph.metadata import LANGGRAPH, MADE_BY, copy_as_lists, merge_metadata, pack_metadata, unpack_metadata
+from savers.langgraph.open_histories import open_histories
 from savers.langgraph.opening import ContextMethods, SetupMethod
 from savers.langgraph.packed_checkpoints import PackedDecoder
 from savers.langgraph.pruning import PruningMethods
 from savers.langgraph.retention import TtlSweeper, parse_ttl
+from savers.langgraph.selection import Query, Selected
 from savers.langgraph.serializer import Deserializer, OnBlockedType, check_on_blocked_type, make_serializer
 from savers.langgraph.steps import derive_next_node, derive_node, list_changed_nodes
-from savers.langgraph.writes import PendingWrites, Write, encode_writes
+from savers.langgraph.writes import Write, encode_writes
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig as LangGraphConfig
     from langgraph.checkpoint.base import ChannelVersions, Checkpoint as LangGraphCheckpoint, CheckpointMetadata
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
-    from savers._cipher import Cipher
-    from savers._compression import Compression
-    from savers._filesystem.file_log_writer import FileLogWriter
-    from savers._filesystem.history_views import HistoryView
-    from savers._log.log_writer import LogWriter
+    from savers._log.history_view import HistoryView
 
 
 _EMPTY: Final = FrozenDict()
 _Stored = TypeVar("_Stored", "Checkpoint", "StoredCheckpoint")
 
 
-class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
-    """Stores LangGraph's threads in a directory, which any process and the CLI can read.
+class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
+    """Stores LangGraph's threads in a saver of graphkit.
 
-    One object serves synchronous and asynchronous graphs, and any number of threads and processes.
-    It needs no setup and need not be closed; `with`, `async with` and `setup()` work as with
-    LangGraph's own savers. A put writes only what changed. Once it returns, the checkpoint survives
-    power loss (`fsync="always"`). LangGraph's serializer encodes the values; reading them runs no
-    code except what that serializer allows.
+    One object serves synchronous and asynchronous graphs, and any number of threads. It needs no
+    setup and need not be closed; `with`, `async with` and `setup()` work as with LangGraph's own
+    savers. What survives a crash, and whether several processes may use a store at once, is as the
+    saver says. LangGraph's serializer encodes the values; reading them runs no code except what
+    that serializer allows.
+
+    FileSystemSaver, SqliteSaver and PostgresSaver write only what changed, and keep early writes
+    with the history. Any other saver is used through its contract: whole states are put, early
+    writes have a namespace of their own, and two processes must not put to one thread at once.
 
     Every method of LangGraph's BaseCheckpointSaver is implemented with LangGraph's meaning. The
     latest checkpoint is the one written last, whatever the clock says. A thread that holds a run of
     graphkit is refused.
 
     Attributes:
-        store: the underlying FileSystemSaver: for verify, repair, size, prune by age, and the other
-            methods that LangGraph does not have.
+        store: the saver of graphkit: for verify, repair, size, prune by age, and the other methods
+            that LangGraph does not have.
     """
 
     def __init__(
         self,
-        base_directory: str | os.PathLike[str],
+        saver: SaverOfGraphkit,
         *,
         serde: SerializerProtocol | None = None,
-        fsync: Literal["always", "never"] | float = "always",
-        compression: Literal["zlib", "zstd"] | Compression | None = "zlib",
         types: Iterable[type] = (),
         on_blocked_type: OnBlockedType = "raise",
         ttl: timedelta | None = None,
-        cipher: Cipher | None = None,
     ) -> None:
-        """Open a store, and create its directory if it is missing.
+        """Put LangGraph's checkpointer on a saver.
 
         Args:
-            base_directory: the directory of the store.
+            saver: the saver. Its own options say how it stores bytes; its registered types play no
+                part, because LangGraph's serializer encodes the values.
             serde: LangGraph's serializer. The default is LangGraph's own in its strict mode, which
                 restores the types of LangGraph, LangChain and the standard library, and those in
                 `types`.
-            fsync: when a put waits for the disk: always, never, or after this many seconds.
-            compression: how values of 100,000 bytes and more are stored.
             types: classes of the application that the serializer may create. The types of their
                 fields must be listed, too.
             on_blocked_type: what reading does with a type that the serializer may not create:
@@ -103,32 +101,28 @@ class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
                 interrupt. A background thread deletes older threads of LangGraph: when the saver is
                 opened, and then ten times in each `ttl`, but not more often than every minute and
                 not less often than every hour. Choose a time longer than any step of a graph.
-            cipher: the keys that seal all values, writes and metadata: 32 bytes by key id, the
-                current key first; or a function from a key id to the key, which returns the id and
-                the key of the current one for None; or the path of a key file. Unlike with
-                LangGraph's EncryptedSerializer, a put still writes only what changed.
 
         Raises:
-            CheckpointerConfigurationError: the path is a file, or an option is invalid.
-            CheckpointStorageError: the file system refused.
-            MissingDependencyError: `cipher` without the package of the extra `encryption`.
+            CheckpointerConfigurationError: an option is invalid, or this is not a saver.
         """
-        check_on_blocked_type(on_blocked_type)
-        if ttl is not None:
-            ttl = parse_ttl(ttl)
-        super().__init__(serde=make_serializer(serde, types))
+        if not isinstance(saver, SaverOfGraphkit):
+            raise CheckpointerConfigurationError(
+                f"CheckpointSaver takes a saver of graphkit, such as savers.MemorySaver(), not {saver!r}"
+            )
+        super().__init__(serde=check_options(serde, types, on_blocked_type, ttl))
         self._on_blocked_type: OnBlockedType = on_blocked_type
-        self.store = FileSystemSaver(base_directory, fsync=fsync, compression=compression, cipher=cipher)
-        self._writes = PendingWrites(self.store)
-        self._known_logs = KnownLogs()
+        self.store = saver
+        self._histories = open_histories(saver)
         self._ancestors = KnownAncestors()
-        self._sweeper = None if ttl is None else TtlSweeper(self.store, ttl)
+        self._sweeper = None if ttl is None else TtlSweeper(self._histories, ttl)
 
     def _close(self) -> None:
-        """Stop the sweeper, sync the store and close its files. A later use no longer applies `ttl`."""
+        """Stop the sweeper, and close the saver, if it can be closed. A later use no longer applies `ttl`."""
         if self._sweeper is not None:
             self._sweeper.stop()
-        self.store.close()
+        close = getattr(self.store, "close", None)
+        if close is not None:
+            close()
 
     # Writing
 
@@ -180,7 +174,7 @@ class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         created_us = _parse_created_us(checkpoint)
         packed_metadata = pack_metadata(metadata)
 
-        def put_next(log: FileLogWriter) -> Checkpoint | None:
+        def put_next(log: GrowingHistory) -> Checkpoint | None:
             latest = _check_made_by(history, log.find_latest())
             successor = None
             base = _EMPTY if latest is None else log.load_state(latest)
@@ -193,7 +187,12 @@ class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
                     parent = _check_made_by(history, log.find(parent_id) if parent_id else None)
                 successor = self._encode_other(log, parent, base, checkpoint, new_versions, serialized, writes)
             node = derive_node(metadata, successor.changed_nodes)
-            if successor.packed is not None and base is log.state and log.find(checkpoint_id) is None:
+            if (
+                successor.packed is not None
+                and base is log.state
+                and isinstance(log, LogWriter)
+                and log.find(checkpoint_id) is None
+            ):
                 # By position, because this is part of every put.
                 new = StoredCheckpoint(checkpoint_id, node, next_node, created_us, parent_id, packed_metadata)
                 if append_packed(log, new, successor.state, successor.packed):
@@ -210,11 +209,11 @@ class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
                 changes=successor.list_changes(base),
             )
 
-        self.store._put_next(history, put_next)  # noqa: SLF001 - a part of the same package
+        self._histories.put_next(history, put_next)
 
     def _encode_other(
         self,
-        log: LogWriter,
+        log: GrowingHistory,
         parent: StoredCheckpoint | None,
         base: FrozenDict,
         checkpoint: LangGraphCheckpoint,
@@ -253,7 +252,7 @@ class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
             # Refuses what is neither a str nor None.
             checkpoint_id = parse_config(config, checkpoint_id).checkpoint_id
         encoded = encode_writes(Encoder(self.serde), writes, task_id, task_path)
-        self._writes.put(parse_config(config), checkpoint_id, encoded)
+        self._histories.put_writes(parse_config(config), checkpoint_id, encoded)
 
     def get_next_version(self, current: str | float | None, channel: None = None) -> str:
         """Return the version after this one, in the form that LangGraph's own savers use.
@@ -277,10 +276,10 @@ class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
             CheckpointConflictError: the thread holds a run of graphkit.
         """
         history = parse_config(config)
-        checkpoint = self._get_checkpoint(history, config["configurable"].get("checkpoint_id"))
-        if checkpoint is None:
+        found = self._read_checkpoint(history, config["configurable"].get("checkpoint_id"))
+        if found is None:
             return None
-        return self._make_tuple(history, checkpoint, config["configurable"]["thread_id"])
+        return self._make_tuple(history, found, config["configurable"]["thread_id"])
 
     def list(
         self,
@@ -315,14 +314,14 @@ class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         )
         if config:
             names = config["configurable"]
-            selected = select_from_thread(self.store, str(names["thread_id"]), names.get("checkpoint_ns"), query)
+            selected = self._histories.select(str(names["thread_id"]), names.get("checkpoint_ns"), query)
         else:
-            selected = select_from_store(self.store, query, self._known_logs)
+            selected = self._histories.select_from_all(query)
         try:
             yield from self._read_selected(selected)
         finally:
             if not config:
-                self._known_logs.forget_bytes()
+                self._histories.end_listing()
 
     def _read_selected(self, selected: Iterable[Selected]) -> Iterator[CheckpointTuple]:
         """Yield the checkpoints of a listing, each read when it is wanted."""
@@ -332,32 +331,32 @@ class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         decoder = PackedDecoder(self._deserializer)
         for _, view, stored, is_last in selected:
             # Early writes have a namespace of their own.
-            if isinstance(view, ScannedView) and view.is_only:
+            if isinstance(view, ScannedLog) and view.is_only:
                 packed = view.read_packed(stored)
                 decoded = None if packed is None else decoder.decode(packed)
                 if decoded is not None:
                     if is_last:
-                        self._known_logs.release(view)
+                        self._histories.release(view)
                     owner = (view.thread_id, view.namespace)
                     yield _make_tuple(owner, stored.id, stored.parent, stored.metadata, decoded, [])
                     continue
             known = histories.get(view)
             if known is None:
                 history = RunnableConfig(view.thread_id, checkpoint_ns=view.namespace)
-                histories[view] = known = history, self._writes.has_early(history)
+                histories[view] = known = history, self._histories.has_early(history)
             history, has_early = known
             found = view.read(stored)
             if is_last:
-                self._known_logs.release(view)
+                self._histories.release(view)
             if found is None:
                 # The log has changed since: the checkpoint may have been replaced or removed.
-                latest = self.store.get(history.replace(checkpoint_id=stored.id))
+                latest = self._histories.read(history.replace(checkpoint_id=stored.id))
                 if latest is not None:
                     yield self._make_tuple(history, latest, view.thread_id)
                 continue
             writes: Sequence[Write] = ()
             if has_early or found.writes or WRITES in found.state:
-                writes = self._writes.read(history, stored.id, found.state, found.writes)
+                writes = self._histories.read_writes(history, stored.id, found.state, found.writes)
             yield self._build_tuple(
                 (view.thread_id, view.namespace), stored.id, stored.parent, stored.metadata, found.state, writes
             )
@@ -370,20 +369,22 @@ class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         """
         return _check_made_by(history, self.store.get(history.replace(checkpoint_id=checkpoint_id or None)))
 
-    def _make_tuple(
-        self,
-        history: RunnableConfig,
-        checkpoint: Checkpoint,
-        thread_id: Any,
-        writes: Mapping[str, Any] | None = None,
-    ) -> CheckpointTuple:
+    def _read_checkpoint(self, history: RunnableConfig, checkpoint_id: str | None) -> CheckpointWithWrites | None:
+        """As `_get_checkpoint`, with what is recorded with the checkpoint."""
+        found = self._histories.read(history.replace(checkpoint_id=checkpoint_id or None))
+        if found is not None:
+            _check_made_by(history, found.checkpoint)
+        return found
+
+    def _make_tuple(self, history: RunnableConfig, found: CheckpointWithWrites, thread_id: Any) -> CheckpointTuple:
+        checkpoint = found.checkpoint
         return self._build_tuple(
             (thread_id, history.checkpoint_ns),
             checkpoint.id,
             checkpoint.parent_id,
             checkpoint.metadata,
             checkpoint.state,
-            self._read_writes(history, checkpoint, writes),
+            self._list_writes(history, found),
         )
 
     def _build_tuple(
@@ -404,15 +405,12 @@ class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         """Return the pending writes of a checkpoint as they are stored, in LangGraph's order."""
         checkpoint_id = get_checkpoint_id(config)
         history = parse_config(config, checkpoint_id)
-        checkpoint = self._get_checkpoint(history, checkpoint_id)
-        if checkpoint is None:
-            return []
-        return self._read_writes(history, checkpoint)
+        found = self._read_checkpoint(history, checkpoint_id)
+        return [] if found is None else self._list_writes(history, found)
 
-    def _read_writes(
-        self, history: RunnableConfig, checkpoint: Checkpoint, own: Mapping[str, Any] | None = None
-    ) -> Sequence[Write]:
-        return self._writes.read(history, checkpoint.id, checkpoint.state, own)
+    def _list_writes(self, history: RunnableConfig, found: CheckpointWithWrites) -> Sequence[Write]:
+        checkpoint = found.checkpoint
+        return self._histories.read_writes(history, checkpoint.id, checkpoint.state, found.writes)
 
     def _decode_write(self, write: Write) -> PendingWrite:
         value = self._deserializer.deserialize(write.type, write.data, write.channel)
@@ -434,7 +432,7 @@ class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         histories: dict[str, DeltaChannelHistory] = {name: {"writes": []} for name in channels}
         missing = set(channels)
         history = parse_config(config)
-        walk = AncestorWalk(self.store, history, self._writes, self._ancestors)
+        walk = AncestorWalk(self._histories, history, self._ancestors)
         for ancestor in walk.iter_ancestors(get_checkpoint_id(config)):
             if not missing:
                 break
@@ -461,6 +459,20 @@ class FileSystemCheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
             checkpoint = self._get_checkpoint(history, checkpoint.parent_id)
             if checkpoint is not None:
                 yield checkpoint
+
+
+def check_options(
+    serde: SerializerProtocol | None, types: Iterable[type], on_blocked_type: object, ttl: object
+) -> SerializerProtocol:
+    """Check the options of a checkpointer, before its store is opened, and return its serializer.
+
+    Raises:
+        CheckpointerConfigurationError: an option is invalid.
+    """
+    check_on_blocked_type(on_blocked_type)
+    if ttl is not None:
+        parse_ttl(ttl)
+    return make_serializer(serde, types)
 
 
 def _make_tuple(

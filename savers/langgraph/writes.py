@@ -1,33 +1,22 @@
 """Pending writes: what LangGraph's tasks wrote, recorded with the checkpoint that they ran from.
 
-LangGraph may call `put_writes` before it puts the checkpoint, and from several threads. The log
-keeps such early writes until their checkpoint comes. An earlier version stored them in a namespace
-of their own, and copied them into the record of the checkpoint; readers look there, too.
+LangGraph may call `put_writes` before it puts the checkpoint, and from several threads. A log keeps
+such early writes until their checkpoint comes; a saver without a log keeps them in a namespace of
+their own. Earlier versions did so with files, too, and copied them into the record of the
+checkpoint; readers look there.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
 
-from graphkit import RunnableConfig
 from graphkit.values import PLAIN, FrozenList
-from savers.langgraph.channels import WRITES, Encoder
-
-if TYPE_CHECKING:
-    from savers._filesystem import FileSystemSaver
-    from savers._filesystem.store import Store
-
-EARLY: Final = "#early:"
-"""The prefix of the namespace in which an earlier version kept the early writes of another
-namespace."""
+from savers.langgraph.channels import Encoder
 
 _KEY: Final = "write:"
-_MAX_DIRECTORIES: Final = 4096
-"""How many paths of directories are remembered."""
 
 
 class Write(NamedTuple):
@@ -92,84 +81,20 @@ def encode_writes(encoder: Encoder, writes: Sequence[tuple[str, Any]], task_id: 
     return TaskWrites(records, keep)
 
 
-class PendingWrites:
-    """The pending writes of a store.
+def merge_writes(*parts: Mapping[str, Any]) -> list[Write]:
+    """Return the writes of a checkpoint, sorted like LangGraph's: by task path, task id, index.
 
     Args:
-        store: the saver that holds the checkpoints and the writes.
+        parts: what is recorded of them, by key; what was recorded first comes first.
     """
-
-    def __init__(self, store: FileSystemSaver) -> None:
-        self._store = store
-        self._early_directories: dict[tuple[str, str], str] = {}
-        """By thread and namespace: the directory in which an earlier version stored early writes."""
-
-    def put(self, history: RunnableConfig, checkpoint_id: str | None, writes: TaskWrites) -> None:
-        """Store writes for a checkpoint, whether it exists or not.
-
-        Args:
-            history: names the history of the checkpoint.
-            checkpoint_id: its id; None for the latest.
-            writes: the writes.
-        """
-        records, keep = writes
-        self._store._put_langgraph_writes(history, checkpoint_id, records, keep)  # noqa: SLF001 - a part of the same package
-
-    def read(
-        self,
-        history: RunnableConfig,
-        checkpoint_id: str,
-        state: Mapping[str, Any],
-        own: Mapping[str, Any] | None = None,
-    ) -> list[Write]:
-        """Return the writes of a checkpoint, sorted like LangGraph's: by task path, task id, index.
-
-        Args:
-            history: names the history of the checkpoint.
-            checkpoint_id: its id.
-            state: its state.
-            own: what is recorded with the checkpoint itself, if the caller has read it.
-        """
-        early: Mapping[str, Any] = {}
-        if self.has_early(history):
-            early = self._store.get_writes(_early_config(history.replace(checkpoint_id=checkpoint_id)))
-        if own is None:
-            own = self._store.get_writes(history.replace(checkpoint_id=checkpoint_id))
-        writes: dict[str, Write] = {}
-        for records in (state.get(WRITES, {}), early, own):
-            for key, record in records.items():
-                write = Write(*record)
-                if key not in writes or not write.is_ordinary:
-                    writes[key] = write
-        return sorted(writes.values(), key=_sort_key)
-
-    def has_early(self, config: RunnableConfig) -> bool:
-        """Return whether an earlier version may have stored early writes for a namespace."""
-        # Opening a log that does not exist costs 20 times as much as this.
-        key = (config.thread, config.checkpoint_ns)
-        path = self._early_directories.get(key)
-        if path is None:
-            if len(self._early_directories) >= _MAX_DIRECTORIES:
-                self._early_directories.clear()
-            path = get_store(self._store).directory(config.thread, EARLY + config.checkpoint_ns)
-            self._early_directories[key] = path
-        return os.path.lexists(path)
-
-    def remove(self, config: RunnableConfig, ids: Sequence[str]) -> None:
-        """Remove the early writes of these checkpoints of a namespace."""
-        self._store.remove(_early_config(config), ids)
-
-
-def get_store(saver: FileSystemSaver) -> Store:
-    """Return the directory of a saver, for reading it in other ways than the saver does."""
-    return saver._store  # noqa: SLF001 - a part of the same package
+    writes: dict[str, Write] = {}
+    for records in parts:
+        for key, record in records.items():
+            write = Write(*record)
+            if key not in writes or not write.is_ordinary:
+                writes[key] = write
+    return sorted(writes.values(), key=_sort_key)
 
 
 def _sort_key(write: Write) -> Any:
     return writes_sort_key(write.task_path, write.task_id, write.idx)
-
-
-def _early_config(config: RunnableConfig) -> RunnableConfig:
-    return RunnableConfig(
-        config.thread_id, checkpoint_ns=EARLY + config.checkpoint_ns, checkpoint_id=config.checkpoint_id
-    )

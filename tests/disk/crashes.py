@@ -490,7 +490,7 @@ def langgraph_steps(run):
     """Steps of LangGraph: the writes of a task come before the checkpoint that it ran from, and one of a step that never ends."""
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-    from savers.langgraph import saver as adapters
+    from savers.langgraph import file_saver as adapters
     from savers.langgraph.channels import Encoder
     from savers.langgraph.writes import encode_writes
 

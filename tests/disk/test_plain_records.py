@@ -9,7 +9,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointerError
 from savers import FileSystemSaver
 from savers._filesystem import history_views
-from savers._log import log, log_reader
+from savers._log import log, log_reader, scanned_log
 from savers._log.plain_records import PlainRun
 from savers._log.stored_checkpoint import StoredCheckpoint
 
@@ -185,7 +185,7 @@ def view_of(directory, *, is_plain=True):
         (live_log,) = history_views.list_logs(saver._store, "t", "#")
         with pytest.MonkeyPatch.context() as patch:
             if not is_plain:
-                patch.setattr(history_views, "read_plain_log", lambda *_: None)
+                patch.setattr(scanned_log, "read_plain_log", lambda *_: None)
             view = history_views.scan_log(saver._store, live_log)
         if view is None:
             return None

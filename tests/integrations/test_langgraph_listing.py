@@ -17,7 +17,7 @@ from langgraph.checkpoint.base.id import uuid6
 from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from graphkit.errors import CheckpointFormatError
 from savers._filesystem import catalog, containment, history_views
-from savers._log import packed_states
+from savers._log import packed_states, scanned_log
 from savers.langgraph import FileSystemCheckpointSaver, listing
 from savers.langgraph.writes import Write
 
@@ -462,8 +462,8 @@ def test_states_of_short_logs_are_those_that_the_general_way_reads(saver, seed, 
             values["large"] = "l" * (200_000 if seed else 2000)
         config = put(saver, thread(checkpoint_id=config["configurable"].get("checkpoint_id")), **values)
     used = []
-    replay_states = history_views.replay_states
-    monkeypatch.setattr(history_views, "replay_states", lambda *args: used.append(replay_states(*args)) or used[-1])
+    replay_states = scanned_log.replay_states
+    monkeypatch.setattr(scanned_log, "replay_states", lambda *args: used.append(replay_states(*args)) or used[-1])
     found = list(again(saver).list(None))
     assert len(found) == 90
     assert bool(used[0]) is (seed == 0), "a compressed value is read in the general way"

@@ -26,6 +26,7 @@ from graphkit.abc import Retention
 from savers import FileSystemSaver, MemorySaver
 from savers._filesystem import layout
 from savers.langgraph import FileSystemCheckpointSaver
+from savers.langgraph.file_histories import FileHistories
 from savers.langgraph.retention import sweep_periodically
 from tests.cli.terminal import graphkit
 from tests.integrations import langgraph_graphs as graphs
@@ -259,14 +260,15 @@ class Stop(threading.Event):
 )
 def test_the_interval_follows_from_the_ttl(tmp_path, ttl, seconds):
     stop = Stop(rounds=3)
-    store = FileSystemSaver(tmp_path)
-    sweep_periodically(lambda: store, ttl, stop)
+    histories = FileHistories(FileSystemSaver(tmp_path))
+    sweep_periodically(lambda: histories, ttl, stop)
     assert stop.waits == [seconds] * 3
 
 
 def test_each_round_goes_by_the_clock(tmp_path):
     """With a clock that moves on by three days in each round."""
     store = fill(tmp_path).store
+    histories = FileHistories(store)
     left = []
 
     class Note(Stop):
@@ -275,12 +277,13 @@ def test_each_round_goes_by_the_clock(tmp_path):
             return super().wait(timeout)
 
     times = iter([datetime.now(UTC) + days * DAY for days in (0, 3, 6)])
-    sweep_periodically(lambda: store, 4 * DAY, Note(rounds=3), lambda: next(times))
+    sweep_periodically(lambda: histories, 4 * DAY, Note(rounds=3), lambda: next(times))
     assert left == [["old", "own", "recent", "waiting"], ["own", "recent"], ["own"]]
 
 
 def test_an_error_is_logged_and_the_next_round_tries_again(tmp_path, monkeypatch, caplog):
     store = fill(tmp_path).store
+    histories = FileHistories(store)
     delete_idle = FileSystemSaver.delete_idle
     failures = [CheckpointStorageError("log", "delete", PermissionError(13, "Permission denied"))]
 
@@ -291,10 +294,10 @@ def test_an_error_is_logged_and_the_next_round_tries_again(tmp_path, monkeypatch
 
     monkeypatch.setattr(FileSystemSaver, "delete_idle", fail_once)
     with caplog.at_level(logging.INFO, logger="graphkit"):
-        sweep_periodically(lambda: store, DAY, Stop(rounds=1))
+        sweep_periodically(lambda: histories, DAY, Stop(rounds=1))
         assert store.threads() == ["old", "own", "recent"]  # all others are done
         assert "['old']" in caplog.text
-        sweep_periodically(lambda: store, DAY, Stop(rounds=1))
+        sweep_periodically(lambda: histories, DAY, Stop(rounds=1))
     assert store.threads() == ["own", "recent"]
 
 

@@ -1,0 +1,82 @@
+"""FileSystemCheckpointSaver: LangGraph's checkpointer on graphkit's files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
+
+from savers._filesystem import FileSystemSaver
+from savers.langgraph.saver import CheckpointSaver, check_options
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.serde.base import SerializerProtocol
+
+    from savers._cipher import Cipher
+    from savers._compression import Compression
+    from savers.langgraph.serializer import OnBlockedType
+
+
+class FileSystemCheckpointSaver(CheckpointSaver):
+    """Stores LangGraph's threads in a directory, which any process and the CLI can read.
+
+    One object serves synchronous and asynchronous graphs, and any number of threads and processes.
+    It needs no setup and need not be closed; `with`, `async with` and `setup()` work as with
+    LangGraph's own savers. A put writes only what changed. Once it returns, the checkpoint survives
+    power loss (`fsync="always"`). LangGraph's serializer encodes the values; reading them runs no
+    code except what that serializer allows.
+
+    Every method of LangGraph's BaseCheckpointSaver is implemented with LangGraph's meaning. The
+    latest checkpoint is the one written last, whatever the clock says. A thread that holds a run of
+    graphkit is refused.
+
+    Attributes:
+        store: the underlying FileSystemSaver: for verify, repair, size, prune by age, and the other
+            methods that LangGraph does not have.
+    """
+
+    def __init__(
+        self,
+        base_directory: str | os.PathLike[str],
+        *,
+        serde: SerializerProtocol | None = None,
+        fsync: Literal["always", "never"] | float = "always",
+        compression: Literal["zlib", "zstd"] | Compression | None = "zlib",
+        types: Iterable[type] = (),
+        on_blocked_type: OnBlockedType = "raise",
+        ttl: timedelta | None = None,
+        cipher: Cipher | None = None,
+    ) -> None:
+        """Open a store, and create its directory if it is missing.
+
+        Args:
+            base_directory: the directory of the store.
+            serde: LangGraph's serializer. The default is LangGraph's own in its strict mode, which
+                restores the types of LangGraph, LangChain and the standard library, and those in
+                `types`.
+            fsync: when a put waits for the disk: always, never, or after this many seconds.
+            compression: how values of 100,000 bytes and more are stored.
+            types: classes of the application that the serializer may create. The types of their
+                fields must be listed, too.
+            on_blocked_type: what reading does with a type that the serializer may not create:
+                raise a CheckpointSerializationError, or return its plain data, such as a dict.
+            ttl: how long a thread stays after the last write to it, also one that waits at an
+                interrupt. A background thread deletes older threads of LangGraph: when the saver is
+                opened, and then ten times in each `ttl`, but not more often than every minute and
+                not less often than every hour. Choose a time longer than any step of a graph.
+            cipher: the keys that seal all values, writes and metadata: 32 bytes by key id, the
+                current key first; or a function from a key id to the key, which returns the id and
+                the key of the current one for None; or the path of a key file. Unlike with
+                LangGraph's EncryptedSerializer, a put still writes only what changed.
+
+        Raises:
+            CheckpointerConfigurationError: the path is a file, or an option is invalid.
+            CheckpointStorageError: the file system refused.
+            MissingDependencyError: `cipher` without the package of the extra `encryption`.
+        """
+        # Before the directory is created.
+        serde = check_options(serde, types, on_blocked_type, ttl)
+        saver = FileSystemSaver(base_directory, fsync=fsync, compression=compression, cipher=cipher)
+        super().__init__(saver, serde=serde, on_blocked_type=on_blocked_type, ttl=ttl)
+        self.store: FileSystemSaver = saver

@@ -35,6 +35,8 @@ class TableReader:
     """What seals and opens the records of the log, if it is sealed."""
     opened_ranges: OpenedRanges | None = None
     """What reads ranges of the log, if it is sealed."""
+    read_many: delta.ReadMany | None = None
+    """What reads several ranges as `read_bytes` does, where that takes less than one after the other."""
 
     def __init__(self, io: ByteSource, path: str, codec: Codec, serializer: StateSerializer | None) -> None:
         self.io = io
@@ -93,12 +95,12 @@ class TableReader:
 
     def _read_values(
         self,
-        read: Callable[[Iterable[delta.Value], delta.Read], list[bytes]],
+        read: Callable[[Iterable[delta.Value], delta.Read, delta.ReadMany | None], list[bytes]],
         values: Iterable[delta.Value],
         checkpoint: StoredCheckpoint,
     ) -> list[bytes]:
         try:
-            return read(values, self.read_bytes)
+            return read(values, self.read_bytes, self.read_many)
         except MemoryError as error:
             # Forged compressed bytes may expand to 4 GiB; so may a state on a machine that is too
             # small for it.
@@ -254,10 +256,14 @@ class TableReader:
             return delta.Value(delta.OPAQUE, 0, 0, 0, [])
         return delta.decode_entry(entry, position, lambda base: self._find_value_at(base, name, seen))
 
+    def read_keyframe(self, position: int) -> log.Frame:
+        """Return the record at an offset, which an entry of a later keyframe names."""
+        return log.read_frame(self.file, position, self.end)
+
     def _find_value_at(self, position: int, name: str, seen: dict[int, payloads.DecodedRecord]) -> delta.Value:
         """Return a value as the keyframe at an offset left it."""
         if position not in seen:
-            frame = log.read_frame(self.file, position, self.end)
+            frame = self.read_keyframe(position)
             seen[position] = payloads.decode_checkpoint(self.path, frame, None, self.codec.unpack)
         decoded = seen[position]
         listed = decoded.table or ()

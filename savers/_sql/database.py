@@ -65,6 +65,9 @@ class Database(ABC):
     names: TableNames
     run_locks: RunLocks
     """The run locks of the threads."""
+    combines_writes: bool
+    """Whether one statement can change several tables, and a record has its terms in a column. Then
+    a put is one round trip."""
 
     @abstractmethod
     def read(self, sql: str, parameters: Parameters = ()) -> list[Row]:
@@ -89,6 +92,14 @@ class Database(ABC):
         """
 
     @abstractmethod
+    def write_returning(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        """Execute one statement as `write` does, and return the rows that it returns.
+
+        Raises:
+            CheckpointerError, PositionTakenError, HistoryGoneError, OutcomeUnknownError: as `write`.
+        """
+
+    @abstractmethod
     def transaction(self) -> AbstractContextManager[Transaction]:
         """Open a transaction. It commits at the end of the block, and rolls back on any exception.
 
@@ -99,6 +110,13 @@ class Database(ABC):
             ConnectionLostError: the connection was lost before the commit. Nothing was changed.
             OutcomeUnknownError: the connection was lost during the commit.
             CheckpointerError: another error. Nothing was changed.
+        """
+
+    @abstractmethod
+    def make_notification(self, thread_id: str) -> tuple[str, Parameters]:
+        """Return an expression that notifies as `Transaction.notify` does, and its parameters.
+
+        Only where `combines_writes`.
         """
 
     @abstractmethod

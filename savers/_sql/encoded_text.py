@@ -39,6 +39,12 @@ def encode_text(text: str) -> str:
     return f"{beginning}{_CUT}{digest}"
 
 
+def hash_text(text: str) -> int:
+    """Return 64 bits that stand for a text in an index; two texts may have the same. Takes 1 us."""
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
 def is_cut(encoded: str) -> bool:
     """Return whether the text was too long, so that it cannot be decoded."""
     return _CUT in encoded

@@ -46,6 +46,8 @@ _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 class PostgresDatabase(Database):
     """One schema of a PostgreSQL database."""
 
+    combines_writes = True
+
     def __init__(
         self,
         connection_string: str | None = None,
@@ -139,10 +141,16 @@ class PostgresDatabase(Database):
             return self._run_again(run, "read")
 
     def write(self, sql: str, parameters: Parameters = ()) -> int:
+        return self._write(sql, parameters)[1]
+
+    def write_returning(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        return self._write(sql, parameters)[0]
+
+    def _write(self, sql: str, parameters: Parameters) -> tuple[list[Row], int]:
         if threading.get_ident() in self._in_transaction:
             raise RuntimeError("a transaction of this thread of execution is open")
         try:
-            return self._run_on_session(lambda session: session.run(sql, parameters)[1], "write")
+            return self._run_on_session(lambda session: session.run(sql, parameters), "write")
         except LostError as error:
             raise OutcomeUnknownError(self.path, "write", f"the connection was lost ({error})") from error
 
@@ -163,6 +171,9 @@ class PostgresDatabase(Database):
             finally:
                 self._in_transaction.discard(ident)
                 self._roll_back(session)
+
+    def make_notification(self, thread_id: str) -> tuple[str, Parameters]:
+        return "pg_notify(?, ?)", (self.channel, encode_text(thread_id))
 
     def lock_rows(self, update: str = "", share: str = "", key_share: str = "") -> str:
         clause = ""
@@ -403,7 +414,8 @@ class _PostgresTransaction(Transaction):
             raise self._database.translate(error, "write") from error
 
     def notify(self, thread_id: str) -> None:
-        self.execute("SELECT pg_notify(?, ?)", (self._database.channel, encode_text(thread_id)))
+        expression, parameters = self._database.make_notification(thread_id)
+        self.execute(f"SELECT {expression}", parameters)
 
 
 _DATABASES: Final[weakref.WeakSet[PostgresDatabase]] = weakref.WeakSet()

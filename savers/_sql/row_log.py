@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from graphkit.abc import derive_status
 from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
+from savers import _delta as delta
 from savers._log import log, payloads
 from savers._log.beginning import META_RECORDS, new_header, pack_meta_frames
 from savers._log.frame import digest_thread
 from savers._log.log_writer import LogWriter, NewCheckpoint
 from savers._log.stored_checkpoint import StoredCheckpoint, outline_writes
 from savers._sql.database_errors import HistoryGoneError, OutcomeUnknownError, PositionTakenError
-from savers._sql.encoded_text import encode_long, encode_text
+from savers._sql.encoded_text import encode_long, encode_text, hash_text
+from savers._sql.row_source import LogSource
 from savers._sql.terms import list_terms
 
 if TYPE_CHECKING:
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
 
 _PART_SIZE: Final = 1 << 20
 """A rewrite inserts its records when they have so many bytes."""
+_MOST_COMBINED: Final = 8
+"""One statement inserts at most so many records."""
+_MOST_TERMS: Final = 4096
+"""How many terms an open log remembers."""
 NEW: Final = 0
 """Stands for the number of a history that is not inserted yet; numbers begin with 1."""
 
@@ -46,10 +52,12 @@ class NewRow(NamedTuple):
 
     position: int
     frame: bytes
-    checkpoint: str | None = None
-    """The id of the checkpoint, if the record is one."""
-    terms: Sequence[str] = ()
-    """The terms of its metadata."""
+    is_keyframe: bool | None = None
+    """None instead of False, as in the column."""
+    checkpoint: int | None = None
+    """The hash of the id of the checkpoint, if the record is one."""
+    terms: Sequence[int] = ()
+    """The terms of its metadata that the history did not have before, as far as is known."""
 
 
 class StaleLogError(Exception):
@@ -75,23 +83,47 @@ class RowLog(LogWriter):
         self._statements = statements
         self.history_version = version
         """0 for the live history; otherwise the number of a released one."""
-        super().__init__(source, database.path, owner, digest_thread(owner[0]), codec, None)
+        self._source = LogSource(source)
+        super().__init__(self._source, database.path, owner, digest_thread(owner[0]), codec, None)
+        self.read_many = self._read_many
         self.key = (encode_text(owner[0]), encode_text(owner[1]), version)
         """The thread, the namespace and the version in the row of the history."""
 
     def _reset(self) -> None:
         super()._reset()
         self.fd = -1
+        self._source.clear()
+        self._located: tuple[str, int] | None = None
+        """The id that `find` searches for, and where its last record begins."""
         self._new_rows: list[NewRow] = []
         self._status: str | None = None
         """The status in the row of the history."""
         self._keyframe = 0
         """The position of the last keyframe in that row."""
+        self._terms: set[int] = set()
+        """Terms that the history has."""
 
     # Reading
 
     def close(self) -> None:
         self._reset()
+
+    def drop_caches(self) -> None:
+        super().drop_caches()
+        self._source.clear()
+
+    def read_keyframe(self, position: int) -> log.Frame:
+        data = self._source.read_keyframe(self.fd, position)
+        if data is None:
+            return super().read_keyframe(position)
+        frame = self._parse(data, position)
+        log.check_known(self.path, frame)
+        return frame
+
+    def _read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        if any(start < 0 or end < start or end > self.end for start, end in ranges):
+            raise delta.Mismatch
+        return self._source.read_ranges(self.fd, ranges)
 
     def refresh(self) -> bool:
         """Take in the rows that others have inserted; see OpenLog.
@@ -148,6 +180,7 @@ class RowLog(LogWriter):
                 raise CheckpointCorruptionError(self.path, position, "it is not the record that belongs here")
             log.check_known(self.path, frame)
             self._take_next(frame)
+            self._source.add(position, data, is_keyframe=bool(frame.flags & log.KEY))
             if frame.flags & log.KEY:
                 self._keyframe = position
             self._status = status
@@ -161,21 +194,27 @@ class RowLog(LogWriter):
     def find(self, id: str | None) -> StoredCheckpoint | None:
         last = self.last_checkpoint
         is_last = id is None or (last is not None and last.id == id)
-        if not is_last and self._can_search() and id not in self.found and not self._has_row_of(str(id)):
-            # No scan is needed: the rows say which checkpoints there are.
-            return None
+        if not is_last and id is not None and self._can_search() and id not in self.found:
+            position = self._source.rows.find(self.fd, hash_text(id))
+            if position is None:
+                # No scan is needed: the rows say which checkpoints there are.
+                return None
+            self._located = id, position
         return super().find(id)
-
-    def _has_row_of(self, id: str) -> bool:
-        return bool(self._database.read(self._statements.select_checkpoint, (self.fd, encode_text(id))))
 
     def _can_search(self) -> bool:
         """Return whether a row shows where a checkpoint is, and what belongs to it stands behind it."""
         return self.index is None and not self.is_scattered
 
     def _search_offsets(self, id: str) -> Iterator[int]:
-        for (position,) in self._database.read(self._statements.select_checkpoint, (self.fd, encode_text(id))):
-            yield position
+        located, self._located = self._located, None
+        first = None
+        if located is not None and located[0] == id:
+            first = located[1]
+            yield first
+        for (position,) in self._database.read(self._statements.select_checkpoint, (self.fd, hash_text(id))):
+            if position != first:
+                yield position
 
     # Appending
 
@@ -197,7 +236,7 @@ class RowLog(LogWriter):
             flags |= log.SCATTERED
         offset = self.end
         frame = log.pack_frame(offset, self.fid, self.seq, type, payload, flags, back, key)
-        self._new_rows.append(NewRow(offset, frame))
+        self._new_rows.append(NewRow(offset, frame, bool(flags & log.KEY) or None))
         self.end += len(frame)
         self.seq += 1
         return offset
@@ -216,7 +255,10 @@ class RowLog(LogWriter):
         assert self.last_checkpoint is not None
         row = self._new_rows[-1]
         stored = self.last_checkpoint
-        self._new_rows[-1] = row._replace(checkpoint=stored.id, terms=list_terms(stored.metadata))
+        terms: Sequence[int] = ()
+        if stored.metadata:
+            terms = [term for term in list_terms(stored.metadata) if term not in self._terms]
+        self._new_rows[-1] = NewRow(row.position, row.frame, row.is_keyframe, hash_text(stored.id), terms)
 
     def _begin(self) -> None:
         """Begin a history that does not exist yet."""
@@ -273,9 +315,18 @@ class RowLog(LogWriter):
         except BaseException:
             self.close()
             raise
+        self._note_committed(rows, keyframe, status)
+
+    def _note_committed(self, rows: Sequence[NewRow], keyframe: int, status: str | None) -> None:
+        for row in rows:
+            self._source.add(row.position, row.frame, is_keyframe=bool(row.is_keyframe))
         self._new_rows = []
         self._keyframe = keyframe
         self._status = status
+        if len(self._terms) > _MOST_TERMS:
+            self._terms.clear()
+        for row in rows:
+            self._terms.update(row.terms)
 
     def commit_part(self, transaction: Transaction) -> None:
         """Insert the records that were appended, as part of a transaction, if they take much memory."""
@@ -291,26 +342,27 @@ class RowLog(LogWriter):
         keyframe = 0 if last is None else last.keyframe_offset
         status = self._derive_status()
         self._insert_all(transaction, rows, keyframe, status, None)
-        self._new_rows = []
-        self._status = status
+        self._note_committed(rows, keyframe, status)
 
     def _insert(self, rows: Sequence[NewRow], keyframe: int, status: str | None, token: int | None) -> None:
-        is_one_statement = (
+        combines_writes = self._database.combines_writes
+        is_usual = (
             self.fd != NEW
             and len(rows) == 1
-            and not rows[0].terms
+            and (combines_writes or not rows[0].terms)
             and keyframe == self._keyframe
             and status == self._status
         )
-        if is_one_statement:
+        if is_usual:
             self._insert_one(rows[0], token)
+        elif combines_writes and len(rows) <= _MOST_COMBINED:
+            self._insert_combined(rows, keyframe, status, token)
         else:
             with self._database.transaction() as transaction:
                 self._insert_all(transaction, rows, keyframe, status, token)
 
     def _insert_one(self, row: NewRow, token: int | None) -> None:
-        checkpoint = None if row.checkpoint is None else encode_text(row.checkpoint)
-        parameters: tuple[Any, ...] = (row.position, checkpoint, row.frame, self.fd)
+        parameters: tuple[Any, ...] = (*self._list_values(row), self.fd)
         sql = self._statements.insert_record
         if token is not None:
             sql = self._statements.insert_record_of_holder
@@ -318,6 +370,43 @@ class RowLog(LogWriter):
         if not self._database.write(sql, parameters):
             self.close()
             raise StaleLogError
+
+    def _list_values(self, row: NewRow) -> tuple[Any, ...]:
+        """Return the values of the columns of a record, without the history."""
+        if self._database.combines_writes:
+            return row.position, row.checkpoint, row.is_keyframe, row.frame, list(row.terms) or None
+        return row.position, row.checkpoint, row.is_keyframe, row.frame
+
+    def _insert_combined(self, rows: Sequence[NewRow], keyframe: int, status: str | None, token: int | None) -> None:
+        """Insert records and change the row of their history in one statement, in one round trip."""
+        parameters: list[Any] = []
+        if token is not None:
+            parameters += (self.key[0], token)
+        if self.fd == NEW:
+            parameters += self._list_history_values(keyframe, status)
+        else:
+            parameters += (keyframe, status, self.fd)
+        for row in rows:
+            parameters += self._list_values(row)
+        notification = ""
+        if status != self._status:
+            notification, values = self._database.make_notification(self.thread_id)
+            parameters += values
+        sql = self._statements.write_records(
+            len(rows),
+            is_new=self.fd == NEW,
+            is_held=token is not None,
+            notification=notification,
+        )
+        found = self._database.write_returning(sql, parameters)
+        if not found:
+            self.close()
+            raise StaleLogError
+        self.fd = found[0][0]
+
+    def _list_history_values(self, keyframe: int, status: str | None) -> tuple[Any, ...]:
+        """Return the values of the columns of a history that is inserted."""
+        return *self.key, keyframe, status, time_ns() // 1000, *map(encode_long, self._owner())
 
     def _insert_all(
         self,
@@ -332,25 +421,16 @@ class RowLog(LogWriter):
             self.close()
             raise StaleLogError
         if self.fd == NEW:
-            ((history,),) = transaction.execute(
-                statements.insert_history,
-                (*self.key, keyframe, status, time_ns() // 1000, *map(encode_long, self._owner())),
-            )
+            ((history,),) = transaction.execute(statements.insert_history, self._list_history_values(keyframe, status))
         else:
             history = self.fd
             transaction.execute(statements.update_history, (keyframe, status, history))
             if not transaction.row_count:
                 self.close()
                 raise StaleLogError
-        transaction.execute_many(
-            statements.insert_records,
-            [
-                (history, row.position, None if row.checkpoint is None else encode_text(row.checkpoint), row.frame)
-                for row in rows
-            ],
-        )
-        terms = [(term, history, row.position) for row in rows for term in row.terms]
-        if terms:
+        transaction.execute_many(statements.insert_records, [(history, *self._list_values(row)) for row in rows])
+        terms = [(term, history) for row in rows for term in row.terms]
+        if terms and not self._database.combines_writes:
             transaction.execute_many(statements.insert_terms, terms)
         if status != self._status:
             transaction.notify(self.thread_id)

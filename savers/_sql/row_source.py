@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-if TYPE_CHECKING:
-    from savers._sql.database import Database
+from savers._sql.recent_rows import RecentRows
 
-_MOST_KEPT: Final = 1 << 20
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from savers._sql.database import Database, Row
+
+_MOST_KEPT: Final = 2 << 20
 """Ranges of more bytes are not kept for the next read."""
+_READ_AHEAD: Final = 1 << 20
+"""Bytes that are read at once if a range begins in the last one and ends behind it, as those of a scan do."""
+_MOST_RANGES: Final = 64
+"""Ranges that one statement reads. A database prepares each number of them separately, so numbers
+between powers of two are not used."""
+_BEHIND: Final = 1 << 14
+"""Bytes that are read behind a record that was searched for: what was recorded with it."""
+_LONG_READ: Final = 1 << 16
+"""A scan reads more than this at once."""
+_MOST_KEYFRAMES: Final = 16
+_LONGEST_KEYFRAME: Final = 1 << 13
+"""The keyframes that are kept, as a keyframe names up to sixteen earlier ones, each by the next one."""
 
 
 class _Range(NamedTuple):
@@ -18,9 +35,16 @@ class _Range(NamedTuple):
     start: int
     data: bytes
 
+    def cut(self, history: int, offset: int, length: int) -> bytes | None:
+        """Return bytes of a history; None if not all of them are here."""
+        start = offset - self.start
+        if history != self.history or start < 0 or start + length > len(self.data):
+            return None
+        return self.data[start : start + length]
+
 
 class RowSource:
-    """The bytes of open logs; a log is known by the number of its history.
+    """The bytes of histories, known by their numbers.
 
     Readers look at the header of a record, then at all of it, then at the next one. Therefore the
     records that were read last are kept: a history never changes what it has.
@@ -28,35 +52,145 @@ class RowSource:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        names = database.names
-        # The record in which the range begins, and those that begin before it ends.
-        self._select = (
-            f"SELECT position, frame FROM {names.records} WHERE history = ? AND position >= "
-            f"(SELECT max(position) FROM {names.records} WHERE history = ? AND position <= ?) "
-            "AND position < ? ORDER BY position"
+        records = database.names.records
+        # The record in which a range begins, and those that begin before it ends.
+        self._select_range = (
+            f"SELECT r.position, r.frame FROM {records} AS r WHERE r.history = ? AND r.position >= "
+            f"(SELECT max(b.position) FROM {records} AS b WHERE b.history = ? AND b.position <= ?) "
+            "AND r.position < ?"
+        )
+        self._select = f"{self._select_range} ORDER BY r.position"
+        self._select_around = (
+            f"SELECT r.position, r.frame, f.position FROM {records} AS r, "
+            f"(SELECT max(c.position) AS position FROM {records} AS c WHERE c.history = ? AND c.checkpoint = ?) AS f "
+            f"WHERE r.history = ? AND r.position >= (SELECT max(k.position) FROM {records} AS k"
+            " WHERE k.history = ? AND k.is_keyframe AND k.position <= f.position)"
+            f" AND r.position < f.position + {_BEHIND} ORDER BY r.position"
+        )
+        self._select_keyframes = (
+            f"SELECT k.position, k.frame FROM {records} AS k WHERE k.history = ? AND k.is_keyframe"
+            f" AND k.position <= ? AND (k.position = ? OR length(k.frame) <= {_LONGEST_KEYFRAME})"
+            f" ORDER BY k.position DESC LIMIT {_MOST_KEYFRAMES}"
         )
         self._last = _Range(0, 0, b"")
 
-    def read_at(self, fd: int, offset: int, length: int) -> bytes:
+    def read_at(self, history: int, offset: int, length: int) -> bytes:
         """Return `length` bytes of a history from an offset; fewer at its end, or before a missing record."""
         last = self._last
-        if last.history != fd or offset < last.start or offset + length > last.start + len(last.data):
-            last = self._read(fd, offset, length)
-            if len(last.data) <= _MOST_KEPT:
-                self._last = last
+        data = last.cut(history, offset, length)
+        if data is not None:
+            return data
+        wanted = length
+        if length > _LONG_READ and history == last.history and last.start < offset <= last.start + len(last.data):
+            wanted = max(length, _READ_AHEAD)
+        rows = self._database.read(self._select, (history, history, offset, offset + wanted))
+        last = self._keep(history, offset, rows)
         start = offset - last.start
         return last.data[start : start + length]
 
-    def _read(self, history: int, offset: int, length: int) -> _Range:
-        rows = self._database.read(self._select, (history, history, offset, offset + length))
+    def read_ranges(self, history: int, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Return the bytes between starts and ends, as `read_at` does, in few statements."""
+        found: list[bytes] = []
+        for first in range(0, len(ranges), _MOST_RANGES):
+            part = ranges[first : first + _MOST_RANGES]
+            if len(part) == 1:
+                start, end = part[0]
+                found.append(self.read_at(history, start, end - start))
+            else:
+                found += self._read_part(history, part)
+        return found
+
+    def _read_part(self, history: int, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        count = 1 << (len(ranges) - 1).bit_length()
+        parameters: list[int] = []
+        for start, end in ranges:
+            parameters += (history, history, start, end)
+        parameters += [history, history, 0, 0] * (count - len(ranges))
+        rows = self._database.read(" UNION ALL ".join([self._select_range] * count), parameters)
+        frames: dict[int, bytes] = dict(rows)
+        positions = sorted(frames)
+        return [_join(frames, positions, start, end) for start, end in ranges]
+
+    def read_keyframes(self, history: int, position: int) -> dict[int, bytes]:
+        """Return the keyframe at a position, and the last short ones before it, by their positions."""
+        return dict(self._database.read(self._select_keyframes, (history, position, position)))
+
+    def find(self, history: int, checkpoint: int) -> int | None:
+        """Return the position of the last record with a hash of an id, and keep what is around it."""
+        rows = self._database.read(self._select_around, (history, checkpoint, history, history))
+        if not rows:
+            return None
+        self._keep(history, rows[0][0], rows)
+        return int(rows[0][2])
+
+    def _keep(self, history: int, offset: int, rows: Sequence[Row]) -> _Range:
+        """Return the bytes of rows up to the first missing record; keep them if they are few."""
         if not rows:
             return _Range(history, offset, b"")
-        start = rows[0][0]
+        start = end = rows[0][0]
         frames: list[bytes] = []
-        end = start
-        for position, frame in rows:
+        for position, frame, *_ in rows:
             if position != end:
                 break
             frames.append(frame)
             end += len(frame)
-        return _Range(history, start, b"".join(frames))
+        found = _Range(history, start, b"".join(frames))
+        if len(found.data) <= _MOST_KEPT:
+            self._last = found
+        return found
+
+
+class LogSource:
+    """The bytes of one open log: its last records are in memory, the others in rows."""
+
+    def __init__(self, source: RowSource) -> None:
+        self.rows = source
+        self._recent = RecentRows()
+        self._keyframes: dict[int, bytes] = {}
+        """Short keyframes, by their positions."""
+
+    def add(self, position: int, frame: bytes, *, is_keyframe: bool) -> None:
+        """Keep a record that was inserted or read behind the others."""
+        self._recent.add(position, frame)
+        if is_keyframe and len(frame) <= _LONGEST_KEYFRAME:
+            self._keyframes[position] = frame
+            if len(self._keyframes) > _MOST_KEYFRAMES:
+                del self._keyframes[min(self._keyframes)]
+
+    def read_keyframe(self, fd: int, position: int) -> bytes | None:
+        """Return the keyframe at a position, None if there is none; keep those before it that it may name."""
+        frame = self._keyframes.get(position)
+        if frame is None:
+            self._keyframes = self.rows.read_keyframes(fd, position)
+            frame = self._keyframes.get(position)
+        return frame
+
+    def clear(self) -> None:
+        """Forget what is in memory."""
+        self._recent.clear()
+        self._keyframes = {}
+
+    def read_at(self, fd: int, offset: int, length: int) -> bytes:
+        """Return bytes of the history with the number `fd`; see `RowSource.read_at`."""
+        data = self._recent.read_at(offset, length)
+        return self.rows.read_at(fd, offset, length) if data is None else data
+
+    def read_ranges(self, fd: int, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Return the bytes between starts and ends; see `RowSource.read_ranges`."""
+        found = [self._recent.read_at(start, end - start) for start, end in ranges]
+        missing = [pair for pair, data in zip(ranges, found, strict=True) if data is None]
+        read = iter(self.rows.read_ranges(fd, missing)) if missing else iter(())
+        return [next(read) if data is None else data for data in found]
+
+
+def _join(frames: dict[int, bytes], positions: Sequence[int], start: int, end: int) -> bytes:
+    """Return the bytes between two offsets, as far as the records there follow one another."""
+    number = bisect_right(positions, start) - 1
+    if number < 0:
+        return b""
+    first = position = positions[number]
+    parts: list[bytes] = []
+    while position < end and (frame := frames.get(position)) is not None:
+        parts.append(frame)
+        position += len(frame)
+    return b"".join(parts)[start - first : end - first]

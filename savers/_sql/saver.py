@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from itertools import groupby
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from graphkit import Checkpoint, CheckpointInfo, RunnableConfig, Tag, WaitingInterrupt
 from graphkit.abc import (
@@ -39,6 +38,9 @@ if TYPE_CHECKING:
     from savers._sql.database import Database, Transaction
 
 _Result = TypeVar("_Result")
+
+_MOST_PAIRS: Final = 8
+"""A search has at most so many conditions on the index; the caller compares all."""
 
 
 class SqlSaver(BaseCheckpointSaver, HasVersions):
@@ -148,31 +150,20 @@ class SqlSaver(BaseCheckpointSaver, HasVersions):
 
         Numbers, texts and None are found by the index; for another value, every history is read.
         """
-        terms = None
-        if thread_id is None:
-            known = (list_search_terms(key, value) for key, value in metadata.items())
-            terms = next((found for found in known if found is not None), None)
-        if terms is None:
+        pairs = list_search_terms(metadata) if thread_id is None else ()
+        if not pairs:
             return super().search(metadata, thread_id=thread_id, limit=limit)
+        pairs = pairs[:_MOST_PAIRS]
         infos: list[CheckpointInfo] = []
-        rows = self._database.read(self._store.statements.find_by_terms, terms)
-        for (thread, namespace), group in groupby(rows, _get_owner):
-            ids = {encoded for *_, encoded in group}
-            for info in self._find_infos(RunnableConfig(thread, checkpoint_ns=namespace), ids):
+        terms = [term for pair in pairs for term in pair]
+        for row in self._database.read(self._store.statements.find_by_terms(len(pairs)), terms):
+            thread, namespace = _decode_owner(row)
+            for info in self.history(RunnableConfig(thread, checkpoint_ns=namespace)):
                 if limit is not None and len(infos) >= limit:
                     return infos
                 if all(key in info.metadata and info.metadata[key] == value for key, value in metadata.items()):
                     infos.append(info)
         return infos
-
-    def _find_infos(self, config: RunnableConfig, ids: Collection[str]) -> Sequence[CheckpointInfo]:
-        """Return the infos of the checkpoints of a history with these encoded ids, newest first."""
-
-        def read(log: RowLog) -> Sequence[CheckpointInfo]:
-            checkpoints = log.load_index().checkpoints
-            return [make_info(log, stored) for stored in reversed(checkpoints) if encode_text(stored.id) in ids]
-
-        return self._read(config, read, [])
 
     def versions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
         return self._store.list_versions(resolve_thread_id(thread))
@@ -514,8 +505,8 @@ class SqlSaver(BaseCheckpointSaver, HasVersions):
         self.close()
 
 
-def _get_owner(row: Sequence[Any]) -> tuple[str, str]:
-    thread, long_thread, namespace, long_namespace, _ = row
+def _decode_owner(row: Sequence[Any]) -> tuple[str, str]:
+    thread, long_thread, namespace, long_namespace = row
     return decode_row(thread, long_thread), decode_row(namespace, long_namespace)
 
 

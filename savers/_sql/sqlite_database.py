@@ -32,6 +32,8 @@ class SqliteDatabase(Database):
     read after a put takes half the time. While it is busy, reads take connections of their own.
     """
 
+    combines_writes = False
+
     def __init__(
         self,
         db_file: str | os.PathLike[str],
@@ -94,14 +96,20 @@ class SqliteDatabase(Database):
             return connection.run(sql, parameters, "read")[0]
 
     def write(self, sql: str, parameters: Parameters = ()) -> int:
+        return self._write(sql, parameters)[1]
+
+    def write_returning(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        return self._write(sql, parameters)[0]
+
+    def _write(self, sql: str, parameters: Parameters) -> tuple[list[Row], int]:
         self._acquire_main()
         try:
-            row_count = self._use_main().run(sql, parameters, "write")[1]
+            written = self._use_main().run(sql, parameters, "write")
         finally:
             self._main_lock.release()
         if self._sync is not None:
             self._sync.mark()
-        return row_count
+        return written
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -120,6 +128,9 @@ class SqliteDatabase(Database):
             self._main_lock.release()
         if self._sync is not None:
             self._sync.mark()
+
+    def make_notification(self, thread_id: str) -> tuple[str, Parameters]:
+        raise NotImplementedError
 
     def lock_rows(self, update: str = "", share: str = "", key_share: str = "") -> str:  # noqa: ARG002 - as in every database
         return ""

@@ -12,6 +12,7 @@ class Statements:
     """The statements of a SQL saver."""
 
     def __init__(self, database: Database) -> None:
+        self._database = database
         names = database.names
         histories = names.histories
         records = names.records
@@ -45,16 +46,20 @@ class Statements:
         # Appending to one history
 
         live = f" FROM {histories} AS h WHERE h.history = ? AND h.version = 0"
-        self.insert_record = (
-            f"INSERT INTO {records} (history, position, checkpoint, frame) SELECT h.history, ?, ?, ?{live}{keeps_keys}"
-        )
+        columns = "history, position, checkpoint, is_keyframe, frame"
+        values = "?, ?, ?, ?"
+        if database.combines_writes:
+            columns += ", terms"
+            values = "?, ?, ?::boolean, ?, ?::bigint[]"
+        self._insert_records = f"INSERT INTO {records} ({columns})"
+        self.insert_record = f"{self._insert_records} SELECT h.history, {values}{live}{keeps_keys}"
         self.insert_record_of_holder = (
-            f"INSERT INTO {records} (history, position, checkpoint, frame)"
-            f" SELECT h.history, ?, ?, ? FROM {histories} AS h JOIN {run_locks} AS l ON l.thread = h.thread"
+            f"{self._insert_records} SELECT h.history, {values}"
+            f" FROM {histories} AS h JOIN {run_locks} AS l ON l.thread = h.thread"
             f" WHERE h.history = ? AND h.version = 0 AND l.token = ?{database.lock_rows(share='l', key_share='h')}"
         )
-        self.insert_records = f"INSERT INTO {records} (history, position, checkpoint, frame) VALUES (?, ?, ?, ?)"
-        self.insert_terms = f"INSERT INTO {terms} (term, history, position) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+        self.insert_records = f"{self._insert_records} VALUES (?, {values})"
+        self.insert_terms = f"INSERT INTO {terms} (term, history) VALUES (?, ?) ON CONFLICT DO NOTHING"
         self.insert_history = (
             f"INSERT INTO {histories}"
             " (thread, namespace, version, keyframe, status, created, long_thread, long_namespace)"
@@ -85,12 +90,6 @@ class Statements:
             f"SELECT DISTINCT thread, long_thread FROM {histories}"
             " WHERE version = 0 AND status = 'interrupted' ORDER BY thread"
         )
-        self.find_by_terms = (
-            f"SELECT h.thread, h.long_thread, h.namespace, h.long_namespace, r.checkpoint FROM {terms} AS t"
-            f" JOIN {histories} AS h ON h.history = t.history AND h.version = 0"
-            f" JOIN {records} AS r ON r.history = t.history AND r.position = t.position"
-            " WHERE t.term IN (?, ?) ORDER BY h.thread, h.namespace, t.position DESC"
-        )
         locks = database.lock_rows(update="h")
         self.lock_thread = f"SELECT h.history FROM {histories} AS h WHERE h.thread = ? AND h.version = 0{locks}"
         self.lock_history = f"SELECT h.history FROM {histories} AS h WHERE {owner}{locks}"
@@ -107,3 +106,55 @@ class Statements:
             "SELECT history, thread, long_thread, namespace, long_namespace, version"
             f" FROM {histories} ORDER BY thread, namespace, version"
         )
+
+    def find_by_terms(self, pair_count: int) -> str:
+        """Return the statement that finds the histories with a term of each of this many pairs."""
+        names = self._database.names
+        has_term = f"h.history IN (SELECT t.history FROM {names.terms} AS t WHERE t.term IN (?, ?))"
+        if self._database.combines_writes:
+            has_term = (
+                f"h.history IN (SELECT r.history FROM {names.records} AS r WHERE r.terms && ARRAY[?, ?]::bigint[])"
+            )
+        conditions = " AND ".join([has_term] * pair_count)
+        return (
+            f"SELECT h.thread, h.long_thread, h.namespace, h.long_namespace FROM {names.histories} AS h"
+            f" WHERE h.version = 0 AND {conditions} ORDER BY h.thread, h.namespace"
+        )
+
+    def write_records(self, row_count: int, *, is_new: bool, is_held: bool, notification: str) -> str:
+        """Return the statement that inserts records, and inserts or updates the row of their history.
+
+        It returns the number of the history, and nothing if the history is not live or the run lock
+        was taken. The parameters are those of the run lock if it is held, of the history, of each
+        record, and of the notification.
+
+        Args:
+            row_count: how many records.
+            is_new: whether the history is inserted.
+            is_held: whether the caller holds the run lock.
+            notification: the expression that notifies; empty if there is nothing to notify.
+        """
+        names = self._database.names
+        parts: list[str] = []
+        condition = ""
+        if is_held:
+            parts.append(f"l AS MATERIALIZED ({self.lock_token})")
+            condition = "EXISTS (SELECT 1 FROM l)"
+        if is_new:
+            where = f" WHERE {condition}" if condition else ""
+            parts.append(
+                f"h AS (INSERT INTO {names.histories}"
+                " (thread, namespace, version, keyframe, status, created, long_thread, long_namespace)"
+                " SELECT ?::text, ?::text, ?::bigint, ?::bigint, ?::text, ?::bigint, ?::bytea, ?::bytea"
+                f"{where} RETURNING history)"
+            )
+        else:
+            where = f" AND {condition}" if condition else ""
+            parts.append(
+                f"h AS (UPDATE {names.histories} SET keyframe = ?, status = ?"
+                f" WHERE history = ? AND version = 0{where} RETURNING history)"
+            )
+        values = ", ".join(["(?::bigint, ?::bigint, ?::boolean, ?::bytea, ?::bigint[])"] * row_count)
+        parts.append(f"r AS ({self._insert_records} SELECT h.history, v.* FROM h, (VALUES {values}) AS v)")
+        result = f", {notification}" if notification else ""
+        return f"WITH {', '.join(parts)} SELECT history{result} FROM h"

@@ -11,9 +11,7 @@ from typing import Any, Final
 
 from graphkit import RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointerError
-from savers._filesystem import FileSystemSaver
 from savers._log.failed_threads import FailedThreads
-from savers._filesystem.os_errors import FailedThreads
 from savers.langgraph.histories import Histories
 from savers.langgraph.metadata import LANGGRAPH, MADE_BY
 

@@ -1,0 +1,227 @@
+"""How many statements the operations of a SQL saver take: each is a round trip on PostgreSQL."""
+
+from functools import partial
+
+import pytest
+
+from graphkit import END, Checkpoint, RunnableConfig
+from graphkit.errors import CheckpointCorruptionError
+from graphkit.values import FrozenList
+from savers._sql.postgres_saver import PostgresSaver
+from savers._sql.sqlite_saver import SqliteSaver
+
+CONFIG = RunnableConfig("t")
+
+
+class Counter:
+    """Counts the statements that a saver executes, with those that begin and end a transaction."""
+
+    def __init__(self, saver, monkeypatch):
+        self.statements = []
+        database = saver._database
+        for name in ("read", "write", "write_returning"):
+            monkeypatch.setattr(database, name, self.wrap(getattr(database, name)))
+        transaction = database.transaction
+        monkeypatch.setattr(database, "transaction", lambda: self.open(transaction))
+
+    def wrap(self, execute):
+        def counted(sql, *parameters):
+            self.statements.append(sql)
+            return execute(sql, *parameters)
+
+        return counted
+
+    def open(self, transaction):
+        self.statements += ["BEGIN", "COMMIT"]
+        return transaction()
+
+    def count(self, call):
+        """Return how many statements a call takes; those within a transaction are not counted."""
+        self.statements.clear()
+        call()
+        return len(self.statements)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def open_saver(request, tmp_path):
+    opened = []
+
+    def open_again():
+        if request.param == "sqlite":
+            opened.append(SqliteSaver(tmp_path / "test.db", fsync="never"))
+        else:
+            connection_string = request.getfixturevalue("server").connection_string
+            opened.append(PostgresSaver(connection_string, schema=request.getfixturevalue("schema")))
+        return opened[-1]
+
+    yield open_again
+    for saver in opened:
+        saver.close()
+
+
+def make_checkpoint(number, **options):
+    options.setdefault("metadata", {"step": number, "source": "loop"})
+    options.setdefault("next_node_id", "chat")
+    return Checkpoint(node_id="chat", state={"n": number}, **options)
+
+
+def fill(saver, count, thread="t"):
+    checkpoints = [make_checkpoint(number) for number in range(count)]
+    for checkpoint in checkpoints:
+        saver.put(RunnableConfig(thread), checkpoint)
+    return checkpoints
+
+
+def test_a_put_on_postgres_is_one_round_trip(server, schema, monkeypatch):
+    with PostgresSaver(server.connection_string, schema=schema) as saver:
+        counter = Counter(saver, monkeypatch)
+        # The first one looks whether there is a history.
+        assert counter.count(lambda: saver.put(CONFIG, make_checkpoint(0))) == 2
+        checkpoints = map(make_checkpoint, range(1, 200))
+        counts = [counter.count(partial(saver.put, CONFIG, checkpoint)) for checkpoint in checkpoints]
+        assert set(counts) == {1}
+        assert counter.count(lambda: saver.put(CONFIG, make_checkpoint(200, next_node_id=END))) == 1
+        with saver.run_lock(CONFIG):
+            assert counter.count(lambda: saver.put(CONFIG, make_checkpoint(201))) == 1
+            assert counter.count(lambda: saver.put(CONFIG, make_checkpoint(202))) == 1
+        assert [info.metadata["step"] for info in saver.history(CONFIG)] == [*range(202, -1, -1)]
+
+
+def test_a_history_has_each_term_once(open_saver):
+    saver = open_saver()
+    fill(saver, 20)
+    database = saver._database
+    if database.combines_writes:
+        rows = database.read(f"SELECT unnest(terms) FROM {database.names.records}")
+    else:
+        rows = database.read(f"SELECT term FROM {database.names.terms}")
+    assert len(rows) == len(set(rows)) == 20 + 1
+
+
+def test_a_search_reads_only_histories_that_have_all_terms(open_saver, monkeypatch):
+    saver = open_saver()
+    for number in range(5):
+        fill(saver, number + 1, f"t{number}")
+    saver.put(RunnableConfig("other"), make_checkpoint(3, metadata={"step": 3, "source": "input"}))
+    opened = []
+    history = saver.history
+    monkeypatch.setattr(saver, "history", lambda config: opened.append(config.thread) or history(config))
+    found = saver.search({"step": 3, "source": "loop"})
+    assert [(info.metadata["step"], info.metadata["source"]) for info in found] == [(3, "loop")] * 2
+    assert opened == ["t3", "t4"]
+    assert saver.search({"step": 3, "source": None}) == []
+
+
+def test_terms_of_a_failed_put_are_inserted_by_the_next_one(open_saver, monkeypatch):
+    saver = open_saver()
+    fill(saver, 2)
+    database = saver._database
+
+    def refuse(*_):
+        raise OSError
+
+    with monkeypatch.context() as patch:
+        for name in ("write", "write_returning", "transaction"):
+            patch.setattr(database, name, refuse)
+        with pytest.raises(OSError):
+            saver.put(CONFIG, make_checkpoint(7))
+    saver.put(CONFIG, make_checkpoint(7))
+    assert [info.metadata["step"] for info in open_saver().search({"step": 7})] == [7]
+
+
+def grow(saver, count):
+    """Put checkpoints whose list grows; return their ids."""
+    messages = FrozenList()
+    ids = []
+    for number in range(count):
+        messages = FrozenList([*messages, f"message {number} " * 10])
+        checkpoint = Checkpoint(node_id="chat", next_node_id="chat", state={"messages": messages})
+        saver.put(CONFIG, checkpoint)
+        ids.append(checkpoint.id)
+    return ids
+
+
+def test_reading_takes_few_statements_however_long_the_history_is(open_saver, monkeypatch):
+    ids = grow(open_saver(), 1500)
+
+    def count(read):
+        saver = open_saver()
+        saver.get(RunnableConfig("other"))
+        return Counter(saver, monkeypatch).count(partial(read, saver))
+
+    def read_past(saver):
+        assert len(saver.get(RunnableConfig("t", ids[700])).state["messages"]) == 701
+
+    def read_absent(saver):
+        assert saver.get(RunnableConfig("t", "absent")) is None
+
+    def read_latest(saver):
+        assert len(saver.get(CONFIG).state["messages"]) == 1500
+
+    def read_history(saver):
+        assert [info.id for info in saver.history(CONFIG)] == ids[::-1]
+
+    def read_recent(saver):
+        assert [info.id for info in saver._recent(CONFIG, 10)] == ids[:-11:-1]
+
+    limits = {read_latest: 4, read_past: 6, read_absent: 4, read_history: 5, read_recent: 4}
+    found = {read: count(read) for read in limits}
+    assert all(found[read] <= limits[read] for read in limits), found
+
+
+def test_a_second_past_state_takes_few_statements(open_saver, monkeypatch):
+    ids = grow(open_saver(), 600)
+    saver = open_saver()
+    counter = Counter(saver, monkeypatch)
+    assert counter.count(partial(saver.get, CONFIG)) > 0
+    for number in (500, 503, 100):
+        assert counter.count(partial(saver.info, RunnableConfig("t", ids[number]))) <= 2
+        assert counter.count(partial(saver.get, RunnableConfig("t", ids[number]))) <= 3
+
+
+def test_ranges_that_are_far_apart_are_read_in_one_statement(open_saver, monkeypatch):
+    saver = open_saver()
+    ids = grow(saver, 80)
+    log = saver._store.shared_log("t", "")
+    whole = log.io.rows.read_at(log.fd, 0, log.end)
+    fresh = open_saver()
+    assert fresh.get(RunnableConfig("t", ids[-1])) is not None
+    log = fresh._store.shared_log("t", "")
+    counter = Counter(fresh, monkeypatch)
+    ranges = [(start, start + 7) for start in range(0, log.end - 7, log.end // 37)]
+    assert counter.count(lambda: ranges.append(log.io.rows.read_ranges(log.fd, ranges))) == 1
+    found = ranges.pop()
+    assert found == [whole[start:end] for start, end in ranges]
+
+
+def test_a_long_range_is_read_with_those_behind_it(open_saver, monkeypatch):
+    saver = open_saver()
+    grow(saver, 1500)
+    log = saver._store.shared_log("t", "")
+    rows = type(log.io.rows)(saver._database)
+    whole = rows.read_at(log.fd, 0, log.end)
+    rows = type(rows)(saver._database)
+    counter = Counter(saver, monkeypatch)
+    parts = []
+
+    def read():
+        step = 70_000
+        parts.extend(rows.read_at(log.fd, start, step) for start in range(0, log.end, step))
+
+    assert counter.count(read) <= 3
+    assert b"".join(parts) == whole
+    assert len(whole) > 3 * 70_000
+
+
+def test_a_keyframe_that_is_damaged_in_its_row_is_reported(open_saver):
+    saver = open_saver()
+    ids = grow(saver, 600)
+    database = saver._database
+    records = database.names.records
+    rows = database.read(f"SELECT position, frame FROM {records} WHERE is_keyframe ORDER BY position")
+    # Not the last one, which is read when a history is opened.
+    for position, frame in rows[:-1]:
+        changed = frame[:-20] + bytes([frame[-20] ^ 1]) + frame[-19:]
+        database.write(f"UPDATE {records} SET frame = ? WHERE position = ?", (changed, position))
+    with pytest.raises(CheckpointCorruptionError):
+        open_saver().get(RunnableConfig("t", ids[300]))

@@ -10,6 +10,8 @@ import re
 from hashlib import blake2b
 from typing import Final
 
+from savers._log.payloads import id_bytes, id_text
+
 _ESCAPE: Final = "\x1a"
 """The control character "substitute"; four hexadecimal digits of a code point follow."""
 _CUT: Final = f"{_ESCAPE}cut:"
@@ -19,6 +21,7 @@ _ESCAPED: Final = re.compile(f"{_ESCAPE}([0-9a-f]{{4}})")
 
 MOST_BYTES: Final = 800
 """The longest encoded text, in bytes of UTF-8. Three of them fit into one entry of an index."""
+_UUID_BYTES: Final = 16
 _KEPT: Final = 100
 """Characters that are kept of a longer text, for people who read the table."""
 
@@ -43,6 +46,27 @@ def hash_text(text: str) -> int:
     """Return 64 bits that stand for a text in an index; two texts may have the same. Takes 1 us."""
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
+
+
+def encode_id(id: str) -> bytes:
+    """Return the id of a checkpoint for a column: 16 bytes for a UUID in canonical form, else text."""
+    raw = id_bytes(id)
+    if isinstance(raw, bytes):
+        return raw
+    encoded = encode_text(id).encode()
+    # The text has no NUL, so this one shows that the bytes are not those of a UUID.
+    return encoded + b"\0" if len(encoded) == _UUID_BYTES else encoded
+
+
+def decode_id(encoded: bytes) -> str:
+    """Return the id that was encoded.
+
+    Raises:
+        ValueError: the text was too long; see `is_cut`.
+    """
+    if len(encoded) == _UUID_BYTES:
+        return id_text(encoded)
+    return decode_text(encoded.removesuffix(b"\0").decode())
 
 
 def is_cut(encoded: str) -> bool:

@@ -24,7 +24,7 @@ from savers._log.frame import digest_thread
 from savers._log.log_writer import LogWriter, NewCheckpoint
 from savers._log.stored_checkpoint import StoredCheckpoint, outline_writes
 from savers._sql.database_errors import HistoryGoneError, OutcomeUnknownError, PositionTakenError
-from savers._sql.encoded_text import encode_long, encode_text, hash_text
+from savers._sql.encoded_text import encode_id, encode_long, encode_text
 from savers._sql.row_source import LogSource
 from savers._sql.terms import list_terms
 
@@ -54,8 +54,8 @@ class NewRow(NamedTuple):
     frame: bytes
     is_keyframe: bool | None = None
     """None instead of False, as in the column."""
-    checkpoint: int | None = None
-    """The hash of the id of the checkpoint, if the record is one."""
+    checkpoint: bytes | None = None
+    """The encoded id of the checkpoint, if the record is one."""
     terms: Sequence[int] = ()
     """The terms of its metadata that the history did not have before, as far as is known."""
 
@@ -195,7 +195,7 @@ class RowLog(LogWriter):
         last = self.last_checkpoint
         is_last = id is None or (last is not None and last.id == id)
         if not is_last and id is not None and self._can_search() and id not in self.found:
-            position = self._source.rows.find(self.fd, hash_text(id))
+            position = self._source.rows.find(self.fd, encode_id(id))
             if position is None:
                 # No scan is needed: the rows say which checkpoints there are.
                 return None
@@ -212,7 +212,7 @@ class RowLog(LogWriter):
         if located is not None and located[0] == id:
             first = located[1]
             yield first
-        for (position,) in self._database.read(self._statements.select_checkpoint, (self.fd, hash_text(id))):
+        for (position,) in self._database.read(self._statements.select_checkpoint, (self.fd, encode_id(id))):
             if position != first:
                 yield position
 
@@ -258,7 +258,7 @@ class RowLog(LogWriter):
         terms: Sequence[int] = ()
         if stored.metadata:
             terms = [term for term in list_terms(stored.metadata) if term not in self._terms]
-        self._new_rows[-1] = NewRow(row.position, row.frame, row.is_keyframe, hash_text(stored.id), terms)
+        self._new_rows[-1] = NewRow(row.position, row.frame, row.is_keyframe, encode_id(stored.id), terms)
 
     def _begin(self) -> None:
         """Begin a history that does not exist yet."""

@@ -115,8 +115,8 @@ class RowSource:
         """Return the keyframe at a position, and the last short ones before it, by their positions."""
         return dict(self._database.read(self._select_keyframes, (history, position, position)))
 
-    def find(self, history: int, checkpoint: int) -> int | None:
-        """Return the position of the last record with a hash of an id, and keep what is around it."""
+    def find(self, history: int, checkpoint: bytes) -> int | None:
+        """Return the position of the last record with an encoded id, and keep what is around it."""
         rows = self._database.read(self._select_around, (history, checkpoint, history, history))
         if not rows:
             return None

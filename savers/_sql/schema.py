@@ -126,7 +126,7 @@ def _create_tables(names: TableNames, types: ColumnTypes) -> list[str]:
             long_namespace {types.bytes},
             UNIQUE (thread, namespace, version)
         )""",
-        # checkpoint: the hash of the id, if the record is one. is_keyframe: NULL for others, which
+        # checkpoint: the id, if the record is one. is_keyframe: NULL for others, which
         # takes no byte. terms: those that no earlier record of
         # the history has, as far as its writer knew.
         # On SQLite a table with row ids: WITHOUT ROWID takes 1.1 to 2 times as long for a put of
@@ -134,7 +134,7 @@ def _create_tables(names: TableNames, types: ColumnTypes) -> list[str]:
         f"""CREATE TABLE {names.records} (
             history BIGINT NOT NULL REFERENCES {names.histories} ON DELETE CASCADE,
             position BIGINT NOT NULL,
-            checkpoint BIGINT,
+            checkpoint {types.bytes},
             is_keyframe BOOLEAN,
             frame {types.bytes} NOT NULL,
             {types.terms}

@@ -109,17 +109,20 @@ class Statements:
 
     def find_by_terms(self, pair_count: int) -> str:
         """Return the statement that finds the histories with a term of each of this many pairs."""
+        return (
+            f"SELECT h.thread, h.long_thread, h.namespace, h.long_namespace FROM {self._database.names.histories} AS h"
+            f" WHERE h.version = 0 AND {self.has_terms(pair_count)} ORDER BY h.thread, h.namespace"
+        )
+
+    def has_terms(self, pair_count: int) -> str:
+        """Return the condition that a history `h` has a term of each of this many pairs."""
         names = self._database.names
         has_term = f"h.history IN (SELECT t.history FROM {names.terms} AS t WHERE t.term IN (?, ?))"
         if self._database.combines_writes:
             has_term = (
                 f"h.history IN (SELECT r.history FROM {names.records} AS r WHERE r.terms && ARRAY[?, ?]::bigint[])"
             )
-        conditions = " AND ".join([has_term] * pair_count)
-        return (
-            f"SELECT h.thread, h.long_thread, h.namespace, h.long_namespace FROM {names.histories} AS h"
-            f" WHERE h.version = 0 AND {conditions} ORDER BY h.thread, h.namespace"
-        )
+        return " AND ".join([has_term] * pair_count)
 
     def write_records(self, row_count: int, *, is_new: bool, is_held: bool, notification: str) -> str:
         """Return the statement that inserts records, and inserts or updates the row of their history.
@@ -154,7 +157,7 @@ class Statements:
                 f"h AS (UPDATE {names.histories} SET keyframe = ?, status = ?"
                 f" WHERE history = ? AND version = 0{where} RETURNING history)"
             )
-        values = ", ".join(["(?::bigint, ?::bigint, ?::boolean, ?::bytea, ?::bigint[])"] * row_count)
+        values = ", ".join(["(?::bigint, ?::bytea, ?::boolean, ?::bytea, ?::bigint[])"] * row_count)
         parts.append(f"r AS ({self._insert_records} SELECT h.history, v.* FROM h, (VALUES {values}) AS v)")
         result = f", {notification}" if notification else ""
         return f"WITH {', '.join(parts)} SELECT history{result} FROM h"

@@ -22,7 +22,7 @@ def put_statement(database):
 
 
 def put(database, history, position, frame=b"frame"):
-    return database.write(put_statement(database), (1, position, frame, history))
+    return database.write(put_statement(database), (b"id", position, frame, history))
 
 
 def positions(database, history):

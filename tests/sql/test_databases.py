@@ -9,7 +9,7 @@ import pytest
 from graphkit.errors import CheckpointFormatError, CheckpointStorageError
 from graphkit.testing._values import HOSTILE_IDS
 from savers._sql.database_errors import HistoryGoneError, PositionTakenError
-from savers._sql.encoded_text import MOST_BYTES, decode_text, encode_text, is_cut
+from savers._sql.encoded_text import MOST_BYTES, decode_id, decode_text, encode_id, encode_text, is_cut
 from savers._sql.schema import SCHEMA_VERSION
 from tests.sql.rows import add_history, positions, put
 
@@ -44,6 +44,16 @@ def test_a_literal_question_mark_or_percent_sign_is_no_placeholder(database):
     assert database.read("SELECT '?', '%s', 7 % 4, CAST(? AS TEXT) LIKE 'a%'", ("abc",)) in [
         [("?", "%s", 3, 1)],
         [("?", "%s", 3, True)],
+    ]
+
+
+def test_an_id_takes_16_bytes_if_it_is_a_uuid_and_returns_as_it_was():
+    uuid = "0195f2c4-8f5e-7b61-a3d0-5a1c2e4f6b7d"
+    assert encode_id(uuid) == bytes.fromhex(uuid.replace("-", ""))
+    ids = [uuid, uuid.upper(), uuid.replace("-", ""), "16 letters of it", "1", "", *HOSTILE_IDS]
+    assert len({encode_id(name) for name in ids}) == len(set(ids))
+    assert [decode_id(encode_id(name)) for name in ids if not is_cut(encode_text(name))] == [
+        name for name in ids if not is_cut(encode_text(name))
     ]
 
 

@@ -205,6 +205,20 @@ class SupportsReplay(Protocol):
 
 
 @runtime_checkable
+class SupportsExists(Protocol):
+    """A saver that can tell whether its store exists, before the first use creates it."""
+
+    def exists(self) -> bool:
+        """Return whether the store exists. Creates nothing.
+
+        Raises:
+            CheckpointFormatError: it is something else, or the store of a newer graphkit.
+            CheckpointStorageError: it cannot be read.
+        """
+        ...
+
+
+@runtime_checkable
 class HasBaseDirectory(Protocol):
     """A saver that stores its threads as files below one directory."""
 

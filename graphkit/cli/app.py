@@ -20,7 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 from graphkit._wording import simplify_text
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import show
-from graphkit.cli.resolve import KEY_FILE, WORD_SIMILARITY, suggest
+from graphkit.cli.resolve import KEY_FILE, WORD_SIMILARITY, close_stores, suggest
 from graphkit.cli.startup import SUMMARY, version_line
 from graphkit.cli.store_names import find_passwords, hide_passwords
 from graphkit.cli.usage_errors import describe_usage_error, is_usage_error
@@ -276,7 +276,7 @@ def _run_command(context: CliContext, call: Callable[[], Any]) -> int:
     An error is printed as one sentence.
     """
     try:
-        with _redirect_warnings(context):
+        with _redirect_warnings(context), close_stores():
             return _show_result(context, call())
     except BrokenPipeError:  # `graphkit threads | head`
         context.discard_output()

@@ -7,6 +7,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,7 @@ from graphkit._compiled import CompiledGraph
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.capabilities import SupportsExists
 from graphkit._saver.versions import HasVersions
 from graphkit._wording import simplify_text
 from graphkit.cli.store_names import POSTGRES, SQLITE, StoreName, hide_passwords, parse_store_name
@@ -47,11 +49,16 @@ PLACEHOLDER_TYPES: Final[ContextVar[tuple[type, ...]]] = ContextVar("PLACEHOLDER
 """Types to register with each store that is opened; see `graphkit.cli.placeholder_types`."""
 KEY_FILE: Final[ContextVar[str | None]] = ContextVar("KEY_FILE", default=None)
 """The path of the file with the keys of sealed directories."""
+_OPENED: Final[ContextVar[ExitStack | None]] = ContextVar("_OPENED", default=None)
+"""Closes the stores that a command has opened."""
 _FILE_KINDS: Final = frozenset({"file", "disk", "filesystem"})
 """The names of the saver that has keys."""
 
 
 _SQLITE_MAGIC: Final = b"SQLite format 3\0"
+_NO_TABLES: Final = (
+    "there are no tables of graphkit in this database; check its name, or create them with graphkit run or copy --to"
+)
 _ARGUMENTS: Final = {SQLITE: "a file", POSTGRES: "a connection string"}
 """What follows the name of a database."""
 
@@ -71,7 +78,8 @@ def open_store(name: str, *, create: bool = False, is_sealed: bool = True) -> Ba
         UsageError: the name is empty.
         CheckpointerConfigurationError: the directory or the database file does not exist, or is a
             file or a directory.
-        CheckpointFormatError: the directory is not a store, or is one of a newer version.
+        CheckpointFormatError: the directory or the database is not a store, or is one of a newer
+            version.
     """
     if not name:
         raise UsageError("no checkpoint directory: pass it as the first argument, or set GRAPHKIT_DIR")
@@ -87,12 +95,34 @@ def open_store(name: str, *, create: bool = False, is_sealed: bool = True) -> Ba
         elif not Path(name).exists():
             _check_spelling(name, kinds)
         saver = registry.get_saver("file", path=name, **sealed)
+        _close_at_the_end(saver)
     else:
         _check_store(store, create=create)
         options = sealed if store.kind in _FILE_KINDS else {}
         saver = registry.get_saver(store.kind, path=store.argument, **options)
+        _close_at_the_end(saver)
+        if not create and isinstance(saver, SupportsExists) and not saver.exists():
+            raise CheckpointFormatError(escape(hide_passwords(name)), _NO_TABLES)
     saver.register_types(*PLACEHOLDER_TYPES.get())
     return saver
+
+
+@contextmanager
+def close_stores() -> Iterator[None]:
+    """Close the stores that are opened during the block, at its end."""
+    with ExitStack() as opened:
+        token = _OPENED.set(opened)
+        try:
+            yield
+        finally:
+            _OPENED.reset(token)
+
+
+def _close_at_the_end(saver: BaseCheckpointSaver) -> None:
+    opened = _OPENED.get()
+    close = getattr(saver, "close", None)
+    if opened is not None and close is not None:
+        opened.callback(close)
 
 
 def require_directory(name: str) -> str:

@@ -16,6 +16,7 @@ from graphkit._saver.capabilities import (
     QUALITIES,
     SupportsCompact,
     SupportsDeleteIdle,
+    SupportsExists,
     SupportsRepair,
     SupportsReplay,
     SupportsRotate,
@@ -188,6 +189,7 @@ _EXTRAS: Final[tuple[type[Any], ...]] = (
     SupportsCompact,
     SupportsDeleteIdle,
     SupportsRotate,
+    SupportsExists,
 )
 """The protocols that only some delegates implement."""
 

@@ -70,6 +70,15 @@ class Database(ABC):
     a put is one round trip."""
 
     @abstractmethod
+    def has_tables(self) -> bool:
+        """Return whether the tables exist, without creating them or anything else.
+
+        Raises:
+            CheckpointFormatError: a newer graphkit has created them, or it is no database.
+            CheckpointerError: the database cannot be read.
+        """
+
+    @abstractmethod
     def read(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """Execute one statement that changes nothing; it sees what was committed last.
 

@@ -128,6 +128,23 @@ class PostgresDatabase(Database):
         host = self._parameters.get("host") or self._parameters.get("hostaddr") or "the local host"
         return f'schema "{self.schema}" of {name}@{host}'
 
+    def has_tables(self) -> bool:
+        with self._mutex:
+            if self._has_tables:
+                return True
+            session = self.connect()
+            try:
+                version = self._read_version(session)
+                # An older version counts: the first use migrates it.
+                self._has_tables = is_current(version, self.path)
+            except LostError as error:
+                raise self._lost(error) from error
+            except PostgresError as error:
+                raise self._translate_for_tables(error) from error
+            finally:
+                session.close()
+        return version is not None
+
     # Statements
 
     def read(self, sql: str, parameters: Parameters = ()) -> list[Row]:

@@ -18,7 +18,7 @@ _DAMAGED: Final = {"XX001", "XX002"}
 
 _ADVICE: Final = (
     *((state, errno.ETIMEDOUT, "wait for it to end, or raise lock_timeout") for state in sorted(BUSY)),
-    ("42501", errno.EACCES, "grant this role what it needs on the schema and its tables"),
+    ("42501", errno.EACCES, "grant this role the use of the schema, its tables and its sequences"),
     ("25006", errno.EROFS, "connect to a server that accepts writes"),
     ("53100", errno.ENOSPC, "free some space on the server, and try again"),
     ("53200", errno.ENOMEM, "free some memory of the server"),

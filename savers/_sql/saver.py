@@ -72,6 +72,10 @@ class SqlSaver(BaseCheckpointSaver, HasVersions):
     def is_durable(self) -> bool:
         return True
 
+    def exists(self) -> bool:
+        """Return whether the database has the tables of the saver. Creates nothing."""
+        return self._database.has_tables()
+
     # Reading
 
     def list(self, config: ConfigLike = None) -> Sequence[Checkpoint]:

@@ -6,8 +6,9 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Final, Literal
+from urllib.parse import quote
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
 from savers._sql.changes import ChangeListener
@@ -82,6 +83,25 @@ class SqliteDatabase(Database):
         """The thread of execution that has an open transaction."""
         self._main: SqliteConnection | None = None
         self._idle: list[SqliteConnection] = []
+
+    def has_tables(self) -> bool:
+        if _find_inode(self.path) == (0, 0):
+            return False
+        self._check_size()
+        # The usual connection would turn the file into one with a write-ahead log.
+        location = f"file:{quote(os.fsencode(self.path))}?mode=ro"
+        try:
+            with _OPENING, closing(sqlite3.connect(location, uri=True, timeout=self.lock_timeout)) as raw:
+                rows = raw.execute(select_version(self.names)).fetchall()
+        except sqlite3.Error as error:
+            if is_no_such_table(error):
+                return False
+            raise translate_error(error, self.path, "read") from error
+        if not rows:
+            return False
+        # An older version counts: the first use migrates it.
+        is_current(rows[0][0], self.path)
+        return True
 
     # Statements
 

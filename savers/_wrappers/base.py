@@ -16,6 +16,7 @@ from graphkit.abc import (
     HasVersions,
     SupportsCompact,
     SupportsDeleteIdle,
+    SupportsExists,
     SupportsRepair,
     SupportsReplay,
     SupportsRotate,
@@ -24,7 +25,15 @@ from graphkit.abc import (
     Watch,
 )
 from graphkit.errors import CheckpointerConfigurationError
-from savers._wrappers.mixins import CompactMixin, DeleteIdleMixin, RepairMixin, ReplayMixin, RotateMixin, VerifyMixin
+from savers._wrappers.mixins import (
+    CompactMixin,
+    DeleteIdleMixin,
+    ExistsMixin,
+    RepairMixin,
+    ReplayMixin,
+    RotateMixin,
+    VerifyMixin,
+)
 
 
 class SaverWrapper(BaseCheckpointSaver):
@@ -345,6 +354,7 @@ _MIXINS: Final[Mapping[type, type]] = {
     SupportsDeleteIdle: DeleteIdleMixin,
     SupportsRotate: RotateMixin,
     SupportsReplay: ReplayMixin,
+    SupportsExists: ExistsMixin,
 }
 """The class that forwards the methods of each capability."""
 

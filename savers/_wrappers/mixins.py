@@ -73,3 +73,12 @@ class ReplayMixin:
 
     def replay(self, config: ConfigLike = None, *, version: int | None = None) -> Iterator[Checkpoint]:
         return self.delegate.replay(config, version=version)  # type: ignore[no-any-return]
+
+
+class ExistsMixin:
+    """Forwards `exists`; see `graphkit.abc.SupportsExists`."""
+
+    delegate: Any
+
+    def exists(self) -> bool:
+        return self.delegate.exists()  # type: ignore[no-any-return]

@@ -261,3 +261,12 @@ def test_a_long_id_keeps_its_beginning_and_cannot_be_decoded(text):
     assert encoded != encode_text(text + "z")
     with pytest.raises(ValueError, match="only the beginning"):
         decode_text(encoded)
+
+
+def test_asking_for_the_tables_creates_none(open_database):
+    database = open_database()
+    assert not database.has_tables()
+    assert not open_database().has_tables()
+    database.read(f"SELECT count(*) FROM {database.names.meta}")
+    assert database.has_tables()
+    assert open_database().has_tables()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import SupportsVerify
+from graphkit._saver.capabilities import SupportsExists, SupportsVerify
 from graphkit.cli.cells import format_bytes
 from graphkit.cli.context import CliContext
 from graphkit.cli.entry_logs import count_entries, make_problem_rows, verify_entries
@@ -28,10 +28,20 @@ _COLUMNS: Final = (
     Column("reason", "REASON"),
 )
 
+_ADVICE_FOR_DATABASES: Final = {
+    "repair": "restore a backup of the database, or save the threads that can be read with graphkit copy --to",
+    "prune --idle": "list them with graphkit threads --older, and delete them with graphkit delete",
+    "rotate": "it has no keys, and seals nothing; a checkpoint directory does",
+}
+"""What to do in place of a command that no saver of a database has."""
+
 
 def missing_capability(saver: BaseCheckpointSaver, verb: str) -> CheckpointerConfigurationError:
     """Return the error for a saver that does not support a command."""
-    return CheckpointerConfigurationError(f"{type(saver).__name__} cannot {verb}; a checkpoint directory can")
+    name = type(saver).__name__
+    is_database = isinstance(saver, SupportsExists)
+    advice = _ADVICE_FOR_DATABASES.get(verb) if is_database else None
+    return CheckpointerConfigurationError(f"{name} cannot {verb}; {advice or 'a checkpoint directory can'}")
 
 
 def find_thread_or_files(saver: BaseCheckpointSaver, typed: str | None) -> str | None:

@@ -1,0 +1,241 @@
+"""The command line on databases: SQLite and PostgreSQL."""
+
+import os
+import sqlite3
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from graphkit.registry import get_saver
+from graphkit.transfer import copy_threads
+from savers import FileSystemSaver, SqliteSaver
+from tests import postgres_server
+from tests.cli.terminal import graphkit
+
+
+@pytest.fixture(scope="session")
+def server():
+    with postgres_server.start() as server:
+        yield server
+
+
+@pytest.fixture
+def connection(server):
+    """A connection to a server without the schema of graphkit."""
+    with psycopg.connect(server.connection_string, autocommit=True) as connection:
+        yield connection
+        connection.execute("DROP SCHEMA IF EXISTS graphkit CASCADE")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def empty(request, tmp_path):
+    """The name of a database that does not exist, or has no tables."""
+    if request.param == "sqlite":
+        return f"sqlite:{tmp_path / 'deep' / 'runs.db'}"
+    request.getfixturevalue("connection")
+    return f"postgres:{request.getfixturevalue('server').connection_string}"
+
+
+def open_database(name):
+    kind, _, argument = name.partition(":")
+    return get_saver(kind, path=argument)
+
+
+@pytest.fixture
+def database(empty, store):
+    """The same threads as in `store`, in a database."""
+    with FileSystemSaver(store) as source, open_database(empty) as target:
+        copy_threads(source, target)
+    return empty
+
+
+def without_sizes(found):
+    """Return JSON without the sizes, which differ from those of files, and what follows from them."""
+    if isinstance(found, list):
+        return [without_sizes(each) for each in found]
+    if isinstance(found, dict):
+        return {key: without_sizes(value) for key, value in found.items() if "size" not in key and key != "bytes"}
+    return found
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "threads {}",
+        "threads {} --status interrupted --sort age",
+        "threads {} --tag golden",
+        "history {} order-18",
+        "show {} order-18",
+        "diff {} order-18",
+        "stats {}",
+        "interrupts {}",
+        "search {} user=bert",
+        "search {} source=input",
+        "graph {} order-17",
+    ],
+)
+def test_reading_shows_what_it_shows_of_a_directory(database, store, command):
+    def run(name):
+        return graphkit(*(word.format(name) for word in command.split()), "--json")
+
+    done = run(database)
+    assert (done.code, done.err) == (0, "")
+    assert without_sizes(done.json) == without_sizes(run(store).json)
+
+
+def test_an_operator_changes_a_database(database, tmp_path):
+    def out(*words):
+        done = graphkit(*words)
+        assert (done.code, done.err) == (0, "")
+        return done.out
+
+    assert "the next resume continues" in out("answer", database, "order-17", "--value", '"yes"')
+    assert "stored for order-18" in out("update", database, "order-18", "--set", "item=box")
+    assert out("fork", database, "order-18", "new").startswith("new begins with 2 checkpoints")
+    assert out("copy", database, "order-18", "other") == "copied 2 checkpoints of order-18 to other\n"
+    assert out("prune", database, "--keep-last", "1", "--dry-run") == "would remove 4 checkpoints of 5 threads\n"
+    assert out("prune", database, "--keep-last", "1") == "removed 4 checkpoints of 5 threads\n"
+    assert out("compact", database).startswith("freed ")
+    assert out("release", database, "order-18") == "released 1 checkpoint of order-18 as version 1\n"
+    assert out("export", database, "order-18", "--output", tmp_path / "one.jsonl").startswith("exported 1 thread")
+    assert out("delete", database, "order-18", "--yes").startswith("deleted order-18, ")
+    assert out("import", database, tmp_path / "one.jsonl").endswith("verified\n")
+    assert graphkit("history", database, "new", "--json").json[0]["source"] == "fork"
+
+
+def test_a_graph_runs_on_a_database(empty, shop):
+    done = graphkit("run", empty, "--app", shop, "--thread", "t", "--input", '{"item": "lamp"}')
+    assert done.code == 0
+    assert graphkit("answer", empty, "t", "--value", '"yes"').code == 0
+    assert "resumed 1 run" in graphkit("worker", empty, "--app", shop, "--once").out
+    assert graphkit("threads", empty, "--json").json[0]["status"] == "finished"
+
+
+def test_what_a_database_cannot_do_says_what_to_do(database):
+    for command, advice in (
+        (["repair", database], "restore a backup of the database"),
+        (["rotate", database], "it has no keys"),
+        (["export", database, "--raw"], "use the readable form"),
+    ):
+        done = graphkit(*command)
+        assert (done.code, advice in done.err) == (18, True), done.err
+
+
+# Bad input
+
+
+def test_reading_creates_no_tables_in_a_database_of_another_program(tmp_path):
+    path = tmp_path / "other.db"
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE theirs (x)")
+        other.commit()
+    before = path.read_bytes()
+    for command in (["threads"], ["verify"], ["compact"], ["delete", "--yes", "t"]):
+        done = graphkit(command[0], f"sqlite:{path}", *command[1:])
+        assert (done.code, "there are no tables of graphkit" in done.err) == (13, True)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["other.db"]
+
+
+def test_reading_creates_no_schema_on_a_server(server, connection):
+    done = graphkit("threads", f"postgres:{server.connection_string}")
+    assert (done.code, "there are no tables of graphkit" in done.err) == (13, True)
+    assert connection.execute("SELECT to_regnamespace('graphkit')").fetchone() == (None,)
+
+
+def test_an_empty_file_is_no_database(tmp_path):
+    (tmp_path / "empty.db").touch()
+    assert graphkit("threads", f"sqlite:{tmp_path / 'empty.db'}").code == 13
+    assert (tmp_path / "empty.db").read_bytes() == b""
+
+
+def test_a_file_that_is_no_database(tmp_path, shop):
+    for name, content in (("long.db", b"something else" * 1000), ("short.db", b"hello")):
+        path = tmp_path / name
+        path.write_bytes(content)
+        for command in (["threads"], ["run", "--app", shop, "--thread", "t"]):
+            done = graphkit(command[0], f"sqlite:{path}", *command[1:])
+            assert (done.code, "not a SQLite database" in done.err) == (13, True)
+        assert path.read_bytes() == content
+
+
+def test_a_newer_schema(database, request):
+    if database.startswith("sqlite:"):
+        with closing(sqlite3.connect(database.removeprefix("sqlite:"))) as raw:
+            raw.execute("UPDATE graphkit_meta SET value = 99")
+            raw.commit()
+    else:
+        request.getfixturevalue("connection").execute("UPDATE graphkit.meta SET value = 99")
+    done = graphkit("threads", database)
+    assert (done.code, "upgrade graphkit" in done.err) == (13, True)
+
+
+def test_a_damaged_database_is_reported(tmp_path):
+    path = tmp_path / "runs.db"
+    with SqliteSaver(path) as saver:
+        saver.threads()
+    path.write_bytes(path.read_bytes()[:5000])
+    done = graphkit("threads", f"sqlite:{path}")
+    assert (done.code, "restore a backup" in done.err) == (12, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "message"),
+    [
+        ("postgres:nonsense", 18, "connection_string is not understood"),
+        ("postgres:host=/nowhere", 15, "check the connection string, and that the server runs"),
+        ("postgres:{} user=absent", 15, 'role "absent" does not exist'),
+        ("postgres:{} dbname=absent", 15, 'database "absent" does not exist'),
+        ("sqlite:{directory}/absent/runs.db", 18, "there is no database file"),
+    ],
+)
+def test_a_wrong_name(server, tmp_path, name, code, message):
+    done = graphkit("threads", name.format(server.connection_string, directory=tmp_path))
+    assert (done.code, message in done.err, done.err.count("\n")) == (code, True, 1)
+
+
+@pytest.fixture
+def poor(connection):
+    """A role that may log in, and nothing else."""
+    connection.execute("CREATE ROLE poor LOGIN")
+    yield "poor"
+    connection.execute("DROP OWNED BY poor")
+    connection.execute("DROP ROLE poor")
+
+
+def test_a_role_without_rights(server, connection, poor, store):
+    rich = f"postgres:{server.connection_string}"
+    name = f"{rich} user={poor}"
+    connection.execute("REVOKE CREATE ON DATABASE postgres FROM PUBLIC")
+    done = graphkit("copy", store, "--to", name, "--no-versions")
+    assert (done.code, "as a role that may create them" in done.err) == (15, True)
+    assert graphkit("copy", store, "--to", rich).code == 0
+    done = graphkit("threads", name)
+    assert (done.code, "permission denied for schema graphkit" in done.err) == (15, True)
+    # Reading needs no more than this.
+    connection.execute("GRANT USAGE ON SCHEMA graphkit TO poor")
+    connection.execute("GRANT SELECT ON ALL TABLES IN SCHEMA graphkit TO poor")
+    assert len(graphkit("threads", name, "--json").json) == 3
+    assert graphkit("show", name, "order-18").code == 0
+    done = graphkit("answer", name, "order-17", "--value", "1")
+    assert (done.code, "permission denied" in done.err, "grant this role" in done.err) == (15, True, True)
+    # The rights that docs/databases.md lists.
+    connection.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA graphkit TO poor")
+    connection.execute("GRANT USAGE ON ALL SEQUENCES IN SCHEMA graphkit TO poor")
+    assert graphkit("answer", name, "order-17", "--value", "1").code == 0
+    assert graphkit("prune", name, "--keep-last", "1").code == 0
+    assert graphkit("delete", name, "order-17", "--yes").code == 0
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
+def test_a_read_only_file(tmp_path, store):
+    path = tmp_path / "runs.db"
+    assert graphkit("copy", store, "--to", f"sqlite:{path}").code == 0
+    path.chmod(0o444)
+    tmp_path.chmod(0o555)
+    try:
+        done = graphkit("answer", f"sqlite:{path}", "order-17", "--value", "1")
+    finally:
+        tmp_path.chmod(0o755)
+    assert (done.code, "let this user write the file" in done.err) == (15, True)

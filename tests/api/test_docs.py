@@ -1,19 +1,26 @@
 """Every Python block in the documentation runs, in an empty directory and a fresh process.
 
-A block headed ```python continued goes on where the block before it on the page ended.
+A block headed ```python continued goes on where the block before it on the page ended. The databases
+that the pages name are on a server of the tests.
 """
 
 import os
 import re
 import subprocess
 import sys
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psycopg
 import pytest
+
+from tests import postgres_server
 
 ROOT = Path(__file__).resolve().parents[2]
 DECISIONS = ROOT / "docs" / "adr"
+CONNECTION_STRING = "postgresql://localhost/graphs"
+"""The database of all pages."""
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
 
 
@@ -57,9 +64,24 @@ def pages():
 SCRIPTS = [script for page in pages() for script in scripts_of(page, page.read_text(encoding="utf-8"))]
 
 
-def run(script, directory):
+@pytest.fixture(scope="module")
+def server():
+    with postgres_server.start() as server:
+        yield server
+
+
+@pytest.fixture
+def database(server):
+    """The connection string of a new database."""
+    name = f"graphs_{uuid.uuid4().hex}"
+    with psycopg.connect(server.connection_string, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return f"{server.connection_string} dbname={name}"
+
+
+def run(script, directory, database=""):
     path = directory / (script.page.stem + "_md.py")  # docs/langgraph.md is not to hide the package langgraph
-    path.write_text(script.source, encoding="utf-8")
+    path.write_text(script.source.replace(CONNECTION_STRING, database), encoding="utf-8")
     return subprocess.run(
         [sys.executable, "-W", "error", str(path)],
         cwd=directory,
@@ -72,8 +94,9 @@ def run(script, directory):
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-def test_block_runs(script, tmp_path):
-    done = run(script, tmp_path)
+def test_block_runs(script, tmp_path, request):
+    database = request.getfixturevalue("database") if CONNECTION_STRING in script.source else ""
+    done = run(script, tmp_path, database)
     assert done.returncode == 0, f"{script.name}\n{done.stdout}\n{done.stderr}"
 
 

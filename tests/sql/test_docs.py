@@ -1,0 +1,97 @@
+"""What docs/databases.md says: rights, backups, messages."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from graphkit import Checkpoint, RunnableConfig
+from graphkit.errors import CheckpointStorageError
+from savers import PostgresSaver
+from tests import postgres_server
+
+POSTGRES = postgres_server.PROGRAMS[-1] if postgres_server.PROGRAMS else Path()
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+DATABASES = (DOCS / "databases.md").read_text(encoding="utf-8")
+MODULES = [*(DOCS.parent / "savers" / "_sql").glob("*.py"), DOCS.parent / "graphkit" / "cli" / "resolve.py"]
+SOURCES = "".join(path.read_text(encoding="utf-8") for path in MODULES)
+VARIABLE = re.compile(r"\b\d[\d.]*|SQL_ASCII")
+CHAT = RunnableConfig("chat-1")
+
+
+def find_block(page, language):
+    (block,) = re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    return block
+
+
+def fill(saver, checkpoints=3):
+    for n in range(checkpoints):
+        saver.put(CHAT, Checkpoint(node_id="chat", next_node_id="chat", state={"n": n, "text": "hello " * n}))
+
+
+@pytest.fixture
+def database(server):
+    """The connection string of a database with the role `app`, both removed in the end."""
+    with psycopg.connect(server.connection_string, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE documented")
+        connection.execute("CREATE ROLE app LOGIN")
+        yield f"{server.connection_string} dbname=documented"
+        connection.execute("DROP DATABASE documented WITH (FORCE)")
+        connection.execute("DROP ROLE app")
+
+
+def test_the_documented_rights_suffice_and_none_does_not(database):
+    with PostgresSaver(database) as owner, PostgresSaver(f"{database} user=app") as app:
+        fill(owner)
+        with pytest.raises(CheckpointStorageError, match="permission denied"):
+            app.threads()
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute(find_block(DATABASES, "sql"))
+        assert app.threads() == ["chat-1"]
+        with app.run_lock(CHAT):
+            fill(app)
+        app.put_writes(app.put(CHAT, app.get(CHAT).update_state({"n": 9}, {})), {"update:0": {"n": 10}})
+        app.prune("chat-1", keep_last=1)
+        app.compact()
+        app.release(CHAT)
+        assert app.delete("chat-1")
+
+
+def test_a_dump_of_the_schema_restores(database, tmp_path):
+    with PostgresSaver(database) as saver:
+        fill(saver)
+        expected = saver.list(CHAT)
+    dump = subprocess.run([POSTGRES / "pg_dump", "--schema=graphkit", database], check=True, capture_output=True).stdout
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA graphkit CASCADE")
+    subprocess.run(
+        [POSTGRES / "psql", "--quiet", "--set=ON_ERROR_STOP=1", database],
+        input=dump,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    with PostgresSaver(database) as saver:
+        assert saver.list(CHAT) == expected
+        with saver.run_lock(CHAT):
+            fill(saver)
+        assert len(saver.list(CHAT)) == 6
+
+
+def test_every_message_of_the_page_is_one_of_the_code():
+    table = DATABASES.split("## Troubleshooting")[1]
+    cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    messages = [part.strip() for cell in cells for text in re.findall(r"`([^`]*)`", cell) for part in text.split("...")]
+    # Those of the server, of SQLite and of graphkit.errors.
+    elsewhere = {
+        "permission denied",
+        "database or disk is full",
+        "ThreadBusyError",
+        'cannot connect to schema "graphkit" of db@host',
+    }
+    # Numbers, and what stands for them in the code; literals that continue on the next line.
+    pieces = {piece.strip() for message in messages if message not in elsewhere for piece in VARIABLE.split(message)}
+    code = re.sub(r"""["'] f?["']""", "", " ".join(SOURCES.split()))
+    assert len(messages) > 20
+    assert {piece for piece in pieces if piece not in code} == set()

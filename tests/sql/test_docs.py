@@ -1,4 +1,4 @@
-"""What docs/databases.md says: rights, backups, messages."""
+"""What docs/databases.md and docs/format.md say: rights, backups, messages, tables."""
 
 import re
 import subprocess
@@ -9,11 +9,12 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointStorageError
-from savers import PostgresSaver
+from savers import FileSystemSaver, PostgresSaver
 from tests import postgres_server
 
 POSTGRES = postgres_server.PROGRAMS[-1] if postgres_server.PROGRAMS else Path()
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+FORMAT = (DOCS / "format.md").read_text(encoding="utf-8")
 DATABASES = (DOCS / "databases.md").read_text(encoding="utf-8")
 MODULES = [*(DOCS.parent / "savers" / "_sql").glob("*.py"), DOCS.parent / "graphkit" / "cli" / "resolve.py"]
 SOURCES = "".join(path.read_text(encoding="utf-8") for path in MODULES)
@@ -59,10 +60,10 @@ def test_the_documented_rights_suffice_and_none_does_not(database):
         assert app.delete("chat-1")
 
 
-def test_a_dump_of_the_schema_restores(database, tmp_path):
+def test_a_dump_of_the_schema_restores(database):
     with PostgresSaver(database) as saver:
         fill(saver)
-        expected = saver.list(CHAT)
+        expected = [checkpoint.state["n"] for checkpoint in saver.list(CHAT)]
     dump = subprocess.run([POSTGRES / "pg_dump", "--schema=graphkit", database], check=True, capture_output=True).stdout
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("DROP SCHEMA graphkit CASCADE")
@@ -73,7 +74,7 @@ def test_a_dump_of_the_schema_restores(database, tmp_path):
         stdout=subprocess.DEVNULL,
     )
     with PostgresSaver(database) as saver:
-        assert saver.list(CHAT) == expected
+        assert [checkpoint.state["n"] for checkpoint in saver.list(CHAT)] == expected == [2, 1, 0]
         with saver.run_lock(CHAT):
             fill(saver)
         assert len(saver.list(CHAT)) == 6
@@ -95,3 +96,52 @@ def test_every_message_of_the_page_is_one_of_the_code():
     code = re.sub(r"""["'] f?["']""", "", " ".join(SOURCES.split()))
     assert len(messages) > 20
     assert {piece for piece in pieces if piece not in code} == set()
+
+
+def read_documented_columns():
+    """Return the columns of each table in docs/format.md."""
+    columns: dict[str, list[str]] = {}
+    section = FORMAT.split("## In a database")[1].split("\n## ")[0]
+    for line in section.splitlines():
+        row = re.match(r"\| (?:`(\w+)` )?\| `(\w+)` \|", line)
+        if row:
+            columns.setdefault(row[1] or [*columns][-1], []).append(row[2])
+    return columns
+
+
+def test_the_documented_tables_are_those_of_sqlite(open_sqlite):
+    database = open_sqlite()
+    rows = database.read(
+        "SELECT t.name, c.name FROM sqlite_master AS t JOIN pragma_table_info(t.name) AS c"
+        " WHERE t.type = 'table' AND t.name LIKE 'graphkit%' ORDER BY t.rowid, c.cid"
+    )
+    found: dict[str, list[str]] = {}
+    for table, column in rows:
+        found.setdefault(table.removeprefix("graphkit_"), []).append(column)
+    assert found == read_documented_columns()
+    assert database.read("SELECT value FROM graphkit_meta") == [(1,)]
+    database.close()
+
+
+def test_the_documented_tables_are_in_postgresql(open_postgres, schema):
+    database = open_postgres()
+    rows = database.read(
+        "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = ? ORDER BY 1, 2", (schema,)
+    )
+    documented = {(table, column) for table, columns in read_documented_columns().items() for column in columns}
+    assert documented <= set(rows)
+    database.close()
+
+
+def test_one_statement_makes_a_log_file_of_the_rows(database, tmp_path):
+    with PostgresSaver(database) as saver, FileSystemSaver(tmp_path) as directory:
+        saver.put(RunnableConfig("order-17"), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+        saver.put(RunnableConfig("order-17"), Checkpoint(node_id="b", next_node_id="c", state={"n": 2}))
+        directory.put(RunnableConfig("order-17"), saver.get(RunnableConfig("order-17")))
+    with psycopg.connect(database) as connection:
+        ((content,),) = connection.execute(find_block(FORMAT, "sql")).fetchall()
+    (log,) = tmp_path.glob("t-*/log")
+    log.write_bytes(content)
+    with FileSystemSaver(tmp_path) as directory:
+        assert [checkpoint.state["n"] for checkpoint in directory.list(RunnableConfig("order-17"))] == [2, 1]
+        assert directory.verify().ok

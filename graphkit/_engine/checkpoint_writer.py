@@ -180,4 +180,5 @@ def checkpoint_of(save: Save) -> Checkpoint:
         save.metadata,
         save.data,
         save.changes,
+        save.metadata_base,
     )

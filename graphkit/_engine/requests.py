@@ -199,7 +199,9 @@ class Save(Request):
     Answer: the checkpoint with its id; None if storing failed and the run goes on without it.
     """
 
-    __slots__ = ("changes", "config", "data", "metadata", "next_node_id", "node_id", "parent_id", "saver")
+    __slots__ = (
+        "changes", "config", "data", "metadata", "metadata_base", "next_node_id", "node_id", "parent_id", "saver",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -211,6 +213,7 @@ class Save(Request):
         parent: Checkpoint | None,
         metadata: FrozenDict,
         changes: Changes | None,
+        metadata_base: FrozenDict | None = None,
     ) -> None:
         self.saver = saver
         self.config = config
@@ -220,6 +223,7 @@ class Save(Request):
         self.parent_id = None if parent is None else parent.id
         self.metadata = metadata
         self.changes = changes
+        self.metadata_base = metadata_base
 
 
 @final

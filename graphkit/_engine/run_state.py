@@ -81,6 +81,8 @@ class RunState(NodeRunner, ABC):
         # What is stored
         self.base: Checkpoint | None = None
         """The latest stored checkpoint on this run's line."""
+        self.loop_metadata: FrozenDict | None = None
+        """The metadata of `base`, if those of the next step differ from it only in `step`."""
         self.is_saved = False
         """Whether `base` is the run's position."""
         self.is_latest = True
@@ -206,6 +208,14 @@ class RunState(NodeRunner, ABC):
         if self.subgraph_updates is not None:
             assert position.subgraph_entries is not None
             data, changes = self.subgraph_updates.include_in(data, changes, position.subgraph_entries)
+        step = position.step
+        is_loop = source == "loop" and continued is None and self.resumed_at is None
+        earlier = self.loop_metadata
+        if is_loop and earlier is not None and step != self.start_step:
+            metadata = _with_step(earlier, step)
+        else:
+            earlier = None
+            metadata = self._checkpoint_metadata(source, step, continued)
         # By position: a run does this at every step, and keywords would take as long again.
         saved = yield Save(
             self.saver,
@@ -214,16 +224,18 @@ class RunState(NodeRunner, ABC):
             position.next_node_id,
             data,
             self.base,
-            self._checkpoint_metadata(source, position.step, continued),
+            metadata,
             changes,
+            earlier,
         )
         if saved is None:
             return
         if source != "fork":  # a fork is a copy of the resumed checkpoint: no node has run yet
             self.resumed_at = None
         self.base = saved
+        self.loop_metadata = metadata if is_loop else None
         self.start_id = continued or saved.id
-        self.start_step = position.step
+        self.start_step = step
         unchanged = Changes(data, {})
         if self.data is position.data:
             self.changes = unchanged
@@ -239,6 +251,7 @@ class RunState(NodeRunner, ABC):
         """Mark later checkpoints as not clean: an earlier attempt failed and was retried."""
         if self.metadata.get("clean", True):
             self.metadata = freeze({**self.metadata, "clean": False})
+            self.loop_metadata = None
 
     def _run_metadata(self, own: Mapping[str, Any], inherited: Mapping[str, Any]) -> FrozenDict:
         """Combine the metadata that every checkpoint of this run has."""
@@ -444,6 +457,14 @@ class RunState(NodeRunner, ABC):
                 checkpoint_id=checkpoint_id,
                 data=data,
             )
+
+
+def _with_step(earlier: FrozenDict, step: int) -> FrozenDict:
+    """Return metadata with another number of the step."""
+    metadata = FrozenDict(earlier)
+    metadata.kind = earlier.kind  # as in `_checkpoint_metadata`
+    dict.__setitem__(metadata, "step", step)
+    return metadata
 
 
 def _find_interrupt(interrupts: Mapping[str, Mapping[str, Any]], node_id: str, when: When, key: str) -> str | None:

@@ -87,6 +87,8 @@ class Checkpoint(JavaNames):
         created_us: when it was created, in microseconds since 1970, UTC; for savers. `created_at` is a datetime.
         changes: what changed since the state of the parent; None if that is not known. For savers: the engine sets it,
             a stored checkpoint does not have it.
+        metadata_base: metadata from which these differ only in the number `step`, as those of the step before; None if
+            that is not known. For savers, which compare it by identity; set as `changes` is.
     """
 
     id: str
@@ -96,6 +98,7 @@ class Checkpoint(JavaNames):
     metadata: FrozenDict
     created_us: int
     changes: Changes | None
+    metadata_base: FrozenDict | None = None
     _state: FrozenDict | None
     _load: Callable[[], FrozenDict] | None
 
@@ -194,6 +197,7 @@ class Checkpoint(JavaNames):
         metadata: FrozenDict,
         state: FrozenDict,
         changes: Changes | None,
+        metadata_base: FrozenDict | None,
     ) -> Checkpoint:
         """Make the next checkpoint of a run from frozen fields, with a new id. For the engine."""
         # As `from_stored`, without a second call with all fields: a run does this at every step.
@@ -208,6 +212,7 @@ class Checkpoint(JavaNames):
         fields["created_us"] = now // 1000
         fields["_state"] = state
         fields["changes"] = changes
+        fields["metadata_base"] = metadata_base
         fields["_load"] = None
         return checkpoint
 

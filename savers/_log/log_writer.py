@@ -205,7 +205,8 @@ class LogWriter(LogReader):
         _check_fields(stored)
         end = self.end
         early = self.early.measure(stored.id, end) if self.early.waiting else None
-        payload = payloads.pack_change(base, stored, ops, None, data, pack, early)
+        step = metadata["step"] if checkpoint.metadata_base is base.metadata else None
+        payload = payloads.pack_change(base, stored, ops, None, data, pack, early, step)
         flags = 0 if early is None else log.EARLY
         offset = self._append_record(log.CHECKPOINT, payload, flags, end - base.offset, end - base.keyframe_offset)
         if self.is_synced_at_once:

@@ -32,6 +32,11 @@ _NONE: Final = False
 _COMPARABLE: Final = frozenset({str, int, bool, bytes, NoneType})
 _EMPTY: Final = FrozenDict()
 _INT64: Final = 1 << 63
+_LEAST_U16: Final = 1 << 8
+_GREATEST_U16: Final = (1 << 16) - 1
+"""The numbers that msgpack writes as an unsigned number of 16 bits."""
+_STEP_U16: Final = b"\x81\xa4step\xcd"
+"""The msgpack of {"step": n} up to such a number."""
 _PLAIN: Final = 6
 """Elements of a change whose parent and metadata are those of nearly every step: id, node, next,
 created, ops, data."""
@@ -170,6 +175,7 @@ def pack_change(  # noqa: C901 - part of every put
     data: bytes,
     pack: Pack,
     early: EarlyDistances | None = None,
+    step: int | None = None,
 ) -> bytes:
     """Return the payload of a change to the CHECKPOINT record before it.
 
@@ -181,6 +187,8 @@ def pack_change(  # noqa: C901 - part of every put
         data: the bytes that the ops bring.
         pack: packs metadata with the codec.
         early: where early writes begin, if there are any.
+        step: the number `step` in the metadata, if nothing else in them differs from the base's and
+            it does; None if that is not known.
     """
     node: Any = new.node
     if node == base.next:
@@ -204,7 +212,10 @@ def pack_change(  # noqa: C901 - part of every put
         parent = id_bytes(new.parent)
 
     metadata = None
-    if new.metadata is not base.metadata and (new.metadata or base.metadata):
+    if step is not None:
+        # Not compared key by key: 1,000 instructions instead of 18,000.
+        metadata = _pack_step(step)
+    elif new.metadata is not base.metadata and (new.metadata or base.metadata):
         metadata = _metadata_change(base.metadata, new.metadata, pack)
     created = new.created - base.created
     if target is None and early is None:
@@ -266,6 +277,13 @@ def _metadata_change(old: FrozenDict, new: FrozenDict, pack: Pack) -> Any:
     for key in new_keys[len(keys) :]:
         changed[key] = new[key]
     return _pack_metadata(changed, pack) if changed else None
+
+
+def _pack_step(step: int) -> bytes:
+    """Return a new number of the step, as `_pack_metadata` does."""
+    if _LEAST_U16 <= step <= _GREATEST_U16:
+        return _STEP_U16 + step.to_bytes(2, "big")
+    return packb({"step": step})
 
 
 def _pack_metadata(changed: dict[str, Any], pack: Pack) -> bytes:

@@ -96,7 +96,7 @@ def decode_entry(entry: Sequence[int], position: int, base: Callable[[int], Valu
             block = position - block_distance, stored, size, method
         if rest:
             rest[0] = position - rest[0]
-        value = _make_value(kind, count, length, crc, rest)
+        value = _make_value(kind, count, length, crc, rest, _add_up(rest))
         value.block = block
         return value
     earlier = base(position - distance)
@@ -111,24 +111,29 @@ def decode_entry(entry: Sequence[int], position: int, base: Callable[[int], Valu
     steps, end = get_steps(earlier)
     rest[0] = position - rest[0] - end
     # One allocation for thousands of pieces, at each of up to 16 bases.
-    value = _make_value(kind, count, length, crc, steps + rest)
+    value = _make_value(kind, count, length, crc, steps + rest, end + _add_up(rest))
     value.block = earlier.block
     value.shared = earlier.shared
     value.depth = earlier.depth + 1
     return value
 
 
-def _make_value(kind: int, count: int, length: int, crc: int, steps: list[int]) -> Value:
-    """Return a value whose pieces are given as steps; see `ListedValue`.
+def _add_up(steps: list[int]) -> int:
+    """Return the sum of steps: where the last piece ends.
 
     Raises:
-        TypeError, ValueError: they are not.
+        TypeError, ValueError: they are no steps; see `ListedValue`.
     """
     if len(steps) % 2:
         raise ValueError("a piece has no length")
     end = sum(steps)
     if end.__class__ is not int:
         raise TypeError("the pieces are not given by numbers")
+    return end
+
+
+def _make_value(kind: int, count: int, length: int, crc: int, steps: list[int], end: int) -> Value:
+    """Return a value whose pieces are given as steps, the last of which leads to `end`."""
     if len(steps) >= _LONG:
         return ListedValue(kind, count, length, crc, steps, end)
     return Value(kind=kind, count=count, length=length, crc=crc, pieces=decode_steps(steps))

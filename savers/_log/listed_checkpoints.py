@@ -18,7 +18,19 @@ if TYPE_CHECKING:
     from savers._log.stored_checkpoint import StoredCheckpoint
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_from_timestamp: Final = datetime.fromtimestamp
+_EXACT_TIME: Final = (1 << 32) * 1_000_000
+"""Microseconds. A number of seconds below 2 to the 32 as a float is exact to a quarter of one."""
 _new_info: Final[Callable[..., CheckpointInfo]] = tuple.__new__
+
+
+def _make_time(created: int) -> datetime:
+    """Return the time that is this many microseconds after the beginning of 1970, UTC."""
+    if 0 <= created < _EXACT_TIME:
+        # The float differs by less than half a microsecond, and `fromtimestamp` rounds. It takes 0.22
+        # us; making a timedelta and adding it takes 0.35.
+        return _from_timestamp(created / 1_000_000, UTC)
+    return _EPOCH + timedelta(0, 0, created)
 
 
 def make_info(reader: LogReader, stored: StoredCheckpoint) -> CheckpointInfo:
@@ -51,7 +63,7 @@ def _make_info(
             stored.parent,
             stored.node,
             next_node,
-            _EPOCH + timedelta(0, 0, stored.created),
+            _make_time(stored.created),
             stored.size,
             status,
             tags,

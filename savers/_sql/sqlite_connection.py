@@ -12,15 +12,16 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from stat import S_ISREG
 from time import monotonic, sleep
 from typing import Final
+from urllib.parse import quote
 from weakref import WeakSet
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from savers._sql.database import Parameters, Row
-from savers._sql.sqlite_errors import is_busy, make_busy_error, make_format_error, translate_error
+from savers._sql.sqlite_errors import is_busy, is_no_such_table, make_busy_error, make_format_error, translate_error
 
 OLDEST_VERSION: Final = (3, 40)
 """Of SQLite. Older ones lack fixes of the write-ahead log."""
@@ -230,3 +231,22 @@ def _check_size(path: str) -> None:
         found = os.stat(path)
         if S_ISREG(found.st_mode) and 0 < found.st_size < _SMALLEST_FILE:
             raise make_format_error(path)
+
+
+def read_without_opening(path: str, sql: str, lock_timeout: float) -> list[Row] | None:
+    """Execute a statement on a file and change nothing of it; return None if it has no such table.
+
+    The usual connection would turn the file into one with a write-ahead log.
+
+    Raises:
+        CheckpointerError: the file is no database, or cannot be read.
+    """
+    _check_size(path)
+    location = f"file:{quote(os.fsencode(path))}?mode=ro"
+    try:
+        with _OPENING, closing(sqlite3.connect(location, uri=True, timeout=lock_timeout)) as raw:
+            return raw.execute(sql).fetchall()
+    except sqlite3.Error as error:
+        if is_no_such_table(error):
+            return None
+        raise translate_error(error, path, "read") from error

@@ -6,16 +6,15 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Final, Literal
-from urllib.parse import quote
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
 from savers._sql.changes import ChangeListener
 from savers._sql.database import Database, Parameters, Row, TableNames, Transaction
 from savers._sql.schema import SQLITE_TYPES, is_current, migrate, select_version
 from savers._sql.sqlite_changes import SqliteChanges
-from savers._sql.sqlite_connection import SqliteConnection, check_version
+from savers._sql.sqlite_connection import SqliteConnection, check_version, find_inode, read_without_opening
 from savers._sql.sqlite_errors import is_no_such_table, make_busy_error
 from savers._sql.sqlite_run_locks import SqliteRunLocks
 from savers._sql.wal_sync import PeriodicSync, sync_file
@@ -85,18 +84,9 @@ class SqliteDatabase(Database):
         self._idle: list[SqliteConnection] = []
 
     def has_tables(self) -> bool:
-        if _find_inode(self.path) == (0, 0):
+        if find_inode(self.path) == (0, 0):
             return False
-        self._check_size()
-        # The usual connection would turn the file into one with a write-ahead log.
-        location = f"file:{quote(os.fsencode(self.path))}?mode=ro"
-        try:
-            with _OPENING, closing(sqlite3.connect(location, uri=True, timeout=self.lock_timeout)) as raw:
-                rows = raw.execute(select_version(self.names)).fetchall()
-        except sqlite3.Error as error:
-            if is_no_such_table(error):
-                return False
-            raise translate_error(error, self.path, "read") from error
+        rows = read_without_opening(self.path, select_version(self.names), self.lock_timeout)
         if not rows:
             return False
         # An older version counts: the first use migrates it.

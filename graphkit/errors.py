@@ -147,13 +147,17 @@ class CheckpointCorruptionError(CheckpointerError):
 
     exit_code = 12
 
-    def __init__(self, path: str, offset: int, reason: str) -> None:
+    def __init__(
+        self,
+        path: str,
+        offset: int,
+        reason: str,
+        advice: str = "copy the directory, then repair it or restore a backup",
+    ) -> None:
         self.path = str(path)
         self.offset = offset
         self.reason = reason
-        super().__init__(
-            f"{self.path} is damaged at byte {offset}: {reason}; copy the directory, then repair it or restore a backup"
-        )
+        super().__init__(f"{self.path} is damaged at byte {offset}: {reason}; {advice}")
 
 
 class CheckpointFormatError(CheckpointerError):

@@ -78,9 +78,14 @@ class Database(ABC):
             CheckpointerError: the database cannot be read.
         """
 
+    generation = 0
+    """Counts how often another database was found in place of the one that was open."""
+
     @abstractmethod
     def read(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """Execute one statement that changes nothing; it sees what was committed last.
+
+        During a transaction of the calling thread of execution, it may also see what this has done.
 
         Raises:
             CheckpointerError: the database cannot be read.

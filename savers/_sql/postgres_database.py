@@ -114,8 +114,8 @@ class PostgresDatabase(Database):
         """Guards the creation of the tables and of the next attribute."""
         self._connections: Connections | None = None
         self._has_tables = False
-        self._in_transaction: set[int] = set()
-        """The threads of execution that have an open transaction."""
+        self._in_transaction: dict[int, PostgresSession] = {}
+        """The connection of each thread of execution that has an open transaction."""
 
     def _make_parameters(self, connection_string: str | None) -> dict[str, Any]:
         if connection_string is not None:
@@ -151,6 +151,13 @@ class PostgresDatabase(Database):
         def run(session: PostgresSession) -> list[Row]:
             return session.run(sql, parameters)[0]
 
+        own = self._in_transaction.get(threading.get_ident())
+        if own is not None:
+            # With a second connection, as many transactions as there are connections could wait for one.
+            try:
+                return run(own)
+            except PostgresError as error:
+                raise self.translate(error, "read") from error
         try:
             return self._run_on_session(run, "read")
         except LostError:
@@ -178,7 +185,7 @@ class PostgresDatabase(Database):
             raise RuntimeError("a transaction of this thread of execution is open")
         with self._borrow() as session:
             self._begin(session)
-            self._in_transaction.add(ident)
+            self._in_transaction[ident] = session
             transaction = _PostgresTransaction(self, session)
             try:
                 yield transaction
@@ -186,7 +193,7 @@ class PostgresDatabase(Database):
             except LostError as error:
                 raise self._lost(error) from error
             finally:
-                self._in_transaction.discard(ident)
+                self._in_transaction.pop(ident, None)
                 self._roll_back(session)
 
     def make_notification(self, thread_id: str) -> tuple[str, Parameters]:

@@ -16,11 +16,12 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from graphkit.abc import derive_status
-from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
+from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError, CheckpointStorageError
 from savers import _delta as delta
 from savers._log import log, payloads
 from savers._log.beginning import META_RECORDS, new_header, pack_meta_frames
 from savers._log.frame import digest_thread
+from savers._log.index import Index
 from savers._log.log_writer import LogWriter, NewCheckpoint
 from savers._log.stored_checkpoint import StoredCheckpoint, outline_writes
 from savers._sql.database_errors import HistoryGoneError, OutcomeUnknownError, PositionTakenError
@@ -81,10 +82,15 @@ class RowLog(LogWriter):
     ) -> None:
         self._database = database
         self._statements = statements
+        self._generation = database.generation
+        """Of the database from which the rows come."""
+        self._last_history = NEW
+        """The number of the history that was open last."""
         self.history_version = version
         """0 for the live history; otherwise the number of a released one."""
         self._source = LogSource(source)
-        super().__init__(self._source, database.path, owner, digest_thread(owner[0]), codec, None)
+        path = _describe(owner, version, database)
+        super().__init__(self._source, path, owner, digest_thread(owner[0]), codec, None)
         self.read_many = self._read_many
         self.key = (encode_text(owner[0]), encode_text(owner[1]), version)
         """The thread, the namespace and the version in the row of the history."""
@@ -102,6 +108,8 @@ class RowLog(LogWriter):
         """The position of the last keyframe in that row."""
         self._terms: set[int] = set()
         """Terms that the history has."""
+        self._last_row: tuple[int, bytes | None] = (0, None)
+        """The position of the last row, and the encoded id of its checkpoint."""
 
     # Reading
 
@@ -130,29 +138,56 @@ class RowLog(LogWriter):
 
         The cost is one statement.
         """
-        rows = self._database.read(self._statements.select_new, (self.fd, self.end, *self.key, *self.key, self.fd))
+        is_known = self.fd >= 0
+        try:
+            return self._read_new_rows()
+        except CheckpointCorruptionError:
+            # A part of the rows may have been taken in.
+            self.close()
+            if not is_known:
+                raise
+        except BaseException:
+            self.close()
+            raise
+        # The rows do not continue what is known: a backup may have been restored since.
+        try:
+            return self._read_new_rows()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_new_rows(self) -> bool:
+        rows = self._select_new()
         if not rows:
             self.close()
             return False
         history = rows[0][0]
-        try:
-            if history != self.fd:
-                self._open(history, rows)
-            elif rows[0][3] is not None:
-                self._take_rows(rows)
-        except BaseException:
-            # A part of the rows may have been taken in.
-            self.close()
-            raise
+        if history != self.fd:
+            self._open(history, rows)
+        elif rows[0][3] is not None:
+            self._take_rows(rows)
         return True
+
+    def _select_new(self) -> Sequence[tuple[int, str, int, bytes]]:
+        database = self._database
+        while True:
+            generation = database.generation
+            if generation != self._generation:
+                self.close()
+                self._generation = generation
+            owner = self.key
+            rows = database.read(self._statements.select_new, (self.fd, self.end, *owner, *owner, self.fd))
+            if database.generation == generation:
+                return rows
+            # The statement has found another database in place of the one that is known.
 
     def _open(self, history: int, rows: Sequence[tuple[int, str, int, bytes]]) -> None:
         """Begin with the rows from the last keyframe on, and the first row."""
         self.close()
-        self.fd = history
+        self.fd = self._last_history = history
         _, status, position, beginning = rows[0]
         if position != 0:
-            raise CheckpointCorruptionError(self.path, 0, f"the first record of history {history} is missing")
+            raise CheckpointCorruptionError(self.path, 0, "the first record is missing")
         self.read_beginning(len(beginning), beginning)
         self.seq = META_RECORDS
         self.end = len(beginning)
@@ -184,6 +219,24 @@ class RowLog(LogWriter):
             if frame.flags & log.KEY:
                 self._keyframe = position
             self._status = status
+            self._last_row = position, self._encode_checkpoint_of(frame)
+
+    def _encode_checkpoint_of(self, frame: log.Frame) -> bytes | None:
+        """Return what the row of a record that was just taken in has as its checkpoint."""
+        if frame.type != log.CHECKPOINT:
+            return None
+        assert self.last_checkpoint is not None
+        return encode_id(self.last_checkpoint.id)
+
+    def load_index(self) -> Index:
+        end = self.end
+        index = super().load_index()
+        if self.end != end:
+            # The scan has stopped early, as at the end of a file.
+            offset = self.end
+            self.close()
+            raise CheckpointCorruptionError(self.path, offset, "a record is missing")
+        return index
 
     def _parse(self, data: bytes, position: int) -> log.Frame:
         frame = log.parse_frame(data, 0, position, self.fid)
@@ -215,6 +268,14 @@ class RowLog(LogWriter):
         for (position,) in self._database.read(self._statements.select_checkpoint, (self.fd, encode_id(id))):
             if position != first:
                 yield position
+
+    def is_gone(self) -> bool:
+        """Return whether the history that was open last was deleted or rewritten meanwhile.
+
+        Then what was read of it may be incomplete, which looks like damage.
+        """
+        history = self._last_history
+        return history > NEW and not self._database.read(self._statements.select_status, (history,))
 
     # Appending
 
@@ -301,17 +362,17 @@ class RowLog(LogWriter):
         status = self._derive_status()
         last = self.last_checkpoint
         keyframe = 0 if last is None else last.keyframe_offset
+        is_new = self.fd == NEW
         try:
-            self._insert(rows, keyframe, status, token)
+            try:
+                self._insert(rows, keyframe, status, token)
+            except OutcomeUnknownError as error:
+                if is_new:
+                    self.fd = NEW
+                self._settle(rows, keyframe, status, token, error)
         except (PositionTakenError, HistoryGoneError):
             self.close()
             raise StaleLogError from None
-        except OutcomeUnknownError:
-            history = self._find_inserted(rows)
-            if history is None:
-                self.close()
-                raise
-            self.fd = history
         except BaseException:
             self.close()
             raise
@@ -321,12 +382,52 @@ class RowLog(LogWriter):
         for row in rows:
             self._source.add(row.position, row.frame, is_keyframe=bool(row.is_keyframe))
         self._new_rows = []
+        self._last_history = self.fd
         self._keyframe = keyframe
         self._status = status
         if len(self._terms) > _MOST_TERMS:
             self._terms.clear()
         for row in rows:
             self._terms.update(row.terms)
+
+    def _settle(
+        self,
+        rows: Sequence[NewRow],
+        keyframe: int,
+        status: str | None,
+        token: int | None,
+        unknown: OutcomeUnknownError,
+    ) -> None:
+        """Find out whether rows were inserted by a commit whose outcome is unknown; if not, insert them.
+
+        They are inserted once: they have the same positions, and the database refuses a position
+        that is taken.
+
+        Raises:
+            OutcomeUnknownError: the database cannot be asked, or the second commit has no outcome either.
+            PositionTakenError: another writer was faster. Nothing was changed.
+        """
+        history = self._ask_for_inserted(rows, unknown)
+        if history is None:
+            try:
+                self._insert(rows, keyframe, status, token)
+            except PositionTakenError:
+                # Perhaps the server has executed the first one only now.
+                history = self._ask_for_inserted(rows, unknown)
+                if history is None:
+                    raise
+        if history is not None:
+            self.fd = history
+            self._note_inserted(rows)
+
+    def _ask_for_inserted(self, rows: Sequence[NewRow], unknown: OutcomeUnknownError) -> int | None:
+        try:
+            return self._find_inserted(rows)
+        except CheckpointStorageError as error:
+            raise unknown from error
+
+    def _note_inserted(self, rows: Sequence[NewRow]) -> None:
+        self._last_row = rows[-1].position, rows[-1].checkpoint
 
     def commit_part(self, transaction: Transaction) -> None:
         """Insert the records that were appended, as part of a transaction, if they take much memory."""
@@ -362,7 +463,7 @@ class RowLog(LogWriter):
                 self._insert_all(transaction, rows, keyframe, status, token)
 
     def _insert_one(self, row: NewRow, token: int | None) -> None:
-        parameters: tuple[Any, ...] = (*self._list_values(row), self.fd)
+        parameters: tuple[Any, ...] = (*self._list_values(row), *self._last_row, self.fd)
         sql = self._statements.insert_record
         if token is not None:
             sql = self._statements.insert_record_of_holder
@@ -370,12 +471,12 @@ class RowLog(LogWriter):
         if not self._database.write(sql, parameters):
             self.close()
             raise StaleLogError
+        self._last_row = row.position, row.checkpoint
 
     def _list_values(self, row: NewRow) -> tuple[Any, ...]:
         """Return the values of the columns of a record, without the history."""
-        if self._database.combines_writes:
-            return row.position, row.checkpoint, row.is_keyframe, row.frame, list(row.terms) or None
-        return row.position, row.checkpoint, row.is_keyframe, row.frame
+        values = (row.position, row.checkpoint, row.is_keyframe, row.frame, time_ns() // 1000)
+        return (*values, list(row.terms) or None) if self._database.combines_writes else values
 
     def _insert_combined(self, rows: Sequence[NewRow], keyframe: int, status: str | None, token: int | None) -> None:
         """Insert records and change the row of their history in one statement, in one round trip."""
@@ -385,7 +486,7 @@ class RowLog(LogWriter):
         if self.fd == NEW:
             parameters += self._list_history_values(keyframe, status)
         else:
-            parameters += (keyframe, status, self.fd)
+            parameters += (keyframe, status, self.fd, self.fd, *self._last_row)
         for row in rows:
             parameters += self._list_values(row)
         notification = ""
@@ -403,6 +504,7 @@ class RowLog(LogWriter):
             self.close()
             raise StaleLogError
         self.fd = found[0][0]
+        self._note_inserted(rows)
 
     def _list_history_values(self, keyframe: int, status: str | None) -> tuple[Any, ...]:
         """Return the values of the columns of a history that is inserted."""
@@ -424,7 +526,10 @@ class RowLog(LogWriter):
             ((history,),) = transaction.execute(statements.insert_history, self._list_history_values(keyframe, status))
         else:
             history = self.fd
-            transaction.execute(statements.update_history, (keyframe, status, history))
+            transaction.execute(
+                statements.update_history,
+                (keyframe, status, history, history, *self._last_row),
+            )
             if not transaction.row_count:
                 self.close()
                 raise StaleLogError
@@ -435,6 +540,7 @@ class RowLog(LogWriter):
         if status != self._status:
             transaction.notify(self.thread_id)
         self.fd = history
+        self._note_inserted(rows)
 
     def _find_inserted(self, rows: Sequence[NewRow]) -> int | None:
         """Return the history in which the rows are, after a commit whose outcome is unknown; None if they are not."""
@@ -458,3 +564,14 @@ class RowLog(LogWriter):
         if last is None:
             return None
         return derive_status(last.next, outline_writes(last.writes, last.cleared))
+
+
+def _describe(owner: tuple[str, str], version: int, database: Database) -> str:
+    """Return what errors call a history."""
+    thread_id, namespace = owner
+    name = f"the history of thread {thread_id!r:.80}"
+    if namespace:
+        name += f", namespace {namespace!r:.80}"
+    if version > 0:
+        name += f", version {version}"
+    return f"{name} in {database.path}"

@@ -31,14 +31,16 @@ _LONGEST_KEYFRAME: Final = 1 << 13
 class _Range(NamedTuple):
     """Whole records that follow one another, as they were read last."""
 
+    generation: int
+    """Of the database."""
     history: int
     start: int
     data: bytes
 
-    def cut(self, history: int, offset: int, length: int) -> bytes | None:
+    def cut(self, generation: int, history: int, offset: int, length: int) -> bytes | None:
         """Return bytes of a history; None if not all of them are here."""
         start = offset - self.start
-        if history != self.history or start < 0 or start + length > len(self.data):
+        if (generation, history) != self[:2] or start < 0 or start + length > len(self.data):
             return None
         return self.data[start : start + length]
 
@@ -72,19 +74,20 @@ class RowSource:
             f" AND k.position <= ? AND (k.position = ? OR length(k.frame) <= {_LONGEST_KEYFRAME})"
             f" ORDER BY k.position DESC LIMIT {_MOST_KEYFRAMES}"
         )
-        self._last = _Range(0, 0, b"")
+        self._last = _Range(0, 0, 0, b"")
 
     def read_at(self, history: int, offset: int, length: int) -> bytes:
         """Return `length` bytes of a history from an offset; fewer at its end, or before a missing record."""
         last = self._last
-        data = last.cut(history, offset, length)
+        generation = self._database.generation
+        data = last.cut(generation, history, offset, length)
         if data is not None:
             return data
         wanted = length
         if length > _LONG_READ and history == last.history and last.start < offset <= last.start + len(last.data):
             wanted = max(length, _READ_AHEAD)
         rows = self._database.read(self._select, (history, history, offset, offset + wanted))
-        last = self._keep(history, offset, rows)
+        last = self._keep(generation, history, offset, rows)
         start = offset - last.start
         return last.data[start : start + length]
 
@@ -117,16 +120,18 @@ class RowSource:
 
     def find(self, history: int, checkpoint: bytes) -> int | None:
         """Return the position of the last record with an encoded id, and keep what is around it."""
+        # Before the statement: if that finds another database, the range is not used again.
+        generation = self._database.generation
         rows = self._database.read(self._select_around, (history, checkpoint, history, history))
         if not rows:
             return None
-        self._keep(history, rows[0][0], rows)
+        self._keep(generation, history, rows[0][0], rows)
         return int(rows[0][2])
 
-    def _keep(self, history: int, offset: int, rows: Sequence[Row]) -> _Range:
+    def _keep(self, generation: int, history: int, offset: int, rows: Sequence[Row]) -> _Range:
         """Return the bytes of rows up to the first missing record; keep them if they are few."""
         if not rows:
-            return _Range(history, offset, b"")
+            return _Range(generation, history, offset, b"")
         start = end = rows[0][0]
         frames: list[bytes] = []
         for position, frame, *_ in rows:
@@ -134,7 +139,7 @@ class RowSource:
                 break
             frames.append(frame)
             end += len(frame)
-        found = _Range(history, start, b"".join(frames))
+        found = _Range(generation, history, start, b"".join(frames))
         if len(found.data) <= _MOST_KEPT:
             self._last = found
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from savers._log.open_logs import OpenLogs
 from savers._sql.encoded_text import decode_row, encode_text
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from graphkit.codec import Codec
     from savers._compression import Compression
     from savers._sql.database import Database, Row
+
+
+REWRITTEN: Final = -1
+"""The version of a history in the transaction that rewrites it."""
 
 
 class RowStore:
@@ -48,9 +52,23 @@ class RowStore:
         assert isinstance(found, RowLog)
         return found
 
-    def new_log(self, thread_id: str, namespace: str, version: int = 0) -> RowLog:
-        """Return the log of a history for one caller."""
-        new = RowLog(self.database, self._source, self.statements, (thread_id, namespace), self.codec, version)
+    def new_log(
+        self,
+        thread_id: str,
+        namespace: str,
+        version: int = 0,
+        source: RowSource | None = None,
+    ) -> RowLog:
+        """Return the log of a history for one caller.
+
+        Args:
+            thread_id: the thread.
+            namespace: the namespace.
+            version: as in `shared_log`.
+            source: what reads its bytes, by default the source of all logs, which remembers the last read.
+        """
+        owner = (thread_id, namespace)
+        new = RowLog(self.database, source or self._source, self.statements, owner, self.codec, version)
         new.compression = self.compression
         return new
 
@@ -73,6 +91,10 @@ class RowStore:
         """Return the released versions of a thread, in order."""
         rows = self.database.read(self.statements.select_versions, (encode_text(thread_id),))
         return [version for (version,) in rows]
+
+    def list_version_namespaces(self, thread_id: str, version: int) -> list[str]:
+        """Return the namespaces of a released version that have checkpoints, sorted."""
+        return self._list_texts(self.statements.select_version_namespaces, (encode_text(thread_id), version))
 
     def _list_texts(self, sql: str, parameters: Sequence[object] = ()) -> list[str]:
         return [decode_row(*row) for row in self._read(sql, parameters)]

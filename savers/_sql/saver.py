@@ -7,13 +7,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from graphkit import Checkpoint, CheckpointInfo, RunnableConfig, Tag, WaitingInterrupt
+from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, Tag, WaitingInterrupt
 from graphkit.abc import (
-    BaseCheckpointSaver,
     ConfigLike,
     HasVersions,
-    Progress,
-    Retention,
     ThreadLike,
     check_tags,
     check_writes,
@@ -21,14 +18,22 @@ from graphkit.abc import (
     resolve_thread_id,
 )
 from graphkit.codec import Codec
-from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError, ThreadBusyError
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointCorruptionError,
+    CheckpointNotFoundError,
+    ThreadBusyError,
+)
+from savers._log.forward_reader import read_forward
 from savers._log.listed_checkpoints import ListedInfos, make_info
+from savers._log.log import MARK
 from savers._log.log_writer import pack_writes
-from savers._log.rewriter import Rewriter, has_unreachable_records, replay_states
 from savers._sql.database_errors import PositionTakenError
 from savers._sql.encoded_text import decode_row, encode_text
+from savers._sql.maintenance import MaintenanceMethods, explain_damage, rewrite
 from savers._sql.row_lister import RowLister
 from savers._sql.row_log import RowLog, StaleLogError
+from savers._sql.row_source import RowSource
 from savers._sql.row_store import RowStore
 from savers._sql.terms import list_search_terms
 
@@ -38,12 +43,14 @@ if TYPE_CHECKING:
     from savers._sql.database import Database, Transaction
 
 _Result = TypeVar("_Result")
+_MOST_REFUSALS: Final = 3
+"""How often a row may be refused although no other writer has inserted one."""
 
 _MOST_PAIRS: Final = 8
 """A search has at most so many conditions on the index; the caller compares all."""
 
 
-class SqlSaver(BaseCheckpointSaver, HasVersions):
+class SqlSaver(MaintenanceMethods, HasVersions):
     """Stores the history of each thread in rows of a database.
 
     The rows of a history are the records of docs/format.md: keyframes, and what changed since them.
@@ -174,40 +181,92 @@ class SqlSaver(BaseCheckpointSaver, HasVersions):
 
     def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
         config = RunnableConfig.of(config)
-        versions = self._store.list_versions(config.thread)
-        if version is None:
-            if not versions:
-                raise CheckpointNotFoundError(config.thread, "version")
-            version = versions[-1]
-        elif version not in versions:
-            raise CheckpointNotFoundError(config.thread, f"version {version}")
+        version = self._find_version(config.thread, version)
         log = self._store.shared_log(config.thread, config.checkpoint_ns, version)
         with log.mutex:
             checkpoints = self._lister.list_checkpoints(log) if log.refresh() else []
         return Tag(config.thread, checkpoints, version)
 
-    def size(self, thread: ThreadLike = None) -> int:
-        """Return the bytes of the records of a thread, or of the whole store (None).
+    def version_namespaces(self, thread: ThreadLike = None, version: int | None = None) -> Sequence[str]:
+        thread_id = resolve_thread_id(thread)
+        return self._store.list_version_namespaces(thread_id, self._find_version(thread_id, version))
 
-        The database needs more: a row and its indexes take 60 to 150 bytes.
+    def _find_version(self, thread_id: str, version: int | None) -> int:
+        """Return a version of a thread, by default the newest.
+
+        Raises:
+            CheckpointNotFoundError: there is no such version.
         """
-        statements = self._store.statements
-        if thread is None:
-            ((total,),) = self._database.read(statements.measure)
-        else:
-            ((total,),) = self._database.read(statements.measure_thread, (encode_text(resolve_thread_id(thread)),))
-        return int(total)
+        versions = self._store.list_versions(thread_id)
+        if version is None and versions:
+            return versions[-1]
+        if version is None or version not in versions:
+            missing = "version" if version is None else f"version {version}"
+            raise CheckpointNotFoundError(thread_id, missing)
+        return version
+
+    def replay(self, config: ConfigLike = None, *, version: int | None = None) -> Iterator[Checkpoint]:
+        """Yield the checkpoints of a history, oldest first; see `graphkit.abc.SupportsReplay`.
+
+        Raises:
+            CheckpointNotFoundError: there is no such version; or the history was deleted, or
+                rewritten by `prune` or `compact`, while it was read.
+        """
+        config = RunnableConfig.of(config)
+        number = 0 if version is None else self._find_version(config.thread, version)
+        # A source of its own, because the reads go forward through the whole history.
+        log = self._store.new_log(config.thread, config.checkpoint_ns, number, RowSource(self._database))
+        if not log.refresh():
+            return
+        try:
+            yield from read_forward(log)
+        except CheckpointCorruptionError as error:
+            if not log.is_gone():
+                raise explain_damage(error) from error
+            reason = "it was deleted or rewritten while it was read; read it again"
+            raise CheckpointNotFoundError(config.thread, "history", reason) from error
+
+    def summary(self, config: ConfigLike = None) -> HistorySummary | None:
+        """As in the contract. Decodes the last checkpoint, and counts the rows.
+
+        If the history has tags, or a checkpoint was replaced, all records are read.
+        """
+        config = RunnableConfig.of(config)
+
+        def read(log: RowLog) -> HistorySummary | None:
+            latest = log.find_latest()
+            if latest is None or log.is_scattered or log.index is not None:
+                return None
+            parameters = (bytes([MARK]), log.fd, log.end)
+            ((count, marks),) = self._database.read(self._store.statements.count, parameters)
+            if marks:
+                return None
+            info = make_info(log, latest)
+            writes: Mapping[str, Any] = {}
+            if info.status in {"interrupted", "failed"}:
+                writes = log.read_writes(latest)
+            return self._make_summary(info, count, (), writes)
+
+        return self._read(config, read, None) or super().summary(config)
 
     def _read(self, config: ConfigLike, read: Callable[[RowLog], _Result], default: _Result) -> _Result:
         """Call a function with the log of a history, brought up to date; return `default` if there is none."""
         config = RunnableConfig.of(config)
         log = self._store.shared_log(config.thread, config.checkpoint_ns)
         with log.mutex:
-            if not log.refresh() or log.find_latest() is None:
-                return default
-            result = read(log)
-            self._store.logs.account(log)
-            return result
+            while True:
+                try:
+                    if not log.refresh() or log.find_latest() is None:
+                        return default
+                    result = read(log)
+                except CheckpointCorruptionError as error:
+                    log.close()
+                    if not log.is_gone():
+                        raise explain_damage(error) from error
+                    # Another process has deleted or rewritten it after the refresh.
+                else:
+                    self._store.logs.account(log)
+                    return result
 
     # Appending
 
@@ -298,8 +357,10 @@ class SqlSaver(BaseCheckpointSaver, HasVersions):
         with log.mutex:
             is_fresh = log.fd < 0
             if is_fresh:
-                log.refresh()
+                self._refresh(log)
+            refusals = 0
             while True:
+                known = (log.fd, log.end)
                 try:
                     append(log)
                     log.commit(token)
@@ -311,12 +372,27 @@ class SqlSaver(BaseCheckpointSaver, HasVersions):
                     log.discard()
                     if is_fresh:
                         raise
+                except CheckpointCorruptionError as error:
+                    log.close()
+                    if not log.is_gone():
+                        raise explain_damage(error) from error
+                    # Another process has deleted or rewritten it since the last refresh.
                 except BaseException:
                     log.discard()
                     raise
-                log.refresh()
+                self._refresh(log)
                 is_fresh = True
+                refusals = refusals + 1 if (log.fd, log.end) == known else 0
+                if refusals >= _MOST_REFUSALS:
+                    reason = "the row of its last record is missing, or has another checkpoint than the record"
+                    raise explain_damage(CheckpointCorruptionError(log.path, log.end, reason))
             self._store.logs.account(log)
+
+    def _refresh(self, log: RowLog) -> None:
+        try:
+            log.refresh()
+        except CheckpointCorruptionError as error:
+            raise explain_damage(error) from error
 
     def _check_token(self, thread_id: str, token: int | None) -> None:
         """Check that the run lock is still that of the caller.
@@ -389,85 +465,10 @@ class SqlSaver(BaseCheckpointSaver, HasVersions):
 
     def _copy_history(self, transaction: Transaction, source_id: str, target_id: str, namespace: str) -> None:
         source = self._store.shared_log(source_id, namespace)
-        with source.mutex:
+        with source.mutex, self._explain_damage(source):
             if source.refresh():
                 target = self._store.new_log(target_id, namespace)
-                _rewrite(transaction, source, target, source.load_index().checkpoints, ())
-
-    def _prune(self, config: RunnableConfig, retention: Retention) -> int:
-        def choose(infos: Sequence[CheckpointInfo]) -> Collection[str]:
-            return {info.id for info in retention.select_removable(infos)}
-
-        return self._remove(config, choose)
-
-    def remove(self, config: ConfigLike, ids: Collection[str]) -> int:
-        """Remove checkpoints of a history, with their pending writes and tags.
-
-        The other checkpoints keep their whole states. The cost is a rewrite of these.
-
-        Returns:
-            How many of the checkpoints the history had.
-        """
-
-        def choose(infos: Sequence[CheckpointInfo]) -> Collection[str]:
-            return {info.id for info in infos}.intersection(ids)
-
-        return self._remove(RunnableConfig.of(config), choose) if ids else 0
-
-    def _remove(
-        self,
-        config: RunnableConfig,
-        choose: Callable[[Sequence[CheckpointInfo]], Collection[str]],
-    ) -> int:
-        """Remove the checkpoints of a history that a function chooses from the infos of all, newest first."""
-        removed = 0
-
-        def select(log: RowLog) -> Sequence[StoredCheckpoint] | None:
-            nonlocal removed
-            checkpoints = log.load_index().checkpoints
-            ids = choose([make_info(log, stored) for stored in reversed(checkpoints)])
-            removed = len(ids)
-            return [stored for stored in checkpoints if stored.id not in ids] if ids else None
-
-        self._rewrite_history(config, select)
-        return removed
-
-    def compact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
-        """Remove what no reader can reach from one thread, or from all (None); return how many bytes."""
-        before = self.size(thread)
-        threads = self._select_threads(thread)
-        for done, thread_id in enumerate(threads, 1):
-            for namespace in self.namespaces(thread_id):
-                self._rewrite_history(RunnableConfig(thread_id, checkpoint_ns=namespace), _select_if_unreachable)
-            if progress is not None:
-                progress(done, len(threads), thread_id)
-        return before - self.size(thread)
-
-    def _rewrite_history(
-        self,
-        config: RunnableConfig,
-        select: Callable[[RowLog], Sequence[StoredCheckpoint] | None],
-    ) -> None:
-        """Rewrite a history with some of its checkpoints, in one transaction.
-
-        Args:
-            config: names the history.
-            select: returns the checkpoints to keep; None changes nothing.
-        """
-        log = self._store.shared_log(config.thread, config.checkpoint_ns)
-        statements = self._store.statements
-        with log.mutex:
-            with self._database.transaction() as transaction:
-                transaction.execute(statements.lock_history, log.key)
-                kept = select(log) if log.refresh() else None
-                if kept is None:
-                    return
-                early = log.load_early().select_recent(log.load_index().checkpoints)
-                new = self._store.new_log(config.thread, config.checkpoint_ns)
-                transaction.execute(statements.delete_history, (log.fd,))
-                _rewrite(transaction, log, new, kept, early)
-                transaction.notify(config.thread)
-            log.close()
+                rewrite(transaction, source, target, source.load_index().checkpoints, ())
 
     def register_types(self, *types: type) -> None:
         self._codec.register(*types)
@@ -516,27 +517,3 @@ def _decode_owner(row: Sequence[Any]) -> tuple[str, str]:
 
 def _make_missing_error(config: RunnableConfig) -> CheckpointNotFoundError:
     return CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id or 'at all'}")
-
-
-def _select_if_unreachable(log: RowLog) -> Sequence[StoredCheckpoint] | None:
-    """Return all checkpoints of a history that has records which no reader can reach; otherwise None."""
-    checkpoints = log.load_index().checkpoints
-    early = log.load_early().select_recent(checkpoints)
-    return checkpoints if has_unreachable_records(log, [*checkpoints, *early]) else None
-
-
-def _rewrite(
-    transaction: Transaction,
-    source: RowLog,
-    target: RowLog,
-    checkpoints: Sequence[StoredCheckpoint],
-    early: Sequence[StoredCheckpoint],
-) -> None:
-    """Insert checkpoints of one history as another one."""
-    rewriter = Rewriter(source, target)
-    for stored, table in replay_states(source, checkpoints, None):
-        rewriter.write(stored, table)
-        target.commit_part(transaction)
-    for waiting in early:
-        target.put_early(waiting.id, source.read_packed_writes(waiting))
-    target.commit_in(transaction)

@@ -137,6 +137,7 @@ def _create_tables(names: TableNames, types: ColumnTypes) -> list[str]:
             checkpoint {types.bytes},
             is_keyframe BOOLEAN,
             frame {types.bytes} NOT NULL,
+            written BIGINT NOT NULL DEFAULT 0,
             {types.terms}
             PRIMARY KEY (history, position)
         )""",

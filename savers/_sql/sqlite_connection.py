@@ -66,7 +66,8 @@ class SqliteConnection:
                 _CONNECTIONS.add(self)
         except sqlite3.Error as error:
             raise translate_error(error, path, "open") from error
-        self._inode = find_inode(path)
+        self.inode = find_inode(path)
+        """What identifies the file."""
         try:
             self._configure(synchronous)
         except BaseException:
@@ -100,7 +101,7 @@ class SqliteConnection:
 
         What a connection writes to a removed file is lost without an error. Takes 1 us.
         """
-        return self._inode == find_inode(self.path)
+        return self.inode == find_inode(self.path)
 
     def run(self, sql: str, parameters: Parameters, operation: str) -> tuple[list[Row], int]:
         """Execute a statement, and wait while another connection holds a lock.

@@ -63,6 +63,8 @@ class SqliteDatabase(Database):
         self._fsync = fsync
         self._sync = self._make_sync()
         self._wal_is_suspect = False
+        self._last_inode: tuple[int, int] | None = None
+        """What identified the file when it was opened last."""
         self._reset()
         _DATABASES.add(self)
 
@@ -169,6 +171,10 @@ class SqliteDatabase(Database):
         # It is the first use, or the file was removed or replaced.
         self._close_connections()
         connection = self._open_connection()
+        if connection.inode != self._last_inode:
+            if self._last_inode is not None:
+                self.generation += 1
+            self._last_inode = connection.inode
         try:
             self._create_tables(connection)
         except BaseException:

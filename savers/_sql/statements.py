@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from savers._log.log import FRAME_SIZE
+
 if TYPE_CHECKING:
     from savers._sql.database import Database
 
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
 class Statements:
     """The statements of a SQL saver."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database) -> None:  # noqa: PLR0915 - a line for each statement
         self._database = database
         names = database.names
         histories = names.histories
@@ -45,17 +47,22 @@ class Statements:
 
         # Appending to one history
 
-        live = f" FROM {histories} AS h WHERE h.history = ? AND h.version = 0"
-        columns = "history, position, checkpoint, is_keyframe, frame"
-        values = "?, ?, ?, ?"
+        # The last row that the writer knows must be there, with the same checkpoint: after a server
+        # has lost what it had acknowledged, a row behind a gap would damage the history.
+        known = "p.history = h.history AND p.position = ? AND p.checkpoint IS NOT DISTINCT FROM ?"
+        columns = "history, position, checkpoint, is_keyframe, frame, written"
+        values = "?, ?, ?, ?, ?"
         if database.combines_writes:
             columns += ", terms"
-            values = "?, ?, ?::boolean, ?, ?::bigint[]"
+            values = "?, ?, ?::boolean, ?, ?, ?::bigint[]"
         self._insert_records = f"INSERT INTO {records} ({columns})"
-        self.insert_record = f"{self._insert_records} SELECT h.history, {values}{live}{keeps_keys}"
+        self.insert_record = (
+            f"{self._insert_records} SELECT h.history, {values} FROM {histories} AS h"
+            f" JOIN {records} AS p ON {known} WHERE h.history = ? AND h.version = 0{keeps_keys}"
+        )
         self.insert_record_of_holder = (
-            f"{self._insert_records} SELECT h.history, {values}"
-            f" FROM {histories} AS h JOIN {run_locks} AS l ON l.thread = h.thread"
+            f"{self._insert_records} SELECT h.history, {values} FROM {histories} AS h"
+            f" JOIN {records} AS p ON {known} JOIN {run_locks} AS l ON l.thread = h.thread"
             f" WHERE h.history = ? AND h.version = 0 AND l.token = ?{database.lock_rows(share='l', key_share='h')}"
         )
         self.insert_records = f"{self._insert_records} VALUES (?, {values})"
@@ -65,7 +72,12 @@ class Statements:
             " (thread, namespace, version, keyframe, status, created, long_thread, long_namespace)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING history"
         )
-        self.update_history = f"UPDATE {histories} SET keyframe = ?, status = ? WHERE history = ? AND version = 0"
+        self.update_history = (
+            f"UPDATE {histories} SET keyframe = ?, status = ? WHERE history = ? AND version <= 0 AND EXISTS"
+            f" (SELECT 1 FROM {records} AS p WHERE p.history = ? AND p.position = ?"
+            " AND p.checkpoint IS NOT DISTINCT FROM ?)"
+        )
+        self.rename_history = f"UPDATE {histories} SET version = 0 WHERE history = ?"
         self.select_token = f"SELECT 1 FROM {run_locks} AS l WHERE l.thread = ? AND l.token = ?"
         self.lock_token = f"{self.select_token}{database.lock_rows(share='l')}"
 
@@ -97,14 +109,55 @@ class Statements:
         self.release = f"UPDATE {histories} SET version = ?, released = ? WHERE thread = ? AND version = 0"
         self.delete_thread = f"DELETE FROM {histories} WHERE thread = ?"
         self.delete_history = f"DELETE FROM {histories} WHERE history = ? AND version = 0"
+        self.select_version_namespaces = (
+            f"SELECT namespace, long_namespace FROM {histories}"
+            f" WHERE thread = ? AND version = ? AND {has_checkpoints} ORDER BY namespace"
+        )
+        last_written = (
+            f"(SELECT r.written FROM {records} AS r WHERE r.history = h.history ORDER BY r.position DESC LIMIT 1)"
+        )
+        written = f"max(coalesce({last_written}, h.created)) < ? AND coalesce(max(h.released), 0) < ?"
+        self.select_idle = (
+            f"SELECT h.thread, h.long_thread FROM {histories} AS h"
+            f" GROUP BY h.thread, h.long_thread HAVING {written} ORDER BY h.thread"
+        )
+        self.select_if_idle = (
+            f"SELECT h.thread, h.long_thread FROM {histories} AS h WHERE h.thread = ?"
+            f" GROUP BY h.thread, h.long_thread HAVING {written}"
+        )
+        """Both: the threads with no row, and no release, from a time on, which is given twice."""
+        self.lock_whole_thread = f"SELECT h.history FROM {histories} AS h WHERE h.thread = ?{locks}"
+        self.count = (
+            f"SELECT count(r.checkpoint), count(CASE WHEN substr(r.frame, {FRAME_SIZE}, 1) = ? THEN 1 END)"
+            f" FROM {records} AS r WHERE r.history = ? AND r.position < ?"
+        )
+        """How many rows before a position have a checkpoint, and how many a record of a type. The
+        parameters are the type, as a byte, the history and the position."""
         self.measure = (
             f"SELECT coalesce(sum(length(r.frame)), 0) FROM {records} AS r"
             f" JOIN {histories} AS h ON h.history = r.history"
         )
         self.measure_thread = f"{self.measure} WHERE h.thread = ?"
-        self.select_histories = (
-            "SELECT history, thread, long_thread, namespace, long_namespace, version"
-            f" FROM {histories} ORDER BY thread, namespace, version"
+
+        # Verifying
+
+        owners = f"SELECT history, thread, long_thread, namespace, long_namespace, version FROM {histories}"
+        self.select_histories = f"{owners} ORDER BY thread, namespace, version"
+        self.select_histories_of = f"{owners} WHERE thread = ? ORDER BY namespace, version"
+        last = f"FROM {records} AS r WHERE r.history = h.history ORDER BY r.position DESC LIMIT 1"
+        self.select_columns = (
+            f"SELECT h.keyframe, h.status, (SELECT r.position {last}), (SELECT r.position + length(r.frame) {last})"
+            f" FROM {histories} AS h WHERE h.history = ?"
+        )
+        self.select_status = f"SELECT status FROM {histories} WHERE history = ?"
+        self.select_rows = (
+            f"SELECT position, checkpoint, is_keyframe, length(frame) FROM {records}"
+            " WHERE history = ? AND position > ? ORDER BY position LIMIT ?"
+        )
+        self.select_orphans = (
+            f"SELECT r.history, sum(length(r.frame)), count(*) FROM {records} AS r"
+            f" LEFT JOIN {histories} AS h ON h.history = r.history WHERE h.history IS NULL"
+            " GROUP BY r.history ORDER BY r.history"
         )
 
     def find_by_terms(self, pair_count: int) -> str:
@@ -153,11 +206,8 @@ class Statements:
             )
         else:
             where = f" AND {condition}" if condition else ""
-            parts.append(
-                f"h AS (UPDATE {names.histories} SET keyframe = ?, status = ?"
-                f" WHERE history = ? AND version = 0{where} RETURNING history)"
-            )
-        values = ", ".join(["(?::bigint, ?::bytea, ?::boolean, ?::bytea, ?::bigint[])"] * row_count)
+            parts.append(f"h AS ({self.update_history}{where} RETURNING history)")
+        values = ", ".join(["(?::bigint, ?::bytea, ?::boolean, ?::bytea, ?::bigint, ?::bigint[])"] * row_count)
         parts.append(f"r AS ({self._insert_records} SELECT h.history, v.* FROM h, (VALUES {values}) AS v)")
         result = f", {notification}" if notification else ""
         return f"WITH {', '.join(parts)} SELECT history{result} FROM h"

@@ -1,12 +1,16 @@
-"""The contract on PostgresSaver."""
+"""The contract and the state machine on PostgresSaver."""
 
 import uuid
+from functools import partial
 
 import pytest
+from hypothesis import settings
 
 from graphkit.testing.contract import SaverContract
+from graphkit.testing.stateful import SaverMachine
 from savers._sql.postgres_saver import PostgresSaver
 from tests import postgres_server
+from tests.contract.sql import Elsewhere, Reopening, close_used, note_used
 
 
 @pytest.fixture(scope="module")
@@ -15,9 +19,13 @@ def server():
         yield server
 
 
-class TestPostgresSaver(SaverContract):
-    """Saver objects that stay open, two on each schema."""
+@pytest.fixture(autouse=True, scope="module")
+def _server_of_machines(server):
+    """The classes of machines are made before there is a server."""
+    OnServer.connection_string = server.connection_string
 
+
+class InSchema(Elsewhere, SaverContract):
     @pytest.fixture(autouse=True)
     def _server(self, server):
         self.connection_string = server.connection_string
@@ -25,14 +33,78 @@ class TestPostgresSaver(SaverContract):
         yield
         for saver in self.opened:
             saver.close()
+        close_used()
 
     def open_schema(self, schema):
         saver = PostgresSaver(self.connection_string, schema=schema)
         self.opened.append(saver)
         return saver
 
+
+class TestPostgresSaver(InSchema):
+    """Saver objects that stay open, two on each schema."""
+
     def make_saver(self):
         return self.open_schema(f"test {uuid.uuid4().hex}")
 
     def reopen(self, saver):
         return self.open_schema(saver._schema)
+
+
+class TestPostgresSaverReopened(InSchema):
+    """Every single operation on a saver object of its own."""
+
+    def make_saver(self):
+        return Reopening(partial(PostgresSaver, self.connection_string, schema=f"test {uuid.uuid4().hex}"))
+
+    def reopen(self, saver):
+        return Reopening(saver.open_saver)
+
+
+class OnServer:
+    connection_string = ""
+
+    def new_opener(self):
+        return partial(PostgresSaver, self.connection_string, schema=f"test {uuid.uuid4().hex}")
+
+
+class PostgresMachine(OnServer, SaverMachine):
+    """Two objects that stay open for as long as the machine lets them."""
+
+    def make_saver(self):
+        self.open_saver = self.new_opener()
+        return note_used(self.open_saver())
+
+    def reopen(self, saver):
+        return note_used(self.open_saver())
+
+    def open_again(self, index):
+        self.savers[index].close()
+        super().open_again(index)
+
+    def teardown(self):
+        for saver in self.savers:
+            assert saver.verify().ok
+        close_used()
+
+
+class ReopeningMachine(OnServer, SaverMachine):
+    def make_saver(self):
+        return Reopening(self.new_opener())
+
+    def reopen(self, saver):
+        return Reopening(saver.open_saver)
+
+    def teardown(self):
+        assert self.savers[0].verify().ok
+        close_used()
+
+
+def fewer(machine, part):
+    """A server is slow, and connecting at every step is slower."""
+    machine.TestCase.settings = settings(max_examples=max(1, settings.default.max_examples // part))
+    return machine.TestCase
+
+
+TestPostgresMachine = fewer(PostgresMachine, 4)
+TestReopeningMachine = fewer(ReopeningMachine, 16)

@@ -1,19 +1,33 @@
-"""The contract on SqliteSaver."""
+"""The contract and the state machine on SqliteSaver."""
+
+import shutil
+import tempfile
+from functools import partial
+from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from graphkit.testing.contract import SaverContract
+from graphkit.testing.stateful import SaverMachine
 from savers._sql.sqlite_saver import SqliteSaver
+from tests.contract.sql import Elsewhere, Reopening, close_used
 
 
-class InFile(SaverContract):
+class InFile(Elsewhere, SaverContract):
     @pytest.fixture(autouse=True)
     def _directory(self, tmp_path):
         self.root = tmp_path
         self.opened = []
+        self.stores = 0
         yield
         for saver in self.opened:
             saver.close()
+        close_used()
+
+    def new_path(self):
+        self.stores += 1
+        return self.root / f"store {self.stores}.db"
 
     def open_file(self, path):
         saver = SqliteSaver(path, fsync="never")
@@ -25,7 +39,62 @@ class TestSqliteSaver(InFile):
     """Saver objects that stay open, two on each file."""
 
     def make_saver(self):
-        return self.open_file(self.root / f"store {len(self.opened)}.db")
+        return self.open_file(self.new_path())
 
     def reopen(self, saver):
         return self.open_file(saver.db_file)
+
+
+class TestSqliteSaverReopened(InFile):
+    """Every single operation on a saver object of its own."""
+
+    def make_saver(self):
+        return Reopening(partial(SqliteSaver, self.new_path(), fsync="never"))
+
+    def reopen(self, saver):
+        return Reopening(saver.open_saver)
+
+
+class SqliteMachine(SaverMachine):
+    """Two objects that stay open for as long as the machine lets them."""
+
+    def make_saver(self):
+        self.root = Path(tempfile.mkdtemp())
+        return SqliteSaver(self.root / "store.db", fsync="never")
+
+    def reopen(self, saver):
+        return SqliteSaver(saver.db_file, fsync="never")
+
+    def open_again(self, index):
+        self.savers[index].close()
+        super().open_again(index)
+
+    def teardown(self):
+        for saver in self.savers:
+            assert saver.verify().ok
+            saver.close()
+        shutil.rmtree(self.root)
+
+
+class ReopeningMachine(SaverMachine):
+    def make_saver(self):
+        self.root = Path(tempfile.mkdtemp())
+        return Reopening(partial(SqliteSaver, self.root / "store.db", fsync="never"))
+
+    def reopen(self, saver):
+        return Reopening(saver.open_saver)
+
+    def teardown(self):
+        assert self.savers[0].verify().ok
+        close_used()
+        shutil.rmtree(self.root)
+
+
+def fewer(machine, part):
+    """Files are slow, and reopening them at every step is slower."""
+    machine.TestCase.settings = settings(max_examples=max(1, settings.default.max_examples // part))
+    return machine.TestCase
+
+
+TestSqliteMachine = fewer(SqliteMachine, 2)
+TestReopeningMachine = fewer(ReopeningMachine, 8)

@@ -1,12 +1,15 @@
 """Databases for the tests of the layer below the SQL savers."""
 
 import uuid
+from functools import partial
 
 import psycopg
 import pytest
 
 from savers._sql.postgres_database import PostgresDatabase
+from savers._sql.postgres_saver import PostgresSaver
 from savers._sql.sqlite_database import SqliteDatabase
+from savers._sql.sqlite_saver import SqliteSaver
 from tests import postgres_server
 
 
@@ -66,6 +69,39 @@ def open_database(request):
     yield open_again
     for database in opened:
         database.close()
+
+
+@pytest.fixture
+def sqlite_opener(tmp_path):
+    return partial(SqliteSaver, str(tmp_path / "store.db"), fsync="never")
+
+
+@pytest.fixture
+def postgres_opener(request):
+    server = request.getfixturevalue("server")
+    return partial(PostgresSaver, server.connection_string, schema=request.getfixturevalue("schema"))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def open_saver(request):
+    """Opens one more saver on the same store with each call, and closes all in the end."""
+    opener = request.getfixturevalue(f"{request.param}_opener")
+    opened = []
+
+    def open_again(**options):
+        saver = opener(**options)
+        opened.append(saver)
+        return saver
+
+    open_again.opener = opener
+    yield open_again
+    for saver in opened:
+        saver.close()
+
+
+@pytest.fixture
+def saver(open_saver):
+    return open_saver()
 
 
 @pytest.fixture

@@ -1,0 +1,287 @@
+"""Verifies histories in rows: checks every byte and every column, and reports what is wrong.
+
+It changes nothing and takes no lock.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, NamedTuple, final
+
+from graphkit.abc import derive_status
+from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointSerializationError
+from savers._log import log
+from savers._log.log_checker import LogChecker
+from savers._log.reports import FileReport, FileState, StoreReport, ThreadReport
+from savers._log.stored_checkpoint import outline_writes
+from savers._sql.encoded_text import decode_row, encode_id, encode_text
+from savers._sql.row_log import RowLog
+from savers._sql.row_source import RowSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from savers._log.reports import Progress
+    from savers._sql.row_store import RowStore
+
+_ROWS_AT_ONCE: Final = 1000
+
+
+class _History(NamedTuple):
+    """A history as its row describes it."""
+
+    number: int
+    thread_id: str
+    namespace: str
+    version: int
+
+    @property
+    def name(self) -> str:
+        """What a report calls it."""
+        name = f"history {self.number}"
+        if self.namespace:
+            name += f", namespace {self.namespace}"
+        if self.version:
+            name += f", version {self.version}"
+        return name
+
+
+class _Columns(NamedTuple):
+    """The columns of a history that its records determine, and where the last record begins and ends."""
+
+    keyframe: int
+    status: str | None
+    last: int | None
+    end: int | None
+
+
+def verify(store: RowStore, thread_id: str | None, progress: Progress | None = None) -> StoreReport:
+    """Check one thread, or all threads (None)."""
+    statements = store.statements
+    if thread_id is None:
+        rows = store.database.read(statements.select_histories)
+    else:
+        rows = store.database.read(statements.select_histories_of, (encode_text(thread_id),))
+    histories = [_describe(row) for row in rows]
+    total = _measure(store, histories, thread_id) if progress is not None else 0
+    done = 0
+    threads: list[ThreadReport] = []
+    for owner, group in groupby(histories, lambda history: history.thread_id):
+        reports: list[FileReport] = []
+        for history in group:
+            report = _check_settled(store, history)
+            if report is None:
+                continue
+            reports.append(report)
+            if progress is not None:
+                done = min(total, done + report.size)
+                progress(done, total, report.path)
+        if reports:
+            threads.append(ThreadReport(thread_id=owner, directory="", files=tuple(reports)))
+    if thread_id is None:
+        threads += _report_orphans(store)
+    return StoreReport(
+        threads=tuple(threads),
+        size=sum(file.size for thread in threads for file in thread.files),
+    )
+
+
+def _describe(row: tuple[object, ...]) -> _History:
+    number, thread, long_thread, namespace, long_namespace, version = row
+    return _History(
+        number,  # type: ignore[arg-type]
+        decode_row(thread, long_thread),  # type: ignore[arg-type]
+        decode_row(namespace, long_namespace),  # type: ignore[arg-type]
+        version,  # type: ignore[arg-type]
+    )
+
+
+def _measure(store: RowStore, histories: list[_History], thread_id: str | None) -> int:
+    if not histories:
+        return 0
+    statements = store.statements
+    if thread_id is None:
+        ((total,),) = store.database.read(statements.measure)
+    else:
+        ((total,),) = store.database.read(statements.measure_thread, (encode_text(thread_id),))
+    return int(total)
+
+
+def _check_settled(store: RowStore, history: _History) -> FileReport | None:
+    """Check a history; None if it was deleted, or rewritten under another number, meanwhile.
+
+    What a rewrite deletes during the check looks like damage.
+    """
+    report = _check(store, history)
+    if report is None or report.state == "ok" or _read_columns(store, history) is not None:
+        return report
+    return None
+
+
+def _check(store: RowStore, history: _History) -> FileReport | None:
+    columns = _read_columns(store, history)
+    if columns is None:
+        return None
+    examined = _ExaminedRows(store, history)
+    checker = _RowChecker(store, history, examined)
+    state: FileState = "damaged"
+    offset = 0
+    reason = ""
+    size = columns.end or 0
+    try:
+        examined.open_unchecked(size)
+        checker.check_rows(columns)
+        state = "ok"
+    except CheckpointCorruptionError as error:
+        offset = error.offset
+        reason = error.reason
+    except log.IncompleteLog:
+        reason = "the beginning of its first record is missing"
+    except CheckpointFormatError as error:
+        state = "newer" if checker.records else "foreign"
+        offset = checker.good_end
+        reason = error.reason
+    return FileReport(
+        path=history.name,
+        state=state,
+        offset=offset,
+        reason=reason,
+        size=size,
+        records=checker.records,
+        checkpoints=len(checker.checkpoint_ids),
+    )
+
+
+def _read_columns(store: RowStore, history: _History) -> _Columns | None:
+    rows = store.database.read(store.statements.select_columns, (history.number,))
+    return _Columns(*rows[0]) if rows else None
+
+
+@final
+class _ExaminedRows(RowLog):
+    """A history that may be damaged, opened to be checked."""
+
+    def __init__(self, store: RowStore, history: _History) -> None:
+        # A source of its own reads nothing from a cache.
+        super().__init__(
+            store.database,
+            RowSource(store.database),
+            store.statements,
+            (history.thread_id, history.namespace),
+            store.codec,
+            history.version,
+        )
+        self._number = history.number
+
+    def open_unchecked(self, size: int) -> None:
+        """Open the history without checking any of its content."""
+        self.fd = self._number
+        self.end = size
+
+
+@final
+class _RowChecker(LogChecker):
+    """Checks the rows of one history in order."""
+
+    def __init__(self, store: RowStore, history: _History, checked_log: _ExaminedRows) -> None:
+        super().__init__(checked_log)
+        self._store = store
+        self._number = history.number
+        self._rows = self._read_rows()
+        self._row_end = 0
+        """Where the last row that was taken ends."""
+
+    def check_rows(self, columns: _Columns) -> None:
+        """Check all rows, and the columns of the history.
+
+        Raises:
+            CheckpointCorruptionError: it is damaged.
+            CheckpointFormatError: it needs a newer graphkit, or belongs to another thread.
+        """
+        path = self._log.path
+        if columns.last is None or columns.end is None:
+            raise CheckpointCorruptionError(path, 0, "it has no records")
+        position, checkpoint, _ = self._take_row(0)
+        if position != 0:
+            raise CheckpointCorruptionError(path, 0, "the first record is missing")
+        if checkpoint is not None:
+            raise CheckpointCorruptionError(path, 0, "the first row has the id of a checkpoint")
+        self.check(columns.end)
+        if self.good_end != columns.end:
+            raise CheckpointCorruptionError(path, self.good_end, "a record is missing")
+        self._check_columns(columns)
+
+    def _read_rows(self) -> Iterator[tuple[int, bytes | None, bool | None, int]]:
+        """Yield the position of each row, its columns about the record, and the length of the record."""
+        last = -1
+        while True:
+            rows = self._store.database.read(self._store.statements.select_rows, (self._number, last, _ROWS_AT_ONCE))
+            yield from rows
+            if len(rows) < _ROWS_AT_ONCE:
+                return
+            last = rows[-1][0]
+
+    def _take_row(self, offset: int) -> tuple[int, bytes | None, bool]:
+        """Return the position of the next row, the encoded id of its checkpoint, and whether it is a keyframe."""
+        row = next(self._rows, None)
+        if row is None:
+            raise CheckpointCorruptionError(self._log.path, offset, "a record is missing")
+        position, checkpoint, is_keyframe, length = row
+        self._row_end = position + length
+        return position, checkpoint, bool(is_keyframe)
+
+    def _check_record(self, frame: log.Frame) -> None:
+        super()._check_record(frame)
+        path = self._log.path
+        if frame.type == log.META:
+            # Its row has the header, too.
+            return
+        position, checkpoint, is_keyframe = self._take_row(frame.offset)
+        if position != frame.offset or self._row_end != frame.end:
+            raise CheckpointCorruptionError(path, frame.offset, "it does not have a row of its own")
+        expected: bytes | None = None
+        if frame.type == log.CHECKPOINT:
+            assert self._replay.checkpoint is not None
+            expected = encode_id(self._replay.checkpoint.id)
+        if checkpoint != expected:
+            reason = f"its row has the checkpoint {checkpoint!r} instead of {expected!r}"
+            raise CheckpointCorruptionError(path, frame.offset, reason)
+        if is_keyframe is not bool(frame.flags & log.KEY):
+            reason = "its row calls it a keyframe" if is_keyframe else "its row does not call it a keyframe"
+            raise CheckpointCorruptionError(path, frame.offset, reason)
+
+    def _check_columns(self, columns: _Columns) -> None:
+        """Check what the row of the history says of its records."""
+        expected = self._replay.keyframe_offset
+        if columns.keyframe != expected:
+            reason = f"the last keyframe is there, but the row of the history says {columns.keyframe}"
+            raise CheckpointCorruptionError(self._log.path, expected, reason)
+        status = self._derive_status()
+        if columns.status != status:
+            reason = f"the row of the history has the status {columns.status!r} instead of {status!r}"
+            raise CheckpointCorruptionError(self._log.path, expected, reason)
+
+    def _derive_status(self) -> str | None:
+        try:
+            checkpoints = self._log.load_index().checkpoints
+        except CheckpointSerializationError:
+            # A type of the application is not registered. The status does not depend on it.
+            ((status,),) = self._store.database.read(self._store.statements.select_status, (self._number,))
+            return status  # type: ignore[no-any-return]
+        if not checkpoints:
+            return None
+        last = checkpoints[-1]
+        return derive_status(last.next, outline_writes(last.writes, last.cleared))
+
+
+def _report_orphans(store: RowStore) -> Iterator[ThreadReport]:
+    """Yield a report for the rows of each history that has no row itself."""
+    for number, size, records in store.database.read(store.statements.select_orphans):
+        report = FileReport(
+            path=f"history {number}",
+            state="damaged",
+            reason="its row is missing, so that it belongs to no thread",
+            size=int(size),
+            records=int(records),
+        )
+        yield ThreadReport(thread_id=None, directory="", files=(report,))

@@ -1,0 +1,154 @@
+"""What verify finds in the tables, and what reading a damaged history says."""
+
+import pytest
+
+from graphkit import RunnableConfig
+from graphkit.errors import CheckpointCorruptionError
+from tests.sql.savers import fill, names_of, run_sql
+
+T = RunnableConfig("t")
+
+
+def find_problems(saver):
+    report = saver.verify()
+    assert report.ok is not bool(report.problems)
+    return [
+        (thread.thread_id, file.state, file.reason) for thread in report.threads for file in thread.files if file.reason
+    ]
+
+
+def test_a_good_store_has_no_problems(saver):
+    fill(saver, 30)
+    saver.release(T)
+    fill(saver, 3)
+    seen = []
+    report = saver.verify(progress=lambda *done: seen.append(done))
+    assert report.ok
+    assert [(thread.thread_id, [file.checkpoints for file in thread.files]) for thread in report.threads] == [
+        ("t", [3, 30, 1, 1])
+    ]
+    assert report.size == saver.size() == seen[-1][0] == seen[-1][1]
+    assert saver.verify("t").ok
+    assert saver.verify("missing").threads == ()
+
+
+DAMAGE = {
+    "a changed byte": ("UPDATE {records} SET frame = ? WHERE position = ?", "flip"),
+    "a missing row": ("DELETE FROM {records} WHERE position = ?", "position"),
+    "a wrong checkpoint": ("UPDATE {records} SET checkpoint = ? WHERE position = ?", "id"),
+    "a wrong mark of keyframes": ("UPDATE {records} SET is_keyframe = is_keyframe IS NULL WHERE position = ?", "position"),
+    "no checkpoint": ("UPDATE {records} SET checkpoint = NULL WHERE position = ?", "position"),
+}
+
+
+def rows_of(saver, namespace=""):
+    return saver._database.read(
+        f"SELECT r.history, r.position, r.frame FROM {names_of(saver).records} AS r JOIN {names_of(saver).histories} AS h ON h.history = r.history "
+        "WHERE h.namespace = ? ORDER BY r.position",
+        (namespace,),
+    )
+
+
+@pytest.mark.parametrize("index", [0, 1, 5, -2])
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_of_a_row_is_found(saver, kind, index):
+    fill(saver, 9)
+    _, position, frame = rows_of(saver)[index]
+    sql, argument = DAMAGE[kind]
+    parameters = (position,)
+    if argument == "flip":
+        middle = len(frame) // 2
+        parameters = (frame[:middle] + bytes([frame[middle] ^ 1]) + frame[middle + 1 :], position)
+    if argument == "id":
+        parameters = (b"x", position)
+    if kind in {"no checkpoint", "a wrong mark of keyframes"} and index == 0:
+        pytest.skip("the first row has none")
+    run_sql(saver, sql + " AND history = (SELECT history FROM {histories} WHERE namespace = '')", parameters)
+    saver.close()
+    ((thread, state, reason),) = find_problems(saver)
+    assert (thread, state) == ("t", "damaged"), reason
+    assert saver.verify("t").problems[0].reason == reason
+
+
+def test_swapped_rows_are_found(saver):
+    fill(saver, 8)
+    rows = rows_of(saver)
+    (history, first, one), (_, second, other) = rows[3], rows[4]
+    for position, frame in ((first, other), (second, one)):
+        run_sql(saver, "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?", (frame, history, position))
+    saver.close()
+    ((thread, state, _),) = find_problems(saver)
+    assert (thread, state) == ("t", "damaged")
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("UPDATE {histories} SET keyframe = keyframe + 1 WHERE namespace = ''", "keyframe"),
+        ("UPDATE {histories} SET keyframe = 0 WHERE namespace = ''", "keyframe"),
+        ("UPDATE {histories} SET status = NULL WHERE namespace = ''", "status"),
+        ("UPDATE {histories} SET status = 'interrupted' WHERE namespace = ''", "status"),
+        ("UPDATE {histories} SET thread = 'u' WHERE namespace = ''", "another thread"),
+    ],
+)
+def test_a_wrong_column_of_a_history_is_found(saver, sql, expected):
+    fill(saver, 8)
+    run_sql(saver, sql)
+    saver.close()
+    ((_, _, reason),) = find_problems(saver)
+    assert expected in reason
+
+
+def test_a_history_without_records_is_found(saver):
+    fill(saver, 2)
+    run_sql(saver, "DELETE FROM {records} WHERE history = (SELECT history FROM {histories} WHERE namespace = '')")
+    saver.close()
+    ((thread, state, reason),) = find_problems(saver)
+    assert (thread, state, reason) == ("t", "damaged", "it has no records")
+
+
+def test_records_without_a_history_are_found(saver):
+    fill(saver, 2)
+    without_foreign_keys(saver, "DELETE FROM {histories} WHERE namespace = ''")
+    saver.close()
+    ((thread, state, reason),) = find_problems(saver)
+    assert (thread, state) == (None, "damaged")
+    assert "belongs to no thread" in reason
+
+
+def without_foreign_keys(saver, sql):
+    names = names_of(saver)._asdict()
+    if hasattr(saver, "db_file"):
+        import sqlite3
+
+        with sqlite3.connect(saver.db_file) as connection:
+            connection.execute(sql.format(**names))
+        connection.close()
+    else:
+        import psycopg
+
+        with psycopg.connect(saver._connection_string) as connection:
+            connection.execute("SET session_replication_role = replica")
+            connection.execute(sql.format(**names))
+
+
+USES = {
+    "list": lambda saver: saver.list(T),
+    "history": lambda saver: saver.history(T),
+    "get": lambda saver: saver.get(T),
+    "replay": lambda saver: [*saver.replay(T)],
+    "prune": lambda saver: saver.prune("t", keep_last=1),
+    "put": lambda saver: fill(saver, 1),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_missing_row_is_an_error_and_nothing_is_cut_off(saver, use):
+    fill(saver, 8)
+    history, position, _ = rows_of(saver)[4]
+    run_sql(saver, "DELETE FROM {records} WHERE history = ? AND position = ?", (history, position))
+    saver.close()
+    before = rows_of(saver)
+    with pytest.raises(CheckpointCorruptionError):
+        USES[use](saver)
+    assert rows_of(saver) == before

@@ -40,6 +40,7 @@ from savers._delta.entries import (
     kind_in_entry as kind_in_entry,
     names_base as names_base,
 )
+from savers._delta.listed_value import begins_with as begins_with
 from savers._delta.operations import (
     APPEND as APPEND,
     DEL as DEL,

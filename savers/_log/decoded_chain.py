@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
+from savers import _delta as delta
+
 if TYPE_CHECKING:
-    from savers import _delta as delta
     from savers._log.payloads import DecodedRecord
     from savers._log.table_reader import TableReader
 
@@ -223,8 +224,7 @@ class ReadValues:
             return None
         if value.count_pieces() < _MIN_PIECES:
             return None
-        pieces = value.pieces
-        if known.value.pieces[: len(pieces)] != pieces:
+        if not delta.begins_with(known.value, value):
             return None
         end = len(known.packed) - known.value.length + value.length
         body = known.packed[end - value.length : end]

@@ -152,3 +152,19 @@ def test_steps_that_are_not_numbers_are_refused_when_the_keyframe_is_read(count,
             delta.decode_entry([delta.LIST, 1, 5, 0, 0, *bad], FAR, None)
     with pytest.raises((TypeError, ValueError)):
         delta.decode_entry([delta.LIST, 1, 5, 0, 0, *steps, 5], FAR, None)
+
+
+@settings(max_examples=examples(100))
+@given(pieces_of_files, st.integers(8, 40), st.booleans(), st.booleans())
+def test_a_value_begins_with_its_first_pieces(spaced, count, uses_one, uses_other):
+    pieces = place(spaced)
+    value = listed(pieces)
+    first = pieces[: 2 * count]
+    shorter = listed(first)
+    other = listed([*first[:-1], first[-1] + 1])
+    for used in [value] * uses_one + [shorter, other] * uses_other:
+        assert used.pieces
+    assert delta.begins_with(value, shorter)
+    assert delta.begins_with(value, value.copy())
+    assert not delta.begins_with(value, other)
+    assert delta.begins_with(shorter, value) is (count >= len(spaced))

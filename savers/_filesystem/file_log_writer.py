@@ -157,7 +157,8 @@ class FileLogWriter(FileLogReader, LogWriter):
         except BaseException:
             self._undo(start)
             raise
-        self.file_size = max(self.file_size, written)
+        if written > self.file_size:  # noqa: PLR1730 - as in `pack_frame`
+            self.file_size = written
 
     def _write_and_extend(self, start: int, data: bytes) -> int:
         """Write once, with zeros behind the data; return how many bytes were written."""

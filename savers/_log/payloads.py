@@ -7,6 +7,7 @@ the CHECKPOINT record before it, as its state is; a keyframe has them in full.
 from __future__ import annotations
 
 import threading
+from binascii import unhexlify
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from itertools import compress
@@ -100,7 +101,8 @@ def id_bytes(id: str) -> bytes | str:
     if len(compact) != _HEX_LENGTH:
         return id
     try:
-        raw = bytes.fromhex(compact)
+        # Faster than `bytes.fromhex`, and strict: it skips no spaces.
+        raw = unhexlify(compact)
     except ValueError:
         return id
     return raw if raw.hex() == compact else id

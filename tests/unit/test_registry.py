@@ -145,6 +145,7 @@ def test_only_the_chosen_backend_is_imported(tmp_path):
     for name in ("file", "disk", "filesystem"):
         assert drivers_after(f"{begin}; get_saver({name!r}, path={str(tmp_path / name)!r})") == []
     assert drivers_after(f"{begin}; get_saver('sqlite', path={str(tmp_path / 'x.db')!r})") == ["sqlite3"]
+    assert drivers_after(f"{begin}; get_saver('postgres', path='host=h')") == ["psycopg", "psycopg_pool"]
     assert drivers_after("import savers; savers.SqliteSaver") in ([], ["sqlite3"])
 
 

@@ -1,0 +1,199 @@
+"""Rows of docs/requirements.md that are about databases: configuration, moving, cold reads."""
+
+import json
+import pickle
+import random
+import shutil
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+import savers
+from graphkit import END, START, Checkpoint, RunnableConfig, StateGraph
+from graphkit.errors import CheckpointerConfigurationError
+from graphkit.graph_config import GraphConfig
+from graphkit.registry import get_saver
+from graphkit.transfer import copy_threads
+from savers import FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver
+from tests.threads import TYPES, assert_same, everything
+
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "disk" / "golden"
+SPEC = spec_from_file_location("golden_make", GOLDEN / "make.py")
+golden = module_from_spec(SPEC)
+SPEC.loader.exec_module(golden)
+
+
+@pytest.fixture
+def options(request, tmp_path):
+    """The options of each saver, as its documentation names them."""
+
+    def make(kind):
+        if kind == "sqlite":
+            return {"db_file": str(tmp_path / "missing" / "parent" / "runs.db")}
+        if kind == "postgres":
+            server = request.getfixturevalue("server")
+            return {"connection_string": server.connection_string, "schema": request.getfixturevalue("schema")}
+        return {"base_directory": str(tmp_path / "missing" / "runs")}
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ["disk", "file", "sqlite", "postgres"])
+def test_g35_a_graph_runs_and_continues_on_each_store_from_json_alone(kind, options):
+    text = json.dumps({"checkpoint": {"store": kind, "interval": 1, "preserve": True, "options": options(kind)}})
+    graph = StateGraph({}).add_node("add", lambda state: {"n": state.get("n", 0) + 1})
+    graph.add_edge(START, "add").add_edge("add", END)
+    thread = RunnableConfig("t")
+    for expected in (1, 2):
+        app = graph.compile(**GraphConfig.from_json(text).compile_options())
+        with app.compile_config.saver:
+            assert app.invoke({}, thread)["n"] == expected
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_p3_the_documented_key_works_and_a_missing_one_is_named(kind, options):
+    given = options(kind)
+    key = next(iter(given))
+    with get_saver(kind, **given) as saver:
+        saver.put(RunnableConfig("t"), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+    with get_saver(kind, **given) as saver:
+        assert saver.get(RunnableConfig("t")).state["n"] == 1
+    with pytest.raises(CheckpointerConfigurationError, match=key):
+        get_saver(kind)
+
+
+def test_p3_missing_parent_directories_are_created(tmp_path):
+    with SqliteSaver(tmp_path / "a" / "b" / "runs.db") as saver:
+        assert not (tmp_path / "a").exists()
+        assert saver.threads() == []
+    assert (tmp_path / "a" / "b" / "runs.db").is_file()
+
+
+def test_p54_threads_move_through_every_store_and_come_back_equal(tmp_path, server, schema):
+    with (
+        FileSystemSaver(tmp_path / "one", types=TYPES) as directory,
+        SqliteSaver(tmp_path / "two.db", types=TYPES) as file,
+        PostgresSaver(server.connection_string, schema=schema, types=TYPES) as database,
+        FileSystemSaver(tmp_path / "three", types=TYPES) as back,
+    ):
+        memory = MemorySaver()
+        memory.register_types(*TYPES)
+        everything(memory)
+        for source, target in ((memory, directory), (directory, file), (file, database), (database, back)):
+            report = copy_threads(source, target)
+            assert report.checkpoints == 5
+            assert_same(source, target)
+        assert_same(memory, back)
+        assert back.verify().ok
+
+
+@pytest.mark.parametrize("version", ["v1", "v2", "v2.1"])
+def test_p54_directories_of_older_formats_move_to_a_database(tmp_path, version):
+    shutil.copytree(GOLDEN / version, tmp_path / "old")
+    with FileSystemSaver(tmp_path / "old") as source, SqliteSaver(tmp_path / "new.db") as target:
+        for saver in (source, target):
+            for name, cls in golden.TYPES.items():
+                saver._codec.register_as(name, cls)
+        copy_threads(source, target)
+        for thread in source.threads():
+            assert_same(source, target, thread, thread)
+        assert target.versions_by_thread_id("released") == source.versions_by_thread_id("released") == [1, 2]
+
+
+# P85
+
+
+def count_cold_read(open_saver, config):
+    """Return the statements and the bytes that a new saver reads for the state of a checkpoint."""
+    with open_saver() as saver:
+        saver.threads()  # opens the database
+        statements: list[int] = []
+        read = saver._database.read
+
+        def count(sql, parameters=()):
+            rows = read(sql, parameters)
+            statements.append(sum(len(value) for row in rows for value in row if isinstance(value, bytes)))
+            return rows
+
+        saver._database.read = count
+        state = saver.get(config).state
+        assert len(state["document"]) == 1_000_000
+        return len(statements), sum(statements), state["n"]
+
+
+@pytest.mark.parametrize("checkpoints", [1_000, 10_000])
+def test_p85_a_cold_read_of_a_long_history_costs_what_the_state_costs(tmp_path, checkpoints):
+    def open_saver():
+        return SqliteSaver(tmp_path / "runs.db", fsync="never")
+
+    document = random.Random(85).randbytes(1_000_000)
+    thread = RunnableConfig("t")
+    with open_saver() as saver:
+        ids = []
+        for n in range(checkpoints):
+            checkpoint = Checkpoint(node_id="a", next_node_id="a", state={"document": document, "n": n})
+            saver.put(thread, checkpoint)
+            ids.append(checkpoint.id)
+    for wanted in (checkpoints - 1, checkpoints // 2, 3):
+        config = thread if wanted == checkpoints - 1 else thread.with_check_point_id(ids[wanted])
+        statements, size, found = count_cold_read(open_saver, config)
+        assert found == wanted
+        assert statements <= 12
+        # The state, and between its parts what is cheaper read than left out.
+        assert size < 4_000_000
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", ["SqliteSaver", "PostgresSaver"])
+def test_the_classes_are_known_by_their_public_names(name):
+    cls = getattr(savers, name)
+    assert (cls.__module__, cls.__qualname__) == ("savers", name)
+    assert pickle.loads(pickle.dumps(cls)) is cls
+    assert f"savers.{name}".encode() in pickle.dumps(cls, protocol=0).replace(b"\n", b".")
+
+
+@pytest.mark.parametrize("cls", [SqliteSaver, PostgresSaver])
+@pytest.mark.parametrize(
+    ("alias", "method"),
+    [
+        ("putWrites", "put_writes"),
+        ("tagsOf", "tags_of"),
+        ("runLock", "run_lock"),
+        ("registerTypes", "register_types"),
+        ("versionsByThreadId", "versions_by_thread_id"),
+        ("versionNamespaces", "version_namespaces"),
+        ("getVersion", "get_version"),
+    ],
+)
+def test_the_java_names_are_the_methods_of_the_class(cls, alias, method):
+    assert getattr(cls, alias) is getattr(cls, method)
+
+
+def test_type_checkers_know_the_classes(tmp_path):
+    (tmp_path / "typed.py").write_text(
+        "from typing import assert_type\n"
+        "from graphkit import Checkpoint\n"
+        "from savers import PostgresSaver, SqliteSaver\n"
+        "assert_type(SqliteSaver('runs.db', fsync=0.5).get(), Checkpoint | None)\n"
+        "assert_type(PostgresSaver('host=h', lease=5.0).versions_by_thread_id('t')[0], int)\n"
+        "SqliteSaver('runs.db', fsync='sometimes')  # type: ignore[arg-type]\n"
+        "PostgresSaver(dsn='host=h')  # type: ignore[call-arg]\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", "--warn-unused-ignores", str(tmp_path / "typed.py")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_another_process_opens_the_same_store(kind, options):
+    with get_saver(kind, **options(kind)) as saver:
+        saver.put(RunnableConfig("t"), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+        opener = pickle.loads(pickle.dumps(saver.opener()))
+    with opener() as saver:
+        assert saver.get(RunnableConfig("t")).state["n"] == 1

@@ -20,7 +20,7 @@ _ADVICE: Final = (
     ("SQLITE_READONLY", errno.EACCES, "let this user write the file, those beside it and their directory"),
     ("SQLITE_PERM", errno.EACCES, "let this user read and write the file"),
     ("SQLITE_AUTH", errno.EACCES, "let this user read and write the file"),
-    ("SQLITE_IOERR", errno.EIO, "check the disk"),
+    ("SQLITE_IOERR", errno.EIO, "check the disk, and whether it is full"),
     ("SQLITE_NOMEM", errno.ENOMEM, "free some memory"),
 )
 """The beginning of SQLite's name of an error, the error number, and what to do."""

@@ -17,6 +17,7 @@ from graphkit.errors import (
 )
 from savers._sql import sqlite_connection, sqlite_database, wal_sync
 from savers._sql.sqlite_database import SqliteDatabase
+from savers._sql.sqlite_errors import translate_error
 from tests.sql.rows import add_history, positions, put
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -249,3 +250,9 @@ def test_a_read_only_file_can_be_read_and_not_written(open_directory):
 def test_no_other_module_of_the_package_imports_sqlite3():
     sources = (ROOT / "savers" / "_sql").glob("*.py")
     assert [file.name for file in sources if "import sqlite3" in file.read_text()] == ["sqlite_connection.py"]
+
+
+def test_an_error_of_the_disk_says_that_it_may_be_full():
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorname = "SQLITE_IOERR_SHMSIZE"
+    assert "whether it is full" in str(translate_error(error, "runs.db", "read"))

@@ -30,7 +30,6 @@ _COLUMNS: Final = (
 
 _ADVICE_FOR_DATABASES: Final = {
     "repair": "restore a backup of the database, or save the threads that can be read with graphkit copy --to",
-    "prune --idle": "list them with graphkit threads --older, and delete them with graphkit delete",
     "rotate": "it has no keys, and seals nothing; a checkpoint directory does",
 }
 """What to do in place of a command that no saver of a database has."""

@@ -11,7 +11,7 @@ from graphkit.registry import get_saver
 from graphkit.transfer import copy_threads
 from savers import FileSystemSaver, SqliteSaver
 from tests import postgres_server
-from tests.cli.terminal import graphkit
+from tests.cli.terminal import damage, graphkit
 
 
 @pytest.fixture(scope="session")
@@ -114,12 +114,23 @@ def test_a_graph_runs_on_a_database(empty, shop):
 
 def test_what_a_database_cannot_do_says_what_to_do(database):
     for command, advice in (
-        (["repair", database], "restore a backup of the database"),
+        (["repair", database], "restore a backup, or copy the other threads"),
         (["rotate", database], "it has no keys"),
         (["export", database, "--raw"], "use the readable form"),
     ):
         done = graphkit(*command)
         assert (done.code, advice in done.err) == (18, True), done.err
+
+
+def test_a_store_that_cannot_be_repaired_is_not_sent_to_repair(monkeypatch, store):
+    class Unrepairable:
+        register_types = staticmethod(lambda *types: None)
+        verify = staticmethod(FileSystemSaver(store).verify)
+
+    damage(store, "order-17")
+    monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: Unrepairable())
+    done = graphkit("verify", "memory:")
+    assert (done.code, "graphkit repair" in done.out, "restore a backup" in done.out) == (12, False, True)
 
 
 # Bad input

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import SupportsExists, SupportsVerify
+from graphkit._saver.capabilities import SupportsExists, SupportsRepair, SupportsVerify
 from graphkit.cli.cells import format_bytes
 from graphkit.cli.context import CliContext
 from graphkit.cli.entry_logs import count_entries, make_problem_rows, verify_entries
@@ -29,7 +29,7 @@ _COLUMNS: Final = (
 )
 
 _ADVICE_FOR_DATABASES: Final = {
-    "repair": "restore a backup of the database, or save the threads that can be read with graphkit copy --to",
+    "repair": "restore a backup, or copy the other threads, by name, with graphkit copy --to",
     "rotate": "it has no keys, and seals nothing; a checkpoint directory does",
 }
 """What to do in place of a command that no saver of a database has."""
@@ -119,6 +119,8 @@ def verify(context: CliContext, directory: Directory, thread: MaybeThread = None
     elif states != {"torn"}:
         code = CheckpointCorruptionError.exit_code
         advice = "see `graphkit repair`"
+        if not isinstance(saver, SupportsRepair):
+            advice = _ADVICE_FOR_DATABASES["repair"]
     message = Message(f"{summary}: {pluralize(len(problems), 'problem')}; {advice}", data, code)
     views = [message] if context.as_json else [Table(_COLUMNS, problems, empty=""), message]
     return iter(views)

@@ -17,6 +17,7 @@ TABLES = (
     "at_scale",
     "imports",
     "langgraph_savers",
+    "databases",
     "fan_out",
     "commands",
     "overhead",
@@ -26,15 +27,15 @@ TABLES = (
 parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
 parser.add_argument("tables", nargs="*", choices=[*TABLES, []], help="which tables; all by default")
 parser.add_argument("--dir", type=Path, help="where the files go")
-parser.add_argument("--rows", help="names of rows of langgraph_savers, with commas between; all by default")
-parser.add_argument("--rounds", type=int, default=3, help="rounds of langgraph_savers; 3 by default")
-parser.add_argument("--quick", action="store_true", help="langgraph_savers with little work, to see that it runs")
+parser.add_argument("--rows", help="rows of langgraph_savers or databases, with commas between; all by default")
+parser.add_argument("--rounds", type=int, default=3, help="rounds of langgraph_savers and databases; 3 by default")
+parser.add_argument("--quick", action="store_true", help="these two with little work, to see that they run")
 arguments = parser.parse_args()
 
 
 def read_options(table: str) -> dict[str, Any]:
-    """Return the options of a table; only langgraph_savers has some."""
-    if table != "langgraph_savers":
+    """Return the options of a table; only langgraph_savers and databases have some."""
+    if table not in {"langgraph_savers", "databases"}:
         return {}
     from benchmarks.peers.bench import QUICK
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.bench import Bench, Sizes, drain, median_of, settle
-from benchmarks.peers.contenders import CONTENDERS
+from benchmarks.peers.contenders import CONTENDERS, Contender
 from benchmarks.peers.workloads import THREAD
 from benchmarks.table import timed
 
@@ -205,26 +206,51 @@ def main(folder: Callable[[], Path], *, keys: Sequence[str] = (), rounds: int = 
         SystemExit: there is no row of such a name.
     """
     sizes = sizes or Sizes()
-    rows = make_rows(sizes)
+    rows = select_rows(make_rows(sizes), keys)
+    benches = [Bench(contender, sizes, folder) for contender in CONTENDERS]
+    measure_rows(rows, benches, rounds)
+    print_table("LangGraph's checkpointers", rows, CONTENDERS, RATIOS, rounds)
+
+
+def select_rows(rows: Sequence[Row], keys: Sequence[str]) -> list[Row]:
+    """Return the rows with some names, in their order; all if there are no names.
+
+    Raises:
+        SystemExit: there is no row of such a name.
+    """
     unknown = set(keys) - {row.key for row in rows}
     if unknown:
         sys.exit(f"no row is called {', '.join(sorted(unknown))}; there are {', '.join(row.key for row in rows)}")
-    rows = [row for row in rows if not keys or row.key in keys]
-    benches = [Bench(contender, sizes, folder) for contender in CONTENDERS]
+    return [row for row in rows if not keys or row.key in keys]
+
+
+def measure_rows(rows: Sequence[Row], benches: Sequence[Bench], rounds: int) -> None:
+    """Measure all rows in interleaved rounds, and close the stores."""
+    turn = deque(benches)
     for number in range(rounds):
         for row in rows:
             print(f"round {number + 1} of {rounds}: {row.key}", file=sys.stderr)
             for _ in range(row.turns):
-                for bench in benches:
+                for bench in turn:
                     row.sample(bench)
-                benches.append(benches.pop(0))  # another contender begins in the next turn
+                turn.rotate(-1)  # another contender begins in the next turn
     for bench in benches:
         bench.close()
-    names = [contender.name for contender in CONTENDERS]
-    print(f"\n### LangGraph's checkpointers, median of {rounds} interleaved rounds\n")
-    print("| row | | " + " | ".join([*names, *(title for title, _, _ in RATIOS)]) + " |")
-    print("|---|---|" + "---|" * (len(names) + len(RATIOS)))
+
+
+def print_table(
+    title: str,
+    rows: Sequence[Row],
+    contenders: Sequence[Contender],
+    ratios: Sequence[tuple[str, str, str]],
+    rounds: int,
+) -> None:
+    """Print the medians of the contenders, and the ratios: their titles, ours and theirs."""
+    names = [contender.name for contender in contenders]
+    print(f"\n### {title}, median of {rounds} interleaved rounds\n")
+    print("| row | | " + " | ".join([*names, *(title for title, _, _ in ratios)]) + " |")
+    print("|---|---|" + "---|" * (len(names) + len(ratios)))
     for row in rows:
         cells = [row.format_cell(name) for name in names]
-        ratios = [row.format_ratio(ours, theirs) for _, ours, theirs in RATIOS]
-        print(f"| `{row.key}` | {row.title}, {row.unit} | " + " | ".join([*cells, *ratios]) + " |")
+        figures = [row.format_ratio(ours, theirs) for _, ours, theirs in ratios]
+        print(f"| `{row.key}` | {row.title}, {row.unit} | " + " | ".join([*cells, *figures]) + " |")

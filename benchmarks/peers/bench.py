@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.contenders import Contender, Store
+from benchmarks.peers.own_api import OwnApi
 from benchmarks.peers.workloads import (
     THREAD,
     arun_steps,
@@ -154,6 +155,9 @@ class Bench:
         def fill() -> None:
             store = self._replace("stepped")
             run_steps(store.saver, self.sizes.steps, durability="sync")
+            if isinstance(store.saver, OwnApi):
+                self.ids = [info.id for info in store.saver.store.history(THREAD)]
+                return
             found = store.saver.list(THREAD)
             self.ids = [checkpoint.config["configurable"]["checkpoint_id"] for checkpoint in found]
 

@@ -33,6 +33,8 @@ class HistoryView(Protocol):
 
     thread_id: str
     namespace: str
+    is_only: bool
+    """Whether the thread certainly has no other namespace that belongs to this one."""
 
     def walk_back(self, visit: Visit, expected: int | None) -> None:
         """Visit the checkpoints, newest first, until `visit` returns False.
@@ -83,6 +85,7 @@ class SharedLogView(SharedLog[Reader]):
 
     def __init__(self, thread_id: str, namespace: str) -> None:
         super().__init__(thread_id, namespace)
+        self.is_only = False
         self._fid = 0
         self._end = 0
 

@@ -26,7 +26,7 @@ from savers._log.log_writer import LogWriter, NewCheckpoint
 from savers._log.stored_checkpoint import StoredCheckpoint, outline_writes
 from savers._sql.database_errors import HistoryGoneError, OutcomeUnknownError, PositionTakenError
 from savers._sql.encoded_text import encode_id, encode_long, encode_text
-from savers._sql.row_source import LogSource
+from savers._sql.row_source import LogSource, RowSource
 from savers._sql.terms import list_terms
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from graphkit import Checkpoint
     from graphkit.codec import Codec
     from savers._sql.database import Database, Transaction
-    from savers._sql.row_source import RowSource
     from savers._sql.statements import Statements
 
 _PART_SIZE: Final = 1 << 20
@@ -163,7 +162,7 @@ class RowLog(LogWriter):
             return False
         history = rows[0][0]
         if history != self.fd:
-            self._open(history, rows)
+            self.open_rows(history, rows)
         elif rows[0][3] is not None:
             self._take_rows(rows)
         return True
@@ -181,8 +180,16 @@ class RowLog(LogWriter):
                 return rows
             # The statement has found another database in place of the one that is known.
 
-    def _open(self, history: int, rows: Sequence[tuple[int, str, int, bytes]]) -> None:
-        """Begin with the rows from the last keyframe on, and the first row."""
+    def open_rows(self, history: int, rows: Sequence[tuple[int, str, int, bytes]]) -> None:
+        """Begin with the rows from the last keyframe on, and the first row.
+
+        Args:
+            history: the number of the history.
+            rows: the number, the status, the position and the record of each row.
+
+        Raises:
+            CheckpointCorruptionError: a record is missing or damaged.
+        """
         self.close()
         self.fd = self._last_history = history
         _, status, position, beginning = rows[0]
@@ -191,6 +198,7 @@ class RowLog(LogWriter):
         self.read_beginning(len(beginning), beginning)
         self.seq = META_RECORDS
         self.end = len(beginning)
+        self._source.add(0, beginning, is_keyframe=False)
         self._status = status
         if len(rows) > 1 and rows[1][2] != self.end:
             self._skip_to(rows[1][2], rows[1][3])
@@ -362,6 +370,9 @@ class RowLog(LogWriter):
         status = self._derive_status()
         last = self.last_checkpoint
         keyframe = 0 if last is None else last.keyframe_offset
+        if last is not None and rows[-1].checkpoint is None and rows[-1].position == last.offset:
+            # `append_packed` wrote it.
+            self._note_checkpoint()
         is_new = self.fd == NEW
         try:
             try:

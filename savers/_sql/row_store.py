@@ -31,7 +31,7 @@ class RowStore:
         self.compression = compression
         self.statements = Statements(database)
         self.logs = OpenLogs()
-        self._source = RowSource(database)
+        self.source = RowSource(database)
 
     # Logs
 
@@ -68,7 +68,7 @@ class RowStore:
             source: what reads its bytes, by default the source of all logs, which remembers the last read.
         """
         owner = (thread_id, namespace)
-        new = RowLog(self.database, source or self._source, self.statements, owner, self.codec, version)
+        new = RowLog(self.database, source or self.source, self.statements, owner, self.codec, version)
         new.compression = self.compression
         return new
 

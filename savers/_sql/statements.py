@@ -45,6 +45,20 @@ class Statements:
             f" WHERE {owner} AND r.position = ?"
         )
 
+        # Reading many histories
+
+        self.select_live = (
+            "SELECT h.history, h.thread, h.long_thread, h.namespace, h.long_namespace, h.keyframe,"
+            f" (SELECT max(r.position) FROM {records} AS r WHERE r.history = h.history),"
+            f" (SELECT r.checkpoint FROM {records} AS r WHERE r.history = h.history AND r.checkpoint IS NOT NULL"
+            " ORDER BY r.position DESC LIMIT 1)"
+            f" FROM {histories} AS h WHERE h.version = 0 AND h.status IS NOT NULL ORDER BY h.thread, h.namespace"
+        )
+        """The live histories, each with the position of its last record and its newest checkpoint."""
+        self.select_frames = f"SELECT frame FROM {records} WHERE history = ? ORDER BY position"
+        self.select_by_terms = f"SELECT h.history FROM {histories} AS h WHERE h.version = 0 AND {self.has_terms(1)}"
+        self.select_created = f"SELECT max(created) FROM {histories} WHERE thread = ? AND version = 0"
+
         # Appending to one history
 
         # The last row that the writer knows must be there, with the same checkpoint: after a server
@@ -211,3 +225,27 @@ class Statements:
         parts.append(f"r AS ({self._insert_records} SELECT h.history, v.* FROM h, (VALUES {values}) AS v)")
         result = f", {notification}" if notification else ""
         return f"WITH {', '.join(parts)} SELECT history{result} FROM h"
+
+    def select_frames_of(self, count: int) -> str:
+        """Return the statement that selects the rows of so many histories."""
+        return (
+            f"SELECT r.history, h.status, r.position, r.frame FROM {self._database.names.histories} AS h"
+            f" JOIN {self._database.names.records} AS r ON r.history = h.history"
+            f" WHERE h.history IN ({_list_parameters(count)}) ORDER BY r.history, r.position"
+        )
+
+    def select_tails_of(self, count: int) -> str:
+        """Return the statement that selects the first row, and those from the last keyframe on, of so many."""
+        columns = "SELECT h.history, h.status, r.position, r.frame"
+        return (
+            f"WITH wanted AS (SELECT history, status, keyframe FROM {self._database.names.histories}"
+            f" WHERE history IN ({_list_parameters(count)}))"
+            f" {columns} FROM wanted AS h JOIN {self._database.names.records} AS r"
+            " ON r.history = h.history AND r.position >= h.keyframe"
+            f" UNION ALL {columns} FROM wanted AS h JOIN {self._database.names.records} AS r"
+            " ON r.history = h.history AND r.position = 0 WHERE h.keyframe > 0 ORDER BY 1, 3"
+        )
+
+
+def _list_parameters(count: int) -> str:
+    return ", ".join("?" * count)

@@ -1,4 +1,4 @@
-"""LangGraph's checkpoints, items and cached values in graphkit's files (extra `langgraph`)."""
+"""LangGraph's checkpoints in graphkit's savers, its items and cached values in files (extra `langgraph`)."""
 
 from __future__ import annotations
 
@@ -24,15 +24,21 @@ if TYPE_CHECKING:
         import_langgraph_postgres as import_langgraph_postgres,
         import_langgraph_sqlite as import_langgraph_sqlite,
     )
+    from savers.langgraph.postgres_saver import PostgresCheckpointSaver as PostgresCheckpointSaver
+    from savers.langgraph.saver import CheckpointSaver as CheckpointSaver
+    from savers.langgraph.sqlite_saver import SqliteCheckpointSaver as SqliteCheckpointSaver
     from savers.langgraph.store import FileSystemStore as FileSystemStore
 
 __all__ = [
+    "CheckpointSaver",
     "EntriesReport",
     "ExportReport",
     "FileSystemCache",
     "FileSystemCheckpointSaver",
     "FileSystemStore",
     "ImportReport",
+    "PostgresCheckpointSaver",
+    "SqliteCheckpointSaver",
     "checkpointer",
     "export_langgraph_sqlite",
     "import_langgraph_postgres",
@@ -40,12 +46,15 @@ __all__ = [
 ]
 
 _MODULES: Final = {
+    "CheckpointSaver": "saver",
     "EntriesReport": "_entries.examine",
     "ExportReport": "exporting",
     "FileSystemCache": "cache",
     "FileSystemCheckpointSaver": "file_saver",
     "FileSystemStore": "store",
     "ImportReport": "importing",
+    "PostgresCheckpointSaver": "postgres_saver",
+    "SqliteCheckpointSaver": "sqlite_saver",
     "export_langgraph_sqlite": "exporting",
     "import_langgraph_postgres": "importing",
     "import_langgraph_sqlite": "importing",

@@ -245,3 +245,12 @@ def make_early_config(config: RunnableConfig) -> RunnableConfig:
     return RunnableConfig(
         config.thread_id, checkpoint_ns=EARLY + config.checkpoint_ns, checkpoint_id=config.checkpoint_id
     )
+
+
+def is_made_before(saver: BaseCheckpointSaver, thread_id: str, moment: datetime) -> bool:
+    """Return whether the latest checkpoints of all histories of a thread were made before a moment."""
+    return all(
+        info.created_at < moment
+        for namespace in saver.namespaces(thread_id)
+        for info in saver.recent(RunnableConfig(thread_id, checkpoint_ns=namespace), limit=1)
+    )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from graphkit.errors import CheckpointerConfigurationError
-from savers._filesystem import FileSystemSaver
-from savers.langgraph.file_histories import FileHistories
 
 if TYPE_CHECKING:
     from graphkit.abc import BaseCheckpointSaver
@@ -19,6 +18,15 @@ def open_histories(saver: BaseCheckpointSaver) -> Histories[Any]:
     Raises:
         CheckpointerConfigurationError: there is no implementation for such a saver.
     """
-    if isinstance(saver, FileSystemSaver):
+    # Only what the saver needs is imported. A module that is not loaded has not made the saver.
+    files = sys.modules.get("savers._filesystem.saver")
+    if files is not None and isinstance(saver, files.FileSystemSaver):
+        from savers.langgraph.file_histories import FileHistories
+
         return FileHistories(saver)
-    raise CheckpointerConfigurationError(f"LangGraph's checkpointer needs a FileSystemSaver, not {saver!r}")
+    sql = sys.modules.get("savers._sql.saver")
+    if sql is not None and isinstance(saver, sql.SqlSaver):
+        from savers.langgraph.sql_histories import SqlHistories
+
+        return SqlHistories(saver)
+    raise CheckpointerConfigurationError(f"LangGraph's checkpointer cannot use this saver: {saver!r}")

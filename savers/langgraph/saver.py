@@ -343,7 +343,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
             known = histories.get(view)
             if known is None:
                 history = RunnableConfig(view.thread_id, checkpoint_ns=view.namespace)
-                histories[view] = known = history, self._histories.has_early(history)
+                histories[view] = known = history, not view.is_only and self._histories.has_early(history)
             history, has_early = known
             found = view.read(stored)
             if is_last:

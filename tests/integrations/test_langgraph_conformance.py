@@ -1,4 +1,4 @@
-"""LangGraph's own conformance suite, on FileSystemCheckpointSaver: every capability, every test."""
+"""LangGraph's own conformance suite, on each of our stores: every capability, every test."""
 
 import asyncio
 
@@ -8,9 +8,25 @@ from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import Capability, DetectedCapabilities
 
 from savers.langgraph import FileSystemCheckpointSaver
+from tests.integrations.langgraph_stores import parametrize
 
 TESTS = 81
 """Of langgraph-checkpoint-conformance 0.0.2; a newer one has more."""
+
+
+def check(name, make_saver):
+    """Run the whole suite."""
+
+    @checkpointer_test(name=name)
+    async def checkpointer():
+        yield make_saver()
+
+    report = asyncio.run(validate(checkpointer))
+
+    assert [failure for result in report.results.values() for failure in result.failures] == []
+    assert report.passed_all_base()
+    assert {name for name, result in report.results.items() if result.detected} == {one.value for one in Capability}
+    assert sum(result.tests_passed for result in report.results.values()) >= TESTS
 
 
 @pytest.mark.parametrize(
@@ -20,17 +36,12 @@ TESTS = 81
 )
 def test_every_capability_is_detected_and_every_test_passes(tmp_path, options):
     fresh = iter(range(100))
+    check("FileSystemCheckpointSaver", lambda: FileSystemCheckpointSaver(tmp_path / str(next(fresh)), **options))
 
-    @checkpointer_test(name="FileSystemCheckpointSaver")
-    async def checkpointer():
-        yield FileSystemCheckpointSaver(tmp_path / str(next(fresh)), **options)
 
-    report = asyncio.run(validate(checkpointer))
-
-    assert [failure for result in report.results.values() for failure in result.failures] == []
-    assert report.passed_all_base()
-    assert {name for name, result in report.results.items() if result.detected} == {one.value for one in Capability}
-    assert sum(result.tests_passed for result in report.results.values()) >= TESTS
+@parametrize("sqlite", "postgres")
+def test_the_same_on_databases(opener):
+    check(opener.kind, opener.new)
 
 
 def test_the_newest_capability_is_there_too(tmp_path):

@@ -36,7 +36,10 @@ DAMAGE = {
     "a changed byte": ("UPDATE {records} SET frame = ? WHERE position = ?", "flip"),
     "a missing row": ("DELETE FROM {records} WHERE position = ?", "position"),
     "a wrong checkpoint": ("UPDATE {records} SET checkpoint = ? WHERE position = ?", "id"),
-    "a wrong mark of keyframes": ("UPDATE {records} SET is_keyframe = is_keyframe IS NULL WHERE position = ?", "position"),
+    "a wrong mark of keyframes": (
+        "UPDATE {records} SET is_keyframe = is_keyframe IS NULL WHERE position = ?",
+        "position",
+    ),
     "no checkpoint": ("UPDATE {records} SET checkpoint = NULL WHERE position = ?", "position"),
 }
 

@@ -1,0 +1,66 @@
+"""PostgresCheckpointSaver: LangGraph's checkpointer on graphkit's rows in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
+
+from savers._sql.postgres_saver import PostgresSaver
+from savers.langgraph.saver import CheckpointSaver, check_options
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.serde.base import SerializerProtocol
+    from psycopg_pool import ConnectionPool
+
+    from savers._compression import Compression
+    from savers.langgraph.serializer import OnBlockedType
+
+
+class PostgresCheckpointSaver(CheckpointSaver):
+    """Stores LangGraph's threads in one schema of a PostgreSQL database: CheckpointSaver on a PostgresSaver.
+
+    One object serves synchronous and asynchronous graphs, and any number of threads, processes and
+    machines. A put writes only what changed. The tables of LangGraph's own PostgresSaver are in
+    another schema, and are left alone. Needs the extra `postgres`.
+
+    Attributes:
+        store: the underlying PostgresSaver: for verify, compact, size, prune by age, and the other
+            methods that LangGraph does not have.
+    """
+
+    def __init__(
+        self,
+        connection_string: str | None = None,
+        *,
+        pool: ConnectionPool | None = None,
+        schema: str = "graphkit",
+        serde: SerializerProtocol | None = None,
+        compression: Literal["zlib", "zstd"] | Compression | None = "zlib",
+        types: Iterable[type] = (),
+        on_blocked_type: OnBlockedType = "raise",
+        ttl: timedelta | None = None,
+    ) -> None:
+        """Name a database; the first use connects, and creates the schema and its tables.
+
+        Args:
+            connection_string: a URL or the keywords of libpq.
+            pool: an open pool, in place of the connection string. It is never closed.
+            schema: the schema of the tables.
+            serde: LangGraph's serializer; see CheckpointSaver.
+            compression: how values of 100,000 bytes and more are stored.
+            types: classes of the application that the serializer may create. The types of their
+                fields must be listed, too.
+            on_blocked_type: what reading does with a type that the serializer may not create:
+                raise a CheckpointSerializationError, or return its plain data, such as a dict.
+            ttl: how long a thread stays after the last write to it; see CheckpointSaver.
+
+        Raises:
+            CheckpointerConfigurationError: an option is invalid; or both a connection string and a
+                pool are given, or neither.
+            MissingDependencyError: the extra `postgres`, or that of `zstd`, is not installed.
+        """
+        serde = check_options(serde, types, on_blocked_type, ttl)
+        saver = PostgresSaver(connection_string, pool=pool, schema=schema, compression=compression)
+        super().__init__(saver, serde=serde, on_blocked_type=on_blocked_type, ttl=ttl)
+        self.store: PostgresSaver = saver

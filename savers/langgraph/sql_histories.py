@@ -1,0 +1,225 @@
+"""Histories in the rows of a SqliteSaver or PostgresSaver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, final
+
+from graphkit import Checkpoint, RunnableConfig
+from graphkit.errors import CheckpointConflictError
+from savers._sql.encoded_text import encode_text
+from savers._sql.row_views import LiveHistory, RowAncestorReader, RowHistories, RowView
+from savers._sql.saver import SqlSaver
+from savers._sql.terms import list_search_terms
+from savers.langgraph.histories import (
+    EARLY,
+    CheckpointWithWrites,
+    Histories,
+    PutNext,
+    is_made_before,
+    make_early_config,
+)
+from savers.langgraph.selection import LAST_ID, NewestFirst, Query, Selected, Selection, merge
+
+if TYPE_CHECKING:
+    from savers._log.history_view import AncestorReader, HistoryView
+    from savers._sql.row_log import RowLog
+    from savers._sql.row_store import RowStore
+    from savers.langgraph.writes import TaskWrites
+
+_MAX_KEPT: Final = 64 << 20
+"""The bytes of histories that a listing of the whole store keeps until their states are read."""
+_MAX_THREADS: Final = 4096
+"""Of how many threads is remembered whether they have a namespace of early writes."""
+_FEWEST_OPENED: Final = 16
+"""A listing with a limit opens at least so many histories with one statement."""
+
+
+@final
+class SqlHistories(Histories[SqlSaver]):
+    """The histories in a saver on a database. Early writes wait in their history."""
+
+    def __init__(self, saver: SqlSaver) -> None:
+        super().__init__(saver)
+        self._has_early: dict[str, bool] = {}
+        """By thread: whether it had a namespace of early writes, which only a copy of a store of
+        files has."""
+
+    @property
+    def _store(self) -> RowStore:
+        return self.saver._store  # noqa: SLF001 - a part of the same package
+
+    def put_next(self, history: RunnableConfig, put_next: PutNext) -> None:
+        def append(log: RowLog) -> None:
+            try:
+                checkpoint = put_next(log)
+            except CheckpointConflictError:
+                # As far as the log is known here; another process may have deleted the history.
+                log.discard()
+                log.refresh()
+                checkpoint = put_next(log)
+            if checkpoint is not None:
+                _put(log, checkpoint)
+
+        self.saver._append(history, append)  # noqa: SLF001 - a part of the same package
+
+    def put_writes(self, history: RunnableConfig, checkpoint_id: str | None, writes: TaskWrites) -> None:
+        records, keep = writes
+        self.saver.put_writes(history.replace(checkpoint_id=checkpoint_id), records, keep=keep, early=True)
+
+    def read(self, config: RunnableConfig) -> CheckpointWithWrites | None:
+        """As in Histories, with one statement where two methods of the saver would take two."""
+
+        def read_both(log: RowLog) -> CheckpointWithWrites | None:
+            stored = log.find(config.checkpoint_id)
+            if stored is None:
+                return None
+            return CheckpointWithWrites(stored.make_checkpoint(log.load_state(stored)), log.read_writes(stored))
+
+        return self.saver._read(config, read_both, None)  # noqa: SLF001 - a part of the same package
+
+    def has_early(self, history: RunnableConfig) -> bool:
+        known = self._has_early.get(history.thread)
+        if known is None:
+            if len(self._has_early) >= _MAX_THREADS:
+                self._has_early.clear()
+            known = any(name.startswith(EARLY) for name in self.saver.namespaces(history.thread))
+            self._has_early[history.thread] = known
+        return known
+
+    def open_ancestors(self, history: RunnableConfig) -> AncestorReader:
+        return RowAncestorReader(self._store, history.thread, history.checkpoint_ns)
+
+    def find_histories(self, key: str, values: Iterable[object]) -> Iterator[RunnableConfig]:
+        """As in Histories. An index finds them."""
+        numbers: set[int] = set()
+        rows = RowHistories(self._store)
+        for value in values:
+            pairs = list_search_terms({key: value})
+            if not pairs:
+                yield from super().find_histories(key, values)
+                return
+            numbers |= rows.find_by_terms(pairs[0])
+        for live in rows.list_live() if numbers else []:
+            if live.history in numbers and not live.namespace.startswith(EARLY):
+                yield RunnableConfig(live.thread_id, checkpoint_ns=live.namespace)
+
+    # Listing
+
+    def select(self, thread: str, namespace: str | None, query: Query) -> Iterable[Selected]:
+        names = [namespace] if namespace is not None else self.list_namespaces(thread)
+        views = [RowView(self._store, thread, name) for name in names if not name.startswith(EARLY)]
+        return merge([Selection(view, query).run() for view in views], query)
+
+    def select_from_all(self, query: Query) -> Iterable[Selected]:
+        """As in Histories. A few statements read thousands of histories."""
+        rows = RowHistories(self._store)
+        histories = rows.list_live()
+        early = {live.thread_id for live in histories if live.namespace.startswith(EARLY)}
+        histories = [live for live in histories if not live.namespace.startswith(EARLY)]
+        # A filter for None also accepts metadata without the key.
+        known = {key: value for key, value in query.filter.items() if value is not None}
+        for terms in list_search_terms(known):
+            numbers = rows.find_by_terms(terms)
+            histories = [live for live in histories if live.history in numbers]
+
+        def is_only(thread_id: str) -> bool:
+            return thread_id not in early
+
+        if query.limit is not None:
+            selected = _NewestFirst(rows, histories, is_only, query).run()
+            if selected is not None:
+                return selected
+        return self._select_whole(rows, histories, is_only, query)
+
+    def _select_whole(
+        self, rows: RowHistories, histories: Sequence[LiveHistory], is_only: Callable[[str], bool], query: Query
+    ) -> Iterable[Selected]:
+        kept = 0
+        selections: list[list[Selected]] = []
+        for live, view in rows.read_whole(histories, is_only):
+            selected = Selection(view, query).run()
+            selections.append(selected)
+            kept += live.last
+            if not selected or kept > _MAX_KEPT:
+                view.forget()
+        return merge(selections, query)
+
+    # Removing
+
+    def remove(self, history: RunnableConfig, ids: Sequence[str]) -> None:
+        self.saver.remove(history, ids)
+        if self.has_early(history):
+            self.saver.remove(make_early_config(history), ids)
+
+    def delete_idle(self, thread_id: str, *, idle_since: datetime, dry_run: bool = False) -> bool:
+        """As in Histories.
+
+        A history was written to when its row was inserted, which an import or a copy does, and when
+        its latest checkpoint was made.
+        """
+        if not self._is_idle(thread_id, idle_since):
+            return False
+        if dry_run:
+            return True
+        store = self._store
+        thread = encode_text(thread_id)
+        with store.database.transaction() as transaction:
+            transaction.execute(store.statements.lock_thread, (thread,))
+            # Nothing can be put from here on.
+            if not self._is_idle(thread_id, idle_since):
+                return False
+            transaction.execute(store.statements.delete_thread, (thread,))
+            transaction.notify(thread_id)
+        store.logs.close_thread(thread_id)
+        return True
+
+    def _is_idle(self, thread_id: str, idle_since: datetime) -> bool:
+        store = self._store
+        if store.database.is_held(thread_id):
+            return False
+        ((created_us,),) = store.database.read(store.statements.select_created, (encode_text(thread_id),))
+        if created_us is None or created_us >= idle_since.timestamp() * 1_000_000:
+            return False
+        return is_made_before(self.saver, thread_id, idle_since)
+
+    def describe(self) -> str:
+        return self.saver._database.path  # noqa: SLF001 - a part of the same package
+
+
+def _put(log: RowLog, checkpoint: Checkpoint) -> None:
+    """Append a checkpoint, which replaces one of the same id."""
+    is_present = log.fd >= 0 and log.find(checkpoint.id) is not None
+    log.put(checkpoint, checkpoint.id if is_present else None)
+
+
+class _NewestFirst(NewestFirst[LiveHistory]):
+    """Selects checkpoints from as few histories as possible, opened with as few statements."""
+
+    def __init__(
+        self, rows: RowHistories, histories: Sequence[LiveHistory], is_only: Callable[[str], bool], query: Query
+    ) -> None:
+        super().__init__(query)
+        self._is_only = is_only
+        self._rows = rows
+        self._histories = histories
+        self._views: dict[int, HistoryView] = {}
+        """Those that are read already, by the number of the history."""
+        self._opened = 0
+        """How many were read so far."""
+
+    def _find_histories(self) -> None:
+        for number, live in enumerate(self._histories):
+            self._closed.append((live.newest_id or LAST_ID, -number, live))
+
+    def _open_views(self, key: LiveHistory) -> Sequence[HistoryView]:
+        if key.history not in self._views:
+            wanted = max(_FEWEST_OPENED, self._query.limit or 0, self._opened)
+            self._opened += wanted
+            batch = [key, *(live for _, _, live in self._closed[: -wanted - 1 : -1])]
+            self._views.update((live.history, view) for live, view in self._rows.read_tails(batch, self._is_only))
+        return [self._views.pop(key.history)]
+
+    def _release(self, view: HistoryView) -> None:
+        view.forget()

@@ -1,0 +1,68 @@
+"""The kinds of stores on which LangGraph's checkpointer is tested."""
+
+import uuid
+
+import pytest
+
+import savers
+from savers.langgraph import (
+    CheckpointSaver,
+    FileSystemCheckpointSaver,
+    PostgresCheckpointSaver,
+    SqliteCheckpointSaver,
+)
+
+DATABASES = ["sqlite", "postgres"]
+
+
+class Opener:
+    """Opens checkpointers on new stores of one kind, and opens a store again.
+
+    Args:
+        kind: file, sqlite, postgres, or one of the savers that keep nothing.
+        directory: where files are.
+        server: the PostgreSQL server, if one is needed.
+    """
+
+    def __init__(self, kind, directory, server):
+        self.kind = kind
+        self.directory = directory
+        self.server = server
+        self.opened = []
+
+    def new(self, **options):
+        """A checkpointer on a store of its own."""
+        return self.open(uuid.uuid4().hex, **options)
+
+    def open(self, name, **options):
+        """A checkpointer on the store with a name."""
+        saver = self._open(name, options)
+        self.opened.append(saver)
+        return saver
+
+    def _open(self, name, options):
+        match self.kind:
+            case "file":
+                return FileSystemCheckpointSaver(self.directory / name, fsync="never", **options)
+            case "sqlite":
+                return SqliteCheckpointSaver(self.directory / f"{name}.db", fsync="never", **options)
+            case "postgres":
+                return PostgresCheckpointSaver(self.server.connection_string, schema=f"test {name}", **options)
+            case _:
+                return CheckpointSaver(getattr(savers, self.kind)(), **options)
+
+    def close(self):
+        for saver in self.opened:
+            saver._close()
+
+
+def make_opener(request, kind):
+    """The opener of a kind; its savers are closed when the test ends."""
+    server = request.getfixturevalue("server") if kind == "postgres" else None
+    opener = Opener(kind, request.getfixturevalue("tmp_path"), server)
+    request.addfinalizer(opener.close)
+    return opener
+
+
+def parametrize(*kinds):
+    return pytest.mark.parametrize("opener", kinds, indirect=True)

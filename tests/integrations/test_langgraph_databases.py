@@ -1,0 +1,357 @@
+"""LangGraph's checkpointer on SQLite and PostgreSQL does what it does on files."""
+
+import json
+import random
+import subprocess
+import sys
+import textwrap
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("langgraph")
+
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from graphkit import Checkpoint, CheckpointConflictError, RunnableConfig
+from savers._sql import row_views
+from savers._sql.terms import list_search_terms
+from savers._sql.row_log import RowLog
+from savers.langgraph import FileSystemCheckpointSaver, sql_histories
+from tests.integrations.langgraph_stores import DATABASES, parametrize
+from tests.integrations.test_langgraph_graphs import STORIES, deltas, told
+
+DAY = timedelta(days=1)
+
+
+def thread(thread_id="t", namespace="", checkpoint_id=None):
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id}}
+
+
+def put(saver, config, metadata=None, versions=None, **values):
+    """Put a checkpoint after the one that the config names; return its config."""
+    checkpoint = empty_checkpoint()
+    versions = versions or dict.fromkeys(values, checkpoint["id"])
+    checkpoint |= {"channel_values": values, "channel_versions": versions}
+    return saver.put(config, checkpoint, {"source": "loop", "step": 1, **(metadata or {})}, versions)
+
+
+# Whole graphs
+
+
+@pytest.mark.parametrize(
+    ("mode", "durability"), [("sync", "sync"), ("sync", "exit"), ("async", "async"), ("async", "sync")]
+)
+@pytest.mark.parametrize("story", [*STORIES, deltas(1), deltas(3)])
+@parametrize(*DATABASES)
+def test_graphs_do_what_they_do_in_memory(opener, story, mode, durability):
+    expected = told(story, InMemorySaver(serde=JsonPlusSerializer(allowed_msgpack_modules=None)), mode, durability)
+    assert told(story, opener.new(), mode, durability) == expected
+
+
+# Listings
+
+
+def fill(savers, seed, threads):
+    """Put the same histories into each of some savers."""
+    dice = random.Random(seed)
+    ids = []
+    for number in range(threads):
+        namespaces = ["", "sub:1"] if dice.random() < 0.2 else [""]
+        for namespace in namespaces:
+            parent = None
+            for step in range(dice.choice([1, 2, 5, 40])):
+                checkpoint = empty_checkpoint()
+                version = f"{step + 1:03}"
+                values = {"text": "x" * dice.choice([1, 300, 9000 if threads < 10 else 20]), "n": step}
+                checkpoint |= {
+                    "channel_values": values,
+                    "channel_versions": dict.fromkeys(values, version),
+                    "versions_seen": {"node": {"n": version}},
+                }
+                if dice.random() < 0.1 and ids:
+                    # A clock that goes back.
+                    checkpoint["id"] = dice.choice(ids)[:-4] + f"{number * 50 + step:04x}"
+                ids.append(checkpoint["id"])
+                metadata = {"source": "loop", "step": step, "run_id": f"run {number % 7}", "odd": bool(step % 2)}
+                writes = dice.random() < 0.3
+                config = thread(f"thread {number}", namespace, parent)
+                for saver in savers:
+                    stored = saver.put(config, checkpoint, metadata, checkpoint["channel_versions"])
+                    if writes:
+                        saver.put_writes(stored, [("n", step)], "task")
+                parent = checkpoint["id"]
+    return ids
+
+
+def seen(saver, config, **query):
+    """What a listing yields, except what is made anew for each."""
+    return [
+        (found.config, found.checkpoint, found.metadata, found.parent_config, found.pending_writes)
+        for found in saver.list(config, **query)
+    ]
+
+
+QUERIES = [
+    {}, {"limit": 1}, {"limit": 10}, {"limit": 1000}, {"limit": 0},
+    {"filter": {"run_id": "run 3"}}, {"filter": {"run_id": "run 3", "step": 1}}, {"filter": {"run_id": "run 3"}, "limit": 3},
+    {"filter": {"step": 0.0}}, {"filter": {"odd": True}}, {"filter": {"missing": None}, "limit": 5},
+    {"filter": {"run_id": "missing"}}, {"filter": {"parents": {}}}, {"filter": {"run_id": ["run 3"]}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("seed", "threads"), [(0, 6), (1, 25)])
+@parametrize(*DATABASES)
+def test_listings_are_those_of_files(opener, tmp_path, seed, threads):
+    saver, files = opener.new(), FileSystemCheckpointSaver(tmp_path / "files", fsync="never")
+    ids = fill([saver, files], seed, threads)
+    again = opener.open(_name_of(saver))
+    queries = [*QUERIES]
+    for last in ids[::40]:
+        queries += [{"before": thread(checkpoint_id=last), "limit": limit} for limit in (3, None)]
+    for query in queries:
+        expected = seen(files, None, **query)
+        for reader in (saver, again):
+            assert seen(reader, None, **query) == expected, query
+    one = {"configurable": {"thread_id": "thread 3"}}
+    for config in (thread("thread 3"), one, thread("thread 3", "sub:1"), thread("missing")):
+        for query in QUERIES:
+            assert seen(again, config, **query) == seen(files, config, **query)
+
+
+def _name_of(saver):
+    """The name by which the opener opens the same store."""
+    schema = getattr(saver.store, "_schema", None)
+    if schema is not None:
+        return schema.removeprefix("test ")
+    return Path(saver.store.db_file).stem
+
+
+@parametrize(*DATABASES)
+def test_short_limits_of_what_is_read_at_once_change_no_listing(opener, monkeypatch):
+    saver = opener.new()
+    fill([saver], 3, 12)
+    expected = [seen(saver, None, **query) for query in QUERIES]
+    monkeypatch.setattr(row_views, "LONGEST_SCAN", 3000)
+    monkeypatch.setattr(row_views, "_BATCH_BYTES", 5000)
+    monkeypatch.setattr(sql_histories, "_MAX_KEPT", 2000)
+    assert [seen(opener.open(_name_of(saver)), None, **query) for query in QUERIES] == expected
+
+
+def list_statements(saver, monkeypatch, **query):
+    """The statements that a listing of the whole store takes in a saver that has read nothing."""
+    statements = []
+    database = saver.store._database
+    read = database.read
+    monkeypatch.setattr(database, "read", lambda *args: statements.append(args) or read(*args))
+    list(saver.list(None, **query))
+    return statements
+
+
+@pytest.mark.parametrize("query", [{}, {"limit": 10}, {"filter": {"run_id": "run 3"}}])
+@parametrize(*DATABASES)
+def test_a_listing_of_many_threads_takes_a_few_statements(opener, monkeypatch, query):
+    saver = opener.new()
+    for number in range(300):
+        config = put(saver, thread(f"thread {number}"), {"run_id": f"run {number % 50}"}, n=1)
+        put(saver, config, {"run_id": f"run {number % 50}"}, n=2)
+    assert len(list_statements(opener.open(_name_of(saver)), monkeypatch, **query)) <= 4
+
+
+@parametrize(*DATABASES)
+def test_an_index_finds_metadata_of_each_way_to_put(opener, monkeypatch):
+    """Also of the usual put, whose record no other code makes."""
+    saver = opener.new()
+    config = thread()
+    for number in range(30):
+        config = put(saver, config, {"run_id": number}, n=number)
+    rows = row_views.RowHistories(saver.store._store)
+    for number in range(30):
+        assert len(rows.find_by_terms(*list_search_terms({"run_id": number}))) == 1, number
+    found = [one.checkpoint["channel_values"]["n"] for one in saver.list(None, filter={"run_id": 17})]
+    assert found == [17]
+
+
+@parametrize(*DATABASES)
+def test_a_thread_that_is_deleted_or_rewritten_during_a_listing(opener):
+    saver, other = opener.new(), None
+    fill([saver], 5, 8)
+    other = opener.open(_name_of(saver))
+    expected = seen(saver, None)
+    for query in ({}, {"limit": 1000}):
+        listing = saver.list(None, **query)
+        first = next(listing)
+        other.prune(["thread 1"])
+        rest = list(listing)
+        ids = [found.config["configurable"] for found in (first, *rest)]
+        assert len(ids) == len({json.dumps(one) for one in ids})
+        assert {json.dumps(one) for one in ids} <= {json.dumps(config["configurable"]) for config, *_ in expected}
+    row_view = saver.list(thread("thread 2"))
+    next(row_view)
+    other.delete_thread("thread 2")
+    saver.store._store.logs.close()
+    assert list(row_view) == []
+
+
+# Writes
+
+
+@parametrize("file", *DATABASES)
+def test_writes_that_come_before_their_checkpoint(opener):
+    saver = opener.new()
+    checkpoint = empty_checkpoint()
+    own = thread(checkpoint_id=checkpoint["id"])
+    saver.put_writes(own, [("a", "first"), ("b", 1)], "task 1")
+    saver.put_writes(own, [("a", "second")], "task 1")
+    saver.put_writes(own, [("__error__", "old")], "task 2")
+    assert saver.get_tuple(thread()) is None
+    assert list(saver.list(None)) == []
+    saver.put_writes(own, [("__error__", "new")], "task 2")
+    saver.put(thread(), checkpoint, {"step": -1}, {})
+    expected = [("task 1", "a", "first"), ("task 1", "b", 1), ("task 2", "__error__", "new")]
+    assert sorted(saver.get_tuple(thread()).pending_writes) == expected
+    assert sorted(saver.get_tuple(own).pending_writes) == expected
+    for query in ({}, {"limit": 1}):
+        ((found,), (from_all,)) = list(saver.list(thread(), **query)), list(saver.list(None, **query))
+        assert found.pending_writes == from_all.pending_writes == saver.get_tuple(own).pending_writes
+    saver.put_writes(own, [("c", 3)], "task 3")
+    saver.put(thread(), checkpoint, {"step": -1}, {})  # replaces it
+    assert ("task 3", "c", 3) in saver.get_tuple(own).pending_writes
+    assert len(saver.get_tuple(own).pending_writes) == 4
+
+
+SCRIPT = textwrap.dedent("""
+    import os, sys
+    from langgraph.checkpoint.base import empty_checkpoint
+    from savers.langgraph import PostgresCheckpointSaver, SqliteCheckpointSaver
+    kind, place, schema, task, what, *rest = sys.argv[1:]
+    if kind == "sqlite":
+        saver = SqliteCheckpointSaver(place)
+    else:
+        saver = PostgresCheckpointSaver(place, schema=schema)
+    own = lambda id: {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": id}}
+    if what == "early":
+        saver.put_writes(own(rest[0]), [("a", "early")], task)
+        os._exit(9)  # without closing anything
+    for number in range(int(rest[0])):
+        checkpoint = empty_checkpoint()
+        checkpoint |= {"channel_values": {"n": task}, "channel_versions": {"n": checkpoint["id"]}}
+        saver.put_writes(own(checkpoint["id"]), [("early", number)], task)
+        stored = saver.put(own(None), checkpoint, {"step": number}, checkpoint["channel_versions"])
+        saver.put_writes(stored, [("late", number)], task + " again")
+        print(checkpoint["id"], flush=True)
+""")
+
+
+def start(opener, saver, *arguments):
+    place = opener.server.connection_string if opener.kind == "postgres" else saver.store.db_file
+    schema = getattr(saver.store, "_schema", "")
+    command = [sys.executable, "-c", SCRIPT, opener.kind, place, schema, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+@parametrize(*DATABASES)
+def test_early_writes_survive_their_process(opener):
+    saver = opener.new()
+    checkpoint = empty_checkpoint()
+    process = start(opener, saver, "task", "early", checkpoint["id"])
+    process.communicate(timeout=60)
+    assert process.returncode == 9
+    saver.put(thread(), checkpoint, {"step": -1}, {})
+    assert saver.get_tuple(thread()).pending_writes == [("task", "a", "early")]
+
+
+@parametrize(*DATABASES)
+def test_processes_put_to_one_thread(opener):
+    saver = opener.new()
+    put(saver, thread(), n=0)
+    count = 40
+    processes = [start(opener, saver, f"task {number}", "puts", str(count)) for number in range(3)]
+    ids = [process.communicate(timeout=120)[0].split() for process in processes]
+    assert [len(own) for own in ids] == [count] * 3
+    found = {one.checkpoint["id"]: one for one in saver.list(thread())}
+    assert len(found) == 3 * count + 1
+    for number, own in enumerate(ids):
+        for step, checkpoint_id in enumerate(own):
+            one = found[checkpoint_id]
+            assert one.checkpoint["channel_values"] == {"n": f"task {number}"}
+            early, late = (f"task {number}", "early", step), (f"task {number} again", "late", step)
+            assert one.pending_writes == [early, late]
+    assert saver.get_tuple(thread()).checkpoint["id"] in {own[-1] for own in ids}
+    assert seen(opener.open(_name_of(saver)), thread()) == seen(saver, thread())
+
+
+@parametrize(*DATABASES)
+def test_a_second_saver_sees_what_the_first_has_put_in_between(opener):
+    """Each put is made again if another saver was faster."""
+    savers = [opener.new()]
+    savers.append(opener.open(_name_of(savers[0])))
+    config = thread()
+    for number in range(40):
+        config = put(savers[number % 2], config, n=number)
+        savers[number % 3 % 2].put_writes(config, [("w", number)], f"task {number}")
+        latest = savers[number % 2].get_tuple(thread())
+        assert latest.checkpoint["channel_values"] == {"n": number}
+        assert latest.pending_writes == [(f"task {number}", "w", number)]
+
+
+@parametrize(*DATABASES)
+def test_a_thread_that_another_saver_has_deleted_is_begun_again(opener):
+    first = opener.new()
+    second = opener.open(_name_of(first))
+    own = RunnableConfig("t")
+    first.store.put(own, Checkpoint(node_id="a", next_node_id="b", state={}))
+    for _ in range(2):
+        with pytest.raises(CheckpointConflictError):
+            put(first, thread(), n=1)
+    with pytest.raises(CheckpointConflictError):
+        first.get_tuple(thread())
+    second.delete_thread("t")
+    put(first, thread(), n=1)
+    assert first.get_tuple(thread()).checkpoint["channel_values"] == {"n": 1}
+
+
+# Removing
+
+
+@parametrize("file", *DATABASES)
+def test_what_runs_made_is_removed(opener):
+    saver = opener.new()
+    fill([saver], 2, 10)
+    before = seen(saver, None)
+    saver.delete_for_runs(["run 1", "run 3"])
+    left = [one for one in before if one[2]["run_id"] not in {"run 1", "run 3"}]
+    assert [one[:3] for one in seen(saver, None)] == [one[:3] for one in left]
+    assert "thread 1" not in saver.store.threads()
+
+
+@parametrize(*DATABASES)
+def test_idle_threads_are_deleted(opener):
+    saver = opener.new(ttl=10 * DAY)
+    now = datetime.now(UTC)
+    if opener.kind in DATABASES:
+        table = saver.store._database.names.histories
+    for name, age in (("old", 20), ("recent", 5), ("imported", 20)):
+        checkpoint = empty_checkpoint()
+        checkpoint["ts"] = (now - age * DAY).isoformat()
+        saver.put(thread(name), checkpoint, {"step": -1}, {})
+        if opener.kind in DATABASES and name != "imported":
+            with saver.store._database.transaction() as transaction:
+                created = round((now - age * DAY).timestamp() * 1_000_000)
+                transaction.execute(f"UPDATE {table} SET created = ? WHERE thread = ?", (created, name))
+    left = ["imported", "recent"] if opener.kind in DATABASES else ["recent"]
+    assert saver.sweep_ttl() == 3 - len(left)
+    assert sorted(saver.store.threads()) == left
+
+
+def test_the_check_sees_rows_without_terms(tmp_path, monkeypatch):
+    """`test_an_index_finds_metadata_of_each_way_to_put` fails if the usual put leaves them out."""
+    from savers.langgraph import SqliteCheckpointSaver
+
+    monkeypatch.setattr(RowLog, "_note_checkpoint", lambda _: None)
+    saver = SqliteCheckpointSaver(tmp_path / "test.db", fsync="never")
+    put(saver, put(saver, thread(), {"run_id": 1}, n=1), {"run_id": 2}, n=2)
+    assert list(saver.list(None, filter={"run_id": 2})) == []

@@ -8,7 +8,7 @@ when a caller passes them in, and when they are returned.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -199,6 +199,29 @@ class MemorySaver(BaseCheckpointSaver):
             if removable:
                 self._get_history(config).remove(removable)
             return len(removable)
+
+    def remove(self, config: ConfigLike, ids: Collection[str]) -> int:
+        """Remove checkpoints of a history, with their pending writes and tags.
+
+        Returns:
+            How many of the checkpoints the history had.
+        """
+        config = RunnableConfig.of(config)
+        with self._lock:
+            removable = {info.id for info in self.history(config)}.intersection(ids)
+            if removable:
+                history = self._get_history(config)
+                history.remove(removable)
+                if not history.checkpoints:
+                    self._forget_history(config)
+            return len(removable)
+
+    def _forget_history(self, config: RunnableConfig) -> None:
+        """Forget a history that has become empty; the thread too, if it was the last one."""
+        histories = self._threads[config.thread]
+        del histories[config.checkpoint_ns]
+        if not histories:
+            del self._threads[config.thread]
 
     def size(self, thread: ThreadLike = None) -> int:
         """Return the number of bytes that a thread, or all threads (None), would take if stored in full.

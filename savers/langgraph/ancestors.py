@@ -112,7 +112,8 @@ class AncestorWalk:
 
     def _read(self, found: Ancestor) -> KnownAncestor | None:
         """Return a checkpoint with its writes; None if it is gone."""
-        has_early = self._histories.has_early(self._history)
+        # What is not in a log has no place that identifies it.
+        has_early = not found.fid or self._histories.has_early(self._history)
         known = None if has_early else self._known.find(found)
         if known is not None:
             return known

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from graphkit.errors import CheckpointerConfigurationError
+from savers.langgraph.contract_histories import ContractHistories
 
 if TYPE_CHECKING:
     from graphkit.abc import BaseCheckpointSaver
@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 def open_histories(saver: BaseCheckpointSaver) -> Histories[Any]:
-    """Return the histories in a saver.
-
-    Raises:
-        CheckpointerConfigurationError: there is no implementation for such a saver.
-    """
+    """Return the histories in a saver."""
     # Only what the saver needs is imported. A module that is not loaded has not made the saver.
     files = sys.modules.get("savers._filesystem.saver")
     if files is not None and isinstance(saver, files.FileSystemSaver):
@@ -29,4 +25,4 @@ def open_histories(saver: BaseCheckpointSaver) -> Histories[Any]:
         from savers.langgraph.sql_histories import SqlHistories
 
         return SqlHistories(saver)
-    raise CheckpointerConfigurationError(f"LangGraph's checkpointer cannot use this saver: {saver!r}")
+    return ContractHistories(saver)

@@ -58,7 +58,7 @@ class PruningMethods(AsyncMethods):
             infos = self._list_history(history)
             self._histories.remove(history, [info.id for info in infos if info.metadata.get("run_id") in runs])
         for thread in threads:
-            if not self.store.namespaces(thread):
+            if not self._histories.list_namespaces(thread):
                 self.store.delete(thread)
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:

@@ -5,14 +5,25 @@ import uuid
 import pytest
 
 import savers
+from savers._wrappers.base import SaverWrapper
 from savers.langgraph import (
     CheckpointSaver,
     FileSystemCheckpointSaver,
     PostgresCheckpointSaver,
     SqliteCheckpointSaver,
 )
+from tests.contract.test_minimal import Lists
 
 DATABASES = ["sqlite", "postgres"]
+MADE = {
+    "MemorySaver": savers.MemorySaver,
+    "VersionedMemorySaver": savers.VersionedMemorySaver,
+    "SaverWrapper": lambda: SaverWrapper(savers.MemorySaver()),
+    "Lists": Lists,
+}
+"""Savers that are used through the contract; Lists has the defaults for most of it."""
+OTHERS = [*DATABASES, *MADE]
+"""All kinds but files."""
 
 
 class Opener:
@@ -49,7 +60,7 @@ class Opener:
             case "postgres":
                 return PostgresCheckpointSaver(self.server.connection_string, schema=f"test {name}", **options)
             case _:
-                return CheckpointSaver(getattr(savers, self.kind)(), **options)
+                return CheckpointSaver(MADE[self.kind](), **options)
 
     def close(self):
         for saver in self.opened:

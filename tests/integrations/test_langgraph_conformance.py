@@ -8,7 +8,7 @@ from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import Capability, DetectedCapabilities
 
 from savers.langgraph import FileSystemCheckpointSaver
-from tests.integrations.langgraph_stores import parametrize
+from tests.integrations.langgraph_stores import OTHERS, parametrize
 
 TESTS = 81
 """Of langgraph-checkpoint-conformance 0.0.2; a newer one has more."""
@@ -39,8 +39,8 @@ def test_every_capability_is_detected_and_every_test_passes(tmp_path, options):
     check("FileSystemCheckpointSaver", lambda: FileSystemCheckpointSaver(tmp_path / str(next(fresh)), **options))
 
 
-@parametrize("sqlite", "postgres")
-def test_the_same_on_databases(opener):
+@parametrize(*OTHERS)
+def test_the_same_on_other_savers(opener):
     check(opener.kind, opener.new)
 
 

@@ -1,4 +1,4 @@
-"""LangGraph's checkpointer on SQLite and PostgreSQL does what it does on files."""
+"""LangGraph's checkpointer on SQLite, PostgreSQL and memory does what it does on files."""
 
 import json
 import random
@@ -17,11 +17,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from graphkit import Checkpoint, CheckpointConflictError, RunnableConfig
+from graphkit.errors import CheckpointerConfigurationError
 from savers._sql import row_views
 from savers._sql.terms import list_search_terms
 from savers._sql.row_log import RowLog
-from savers.langgraph import FileSystemCheckpointSaver, sql_histories
-from tests.integrations.langgraph_stores import DATABASES, parametrize
+from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver, sql_histories
+from tests.contract.test_minimal import FourMethods
+from tests.integrations.langgraph_stores import DATABASES, OTHERS, parametrize
 from tests.integrations.test_langgraph_graphs import STORIES, deltas, told
 
 DAY = timedelta(days=1)
@@ -46,7 +48,7 @@ def put(saver, config, metadata=None, versions=None, **values):
     ("mode", "durability"), [("sync", "sync"), ("sync", "exit"), ("async", "async"), ("async", "sync")]
 )
 @pytest.mark.parametrize("story", [*STORIES, deltas(1), deltas(3)])
-@parametrize(*DATABASES)
+@parametrize(*OTHERS)
 def test_graphs_do_what_they_do_in_memory(opener, story, mode, durability):
     expected = told(story, InMemorySaver(serde=JsonPlusSerializer(allowed_msgpack_modules=None)), mode, durability)
     assert told(story, opener.new(), mode, durability) == expected
@@ -104,11 +106,11 @@ QUERIES = [
 
 
 @pytest.mark.parametrize(("seed", "threads"), [(0, 6), (1, 25)])
-@parametrize(*DATABASES)
+@parametrize(*OTHERS)
 def test_listings_are_those_of_files(opener, tmp_path, seed, threads):
     saver, files = opener.new(), FileSystemCheckpointSaver(tmp_path / "files", fsync="never")
     ids = fill([saver, files], seed, threads)
-    again = opener.open(_name_of(saver))
+    again = opener.open(_name_of(saver)) if opener.kind in DATABASES else saver
     queries = [*QUERIES]
     for last in ids[::40]:
         queries += [{"before": thread(checkpoint_id=last), "limit": limit} for limit in (3, None)]
@@ -199,7 +201,7 @@ def test_a_thread_that_is_deleted_or_rewritten_during_a_listing(opener):
 # Writes
 
 
-@parametrize("file", *DATABASES)
+@parametrize("file", *OTHERS)
 def test_writes_that_come_before_their_checkpoint(opener):
     saver = opener.new()
     checkpoint = empty_checkpoint()
@@ -317,7 +319,7 @@ def test_a_thread_that_another_saver_has_deleted_is_begun_again(opener):
 # Removing
 
 
-@parametrize("file", *DATABASES)
+@parametrize("file", *OTHERS)
 def test_what_runs_made_is_removed(opener):
     saver = opener.new()
     fill([saver], 2, 10)
@@ -328,7 +330,7 @@ def test_what_runs_made_is_removed(opener):
     assert "thread 1" not in saver.store.threads()
 
 
-@parametrize(*DATABASES)
+@parametrize(*OTHERS)
 def test_idle_threads_are_deleted(opener):
     saver = opener.new(ttl=10 * DAY)
     now = datetime.now(UTC)
@@ -355,3 +357,19 @@ def test_the_check_sees_rows_without_terms(tmp_path, monkeypatch):
     saver = SqliteCheckpointSaver(tmp_path / "test.db", fsync="never")
     put(saver, put(saver, thread(), {"run_id": 1}, n=1), {"run_id": 2}, n=2)
     assert list(saver.list(None, filter={"run_id": 2})) == []
+
+
+def test_a_saver_that_cannot_list_says_so():
+    saver = CheckpointSaver(FourMethods())
+    config = put(saver, thread(), n=1)
+    assert [one.config for one in saver.list(thread())] == [config]
+    everywhere = {"configurable": {"thread_id": "t"}}
+    for call in (lambda: list(saver.list(None)), lambda: list(saver.list(everywhere)), lambda: saver.prune(["t"])):
+        with pytest.raises(CheckpointerConfigurationError, match="cannot list"):
+            call()
+    assert saver.get_tuple(thread()).config == config
+
+
+def test_what_is_no_saver_is_refused():
+    with pytest.raises(CheckpointerConfigurationError, match="takes a saver of graphkit"):
+        CheckpointSaver("runs")

@@ -1,0 +1,105 @@
+"""A process that does one operation after another on a saver, and kills itself at a statement.
+
+The statements are counted from the first of the operation on, BEGIN and COMMIT included. It dies
+when the nth has been executed, which is before the next one. It writes a line when the operation has
+returned.
+"""
+
+import os
+import pickle
+import signal
+import sys
+from datetime import UTC, datetime
+from random import Random
+
+from graphkit import Checkpoint, RunnableConfig
+
+T = RunnableConfig("t")
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+class Mortal:
+    """Counts statements, and dies at one of them."""
+
+    def __init__(self, nth):
+        self.nth = nth
+        self.count = 0
+
+    def around(self, call):
+        """Return a function that counts as a statement."""
+
+        def counted(*args, **kwargs):
+            self.count += 1
+            result = call(*args, **kwargs)
+            if self.count == self.nth:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return counted
+
+    def attach(self, database):
+        """Count the statements of a database, BEGIN and COMMIT included."""
+        if hasattr(database, "_run"):  # SQLite
+            database._run = self.around(database._run)
+            database.execute_many = self.around(database.execute_many)
+            return
+        from savers._sql.postgres_session import PostgresSession
+
+        for name in ("run", "run_many", "commit"):
+            setattr(PostgresSession, name, self.around(getattr(PostgresSession, name)))
+
+
+def checkpoint(number):
+    state = {"items": [f"item {at}" for at in range(number + 1)], "number": number}
+    return Checkpoint(
+        id=f"put {number}", node_id="a", next_node_id="b", state=state, metadata={"put": number}, created_at=NOON
+    )
+
+
+def begin(saver):
+    """What is there before the operation that is interrupted."""
+    for number in range(6):
+        saver.put(T, checkpoint(number))
+        saver.put(RunnableConfig("other"), checkpoint(number))
+
+
+OPERATIONS = {
+    "first put": lambda saver: saver.put(RunnableConfig("new"), checkpoint(0)),
+    "put": lambda saver: saver.put(T, checkpoint(6)),
+    "put of a keyframe": lambda saver: saver.put(
+        T,
+        Checkpoint(
+            id="put 6",
+            node_id="a",
+            next_node_id="b",
+            state={"whole": Random(1).randbytes(100_000)},
+            metadata={"put": 6},
+            created_at=NOON,
+        ),
+    ),
+    "put_writes": lambda saver: saver.put_writes(T, {"key": 1}),
+    "early writes": lambda saver: saver.put_writes(T.with_check_point_id("later"), {"key": 1}, early=True),
+    "interrupt": lambda saver: saver.put_writes(
+        T, {"interrupt:1": {"node_id": "a", "when": "inside", "payload": 1, "created_at": NOON}}
+    ),
+    "replace": lambda saver: saver.put(T.with_check_point_id("put 3"), checkpoint(3)),
+    "tag": lambda saver: saver.add_tags(T, "label"),
+    "release": lambda saver: saver.release(T),
+    "delete": lambda saver: saver.delete("t"),
+    "copy": lambda saver: saver.copy("t", "copy"),
+    "prune": lambda saver: saver.prune("t", keep_last=2),
+}
+
+
+def main():
+    opener, name, nth = pickle.load(sys.stdin.buffer)
+    saver = opener()
+    saver.info(T)  # connects
+    mortal = Mortal(nth)
+    mortal.attach(saver._database)
+    OPERATIONS[name](saver)
+    sys.stdout.write(f"acknowledged after {mortal.count} statements\n")
+
+
+if __name__ == "__main__":
+    main()

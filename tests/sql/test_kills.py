@@ -1,0 +1,87 @@
+"""kill -9 of a client after every statement of an operation, which is before the next one."""
+
+import pickle
+import subprocess
+import sys
+from signal import SIGKILL
+
+import pytest
+
+from graphkit import RunnableConfig
+from tests.sql.mortal import OPERATIONS, begin, checkpoint
+
+T = RunnableConfig("t")
+
+
+def run(opener, name, nth):
+    """Run an operation that dies at a statement; return whether it was acknowledged."""
+    given = pickle.dumps((opener, name, nth))
+    done = subprocess.run([sys.executable, "-m", "tests.sql.mortal"], input=given, capture_output=True, check=False)
+    if done.returncode == -SIGKILL:
+        assert not done.stdout
+        return False
+    assert not done.returncode, done.stderr.decode()
+    return True
+
+
+def describe(saver):
+    """Return everything that a reader can see."""
+
+    def describe_history(config, checkpoints):
+        return [(one.id, one.node_id, one.parent_id, one.state, one.metadata) for one in checkpoints], [
+            (info.id, info.tags, info.status, saver.get_writes(config.with_check_point_id(info.id)))
+            for info in saver.history(config)
+        ]
+
+    threads = {}
+    for thread in saver.threads(released=True):
+        for namespace in saver.namespaces(thread):
+            config = RunnableConfig(thread, checkpoint_ns=namespace)
+            threads[thread, namespace, 0] = describe_history(config, saver.list(config))
+        for version in saver.versions_by_thread_id(thread):
+            for namespace in saver.version_namespaces(thread, version):
+                tag = saver.tag(RunnableConfig(thread, checkpoint_ns=namespace), version)
+                threads[thread, namespace, version] = [(one.id, one.state) for one in tag.checkpoints]
+    return threads
+
+
+def count_rows(saver):
+    names = saver._database.names
+    return [
+        saver._database.read(f"SELECT count(*) FROM {table}")[0][0]
+        for table in (names.histories, names.records, names.terms)
+    ]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_killed_client_leaves_all_or_nothing(open_saver, name):
+    saver = open_saver()
+
+    def reset():
+        for thread in saver.threads(released=True):
+            saver.delete(thread)
+        begin(saver)
+
+    reset()
+    before = describe(saver)
+    assert run(open_saver.opener, name, 0)
+    after = describe(saver)
+    outcomes = []
+    is_acknowledged = False
+    while not is_acknowledged:
+        reset()
+        rows = count_rows(saver)
+        is_acknowledged = run(open_saver.opener, name, len(outcomes) + 1)
+        found = describe(saver)
+        assert found in (before, after)
+        outcomes.append(count_rows(saver) != rows)
+        if is_acknowledged:
+            assert found == after
+        assert saver.verify().ok
+        # The locks of the dead are free, and the thread goes on.
+        saver.put(T, checkpoint(7))
+        assert saver.get(T).id == "put 7"
+        assert open_saver().get(T).id == "put 7"
+    # Nothing until the commit, and everything from then on.
+    assert outcomes == sorted(outcomes)
+    assert outcomes[-1] or name == "release"

@@ -75,9 +75,14 @@ class LogWriter(LogReader):
     """How large values are compressed."""
 
     @property
+    def _most_bytes(self) -> int:
+        """How many bytes a payload may have."""
+        return log.MAX_PAYLOAD
+
+    @property
     def max_payload(self) -> int:
         """How many bytes a payload may have before it is sealed."""
-        return log.MAX_PAYLOAD if self.key_ring is None else log.MAX_PAYLOAD - MAX_OVERHEAD
+        return self._most_bytes if self.key_ring is None else self._most_bytes - MAX_OVERHEAD
 
     @abstractmethod
     def _append_record(
@@ -255,7 +260,7 @@ class LogWriter(LogReader):
         if base is None or table is None or not self._fits_as_change(table, new):
             return False
         ops, data, flags = self._encode_draft(new.draft, table.names)
-        if len(data) > _SPILL_LENGTH and len(data) > _longest_data():
+        if len(data) > _SPILL_LENGTH and len(data) > longest_data(self._most_bytes):
             return False
         if new.target is not None:
             flags |= log.REPLACE
@@ -359,7 +364,7 @@ class LogWriter(LogReader):
         data: bytes,
     ) -> bytes | None:
         """Return the payload of a keyframe; None if it would be too long."""
-        if len(data) > _longest_data():
+        if len(data) > longest_data(self._most_bytes):
             return None
         payload = payloads.pack_keyframe(
             new.stored,
@@ -415,8 +420,8 @@ class LogWriter(LogReader):
                 continue
             packed = op.data if isinstance(op, delta.Set) else new.pack(name)
             value, body = delta.split_value(packed, opaque=self.serializer is not None)
-            for at in range(0, len(body), _longest_data()):
-                part = body[at : at + _longest_data()]
+            for at in range(0, len(body), longest_data(self._most_bytes)):
+                part = body[at : at + longest_data(self._most_bytes)]
                 self._append_record(log.DATA, part)
                 value.pieces += (self.end - log.TRAILER_SIZE - len(part), len(part))
             spilled[name] = value
@@ -539,8 +544,13 @@ def _describe(checkpoint: Checkpoint, metadata: FrozenDict, *, is_replacement: b
     )
 
 
-def pack_writes(codec: Codec, values: Mapping[str, Any]) -> dict[str, bytes]:
+def pack_writes(codec: Codec, values: Mapping[str, Any], max_payload: int = log.MAX_PAYLOAD) -> dict[str, bytes]:
     """Pack pending writes.
+
+    Args:
+        codec: packs the values.
+        values: the writes.
+        max_payload: the most bytes of a record's payload.
 
     Raises:
         CheckpointSerializationError: a value cannot be stored, or the writes do not fit into one
@@ -551,16 +561,16 @@ def pack_writes(codec: Codec, values: Mapping[str, Any]) -> dict[str, bytes]:
     for key, value in values.items():
         packed[key] = data = codec.pack(value, key)
         length += len(key) * _LONGEST_CHARACTER + len(data)
-    limit = _longest_data()
+    limit = longest_data(max_payload)
     if length > limit:
         reason = f"they take {length} bytes, and a record has at most {limit}; record them in parts"
         raise CheckpointSerializationError("writes", "dict", reason)
     return packed
 
 
-def _longest_data() -> int:
+def longest_data(max_payload: int) -> int:
     """Return how many bytes of values a record may hold: the rest of its payload needs room too."""
-    return log.MAX_PAYLOAD - log.MAX_PAYLOAD // 16
+    return max_payload - max_payload // 16
 
 
 def _check_fields(stored: StoredCheckpoint) -> None:

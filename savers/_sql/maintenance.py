@@ -21,15 +21,15 @@ from graphkit.errors import CheckpointCorruptionError, CheckpointStorageError, T
 from savers._log.failed_threads import FailedThreads
 from savers._log.listed_checkpoints import make_info
 from savers._log.rewriter import Rewriter, has_unreachable_records, replay_states
+from savers._sql.database import Database
 from savers._sql.encoded_text import decode_row, encode_text
-from savers._sql.row_store import REWRITTEN
+from savers._sql.row_store import REWRITTEN, RowStore
 
 if TYPE_CHECKING:
     from savers._log.reports import Progress, StoreReport
     from savers._log.stored_checkpoint import StoredCheckpoint
-    from savers._sql.database import Database, Transaction
+    from savers._sql.database import Transaction
     from savers._sql.row_log import RowLog
-    from savers._sql.row_store import RowStore
 
 _FATAL: Final = (CheckpointStorageError,)
 """If the database cannot be used, all threads would fail."""

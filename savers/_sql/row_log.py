@@ -47,6 +47,11 @@ NEW: Final = 0
 """Stands for the number of a history that is not inserted yet; numbers begin with 1."""
 
 
+MAX_PAYLOAD: Final = 800 << 20
+"""The most bytes of a payload in a row: SQLite refuses rows of 1,000,000,000 bytes, and PostgreSQL
+messages of 1 GiB. Longer values take several records."""
+
+
 class NewRow(NamedTuple):
     """A record that was appended and is not inserted yet."""
 
@@ -287,6 +292,10 @@ class RowLog(LogWriter):
 
     # Appending
 
+    @property
+    def _most_bytes(self) -> int:
+        return MAX_PAYLOAD
+
     def _append_record(
         self,
         type: int,
@@ -396,6 +405,7 @@ class RowLog(LogWriter):
         for row in rows:
             self._source.add(row.position, row.frame, is_keyframe=bool(row.is_keyframe))
         self._new_rows = []
+        self._note_inserted(rows)
         self._last_history = self.fd
         self._keyframe = keyframe
         self._status = status
@@ -432,7 +442,6 @@ class RowLog(LogWriter):
                     raise
         if history is not None:
             self.fd = history
-            self._note_inserted(rows)
 
     def _ask_for_inserted(self, rows: Sequence[NewRow], unknown: OutcomeUnknownError) -> int | None:
         try:
@@ -485,7 +494,6 @@ class RowLog(LogWriter):
         if not self._database.write(sql, parameters):
             self.close()
             raise StaleLogError
-        self._last_row = row.position, row.checkpoint
 
     def _list_values(self, row: NewRow) -> tuple[Any, ...]:
         """Return the values of the columns of a record, without the history."""
@@ -518,7 +526,6 @@ class RowLog(LogWriter):
             self.close()
             raise StaleLogError
         self.fd = found[0][0]
-        self._note_inserted(rows)
 
     def _list_history_values(self, keyframe: int, status: str | None) -> tuple[Any, ...]:
         """Return the values of the columns of a history that is inserted."""
@@ -554,7 +561,6 @@ class RowLog(LogWriter):
         if status != self._status:
             transaction.notify(self.thread_id)
         self.fd = history
-        self._note_inserted(rows)
 
     def _find_inserted(self, rows: Sequence[NewRow]) -> int | None:
         """Return the history in which the rows are, after a commit whose outcome is unknown; None if they are not."""

@@ -28,6 +28,7 @@ from savers._log.forward_reader import read_forward
 from savers._log.listed_checkpoints import ListedInfos, make_info
 from savers._log.log import MARK
 from savers._log.log_writer import pack_writes
+from savers._sql import row_log
 from savers._sql.database_errors import PositionTakenError
 from savers._sql.encoded_text import decode_row, encode_text
 from savers._sql.maintenance import MaintenanceMethods, explain_damage, rewrite
@@ -254,6 +255,7 @@ class SqlSaver(MaintenanceMethods, HasVersions):
         config = RunnableConfig.of(config)
         log = self._store.shared_log(config.thread, config.checkpoint_ns)
         with log.mutex:
+            is_fresh = log.fd < 0
             while True:
                 try:
                     if not log.refresh() or log.find_latest() is None:
@@ -261,9 +263,10 @@ class SqlSaver(MaintenanceMethods, HasVersions):
                     result = read(log)
                 except CheckpointCorruptionError as error:
                     log.close()
-                    if not log.is_gone():
+                    if is_fresh and not log.is_gone():
                         raise explain_damage(error) from error
-                    # Another process has deleted or rewritten it after the refresh.
+                    # The history has changed after the refresh, or what was known of it is of another one.
+                    is_fresh = True
                 else:
                     self._store.logs.account(log)
                     return result
@@ -300,7 +303,7 @@ class SqlSaver(MaintenanceMethods, HasVersions):
                 history. If it never comes, no reader sees them, and `compact` removes them later.
         """
         check_writes(writes)
-        packed = pack_writes(self._codec, writes)
+        packed = pack_writes(self._codec, writes, row_log.MAX_PAYLOAD)
         if not packed:
             return
         config = RunnableConfig.of(config)
@@ -374,9 +377,9 @@ class SqlSaver(MaintenanceMethods, HasVersions):
                         raise
                 except CheckpointCorruptionError as error:
                     log.close()
-                    if not log.is_gone():
+                    if is_fresh and not log.is_gone():
                         raise explain_damage(error) from error
-                    # Another process has deleted or rewritten it since the last refresh.
+                    # The history has changed since the last refresh.
                 except BaseException:
                     log.discard()
                     raise

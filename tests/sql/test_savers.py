@@ -1,0 +1,502 @@
+"""The SQL savers among many clients, and when the database changes under them."""
+
+import asyncio
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from graphkit import Checkpoint, RunnableConfig
+from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError
+from savers._sql import row_log
+from savers._sql.database_errors import OutcomeUnknownError
+from tests.sql.savers import fill, put, run_sql
+
+T = RunnableConfig("t")
+
+
+def start_client(opener, name, count):
+    client = subprocess.Popen(
+        [sys.executable, "-m", "tests.sql.client"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=False
+    )
+    client.stdin.write(pickle.dumps((opener, name, count)))
+    client.stdin.close()
+    return client
+
+
+def test_eight_processes_on_one_thread(saver, open_saver):
+    clients = [start_client(open_saver.opener, f"client {number}", 25) for number in range(8)]
+    acknowledged = []
+    for client in clients:
+        with client:
+            lines = client.stdout.read().decode().splitlines()
+        assert client.returncode == 0
+        assert lines.pop(0) == "ready"
+        acknowledged += lines
+    assert len(acknowledged) == 200
+    checkpoints = saver.list(T)
+    assert sorted(one.id for one in checkpoints) == sorted(acknowledged)
+    for one in checkpoints:
+        name, _, number = one.id.rpartition(" ")
+        assert one.state == {"name": name, "items": list(range(int(number)))}
+        assert one.parent_id == (f"{name} {int(number) - 1}" if int(number) else None)
+    report = saver.verify()
+    assert report.ok
+    assert report.threads[0].files[0].checkpoints == 200
+
+
+def test_two_thousand_threads_from_sixteen_workers(saver, sweep):
+    threads = [f"thread {number}" for number in range(2000)]
+
+    def work(thread):
+        for number in range(2):
+            state = {"thread": thread, "items": list(range(number))}
+            put(saver, state, thread)
+        assert saver.get(RunnableConfig(thread)).state == state
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(work, threads))
+    assert sorted(saver.threads()) == sorted(threads)
+    for thread in sweep.some(threads, 50):
+        assert [one.state for one in saver.list(RunnableConfig(thread))] == [
+            {"thread": thread, "items": [0]},
+            {"thread": thread, "items": []},
+        ]
+    database = saver._database
+    if hasattr(saver, "db_file"):
+        assert len(database._connections) <= 1 + 4
+    else:
+        ((count,),) = database.read("SELECT count(*) FROM pg_stat_activity WHERE client_port IS NOT NULL")
+        assert count <= 12
+    assert saver.verify().ok
+
+
+def test_sixteen_workers_prune_at_once(open_saver):
+    saver = open_saver(lock_timeout=5.0)
+    threads = [f"thread {number}" for number in range(48)]
+    for thread in threads:
+        fill(saver, 4, thread)
+    barrier = threading.Barrier(16)
+
+    def prune(thread):
+        if thread in threads[:16]:
+            barrier.wait()
+        return saver.prune(thread, keep_last=1)
+
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(prune, threads)) == [3] * 48
+    assert saver.verify().ok
+
+
+def test_a_pool_of_one_connection_is_enough(postgres_opener):
+    from psycopg_pool import ConnectionPool
+
+    from savers import PostgresSaver
+
+    with ConnectionPool(postgres_opener.args[0], min_size=1, max_size=1) as pool:
+        saver = PostgresSaver(pool=pool, schema=postgres_opener.keywords["schema"], lock_timeout=2.0)
+        fill(saver, 6)
+        assert saver.prune("t", keep_last=2) == 4
+        saver.put(T.with_check_point_id(saver.get(T).id), Checkpoint(node_id="a", next_node_id="b", state={}))
+        assert saver.compact() > 0
+        saver.copy("t", "u")
+        assert saver.release(T).version == 1
+        assert saver.verify().ok
+        saver.close()
+
+
+CHANGES = {
+    "release": lambda saver: saver.release(T),
+    "delete": lambda saver: saver.delete("t"),
+    "prune": lambda saver: saver.prune("t", keep_last=1),
+    "compact": lambda saver: saver.compact("t"),
+    "delete and put": lambda saver: (saver.delete("t"), put(saver, {"new": 1})),
+    "release and put": lambda saver: (saver.release(T), put(saver, {"new": 1})),
+}
+USES = {
+    "put": lambda saver, _: put(saver, {"items": [1]}).id,
+    "put grown": lambda saver, last: put(saver, {"items": [*last.state["items"], "more"], "number": 99}).id,
+    "list": lambda saver, _: [one.state for one in saver.list(T)],
+    "get": lambda saver, last: (one := saver.get(T.with_check_point_id(last.id))) and one.state,
+    "writes": lambda saver, last: saver.get_writes(T.with_check_point_id(last.id)),
+}
+
+
+@pytest.mark.parametrize("is_indexed", [False, True])
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_history_changes_while_another_saver_has_it_open(open_saver, change, use, is_indexed):
+    writer, other = open_saver(), open_saver()
+    fill(writer, 6)
+    # Replaced, so that compact has something to do.
+    writer.put_writes(T, {"key": 1})
+    writer.put_writes(T, {"key": 2})
+    if is_indexed:
+        writer.history(T)
+    last = writer.get(T)
+    CHANGES[change](other)
+    result = USES[use](writer, last)
+    fresh = open_saver()
+    if use.startswith("put"):
+        assert fresh.get(T).id == result
+        kept = {"prune": 1, "compact": 6, "delete and put": 1, "release and put": 1}.get(change, 0)
+        assert len(fresh.list(T)) == kept + 1
+    else:
+        assert result == USES[use](fresh, last)
+    assert fresh.verify().ok
+
+
+@pytest.mark.parametrize("change", ["release", "prune", "compact"])
+def test_listed_states_can_be_loaded_after_the_history_has_changed(open_saver, change):
+    reader, other = open_saver(), open_saver()
+    fill(reader, 4)
+    listed = reader.list(T)
+    newest = listed[0]
+    CHANGES[change](other)
+    assert newest.state["number"] == 3
+    if change == "prune":
+        with pytest.raises(CheckpointNotFoundError):
+            listed[1].state  # noqa: B018
+
+
+def test_a_replay_of_a_history_that_is_deleted_says_so(open_saver):
+    reader, other = open_saver(), open_saver()
+    for number in range(40):
+        put(reader, {"whole": os.urandom(60_000), "number": number})
+    replay = reader.replay(T)
+    assert next(replay).state["number"] == 0
+    other.delete("t")
+    with pytest.raises(CheckpointNotFoundError, match="deleted or rewritten"):
+        list(replay)
+
+
+def test_a_replay_reads_versions(saver):
+    fill(saver, 5)
+    before = saver.list(T)
+    saver.release(T)
+    assert list(saver.replay(T)) == []
+    replayed = list(saver.replay(T, version=1))
+    assert [(one.id, one.state) for one in reversed(replayed)] == [(one.id, one.state) for one in before]
+    assert saver.version_namespaces("t") == saver.version_namespaces("t", 1) == ["", "sub"]
+    with pytest.raises(CheckpointNotFoundError):
+        list(saver.replay(T, version=2))
+
+
+# Commits of unknown outcome
+
+
+class Unsure:
+    """Replaces `write` and `transaction` of a database: a commit succeeds or fails, and nobody knows."""
+
+    def __init__(self, database, *, is_committed, times=1):
+        self.database = database
+        self.is_committed = is_committed
+        self.times = times
+        self.write = database.write
+        self.transaction = database.transaction
+        database.write = self.unsure_write
+        database.transaction = self.unsure_transaction
+
+    def fail(self):
+        if self.times:
+            self.times -= 1
+            raise OutcomeUnknownError(self.database.path, "commit to", "the connection was lost meanwhile")
+
+    def unsure_write(self, sql, parameters=()):
+        if not self.is_committed:
+            self.fail()
+        count = self.write(sql, parameters)
+        self.fail()
+        return count
+
+    def unsure_transaction(self):
+        return _UnsureTransaction(self)
+
+
+class _UnsureTransaction:
+    def __init__(self, unsure):
+        self.unsure = unsure
+
+    def __enter__(self):
+        self.context = self.unsure.transaction()
+        return self.context.__enter__()
+
+    def __exit__(self, *error):
+        if error[0] is None and not self.unsure.is_committed and self.unsure.times:
+            lost = OutcomeUnknownError("x", "commit to", "the connection was lost meanwhile")
+            self.unsure.times -= 1
+            self._roll_back(lost)
+            raise lost
+        self.context.__exit__(*error)
+        if error[0] is None:
+            self.unsure.fail()
+
+    def _roll_back(self, lost):
+        with suppress(OutcomeUnknownError):
+            self.context.__exit__(type(lost), lost, None)
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+@pytest.mark.parametrize("is_new", [False, True])
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_commit_of_unknown_outcome_happens_once(open_saver, is_committed, is_new, is_whole):
+    saver = open_saver()
+    if not is_new:
+        fill(saver, 3)
+    unsure = Unsure(saver._database, is_committed=is_committed)
+    state = {"whole": os.urandom(100_000)} if is_whole else {"items": [], "number": 1}
+    checkpoint = Checkpoint(node_id="a", next_node_id="b", state=state)
+    saver.put(T, checkpoint)
+    assert not unsure.times
+    after = put(saver, {**state, "after": 1})
+    saver.put_writes(T, {"key": 1})
+    fresh = open_saver()
+    expected = [after.id, checkpoint.id]
+    assert [one.id for one in fresh.list(T)][: len(expected)] == expected
+    assert len(fresh.list(T)) == len(expected) + (0 if is_new else 3)
+    assert fresh.verify().ok
+
+
+def test_a_commit_whose_outcome_stays_unknown_is_an_error_and_the_next_put_sees_what_is_there(open_saver):
+    saver = open_saver()
+    fill(saver, 3)
+    Unsure(saver._database, is_committed=False, times=2)
+    with pytest.raises(OutcomeUnknownError):
+        put(saver, {"items": []})
+    put(saver, {"items": [1]})
+    assert [one.state.get("items") for one in open_saver().list(T)][:2] == [[1], ["item 0", "item 1", "item 2"]]
+    assert saver.verify().ok
+
+
+# A server that has lost what it acknowledged
+
+
+@pytest.mark.parametrize("use", ["put", "put_writes", "keyframe"])
+def test_a_put_behind_rows_that_were_lost_leaves_no_gap(open_saver, use):
+    saver = open_saver()
+    fill(saver, 6)
+    last = saver.get(T)
+    # As a failover to a replica that lags does.
+    run_sql(
+        saver,
+        "DELETE FROM {records} WHERE position >= (SELECT max(position) FROM {records} WHERE checkpoint IS NOT NULL "
+        "AND history = (SELECT history FROM {histories} WHERE namespace = '')) "
+        "AND history = (SELECT history FROM {histories} WHERE namespace = '')",
+    )
+    if use == "put_writes":
+        with pytest.raises(CheckpointNotFoundError):
+            saver.put_writes(T.with_check_point_id(last.id), {"key": 1})
+    elif use == "keyframe":
+        put(saver, {"whole": os.urandom(100_000)})
+    else:
+        put(saver, {**last.state, "number": 7})
+    fresh = open_saver()
+    assert last.id not in [one.id for one in fresh.list(T)]
+    assert len(fresh.list(T)) == (5 if use == "put_writes" else 6)
+    put(fresh, {"number": 8})
+    assert fresh.verify("t").problems == ()
+
+
+def test_a_put_on_a_row_with_a_wrong_checkpoint_is_an_error_and_ends(open_saver):
+    saver = open_saver()
+    fill(saver, 6)
+    run_sql(saver, "UPDATE {records} SET checkpoint = 'x' WHERE checkpoint IS NOT NULL")
+    with pytest.raises(
+        CheckpointCorruptionError, match=r"thread 't'.*restore a backup of the database, or delete the thread"
+    ):
+        put(saver, {"number": 7})
+    assert saver.delete("t")
+    put(saver, {"number": 7})
+
+
+def test_a_file_that_was_replaced_is_read_anew(sqlite_opener, tmp_path):
+    saver = sqlite_opener()
+    fill(saver, 6)
+    other_path = tmp_path / "other.db"
+    with type(saver)(other_path, fsync="never") as other:
+        fill(other, 2)
+        expected = [one.id for one in other.list(T)]
+    assert len(saver.list(T)) == 6
+    for path in tmp_path.glob("store.db-[ws]*"):
+        path.unlink()
+    other_path.rename(saver.db_file)
+    assert [one.id for one in saver.list(T)] == expected
+    assert [one.state["number"] for one in saver.list(T)] == [1, 0]
+    put(saver, {"number": 2})
+    assert len(saver.list(T)) == 3
+    assert saver.verify().ok
+    saver.close()
+
+
+# Values
+
+
+THREADS = [
+    " ",
+    "a\0b",
+    "\ud800",
+    "\x1a0000",
+    "\x1acut:",
+    "é" * 10_000,
+    "x" * 10_000,
+    "x" * 9_999 + "y",
+    "'\";--",
+    "%s",
+    "?",
+]
+
+
+def test_any_text_names_a_thread_a_namespace_and_a_checkpoint(open_saver):
+    saver = open_saver()
+    for number, text in enumerate(THREADS):
+        config = RunnableConfig(text, checkpoint_ns=text)
+        saver.put(
+            config, Checkpoint(id=text, node_id=text, next_node_id="b", state={"n": number}, metadata={"text": text})
+        )
+        saver.put_writes(config, {text: number})
+    fresh = open_saver()
+    assert sorted(fresh.threads()) == sorted(text for text in THREADS)
+    for number, text in enumerate(THREADS):
+        config = RunnableConfig(text, text, text)
+        assert fresh.get(config).state == {"n": number}
+        assert fresh.get_writes(config) == {text: number}
+        assert fresh.namespaces(text) == [text]
+        assert [info.id for info in fresh.search({"text": text})] == [text]
+    assert fresh.verify().ok
+    assert all(fresh.delete(text) for text in THREADS)
+
+
+@pytest.mark.parametrize("length", [0, 1, 4096, 3_000_000])
+def test_values_of_any_length_come_back(open_saver, length, monkeypatch):
+    monkeypatch.setattr(row_log, "MAX_PAYLOAD", 1 << 20)
+    saver = open_saver()
+    state = {"bytes": os.urandom(length), "text": "x" * length, "list": [0] * min(length, 5000)}
+    put(saver, state)
+    put(saver, {**state, "more": 1})
+    assert [one.state for one in open_saver().list(T)] == [{**state, "more": 1}, state]
+    ((longest,),) = saver._database.read(f"SELECT max(length(frame)) FROM {saver._database.names.records}")
+    assert longest <= (1 << 20) + 1000
+    assert saver.verify().ok
+    saver.compact()
+    saver.prune("t", keep_last=1)
+    assert saver.get(T).state == {**state, "more": 1}
+
+
+def test_writes_that_are_too_long_are_refused_and_change_nothing(saver, monkeypatch):
+    from graphkit.errors import CheckpointSerializationError
+
+    monkeypatch.setattr(row_log, "MAX_PAYLOAD", 1 << 20)
+    fill(saver, 2)
+    with pytest.raises(CheckpointSerializationError, match="record has at most"):
+        saver.put_writes(T, {"key": os.urandom(2 << 20)})
+    saver.put_writes(T, {"key": 1})
+    assert saver.get_writes(T) == {"key": 1}
+
+
+# Closing, forks, other processes, async
+
+
+def test_a_closed_saver_can_be_used_again(saver):
+    fill(saver, 3)
+    listed = saver.list(T)
+    saver.close()
+    saver.close()
+    put(saver, {"number": 9})
+    saver.close()
+    assert listed[0].state["number"] == 2
+    assert saver.get(T).state == {"number": 9}
+
+
+def _put_in_child(saver):
+    put(saver, {"number": "child"})
+
+
+def test_a_saver_works_after_a_fork(saver):
+    fill(saver, 3)
+    child = multiprocessing.get_context("fork").Process(target=_put_in_child, args=(saver,))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    put(saver, {"number": "parent"})
+    assert [one.state["number"] for one in saver.list(T)] == ["parent", "child", 2, 1, 0]
+    assert saver.verify().ok
+
+
+def test_the_opener_opens_the_store_in_another_process(saver):
+    fill(saver, 3)
+    opener = pickle.loads(pickle.dumps(saver.opener()))
+    client = start_client(opener, "client", 2)
+    with client:
+        assert client.stdout.read().decode().split("\n")[:3] == ["ready", "client 0", "client 1"]
+    assert saver.get(T).id == "client 1"
+    with opener() as other:
+        assert other.get(T).id == "client 1"
+
+
+def test_a_cancelled_call_leaves_the_saver_usable(saver):
+    async def main():
+        for number in range(20):
+            task = asyncio.create_task(saver.aput(T, Checkpoint(node_id="a", next_node_id="b", state={"n": number})))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await saver.aput(T, Checkpoint(id="last", node_id="a", next_node_id="b", state={"n": "last"}))
+        checkpoint = await saver.aget(T)
+        assert (await saver.averify()).ok
+        assert await saver.acompact() == 0
+        return checkpoint
+
+    assert asyncio.run(main()) is not None
+    assert "last" in [one.id for one in saver.list(T)]
+    numbers = [one.state["n"] for one in saver.list(T)]
+    assert len(numbers) == len({*numbers})
+    assert saver.verify().ok
+
+
+# Idle threads
+
+
+def test_idle_threads_are_those_whose_rows_are_old(saver):
+    for thread in ("old", "released", "new", "held"):
+        fill(saver, 2, thread)
+    saver.release(RunnableConfig("released"))
+    run_sql(saver, "UPDATE {records} SET written = 1000")
+    run_sql(saver, "UPDATE {histories} SET created = 1000")
+    moment = datetime.now(UTC) - timedelta(hours=1)
+    saver.put_writes(RunnableConfig("new"), {"key": 1})
+    assert [*saver.delete_idle(idle_since=moment, dry_run=True)] == ["held", "old"]
+    seen = []
+    with saver.run_lock(RunnableConfig("held")):
+        deleted = asyncio.run(
+            saver.adelete_idle(idle_since=moment, progress=lambda *done: seen.append(done)),
+        )
+    assert deleted == ["old"]
+    assert seen == [(1, 2, "held"), (2, 2, "old")]
+    assert sorted(saver.threads(released=True)) == ["held", "new", "released"]
+    with pytest.raises(ValueError, match="time zone"):
+        saver.delete_idle(idle_since=datetime(2026, 1, 1))  # noqa: DTZ001
+
+
+def test_a_damaged_thread_does_not_stop_an_operation_on_all(saver):
+    for thread in ("a", "b", "c"):
+        fill(saver, 4, thread)
+    run_sql(
+        saver,
+        "DELETE FROM {records} WHERE position = 0 AND history = "
+        "(SELECT history FROM {histories} WHERE thread = 'b' AND namespace = '')",
+    )
+    saver.close()
+    with pytest.raises(CheckpointCorruptionError, match=r"all others are done: \['b'\]"):
+        saver.prune(keep_last=1)
+    assert [len(saver.list(RunnableConfig(thread))) for thread in ("a", "c")] == [1, 1]
+    with pytest.raises(CheckpointCorruptionError, match="all others are done"):
+        saver.compact()
+    assert saver.delete("b")
+    assert saver.verify().ok

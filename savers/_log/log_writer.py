@@ -544,13 +544,13 @@ def _describe(checkpoint: Checkpoint, metadata: FrozenDict, *, is_replacement: b
     )
 
 
-def pack_writes(codec: Codec, values: Mapping[str, Any], max_payload: int = log.MAX_PAYLOAD) -> dict[str, bytes]:
+def pack_writes(codec: Codec, values: Mapping[str, Any], max_payload: int | None = None) -> dict[str, bytes]:
     """Pack pending writes.
 
     Args:
         codec: packs the values.
         values: the writes.
-        max_payload: the most bytes of a record's payload.
+        max_payload: the most bytes of a record's payload; by default, those of the format.
 
     Raises:
         CheckpointSerializationError: a value cannot be stored, or the writes do not fit into one
@@ -561,7 +561,7 @@ def pack_writes(codec: Codec, values: Mapping[str, Any], max_payload: int = log.
     for key, value in values.items():
         packed[key] = data = codec.pack(value, key)
         length += len(key) * _LONGEST_CHARACTER + len(data)
-    limit = longest_data(max_payload)
+    limit = longest_data(log.MAX_PAYLOAD if max_payload is None else max_payload)
     if length > limit:
         reason = f"they take {length} bytes, and a record has at most {limit}; record them in parts"
         raise CheckpointSerializationError("writes", "dict", reason)

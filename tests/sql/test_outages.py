@@ -1,0 +1,278 @@
+"""What users of a saver see when the database cannot be used, and what is there afterwards."""
+
+import os
+import signal
+import sqlite3
+import threading
+from functools import partial
+
+import psycopg
+import pytest
+
+from graphkit import END, START, Channels, CompileConfig, RunnableConfig, StateGraph
+from graphkit.errors import (
+    CheckpointerConfigurationError,
+    CheckpointerError,
+    CheckpointFormatError,
+    CheckpointStorageError,
+)
+from savers import PostgresSaver, SqliteSaver
+from tests.sql.savers import fill, put, run_sql
+from tests.sql.test_savers import start_client
+
+T = RunnableConfig("t")
+STEPS = 12
+
+
+@pytest.fixture
+def own_saver(own_server):
+    with PostgresSaver(own_server.connection_string, lock_timeout=30.0) as saver:
+        yield saver
+
+
+def make_graph(saver, ran, disturb):
+    """A graph of STEPS nodes in a row, each of which notes that it ran; some disturb the server."""
+    graph = StateGraph({"steps": Channels.appender()})
+
+    def make_node(number):
+        def node(state):
+            disturb(number)
+            ran.append(number)
+            return {"steps": [number]}
+
+        return node
+
+    for number in range(STEPS):
+        graph.add_node(f"n{number}", make_node(number))
+    graph.add_edge(START, "n0")
+    for number in range(STEPS - 1):
+        graph.add_edge(f"n{number}", f"n{number + 1}")
+    graph.add_edge(f"n{STEPS - 1}", END)
+    return graph.compile(CompileConfig(checkpoint_saver=saver))
+
+
+@pytest.mark.parametrize("how", ["fast", "immediate", "kill"])
+def test_a_run_goes_on_after_the_server_was_restarted_between_its_steps(own_server, own_saver, how):
+    def disturb(number):
+        if number % 5 == 2:
+            if how == "kill":
+                own_server.kill()
+            else:
+                own_server.stop(how)
+            own_server.start()
+
+    ran = []
+    graph = make_graph(own_saver, ran, disturb)
+    state = graph.invoke({}, T)
+    assert state["steps"] == ran == list(range(STEPS))
+    assert own_saver.get(T).state["steps"] == list(range(STEPS))
+    assert own_saver.verify().ok
+
+
+def test_a_run_on_a_server_that_is_gone_ends_with_an_error_and_resumes_without_doing_a_step_twice(own_server):
+    is_stopped = False
+
+    def disturb(number):
+        nonlocal is_stopped
+        if number == 6 and not is_stopped:
+            is_stopped = True
+            own_server.stop("immediate")
+
+    ran = []
+    with PostgresSaver(own_server.connection_string, lease=1.0, lock_timeout=0.5) as saver:
+        graph = make_graph(saver, ran, disturb)
+        with pytest.raises(CheckpointStorageError, match="server"):
+            graph.invoke({}, T)
+        assert ran == list(range(7))
+        own_server.start()
+    # The server could not be told that the run has ended: its lock expires with the lease.
+    with PostgresSaver(own_server.connection_string, lease=1.0, lock_timeout=60.0) as saver:
+        graph = make_graph(saver, ran, disturb)
+        steps = saver.get(T).state["steps"]
+        # Node 6 had run, and its put had not returned.
+        assert steps == list(range(6))
+        state = graph.invoke(None, T)
+        assert state["steps"] == list(range(STEPS))
+        assert ran == [*range(7), *range(6, STEPS)]
+        assert saver.verify().ok
+
+
+@pytest.mark.parametrize("how", ["kill", "immediate"])
+def test_nothing_that_was_acknowledged_is_lost_when_the_server_dies_among_eight_processes(own_server, own_saver, how):
+    opener = partial(PostgresSaver, own_server.connection_string, lock_timeout=60.0)
+    own_saver.threads()
+    clients = [start_client(opener, f"client {number}", 30) for number in range(8)]
+    acknowledged = [client.stdout.readline() for client in clients]
+    assert acknowledged == [b"ready\n"] * 8
+    lines = [[] for _ in clients]
+    half = threading.Semaphore(0)
+
+    def read(client, into):
+        for line in client.stdout:
+            into.append(line.decode().strip())
+            half.release()
+
+    readers = [threading.Thread(target=read, args=pair) for pair in zip(clients, lines, strict=True)]
+    for reader in readers:
+        reader.start()
+    for _ in range(40):
+        half.acquire()
+    if how == "kill":
+        own_server.kill()
+    else:
+        own_server.stop(how)
+    own_server.start()
+    for reader, client in zip(readers, clients, strict=True):
+        reader.join()
+        client.wait()
+        client.stdout.close()
+    found = [one.id for one in own_saver.list(T)]
+    assert len(found) == len({*found})
+    acknowledged = {line for client in lines for line in client}
+    assert acknowledged <= {*found}
+    assert len(acknowledged) >= 40
+    # What is there and was not acknowledged: at most the last put of each client that failed.
+    assert len(found) - len(acknowledged) <= sum(client.returncode != 0 for client in clients)
+    assert own_saver.verify().ok
+
+
+# Bad input: each a clear error, and the data stay
+
+
+def test_a_server_that_is_not_there(own_server):
+    with PostgresSaver(own_server.connection_string, lock_timeout=0.2) as saver:
+        fill(saver, 3)
+        own_server.stop("fast")
+        for use in (lambda: put(saver, {"number": 9}), lambda: saver.list(T), saver.threads, saver.verify):
+            with pytest.raises(CheckpointStorageError, match="check the connection string, and that the server runs"):
+                use()
+        own_server.start()
+        assert len(saver.list(T)) == 3
+        put(saver, {"number": 9})
+        assert saver.verify().ok
+
+
+def test_a_connection_that_is_ended_in_the_middle(postgres_opener, server):
+    with postgres_opener() as saver:
+        fill(saver, 3)
+        for number in range(3):
+            with psycopg.connect(server.connection_string, autocommit=True) as admin:
+                admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+            put(saver, {"number": number})
+            assert saver.get(T).state == {"number": number}
+        assert len(saver.list(T)) == 6
+        assert saver.verify().ok
+
+
+@pytest.mark.parametrize("string", ["host=/nowhere user=test", "postgresql://user@127.0.0.1:1/x", "no dsn at all", ""])
+def test_a_wrong_connection_string(string):
+    with pytest.raises((CheckpointStorageError, CheckpointerConfigurationError)) as caught:
+        PostgresSaver(string, lock_timeout=0.2).threads()
+    assert "connection" in str(caught.value)
+
+
+def test_a_role_without_rights(postgres_opener, server):
+    with postgres_opener() as saver:
+        fill(saver, 3)
+        role = "weak" + postgres_opener.keywords["schema"][-8:]
+        with psycopg.connect(server.connection_string, autocommit=True) as admin:
+            admin.execute(f"CREATE ROLE {role} LOGIN")
+        weak = PostgresSaver(
+            server.connection_string.replace("user=test", f"user={role}"), schema=postgres_opener.keywords["schema"]
+        )
+        with weak:
+            for use in (lambda: put(weak, {"number": 9}), lambda: weak.list(T)):
+                with pytest.raises(CheckpointStorageError, match="permission denied"):
+                    use()
+        assert len(saver.list(T)) == 3
+        with psycopg.connect(server.connection_string, autocommit=True) as admin:
+            admin.execute(f"DROP ROLE {role}")
+
+
+def test_a_newer_schema(open_saver):
+    saver = open_saver()
+    fill(saver, 3)
+    run_sql(saver, "UPDATE {meta} SET value = 99")
+    newer = open_saver()
+    for use in (lambda: put(newer, {"number": 9}), lambda: newer.list(T), newer.threads, newer.verify):
+        with pytest.raises(CheckpointFormatError, match="upgrade graphkit"):
+            use()
+    run_sql(saver, "UPDATE {meta} SET value = 1")
+    assert len(newer.list(T)) == 3
+
+
+@pytest.mark.parametrize("content", [b"x", b"x" * 10_000, b"SQLite format 3\0" + b"x" * 10_000])
+def test_a_file_that_is_not_a_database(tmp_path, content):
+    path = tmp_path / "store.db"
+    path.write_bytes(content)
+    with SqliteSaver(path) as saver:
+        for use in (lambda: put(saver, {"number": 9}), lambda: saver.list(T), saver.threads):
+            with pytest.raises(CheckpointerError, match=r"store\.db"):
+                use()
+    assert path.read_bytes() == content
+
+
+def test_a_full_database(tmp_path):
+    with SqliteSaver(tmp_path / "store.db", fsync="never") as saver:
+        fill(saver, 3)
+        database = saver._database
+        ((pages,),) = database.read("PRAGMA page_count")
+        database.read(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(CheckpointStorageError, match="full"):
+            put(saver, {"bytes": os.urandom(1_000_000)})
+        assert [one.state["number"] for one in saver.list(T)] == [2, 1, 0]
+        database.read("PRAGMA max_page_count = 1000000")
+        put(saver, {"number": 3})
+        assert [one.state["number"] for one in saver.list(T)] == [3, 2, 1, 0]
+        assert saver.verify().ok
+
+
+def test_a_read_only_database(sqlite_opener):
+    with sqlite_opener() as saver:
+        fill(saver, 3)
+        saver._database.read("PRAGMA query_only = ON")
+        for use in (
+            lambda: put(saver, {"number": 9}),
+            lambda: saver.delete("t"),
+            lambda: saver.prune("t", keep_last=1),
+            lambda: saver.copy("t", "u"),
+        ):
+            with pytest.raises(CheckpointStorageError, match=r"readonly|read-only"):
+                use()
+        assert [one.state["number"] for one in saver.list(T)] == [2, 1, 0]
+        saver._database.read("PRAGMA query_only = OFF")
+        put(saver, {"number": 3})
+        assert saver.verify().ok
+
+
+def test_a_database_that_another_program_has_locked(sqlite_opener):
+    with sqlite_opener(lock_timeout=0.2) as saver:
+        fill(saver, 3)
+        other = sqlite3.connect(saver.db_file, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(CheckpointStorageError, match=r"0\.2 s"):
+            put(saver, {"number": 9})
+        assert len(saver.list(T)) == 3
+        other.execute("ROLLBACK")
+        other.close()
+        put(saver, {"number": 9})
+        assert len(saver.list(T)) == 4
+
+
+def test_a_client_that_is_killed_while_others_put(open_saver):
+    saver = open_saver()
+    clients = [start_client(open_saver.opener, f"client {number}", 1000) for number in range(2)]
+    for client in clients:
+        assert client.stdout.readline() == b"ready\n"
+    acknowledged = {clients[0].stdout.readline().decode().strip() for _ in range(20)}
+    for client in clients:
+        client.send_signal(signal.SIGKILL)
+        client.wait()
+        acknowledged |= {line.decode().strip() for line in client.stdout if line.endswith(b"\n")}
+        client.stdout.close()
+    found = [one.id for one in saver.list(T)]
+    assert acknowledged <= {*found}
+    assert len(found) == len({*found})
+    assert len(found) <= len(acknowledged) + 2
+    put(saver, {"number": 9})
+    assert saver.verify().ok

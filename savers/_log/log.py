@@ -246,7 +246,11 @@ class BackwardReader:
         end = self._offset
         if end < HEADER_SIZE + OVERHEAD_V1:
             return None
-        length = read_trailer_length(self._read(end - TRAILER_SIZE, end))
+        trailer = self._read(end - TRAILER_SIZE, end)
+        if len(trailer) < TRAILER_SIZE:
+            # Bytes before the end are missing, as a row may be.
+            return None
+        length = read_trailer_length(trailer)
         start = end - length
         if length < OVERHEAD_V1 or start < HEADER_SIZE:
             return None

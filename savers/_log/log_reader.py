@@ -71,10 +71,13 @@ class LogReader(OpenLog):
         data = b""
         base = 0
         window = _INDEX_WINDOW
+        is_cut = False
         while self.end < end:
             if self.end - base + _MIN_RUN > len(data):
                 base = self.end
-                data = self.io.read_at(self.fd, base, min(window, end - base))
+                wanted = min(window, end - base)
+                data = self.io.read_at(self.fd, base, wanted)
+                is_cut = len(data) < wanted
                 window = _INDEX_WINDOW
             last = self.last_checkpoint
             if last is not None and self.seal is None:
@@ -89,8 +92,8 @@ class LogReader(OpenLog):
                     self.is_scattered = run.is_scattered
                     continue
             frame = log.parse_frame(data, self.end - base, self.end, self.fid)
-            if frame == "" and len(data) < log.WINDOW and base + len(data) < end:
-                # It is longer than what was read.
+            if frame == "" and len(data) < log.WINDOW and base + len(data) < end and not is_cut:
+                # It is longer than what was read, and not missing.
                 window = log.WINDOW
                 data = b""
                 continue

@@ -184,7 +184,7 @@ class SqlSaver(MaintenanceMethods, HasVersions):
         config = RunnableConfig.of(config)
         version = self._find_version(config.thread, version)
         log = self._store.shared_log(config.thread, config.checkpoint_ns, version)
-        with log.mutex:
+        with log.mutex, self._explain_damage(log):
             checkpoints = self._lister.list_checkpoints(log) if log.refresh() else []
         return Tag(config.thread, checkpoints, version)
 
@@ -217,10 +217,9 @@ class SqlSaver(MaintenanceMethods, HasVersions):
         number = 0 if version is None else self._find_version(config.thread, version)
         # A source of its own, because the reads go forward through the whole history.
         log = self._store.new_log(config.thread, config.checkpoint_ns, number, RowSource(self._database))
-        if not log.refresh():
-            return
         try:
-            yield from read_forward(log)
+            if log.refresh():
+                yield from read_forward(log)
         except CheckpointCorruptionError as error:
             if not log.is_gone():
                 raise explain_damage(error) from error
@@ -416,7 +415,7 @@ class SqlSaver(MaintenanceMethods, HasVersions):
         thread_id = RunnableConfig.of(config).thread
         with self._exclude_runs(thread_id):
             root = self._store.shared_log(thread_id, "")
-            with root.mutex:
+            with root.mutex, self._explain_damage(root):
                 checkpoints = self._lister.list_checkpoints(root) if root.refresh() else []
                 version = self._release(thread_id)
                 root.close()

@@ -1,0 +1,95 @@
+"""Workers in several processes on one schema of PostgreSQL: each run is claimed once, and none is lost."""
+
+import signal
+from collections import Counter
+from contextlib import ExitStack
+
+import pytest
+
+from graphkit import END, RunnableConfig
+from graphkit.abc import BaseCheckpointSaver
+from tests.sql import flow
+from tests.sql.flow_processes import PATIENCE, start_process
+
+
+def begin(saver: BaseCheckpointSaver, folder, threads):
+    """Leave runs as their process does that dies after the first checkpoint."""
+    app = flow.make_served_graph(str(folder)).compile(checkpoint_saver=saver)
+    for thread_id in threads:
+        next(app.stream({}, RunnableConfig(thread_id)))
+
+
+def wait_until(saver, threads, status):
+    """Wait until the latest checkpoints of all these threads have a status."""
+    missing = set(threads)
+    with saver.watch(latest=True, interval=0.05) as watch:
+        while missing:
+            change = watch.get(PATIENCE)
+            assert change is not None, f"{len(missing)} threads are not {status}"
+            if change.checkpoint is not None and saver.history(RunnableConfig(change.thread_id))[0].status == status:
+                missing.discard(change.thread_id)
+
+
+def read_log(saver, thread_id):
+    return saver.get(RunnableConfig(thread_id)).state["log"]
+
+
+@pytest.fixture
+def start(server, schema):
+    with ExitStack() as stack:
+
+        def start_one(what, *arguments, lease=10.0):
+            options = {"schema": schema, "lease": lease}
+            process = stack.enter_context(start_process(what, server.connection_string, options, *arguments))
+            if what == "serve":
+                assert process.stdout.readline() == "serving\n"
+            return process
+
+        yield start_one
+
+
+def test_four_workers_serve_forty_runs_and_each_step_once(open_postgres_saver, start, tmp_path):
+    saver = open_postgres_saver()
+    threads = [f"t{number:02}" for number in range(40)]
+    begin(saver, tmp_path, threads[:20])
+    for _ in range(4):
+        start("serve", str(tmp_path), None)
+    begin(saver, tmp_path, threads[20:])
+    wait_until(saver, threads, "interrupted")
+    answering = [start("answer", threads[first::2]) for first in range(2)]
+    wait_until(saver, threads, "finished")
+    assert [process.wait(PATIENCE) for process in answering] == [0, 0]
+    work = [line.split() for line in (tmp_path / "work").read_text().splitlines()]
+    assert Counter(tuple(line[:2]) for line in work) == {
+        (thread, step): 1 for thread in threads for step in ("draft", "publish")
+    }
+    for thread in threads:
+        assert read_log(saver, thread) == ["draft", "yes", "publish"]
+
+
+@pytest.mark.parametrize(
+    ("number", "lease"), [(signal.SIGKILL, 3600.0), (signal.SIGSTOP, 2.0)], ids=["killed", "stopped"]
+)
+def test_the_run_of_a_worker_that_is_gone_is_taken_over(open_postgres_saver, start, tmp_path, number, lease):
+    saver = open_postgres_saver(lease=lease)
+    first = start("serve", str(tmp_path), "t", lease=lease)
+    begin(saver, tmp_path, ["t"])
+    wait_until(saver, ["t"], "interrupted")
+    start("answer", ["t"]).wait(PATIENCE)
+    assert first.stdout.readline() == "waiting\n"
+    first.send_signal(number)
+    second = start("serve", str(tmp_path), None, lease=lease)
+    wait_until(saver, ["t"], "finished")
+    history = [info.id for info in saver.history(RunnableConfig("t"))]
+    if number == signal.SIGSTOP:
+        # It goes on, notices that it has lost the run, and serves others.
+        first.send_signal(signal.SIGCONT)
+        first.stdin.write("\n")
+        first.stdin.flush()
+        second.kill()
+        second.wait(PATIENCE)
+        begin(saver, tmp_path, ["next"])
+        wait_until(saver, ["next"], "interrupted")
+    assert [info.id for info in saver.history(RunnableConfig("t"))] == history
+    assert read_log(saver, "t") == ["draft", "yes", "publish"]
+    assert saver.get(RunnableConfig("t")).next_node_id == END

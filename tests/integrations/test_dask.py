@@ -2,13 +2,15 @@
 
 import os
 import signal
+import uuid
 
 import pytest
 from distributed import Client, LocalCluster
 
 from graphkit import END, START, Channels, GraphResume, RunnableConfig, StateGraph, interrupt
 from graphkit.errors import NodeExecutionError
-from savers import FileSystemSaver
+from savers import FileSystemSaver, PostgresSaver, SqliteSaver
+from tests import postgres_server
 
 # Its threads and sockets are collected late, and it warns of its own busy ports and of forks; none of that is ours.
 pytestmark = [
@@ -33,9 +35,23 @@ def executor(client):
     return client.get_executor(pure=False)
 
 
-@pytest.fixture
-def store(tmp_path):
-    return FileSystemSaver(tmp_path / "store", fsync="never")
+@pytest.fixture(params=["file", "sqlite", "postgres"])
+def store(request, tmp_path):
+    if request.param == "file":
+        opened = FileSystemSaver(tmp_path / "store", fsync="never")
+    elif request.param == "sqlite":
+        opened = SqliteSaver(tmp_path / "store.db", fsync="never")
+    else:
+        server = request.getfixturevalue("server")
+        opened = PostgresSaver(server.connection_string, schema=f"test {uuid.uuid4().hex}")
+    with opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def server():
+    with postgres_server.start() as server:
+        yield server
 
 
 def branch(name, *, dies=False, asks=False):

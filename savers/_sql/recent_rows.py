@@ -45,12 +45,13 @@ class RecentRows:
             del self._frames[:first]
 
     def read_at(self, offset: int, length: int) -> bytes | None:
-        """Return `length` bytes from an offset, fewer at the end; None if not all of them are here."""
+        """Return `length` bytes from an offset; None if not all of them are here.
+
+        Where these records end, the history may go on.
+        """
         positions = self._positions
-        if not positions or offset < positions[0]:
+        if not positions or offset < positions[0] or offset + length > self._end:
             return None
-        if offset >= self._end:
-            return b""
         first = bisect_right(positions, offset) - 1
         start = offset - positions[first]
         frame = self._frames[first]

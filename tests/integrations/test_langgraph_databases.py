@@ -19,8 +19,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from graphkit import Checkpoint, CheckpointConflictError, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError
 from savers._sql import row_views
-from savers._sql.terms import list_search_terms
 from savers._sql.row_log import RowLog
+from savers._sql.terms import list_search_terms
 from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver, sql_histories
 from tests.contract.test_minimal import FourMethods
 from tests.integrations.langgraph_stores import DATABASES, OTHERS, parametrize

@@ -71,7 +71,7 @@ def test_two_thousand_threads_from_sixteen_workers(saver, sweep):
         ]
     database = saver._database
     if hasattr(saver, "db_file"):
-        assert len(database._connections) <= 1 + 4
+        assert len(database._idle) <= 4
     else:
         ((count,),) = database.read("SELECT count(*) FROM pg_stat_activity WHERE client_port IS NOT NULL")
         assert count <= 12
@@ -201,7 +201,9 @@ class Unsure:
         self.times = times
         self.write = database.write
         self.transaction = database.transaction
+        self.write_returning = database.write_returning
         database.write = self.unsure_write
+        database.write_returning = self.unsure_write_returning
         database.transaction = self.unsure_transaction
 
     def fail(self):
@@ -215,6 +217,13 @@ class Unsure:
         count = self.write(sql, parameters)
         self.fail()
         return count
+
+    def unsure_write_returning(self, sql, parameters=()):
+        if not self.is_committed:
+            self.fail()
+        rows = self.write_returning(sql, parameters)
+        self.fail()
+        return rows
 
     def unsure_transaction(self):
         return _UnsureTransaction(self)

@@ -186,6 +186,7 @@ class MaintenanceMethods(BaseCheckpointSaver):
                 kept = select(log) if log.refresh() else None
                 if kept is None:
                     return 0
+                self._lock_token(transaction, config.thread)
                 early = log.load_early().select_recent(log.load_index().checkpoints)
                 # Both are there until the end, because the reads may be in the same transaction.
                 new = self._store.new_log(config.thread, config.checkpoint_ns, REWRITTEN)
@@ -197,6 +198,19 @@ class MaintenanceMethods(BaseCheckpointSaver):
             freed = log.end - new.end
             log.close()
         return freed
+
+    def _lock_token(self, transaction: Transaction, thread_id: str) -> None:
+        """Keep the run lock of the caller from being taken until the end of a transaction.
+
+        Raises:
+            ThreadBusyError: another run has it.
+        """
+        token = self._database.token_of(thread_id)
+        if token is None:
+            return
+        row = (encode_text(thread_id), token)
+        if not transaction.execute(self._store.statements.lock_token, row):
+            raise make_taken_error(thread_id)
 
     @contextmanager
     def _explain_damage(self, log: RowLog) -> Iterator[None]:
@@ -367,3 +381,8 @@ def rewrite(
     for waiting in early:
         target.put_early(waiting.id, source.read_packed_writes(waiting))
     target.commit_in(transaction)
+
+
+def make_taken_error(thread_id: str) -> ThreadBusyError:
+    """Return the error of a run whose lock another one has taken."""
+    return ThreadBusyError(thread_id, "a run that took over while this process was paused", 0.0)

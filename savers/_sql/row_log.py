@@ -241,6 +241,9 @@ class RowLog(LogWriter):
         assert self.last_checkpoint is not None
         return encode_id(self.last_checkpoint.id)
 
+    def find_first_record(self) -> int:
+        return log.read_frame(self.file, log.HEADER_SIZE, self.end).end
+
     def load_index(self) -> Index:
         end = self.end
         index = super().load_index()

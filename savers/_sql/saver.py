@@ -22,7 +22,6 @@ from graphkit.errors import (
     CheckpointConflictError,
     CheckpointCorruptionError,
     CheckpointNotFoundError,
-    ThreadBusyError,
 )
 from savers._log.forward_reader import read_forward
 from savers._log.listed_checkpoints import ListedInfos, make_info
@@ -31,7 +30,7 @@ from savers._log.log_writer import pack_writes
 from savers._sql import row_log
 from savers._sql.database_errors import PositionTakenError
 from savers._sql.encoded_text import decode_row, encode_text
-from savers._sql.maintenance import MaintenanceMethods, explain_damage, rewrite
+from savers._sql.maintenance import MaintenanceMethods, explain_damage, make_taken_error, rewrite
 from savers._sql.row_lister import RowLister
 from savers._sql.row_log import RowLog, StaleLogError
 from savers._sql.row_source import RowSource
@@ -407,7 +406,7 @@ class SqlSaver(MaintenanceMethods, HasVersions):
             return
         row = (encode_text(thread_id), token)
         if not self._database.read(self._store.statements.select_token, row):
-            raise ThreadBusyError(thread_id, "a run that took over while this process was paused", 0.0)
+            raise make_taken_error(thread_id)
 
     # Threads
 
@@ -428,6 +427,7 @@ class SqlSaver(MaintenanceMethods, HasVersions):
         with self._database.transaction() as transaction:
             if not transaction.execute(statements.lock_thread, (thread,)):
                 return None
+            self._lock_token(transaction, thread_id)
             ((last,),) = transaction.execute(statements.select_last_version, (thread,))
             version = int(last) + 1
             transaction.execute(statements.release, (version, time_ns() // 1000, thread))
@@ -438,6 +438,7 @@ class SqlSaver(MaintenanceMethods, HasVersions):
         thread_id = resolve_thread_id(thread)
         with self._exclude_runs(thread_id):
             with self._database.transaction() as transaction:
+                self._lock_token(transaction, thread_id)
                 transaction.execute(self._store.statements.delete_thread, (encode_text(thread_id),))
                 had_content = transaction.row_count > 0
                 transaction.notify(thread_id)
@@ -459,6 +460,7 @@ class SqlSaver(MaintenanceMethods, HasVersions):
                 raise conflict
             try:
                 with self._database.transaction() as transaction:
+                    self._lock_token(transaction, target_id)
                     for namespace in namespaces:
                         self._copy_history(transaction, source_id, target_id, namespace)
                     transaction.notify(target_id)

@@ -6,8 +6,8 @@ from functools import partial
 import psycopg
 import pytest
 
+from savers import PostgresSaver
 from savers._sql.postgres_database import PostgresDatabase
-from savers._sql.postgres_saver import PostgresSaver
 from savers._sql.sqlite_database import SqliteDatabase
 from savers._sql.sqlite_saver import SqliteSaver
 from tests import postgres_server
@@ -107,3 +107,19 @@ def saver(open_saver):
 @pytest.fixture
 def database(open_database):
     return open_database()
+
+
+@pytest.fixture
+def open_postgres_saver(server, schema):
+    """Opens the same schema once more with each call, and closes all in the end."""
+    opened = []
+
+    def open_again(**options):
+        options = {"schema": schema, "lock_timeout": 60.0, **options}
+        saver = PostgresSaver(server.connection_string, **options)
+        opened.append(saver)
+        return saver
+
+    yield open_again
+    for saver in opened:
+        saver.close()

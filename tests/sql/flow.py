@@ -1,0 +1,103 @@
+"""A process that runs or serves a graph on PostgreSQL; a node may wait for a line on its standard input."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from graphkit import END, START, Channels, RunnableConfig, StateGraph, interrupt
+from graphkit.errors import CheckpointerError, NodeExecutionError
+from graphkit.worker import Worker
+from savers import PostgresSaver
+
+
+def tell(text):
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def step(name, gate=None):
+    """A node that appends its name, and waits if it is the gate; `once` records its effect."""
+
+    def node(state, config):
+        if name == gate:
+            tell("waiting")
+            sys.stdin.readline()
+        return {"log": config.once("effect", lambda: name)}
+
+    return node
+
+
+def make_graph(gate=None):
+    """A node, a nested graph, a fork of two branches and a last node."""
+    schema = {"log": Channels.appender_with_duplicate()}
+    inner = StateGraph(schema).add_node("inner", step("inner", gate)).add_edge(START, "inner").add_edge("inner", END)
+    graph = StateGraph(schema)
+    for name in ("first", "left", "right", "last"):
+        graph.add_node(name, step(name, gate))
+    graph.add_node("nested", inner.compile())
+    graph.add_edge(START, "first").add_edge("first", "nested")
+    for name in ("left", "right"):
+        graph.add_edge("nested", name).add_edge(name, "last")
+    return graph.add_edge("last", END)
+
+
+def make_served_graph(folder, gate=None):
+    """A draft, a question and its publication, each noted in a file."""
+
+    def note(text):
+        with Path(folder, "work").open("ab", buffering=0) as file:
+            file.write(f"{text}\n".encode())
+
+    def draft(state, config):
+        note(f"{config.thread} draft")
+        return {"log": "draft"}
+
+    def review(state):
+        return {"log": interrupt("ok?")}
+
+    def publish(state, config):
+        if config.thread == gate:
+            tell("waiting")
+            sys.stdin.readline()
+        note(f"{config.thread} publish {os.getpid()}")
+        return {"log": "publish"}
+
+    graph = StateGraph({"log": Channels.appender_with_duplicate()})
+    graph.add_node("draft", draft).add_node("review", review).add_node("publish", publish)
+    graph.add_edge(START, "draft").add_edge("draft", "review").add_edge("review", "publish")
+    return graph.add_edge("publish", END)
+
+
+def run(saver, thread_id, gate):
+    app = make_graph(gate).compile(checkpoint_saver=saver)
+    try:
+        app.invoke({}, RunnableConfig(thread_id))
+        tell("finished")
+    except (CheckpointerError, NodeExecutionError) as error:
+        while error.__cause__ is not None:
+            error = error.__cause__
+        tell(type(error).__name__)
+
+
+def serve(saver, folder, gate):
+    tell("serving")
+    Worker(make_served_graph(folder, gate).compile(checkpoint_saver=saver), interval=0.05).run()
+
+
+def answer(saver, threads):
+    """Answer the questions of some threads, and continue none."""
+    for thread_id in threads:
+        for waiting in saver.interrupts(thread_id):
+            at = RunnableConfig(thread_id, waiting.checkpoint_id, waiting.checkpoint_ns)
+            saver.put_writes(at, {f"answer:{waiting.id}": "yes"})
+
+
+def main():
+    what, connection_string, options, *arguments = json.loads(sys.argv[1])
+    with PostgresSaver(connection_string, **options) as saver:
+        {"run": run, "serve": serve, "answer": answer}[what](saver, *arguments)
+
+
+if __name__ == "__main__":
+    main()

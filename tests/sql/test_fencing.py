@@ -1,0 +1,85 @@
+"""A run that was paused for longer than its lease changes nothing after another one has taken over."""
+
+import signal
+
+import pytest
+
+from graphkit import END, RunnableConfig
+from graphkit.errors import ThreadBusyError
+from graphkit.testing._values import made
+from savers._sql.encoded_text import encode_text
+from tests.sql import flow
+from tests.sql.flow_processes import PATIENCE, start_process
+
+CONFIG = RunnableConfig("t")
+STEPS = ["first", "inner", "left", "right", "last"]
+
+
+def read_all(saver):
+    """Return all that a thread has: the checkpoints of each namespace and their pending writes."""
+    return [
+        (namespace, info.id, info.tags, dict(saver.get_writes(config.with_check_point_id(info.id))))
+        for namespace in saver.namespaces("t")
+        for config in [RunnableConfig("t", checkpoint_ns=namespace)]
+        for info in saver.history(config)
+    ]
+
+
+@pytest.mark.parametrize("gate", ["first", "inner", "left", "last"])
+def test_a_stopped_run_is_taken_over_and_fenced_off(open_postgres_saver, server, schema, gate):
+    with start_process("run", server.connection_string, {"schema": schema, "lease": 1.0}, "t", gate) as process:
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGSTOP)
+        saver = open_postgres_saver()
+        app = flow.make_graph().compile(checkpoint_saver=saver)
+        state = app.invoke(None, CONFIG)
+        assert sorted(state["log"]) == sorted(STEPS)
+        before = read_all(saver)
+        process.send_signal(signal.SIGCONT)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "ThreadBusyError\n"
+        assert read_all(saver) == before
+        assert app.get_state(CONFIG).state["log"] == state["log"]
+        assert saver.get(CONFIG).next_node_id == END
+
+
+def test_a_killed_run_is_taken_over_at_once(open_postgres_saver, server, schema):
+    options = {"schema": schema, "lease": 3600.0}
+    with start_process("run", server.connection_string, options, "t", "left") as process:
+        assert process.stdout.readline() == "waiting\n"
+        process.kill()
+        process.wait(PATIENCE)
+        saver = open_postgres_saver(lease=3600.0)
+        state = flow.make_graph().compile(checkpoint_saver=saver).invoke(None, CONFIG)
+    assert sorted(state["log"]) == sorted(STEPS)
+
+
+CHANGES = {
+    "put": lambda saver: saver.put(CONFIG, made({"n": 2})),
+    "put into a namespace": lambda saver: saver.put(RunnableConfig("t", checkpoint_ns="new"), made({"n": 2})),
+    "put_writes": lambda saver: saver.put_writes(CONFIG, {"once:x": 1}),
+    "add_tags": lambda saver: saver.add_tags(CONFIG, "x"),
+    "release": lambda saver: saver.release(CONFIG),
+    "delete": lambda saver: saver.delete("t"),
+    "prune": lambda saver: saver.prune("t", keep_last=1),
+    "remove": lambda saver: saver.remove(CONFIG, [saver.history(CONFIG)[-1].id]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_nothing_is_changed_by_a_run_whose_lock_was_taken(open_postgres_saver, change):
+    saver = open_postgres_saver()
+    for number in range(3):
+        saver.put(CONFIG, made({"n": number}))
+    with saver.run_lock(CONFIG):
+        before = read_all(saver)
+        database = saver._database
+        # As a run that takes over after the lease.
+        taken = database.write(
+            f"UPDATE {database.names.run_locks} SET token = token + 1000000 WHERE thread = ?", (encode_text("t"),)
+        )
+        assert taken == 1
+        with pytest.raises(ThreadBusyError, match="took over while this process was paused"):
+            change(saver)
+        assert read_all(open_postgres_saver()) == before

@@ -395,7 +395,7 @@ def test_what_cannot_be_is_refused(saver):
     with pytest.raises(KeyError):
         saver.get_tuple({"configurable": {}})
     with pytest.raises(ImportError):
-        from savers.langgraph import SqliteCheckpointSaver  # noqa: F401
+        from savers.langgraph import MissingCheckpointSaver  # noqa: F401
 
 
 def test_damage_is_an_error_and_costs_no_other_thread_anything(saver):
@@ -513,7 +513,7 @@ for name, call in calls.items():
         call()
     except MissingDependencyError as error:
         print(name, type(error.__cause__).__name__, error)
-print(hasattr(s, "FileSystemCheckpointSaver"), hasattr(s, "SqliteCheckpointSaver"))
+print(hasattr(s, "FileSystemCheckpointSaver"), hasattr(s, "MissingCheckpointSaver"))
 
 del sys.modules["langgraph.checkpoint.base"]  # it is installed while the process runs
 print(isinstance(s.FileSystemCheckpointSaver(sys.argv[1]), s.FileSystemCheckpointSaver))

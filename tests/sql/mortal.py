@@ -39,14 +39,18 @@ class Mortal:
 
     def attach(self, database):
         """Count the statements of a database, BEGIN and COMMIT included."""
-        if hasattr(database, "_run"):  # SQLite
-            database._run = self.around(database._run)
-            database.execute_many = self.around(database.execute_many)
+        if type(database).__name__ == "SqliteDatabase":
+            from savers._sql.sqlite_connection import SqliteConnection
+
+            self._patch(SqliteConnection, ("run", "run_many"))
             return
         from savers._sql.postgres_session import PostgresSession
 
-        for name in ("run", "run_many", "commit"):
-            setattr(PostgresSession, name, self.around(getattr(PostgresSession, name)))
+        self._patch(PostgresSession, ("run", "run_many", "commit"))
+
+    def _patch(self, owner, names):
+        for name in names:
+            setattr(owner, name, self.around(getattr(owner, name)))
 
 
 def checkpoint(number):

@@ -128,7 +128,11 @@ def test_the_documented_tables_are_in_postgresql(open_postgres, schema):
     rows = database.read(
         "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = ? ORDER BY 1, 2", (schema,)
     )
-    documented = {(table, column) for table, columns in read_documented_columns().items() for column in columns}
+    tables = read_documented_columns()
+    del tables["terms"]  # a column of the records
+    documented = {(table, column) for table, columns in tables.items() for column in [*columns]} | {
+        ("records", "terms")
+    }
     assert documented <= set(rows)
     database.close()
 

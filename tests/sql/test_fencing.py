@@ -27,10 +27,10 @@ def read_all(saver):
 
 @pytest.mark.parametrize("gate", ["first", "inner", "left", "last"])
 def test_a_stopped_run_is_taken_over_and_fenced_off(open_postgres_saver, server, schema, gate):
-    with start_process("run", server.connection_string, {"schema": schema, "lease": 1.0}, "t", gate) as process:
+    with start_process("run", server.connection_string, {"schema": schema, "lease": 2.0}, "t", gate) as process:
         assert process.stdout.readline() == "waiting\n"
         process.send_signal(signal.SIGSTOP)
-        saver = open_postgres_saver()
+        saver = open_postgres_saver(lock_timeout=PATIENCE)
         app = flow.make_graph().compile(checkpoint_saver=saver)
         state = app.invoke(None, CONFIG)
         assert sorted(state["log"]) == sorted(STEPS)

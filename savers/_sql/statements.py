@@ -57,7 +57,6 @@ class Statements:
         """The live histories, each with the position of its last record and its newest checkpoint."""
         self.select_frames = f"SELECT frame FROM {records} WHERE history = ? ORDER BY position"
         self.select_by_terms = f"SELECT h.history FROM {histories} AS h WHERE h.version = 0 AND {self.has_terms(1)}"
-        self.select_created = f"SELECT max(created) FROM {histories} WHERE thread = ? AND version = 0"
 
         # Appending to one history
 

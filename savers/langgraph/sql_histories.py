@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, final
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointConflictError
-from savers._sql.encoded_text import encode_text
 from savers._sql.row_views import LiveHistory, RowAncestorReader, RowHistories, RowView
 from savers._sql.saver import SqlSaver
 from savers._sql.terms import list_search_terms
@@ -17,7 +16,6 @@ from savers.langgraph.histories import (
     CheckpointWithWrites,
     Histories,
     PutNext,
-    is_made_before,
     make_early_config,
 )
 from savers.langgraph.selection import LAST_ID, NewestFirst, Query, Selected, Selection, merge
@@ -154,35 +152,7 @@ class SqlHistories(Histories[SqlSaver]):
             self.saver.remove(make_early_config(history), ids)
 
     def delete_idle(self, thread_id: str, *, idle_since: datetime, dry_run: bool = False) -> bool:
-        """As in Histories.
-
-        A history was written to when its row was inserted, which an import or a copy does, and when
-        its latest checkpoint was made.
-        """
-        if not self._is_idle(thread_id, idle_since):
-            return False
-        if dry_run:
-            return True
-        store = self._store
-        thread = encode_text(thread_id)
-        with store.database.transaction() as transaction:
-            transaction.execute(store.statements.lock_thread, (thread,))
-            # Nothing can be put from here on.
-            if not self._is_idle(thread_id, idle_since):
-                return False
-            transaction.execute(store.statements.delete_thread, (thread,))
-            transaction.notify(thread_id)
-        store.logs.close_thread(thread_id)
-        return True
-
-    def _is_idle(self, thread_id: str, idle_since: datetime) -> bool:
-        store = self._store
-        if store.database.is_held(thread_id):
-            return False
-        ((created_us,),) = store.database.read(store.statements.select_created, (encode_text(thread_id),))
-        if created_us is None or created_us >= idle_since.timestamp() * 1_000_000:
-            return False
-        return is_made_before(self.saver, thread_id, idle_since)
+        return bool(self.saver.delete_idle(thread_id, idle_since=idle_since, dry_run=dry_run))
 
     def describe(self) -> str:
         return self.saver._database.path  # noqa: SLF001 - a part of the same package

@@ -335,7 +335,8 @@ def test_idle_threads_are_deleted(opener):
     saver = opener.new(ttl=10 * DAY)
     now = datetime.now(UTC)
     if opener.kind in DATABASES:
-        table = saver.store._database.names.histories
+        histories = saver.store._database.names.histories
+        records = saver.store._database.names.records
     for name, age in (("old", 20), ("recent", 5), ("imported", 20)):
         checkpoint = empty_checkpoint()
         checkpoint["ts"] = (now - age * DAY).isoformat()
@@ -343,7 +344,12 @@ def test_idle_threads_are_deleted(opener):
         if opener.kind in DATABASES and name != "imported":
             with saver.store._database.transaction() as transaction:
                 created = round((now - age * DAY).timestamp() * 1_000_000)
-                transaction.execute(f"UPDATE {table} SET created = ? WHERE thread = ?", (created, name))
+                transaction.execute(f"UPDATE {histories} SET created = ? WHERE thread = ?", (created, name))
+                transaction.execute(
+                    f"UPDATE {records} SET written = ?"
+                    f" WHERE history IN (SELECT history FROM {histories} WHERE thread = ?)",
+                    (created, name),
+                )
     left = ["imported", "recent"] if opener.kind in DATABASES else ["recent"]
     assert saver.sweep_ttl() == 3 - len(left)
     assert sorted(saver.store.threads()) == left

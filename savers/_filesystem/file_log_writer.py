@@ -10,7 +10,6 @@ from logging import getLogger
 from time import time_ns
 from typing import TYPE_CHECKING, Final
 
-from graphkit.errors import CheckpointSerializationError
 from savers._filesystem import layout
 from savers._filesystem.file_log_reader import FileLogReader
 from savers._filesystem.salvaged_files import FileRange
@@ -92,9 +91,8 @@ class FileLogWriter(FileLogReader, LogWriter):
                 was changed.
             OSError: the file system refused. The file is as it was.
         """
-        if len(payload) > _SURELY_FITS and len(payload) > self.max_payload:
-            reason = f"it takes {len(payload)} bytes, and a record has at most {self.max_payload}"
-            raise CheckpointSerializationError("", "record", reason)
+        if len(payload) > _SURELY_FITS:
+            self._check_length(payload)
         beginning = b""
         if self.fd < 0:
             try:

@@ -84,6 +84,16 @@ class LogWriter(LogReader):
         """How many bytes a payload may have before it is sealed."""
         return self._most_bytes if self.key_ring is None else self._most_bytes - MAX_OVERHEAD
 
+    def _check_length(self, payload: bytes) -> None:
+        """Refuse a payload that is too long for a record.
+
+        Raises:
+            CheckpointSerializationError: the record would be longer than a reader accepts.
+        """
+        if len(payload) > self.max_payload:
+            reason = f"it takes {len(payload)} bytes, and a record has at most {self.max_payload}"
+            raise CheckpointSerializationError("", "record", reason)
+
     @abstractmethod
     def _append_record(
         self,

@@ -16,7 +16,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from graphkit.abc import derive_status
-from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError, CheckpointStorageError
+from graphkit.errors import CheckpointCorruptionError, CheckpointStorageError
 from savers import _delta as delta
 from savers._log import log, payloads
 from savers._log.beginning import META_RECORDS, new_header, pack_meta_frames
@@ -90,8 +90,6 @@ class RowLog(LogWriter):
         """Of the database from which the rows come."""
         self._last_history = NEW
         """The number of the history that was open last."""
-        self.history_version = version
-        """0 for the live history; otherwise the number of a released one."""
         self._source = LogSource(source)
         path = _describe(owner, version, database)
         super().__init__(self._source, path, owner, digest_thread(owner[0]), codec, None)
@@ -307,9 +305,7 @@ class RowLog(LogWriter):
         back: int = 0,
         key: int = 0,
     ) -> int:
-        if len(payload) > self.max_payload:
-            reason = f"it takes {len(payload)} bytes, and a record has at most {self.max_payload}"
-            raise CheckpointSerializationError("", "record", reason)
+        self._check_length(payload)
         if self.fd < 0:
             self._begin()
         if self.is_scattered or flags & (log.SCATTERED | log.REPLACE):

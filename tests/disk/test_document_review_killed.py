@@ -6,6 +6,7 @@ the claim is told exactly: after each kill the store is read, and no line for a 
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -128,7 +129,9 @@ def test_ten_random_kills_change_nothing(tmp_path, many_documents, sweep):
         assert len(in_flight) <= 1
         runs_again.update(in_flight)
     code, _, err = review.finish()
-    assert (code, err) == (0, "")
+    # The kernel ends the write of a killed process between two pages of memory, so the last record may be torn.
+    assert code == 0
+    assert re.fullmatch(r"(.*: the last write did not finish; its \d+ bytes are set aside in .*\n)?", err)
     assert review.report == reference.report
     assert review.stored() == reference.stored()
     # Each visit once, and once more for each time that its line was written and its checkpoint was not.

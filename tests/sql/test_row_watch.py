@@ -9,7 +9,7 @@ import pytest
 
 from graphkit import RunnableConfig
 from graphkit.testing._values import made, make_interrupt
-from savers._sql import postgres_changes
+from savers._sql import postgres_changes, postgres_session
 from savers._sql.postgres_saver import PostgresSaver
 from savers._sql.sqlite_saver import SqliteSaver
 
@@ -212,6 +212,16 @@ def test_a_watch_waits_for_the_puts_that_asked_before_it_was_there(server, schem
                 assert not opening.done()
             assert not opening.done()
         opening.result(LONG).close()
+
+
+def test_a_watch_looks_at_intervals_where_no_notification_arrives(server, schema, monkeypatch):
+    # As behind a pooler that lends sessions for single transactions.
+    monkeypatch.setattr(postgres_session.PostgresSession, "take_notifications", lambda session: [])
+    with PostgresSaver(server.connection_string, schema=schema) as saver:
+        put(saver)
+        with saver.watch("t", interval=0.01) as watch:
+            assert put(saver, number=1) == take_id(watch)
+            assert not watch._listener.hears_all
 
 
 def test_watching_goes_on_after_a_restart_of_the_server(own_server):

@@ -22,6 +22,7 @@ TABLES = (
     "commands",
     "overhead",
     "many_threads",
+    "scaling",
 )
 
 parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)

@@ -13,14 +13,23 @@ from time import monotonic
 from typing import Final
 
 _LOGGER: Final = getLogger("graphkit")
+_MOST_THREADS: Final = 10_000
+"""If more threads have changed between two looks, a listener must look at all."""
 
 
 class ChangeListener:
     """Waits for changes, for one watcher. What happens between two calls is not missed."""
 
-    def __init__(self, close: Callable[[ChangeListener], None]) -> None:
+    def __init__(self, close: Callable[[ChangeListener], None], thread: str | None) -> None:
         self._close = close
-        self._condition = threading.Condition()
+        self.thread = thread
+        """The encoded id of the thread that is watched; None: all threads."""
+        self.condition = threading.Condition()
+        """Held for a moment when there are changes, and released while `wait_for_change` waits."""
+        self.hears_all = False
+        """Whether every change is told. Otherwise the watcher must look for those that are not."""
+        self._threads: set[str] | None = set()
+        """The encoded ids of the threads that have changed; None: any may have."""
         self._has_changed = False
         self._is_awake = False
 
@@ -35,8 +44,8 @@ class ChangeListener:
         Returns:
             Whether something may have changed; False after `wake`, and at the deadline.
         """
-        with self._condition:
-            self._condition.wait_for(
+        with self.condition:
+            self.condition.wait_for(
                 lambda: self._has_changed or self._is_awake, timeout=max(0.0, deadline - monotonic())
             )
             has_changed = self._has_changed and not self._is_awake
@@ -47,15 +56,26 @@ class ChangeListener:
 
     def wake(self) -> None:
         """Let a call that waits, or the next one, return at once."""
-        with self._condition:
+        with self.condition:
             self._is_awake = True
-            self._condition.notify_all()
+            self.condition.notify_all()
 
-    def tell(self) -> None:
-        """Record a change."""
-        with self._condition:
+    def take_threads(self) -> set[str] | None:
+        """Return the encoded ids of the threads that have changed since the last call; None: any may have."""
+        with self.condition:
+            threads = self._threads
+            self._threads = set()
+            return threads
+
+    def tell(self, thread: str | None = None) -> None:
+        """Record a change of a thread, by its encoded id; None: of any."""
+        with self.condition:
+            if thread is None or self._threads is None or len(self._threads) >= _MOST_THREADS:
+                self._threads = None
+            else:
+                self._threads.add(thread)
             self._has_changed = True
-            self._condition.notify_all()
+            self.condition.notify_all()
 
     def close(self) -> None:
         """Stop listening."""
@@ -72,26 +92,29 @@ class ChangeSource(ABC):
         self._stop: WakeUp | None = None
         """Stops the thread; None if there is none."""
 
-    def open_listener(self) -> ChangeListener:
-        """Return a listener that sees every change committed after this call.
+    def open_listener(self, thread: str | None = None) -> ChangeListener:
+        """Return a listener that hears of changes committed after this call.
+
+        Args:
+            thread: the encoded id of the thread to watch; None: all threads.
 
         Raises:
             CheckpointStorageError: the database cannot be watched.
         """
-        listener = ChangeListener(self._remove)
+        listener = ChangeListener(self._remove, thread)
         with self._mutex:
             if self._stop is None:
                 watch = self._start_watching()
                 stop = self._stop = WakeUp()
-                thread = threading.Thread(target=self._watch, args=(watch, stop), name="graphkit-changes", daemon=True)
-                thread.start()
+                runner = threading.Thread(target=self._watch, args=(watch, stop), name="graphkit-changes", daemon=True)
+                runner.start()
             self._listeners.append(listener)
         return listener
 
-    def tell(self) -> None:
-        """Tell all listeners of a change."""
+    def tell(self, thread: str | None = None) -> None:
+        """Tell all listeners of a change of a thread, by its encoded id; None: of any."""
         for listener in list(self._listeners):
-            listener.tell()
+            listener.tell(thread)
 
     @abstractmethod
     def _start_watching(self) -> Callable[[WakeUp], None]:

@@ -22,6 +22,8 @@ class TableNames(NamedTuple):
     terms: str
     run_locks: str
     meta: str
+    watchers: str
+    """Only on PostgreSQL: who must be told of puts."""
 
 
 class Transaction(ABC):
@@ -50,7 +52,11 @@ class Transaction(ABC):
 
     @abstractmethod
     def notify(self, thread_id: str) -> None:
-        """Tell other processes at the commit that the thread has changed."""
+        """Tell watchers at the commit that a history of the thread has ended or was rewritten."""
+
+    @abstractmethod
+    def notify_status(self, thread_id: str) -> None:
+        """Tell watchers at the commit that the status of a history of the thread has changed."""
 
 
 class Database(ABC):
@@ -160,15 +166,22 @@ class Database(ABC):
 
     @abstractmethod
     def notify_clause(self) -> str:
-        """Return the clause at the end of an INSERT that tells watchers in the same round trip.
+        """Return the clause at the end of a put's statement that tells the watchers of its thread.
 
-        It has one parameter, the encoded thread id, on PostgreSQL; on SQLite it is empty, and
-        watchers see every commit.
+        It takes `notify_parameters`, and no round trip. On SQLite it is empty: watchers see every
+        commit.
         """
 
     @abstractmethod
-    def open_listener(self) -> ChangeListener:
-        """Return a listener that sees every change committed after this call; the caller closes it.
+    def notify_parameters(self, thread: str) -> tuple[str, ...]:
+        """Return the parameters of `notify_clause` for an encoded thread id."""
+
+    @abstractmethod
+    def open_listener(self, thread_id: str | None = None) -> ChangeListener:
+        """Return a listener that hears of changes committed after this call; the caller closes it.
+
+        Args:
+            thread_id: the thread to watch; None: all threads.
 
         Raises:
             CheckpointStorageError: the database cannot be watched.

@@ -1,35 +1,104 @@
-"""Learns of changes in PostgreSQL by LISTEN, on a connection of its own."""
+"""Learns of changes in PostgreSQL by LISTEN, on a connection of its own.
+
+Theory of operation. A commit that notifies excludes all others of the server until it is on the
+disk. So puts notify only those who watch their very thread, and changes of the status those who
+watch all threads: a table says who watches what, and every statement of a put asks it. An entry
+expires, unless its watcher renews it. A put that has asked before the entry was there still holds
+its lock on the table; a new watcher waits for the end of those puts before it reads.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from logging import getLogger
-from typing import Final
+from time import monotonic, sleep
+from typing import Any, Final
 
-from graphkit.errors import CheckpointStorageError
-from savers._sql.changes import ChangeSource, WakeUp
+from graphkit.errors import CheckpointerError
+from savers._sql.changes import ChangeListener, ChangeSource, WakeUp
 from savers._sql.postgres_session import LostError, PostgresError, PostgresSession
 
 _LOGGER: Final = getLogger("graphkit")
-_LONGEST_WAIT: Final = 60.0
-"""Seconds after which a connection is looked at on which nothing has arrived."""
+_RENEWAL: Final = 20.0
+"""Seconds between two renewals of the entries, and between two looks at a silent connection."""
+_EXPIRES: Final = "now() + interval '60 seconds'"
 _RECONNECT_WAIT: Final = 0.1
+_LONGEST_PUT: Final = 1.0
+"""Seconds to wait for puts that began before. A process that was paused in one would take longer:
+its change is read with the next read of all histories."""
+_PUT_WAIT: Final = 0.002
 
 
 class PostgresChanges(ChangeSource):
     """The changes of one schema, which its writers notify of."""
 
-    def __init__(self, connect: Callable[[], PostgresSession], channel: str) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], PostgresSession],
+        run: Callable[[str, tuple[Any, ...]], Any],
+        *,
+        channel: str,
+        table: str,
+    ) -> None:
         """Prepare; the first listener connects.
 
         Args:
             connect: opens a connection.
+            run: executes a statement as a transaction on another connection, and returns its rows.
             channel: the channel of the notifications.
+            table: the table of those who watch.
         """
         super().__init__()
         self._connect = connect
-        self._listen = f"LISTEN {channel}"
+        self._run = run
+        self._channel = channel
+        self._table = table
+        self._register = (
+            f"INSERT INTO {table} (watcher, thread, expires) VALUES (?, ?, {_EXPIRES})"
+            " ON CONFLICT (watcher) DO UPDATE SET expires = excluded.expires"
+        )
         self._session: PostgresSession | None = None
+        self._watchers: dict[ChangeListener, int] = {}
+        """The keys of the entries of the listeners."""
+
+    def open_listener(self, thread: str | None = None) -> ChangeListener:
+        listener = super().open_listener(thread)
+        try:
+            # Signed numbers of 64 bits.
+            watcher = int.from_bytes(os.urandom(8), "big") >> 1
+            self._run(f"DELETE FROM {self._table} WHERE expires < now() RETURNING 1", ())
+            self._run(f"{self._register} RETURNING 1", (watcher, thread))
+            self._watchers[listener] = watcher
+            self._wait_for_puts()
+            self._ask_for_echo()
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+    def _wait_for_puts(self) -> None:
+        """Wait until no put goes on that has asked the table before the last statement."""
+        deadline = monotonic() + _LONGEST_PUT
+        earlier = self._list_readers()
+        while earlier and monotonic() < deadline:
+            sleep(_PUT_WAIT)
+            earlier &= self._list_readers()
+
+    def _list_readers(self) -> set[str]:
+        rows = self._run(
+            "SELECT virtualtransaction FROM pg_locks"
+            " WHERE relation = CAST(? AS regclass) AND pid <> pg_backend_pid() AND granted",
+            (self._table,),
+        )
+        return {transaction for (transaction,) in rows}
+
+    def _ask_for_echo(self) -> None:
+        """Send a notification without thread. Its arrival proves that notifications arrive.
+
+        They do not through a pooler that lends its connections for single transactions.
+        """
+        self._run("SELECT pg_notify(?, '')", (self._channel,))
 
     def _start_watching(self) -> Callable[[WakeUp], None]:
         session = self._open_session()
@@ -38,7 +107,7 @@ class PostgresChanges(ChangeSource):
     def _open_session(self) -> PostgresSession:
         session = self._connect()
         try:
-            session.run(self._listen)
+            session.run(f"LISTEN {self._channel}")
         except BaseException:
             session.close()
             raise
@@ -46,16 +115,23 @@ class PostgresChanges(ChangeSource):
         return session
 
     def _read_notifications(self, session: PostgresSession | None, stop: WakeUp) -> None:
+        due = monotonic() + _RENEWAL
         while not stop.is_woken:
             try:
                 if session is None:
                     session = self._open_session()
+                    self._renew()
+                    self._ask_for_echo()
                     # What has happened meanwhile was not received.
                     self.tell()
-                stop.wait(_LONGEST_WAIT, session.fileno())
-                if session.take_notifications():
-                    self.tell()
-            except (LostError, PostgresError, CheckpointStorageError):
+                stop.wait(max(0.0, due - monotonic()), session.fileno())
+                self._take(session.take_notifications())
+                if monotonic() >= due:
+                    self._renew()
+                    due = monotonic() + _RENEWAL
+            except (LostError, PostgresError, CheckpointerError):
+                for listener in list(self._watchers):
+                    listener.hears_all = False
                 if session is not None:
                     session.close()
                     session = None
@@ -65,9 +141,32 @@ class PostgresChanges(ChangeSource):
         if session is not None:
             session.close()
 
+    def _take(self, threads: list[str]) -> None:
+        for thread in dict.fromkeys(threads):
+            if thread:
+                self.tell(thread)
+            else:
+                for listener in list(self._watchers):
+                    listener.hears_all = listener.thread is not None
+
+    def _renew(self) -> None:
+        for listener, watcher in list(self._watchers.items()):
+            self._run(f"{self._register} RETURNING 1", (watcher, listener.thread))
+
+    def _remove(self, listener: ChangeListener) -> None:
+        super()._remove(listener)
+        watcher = self._watchers.pop(listener, None)
+        if watcher is None:
+            return
+        try:
+            self._run(f"DELETE FROM {self._table} WHERE watcher = ? RETURNING 1", (watcher,))
+        except CheckpointerError as error:
+            _LOGGER.warning("puts notify a watch that was closed, for a minute at most: %s", error)
+
     def close_after_fork(self) -> PostgresSession | None:
         """Forget the listeners of the parent, in the child; return its connection, which must stay open."""
         session = self._session
         self._session = None
+        self._watchers = {}
         self.reset_after_fork()
         return session

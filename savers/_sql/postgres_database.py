@@ -102,7 +102,7 @@ class PostgresDatabase(Database):
             lease=lease,
         )
         self.run_locks = self._own_run_locks
-        self._changes = PostgresChanges(self.connect, self.channel)
+        self._changes = PostgresChanges(self.connect, self.read, channel=self.channel, table=self.names.watchers)
         _DATABASES.add(self)
 
     def __repr__(self) -> str:
@@ -197,7 +197,12 @@ class PostgresDatabase(Database):
                 self._roll_back(session)
 
     def make_notification(self, thread_id: str) -> tuple[str, Parameters]:
-        return "pg_notify(?, ?)", (self.channel, encode_text(thread_id))
+        thread = encode_text(thread_id)
+        expression = (
+            f"(SELECT pg_notify(?, ?) WHERE EXISTS (SELECT 1 FROM {self.names.watchers} AS w"
+            " WHERE w.expires > now() AND (w.thread IS NULL OR w.thread = ?)))"
+        )
+        return expression, (self.channel, thread, thread)
 
     def lock_rows(self, update: str = "", share: str = "", key_share: str = "") -> str:
         clause = ""
@@ -210,10 +215,16 @@ class PostgresDatabase(Database):
         return clause
 
     def notify_clause(self) -> str:
-        return f" RETURNING pg_notify('{self.channel}', ?)"
+        return (
+            f" RETURNING (SELECT pg_notify('{self.channel}', w.thread) FROM {self.names.watchers} AS w"
+            " WHERE w.thread = ? AND w.expires > now() LIMIT 1)"
+        )
 
-    def open_listener(self) -> ChangeListener:
-        return self._changes.open_listener()
+    def notify_parameters(self, thread: str) -> tuple[str, ...]:
+        return (thread,)
+
+    def open_listener(self, thread_id: str | None = None) -> ChangeListener:
+        return self._changes.open_listener(None if thread_id is None else encode_text(thread_id))
 
     def _begin(self, session: PostgresSession) -> None:
         try:
@@ -440,6 +451,9 @@ class _PostgresTransaction(Transaction):
     def notify(self, thread_id: str) -> None:
         expression, parameters = self._database.make_notification(thread_id)
         self.execute(f"SELECT {expression}", parameters)
+
+    def notify_status(self, thread_id: str) -> None:
+        self.notify(thread_id)
 
 
 _DATABASES: Final[weakref.WeakSet[PostgresDatabase]] = weakref.WeakSet()

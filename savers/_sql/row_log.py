@@ -490,6 +490,7 @@ class RowLog(LogWriter):
         if token is not None:
             sql = self._statements.insert_record_of_holder
             parameters += (token,)
+        parameters += self._database.notify_parameters(self.key[0])
         if not self._database.write(sql, parameters):
             self.close()
             raise StaleLogError
@@ -510,10 +511,8 @@ class RowLog(LogWriter):
             parameters += (keyframe, status, self.fd, self.fd, *self._last_row)
         for row in rows:
             parameters += self._list_values(row)
-        notification = ""
-        if status != self._status:
-            notification, values = self._database.make_notification(self.thread_id)
-            parameters += values
+        notification, values = self._database.make_notification(self.thread_id)
+        parameters += values
         sql = self._statements.write_records(
             len(rows),
             is_new=self.fd == NEW,
@@ -546,9 +545,10 @@ class RowLog(LogWriter):
             ((history,),) = transaction.execute(statements.insert_history, self._list_history_values(keyframe, status))
         else:
             history = self.fd
+            notify = self._database.notify_parameters(self.key[0])
             transaction.execute(
-                statements.update_history,
-                (keyframe, status, history, history, *self._last_row),
+                statements.update_history_and_notify,
+                (keyframe, status, history, history, *self._last_row, *notify),
             )
             if not transaction.row_count:
                 self.close()
@@ -558,7 +558,7 @@ class RowLog(LogWriter):
         if terms and not self._database.combines_writes:
             transaction.execute_many(statements.insert_terms, terms)
         if status != self._status:
-            transaction.notify(self.thread_id)
+            transaction.notify_status(self.thread_id)
         self.fd = history
 
     def _find_inserted(self, rows: Sequence[NewRow]) -> int | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from savers._log.open_logs import OpenLogs
 from savers._sql.encoded_text import decode_row, encode_text
+from savers._sql.row_follower import RowFollower
 from savers._sql.row_log import RowLog
 from savers._sql.row_source import RowSource
 from savers._sql.statements import Statements
@@ -71,6 +72,38 @@ class RowStore:
         new = RowLog(self.database, source or self.source, self.statements, owner, self.codec, version)
         new.compression = self.compression
         return new
+
+    # For watches
+
+    def new_follower(self, thread_id: str, namespace: str) -> RowFollower:
+        """Return a log that reports changes; it reads through a source of its own."""
+        source = RowSource(self.database)
+        return RowFollower(self.database, source, self.statements, (thread_id, namespace), self.codec)
+
+    def find_newest_history(self) -> int:
+        """Return the highest number of a history; 0 if there is none."""
+        ((number,),) = self._read(self.statements.select_newest_history, ())
+        return number or 0
+
+    def list_ends(self, thread: str | None, newest: int) -> list[Row]:
+        """Return where histories end: the live ones, and released ones behind a number.
+
+        Args:
+            thread: the encoded id of the thread; None: all threads.
+            newest: the number.
+
+        Returns:
+            The number, the thread, its whole id, the namespace, its whole name, the version, the time of
+            the release, the end of the log and the encoded id of the last checkpoint. In the order of
+            the threads and numbers.
+        """
+        if thread is None:
+            return self._read(self.statements.list_ends, (newest,))
+        return self._read(self.statements.list_ends_of_thread, (newest, thread))
+
+    def find_end(self, history: int) -> list[Row]:
+        """Return the same of one history; nothing if it is gone."""
+        return self._read(self.statements.select_end, (history,))
 
     # Listing
 

@@ -12,6 +12,7 @@ from graphkit.abc import (
     ConfigLike,
     HasVersions,
     ThreadLike,
+    Watch,
     check_tags,
     check_writes,
     get_held_run_locks,
@@ -476,6 +477,21 @@ class SqlSaver(MaintenanceMethods, HasVersions):
 
     def register_types(self, *types: type) -> None:
         self._codec.register(*types)
+
+    # Watching
+
+    def watch(self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0) -> Watch:
+        """As in the contract, but reads only what is new.
+
+        On SQLite, a change of any process is seen after 25 ms at most. On PostgreSQL, a watch of one
+        thread is notified of every change. A watch of all threads is notified of interrupts, answers,
+        failures, ends, releases and deletes, and reads checkpoints and progress between these every
+        `interval` seconds: a commit that notifies excludes all others of the server for as long as
+        it takes. A run whose process died is reported as idle within `interval` seconds.
+        """
+        from savers._sql.row_watch import RowWatch
+
+        return RowWatch(self._store, self._resolve_watched(thread), latest=latest, interval=interval)
 
     # The run lock
 

@@ -45,6 +45,12 @@ POSTGRES_TYPES: Final = ColumnTypes(
     bytes="BYTEA",
     terms="terms BIGINT[],",
     extra_statements=(
+        # Its rows expire. Only few are there at a time.
+        """CREATE TABLE {watchers} (
+            watcher BIGINT PRIMARY KEY,
+            thread TEXT COLLATE "C",
+            expires TIMESTAMP WITH TIME ZONE NOT NULL
+        )""",
         # The frames are compressed already.
         "ALTER TABLE {records} ALTER COLUMN frame SET STORAGE EXTERNAL",
         # A put inserts one row, in one statement; a table of terms would take three times the bytes.

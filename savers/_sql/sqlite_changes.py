@@ -1,13 +1,23 @@
-"""Learns of changes of a SQLite file by looking: SQLite counts commits, and notifies of none."""
+"""Learns of changes of a SQLite file by looking: SQLite counts commits, and notifies of none.
+
+Theory of operation. While there are listeners, a thread reads SQLite's number of commits. Once it
+has changed, the thread reads which rows are new: a row that is inserted has a higher row id than
+all others. Only if the last row of before is still there, no row was deleted at the end, and no row
+id was given twice. A history that has ended or was rewritten leaves no new row; those are counted
+in the table of the schema's version.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from graphkit.errors import CheckpointerError
-from savers._sql.changes import ChangeSource, WakeUp
+from savers._sql.changes import ChangeListener, ChangeSource, WakeUp
 from savers._sql.sqlite_connection import SqliteConnection
+
+if TYPE_CHECKING:
+    from savers._sql.database import Row, TableNames
 
 _FIRST_WAIT: Final = 0.001
 """Seconds after a change, until the next look."""
@@ -15,55 +25,115 @@ _LONGEST_WAIT: Final = 0.025
 """Seconds between two looks, if nothing changes; one takes 5 us."""
 
 
+def count_rewrites(names: TableNames) -> str:
+    """Return the statement that counts a history that has ended or was rewritten."""
+    return (
+        f"INSERT INTO {names.meta} (name, value) VALUES ('rewrites', 1)"
+        " ON CONFLICT (name) DO UPDATE SET value = value + 1"
+    )
+
+
 class SqliteChanges(ChangeSource):
     """The commits of all connections to one file."""
 
-    def __init__(self, connect: Callable[[], SqliteConnection]) -> None:
+    def __init__(self, connect: Callable[[], SqliteConnection], names: TableNames) -> None:
         """Prepare; the first listener connects.
 
         Args:
             connect: opens a connection.
+            names: the names of the tables.
         """
         super().__init__()
         self._connect = connect
+        self._names = names
+
+    def open_listener(self, thread: str | None = None) -> ChangeListener:
+        listener = super().open_listener(thread)
+        listener.hears_all = True
+        return listener
 
     def _start_watching(self) -> Callable[[WakeUp], None]:
-        counter = _CommitCounter(self._connect)
-        counter.has_changed()
-        return lambda stop: self._look(counter, stop)
+        commits = _Commits(self._connect, self._names)
+        commits.find_threads()
+        return lambda stop: self._look(commits, stop)
 
-    def _look(self, counter: _CommitCounter, stop: WakeUp) -> None:
+    def _look(self, commits: _Commits, stop: WakeUp) -> None:
         pause = _FIRST_WAIT
         while not stop.is_woken:
             stop.wait(pause)
             pause = min(pause * 1.5, _LONGEST_WAIT)
-            if counter.has_changed():
+            threads = commits.find_threads()
+            if threads is None:
                 self.tell()
-                pause = _FIRST_WAIT
-        counter.close()
+            elif threads:
+                for thread in threads:
+                    self.tell(thread)
+            else:
+                continue
+            pause = _FIRST_WAIT
+        commits.close()
 
 
-class _CommitCounter:
-    """Sees whether another connection has committed; its own connection never does."""
+class _Seen(NamedTuple):
+    """What was there at the last look."""
 
-    def __init__(self, connect: Callable[[], SqliteConnection]) -> None:
+    commits: int
+    rewrites: int
+    last_row: Row | None
+    """The row id, the history and the position of the last record; None if there was none."""
+
+
+class _Commits:
+    """Sees what other connections have committed; its own connection never commits."""
+
+    def __init__(self, connect: Callable[[], SqliteConnection], names: TableNames) -> None:
         self._connect = connect
         self._connection = connect()
-        self._seen: object = None
+        self._seen: _Seen | None = None
+        self._count_rewrites = f"SELECT coalesce(max(value), 0) FROM {names.meta} WHERE name = 'rewrites'"
+        self._select_last = f"SELECT rowid, history, position FROM {names.records} ORDER BY rowid DESC LIMIT 1"
+        self._select_new = (
+            f"SELECT r.rowid, r.history, r.position, h.thread FROM {names.records} AS r"
+            f" JOIN {names.histories} AS h ON h.history = r.history WHERE r.rowid >= ? ORDER BY r.rowid"
+        )
 
-    def has_changed(self) -> bool:
-        """Return whether anything was committed since the last call; true after an error, too."""
-        before = self._seen
+    def find_threads(self) -> set[str] | None:
+        """Return the encoded ids of the threads with new rows since the last call; None: any may have changed."""
         try:
             if not self._connection.is_at_path():
                 self._connection.close()
                 self._connection = self._connect()
-                before = None
-            self._seen = self._connection.run("PRAGMA data_version", (), "read")[0]
+                self._seen = None
+            # First, so that a later commit is seen by the next call.
+            commits = self._read("PRAGMA data_version")[0][0]
+            if self._seen is not None and self._seen.commits == commits:
+                return set()
+            return self._find_new(commits)
         except CheckpointerError:
             # The watcher reads, and gets the error.
             self._seen = None
-        return before is None or before != self._seen
+            return None
+
+    def _find_new(self, commits: int) -> set[str] | None:
+        seen = self._seen
+        rewrites = self._read(self._count_rewrites)[0][0]
+        if seen is None or seen.last_row is None or seen.rewrites != rewrites:
+            self._begin(commits, rewrites)
+            return None
+        rows = self._read(self._select_new, seen.last_row[0])
+        if not rows or rows[0][:3] != seen.last_row:
+            self._begin(commits, rewrites)
+            return None
+        self._seen = _Seen(commits, rewrites, rows[-1][:3])
+        return {thread for _, _, _, thread in rows[1:]}
+
+    def _begin(self, commits: int, rewrites: int) -> None:
+        """Begin with the last record there is."""
+        last = self._read(self._select_last)
+        self._seen = _Seen(commits, rewrites, last[0] if last else None)
+
+    def _read(self, sql: str, *parameters: object) -> list[Row]:
+        return self._connection.run(sql, parameters, "read")[0]
 
     def close(self) -> None:
         self._connection.close()

@@ -12,8 +12,9 @@ from typing import Final, Literal
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
 from savers._sql.changes import ChangeListener
 from savers._sql.database import Database, Parameters, Row, TableNames, Transaction
+from savers._sql.encoded_text import encode_text
 from savers._sql.schema import SQLITE_TYPES, is_current, migrate, select_version
-from savers._sql.sqlite_changes import SqliteChanges
+from savers._sql.sqlite_changes import SqliteChanges, count_rewrites
 from savers._sql.sqlite_connection import SqliteConnection, check_version, find_inode, read_without_opening
 from savers._sql.sqlite_errors import is_no_such_table, make_busy_error
 from savers._sql.sqlite_run_locks import SqliteRunLocks
@@ -59,7 +60,7 @@ class SqliteDatabase(Database):
         self.names = TableNames(*(_quote(prefix + name) for name in TableNames._fields))
         self.lock_timeout = lock_timeout
         self.run_locks = SqliteRunLocks(f"{self.path}-lock", self._make_directories)
-        self._changes = SqliteChanges(self._connect_to_tables)
+        self._changes = SqliteChanges(self._connect_to_tables, self.names)
         self._fsync = fsync
         self._sync = self._make_sync()
         self._wal_is_suspect = False
@@ -131,7 +132,7 @@ class SqliteDatabase(Database):
             connection.run("BEGIN IMMEDIATE", (), "write")
             self._main_holder = threading.get_ident()
             try:
-                yield _SqliteTransaction(connection)
+                yield _SqliteTransaction(connection, self.names)
                 connection.run("COMMIT", (), "write")
             finally:
                 self._main_holder = 0
@@ -150,8 +151,11 @@ class SqliteDatabase(Database):
     def notify_clause(self) -> str:
         return ""
 
-    def open_listener(self) -> ChangeListener:
-        return self._changes.open_listener()
+    def notify_parameters(self, thread: str) -> tuple[str, ...]:  # noqa: ARG002 - as in every database
+        return ()
+
+    def open_listener(self, thread_id: str | None = None) -> ChangeListener:
+        return self._changes.open_listener(None if thread_id is None else encode_text(thread_id))
 
     def _acquire_main(self) -> None:
         if self._main_lock.acquire(blocking=False):
@@ -235,7 +239,7 @@ class SqliteDatabase(Database):
             # Another process may have created them while this one waited for the lock.
             version = self._read_version(connection)
             if not is_current(version, self.path):
-                migrate(_SqliteTransaction(connection), version, self.names, SQLITE_TYPES)
+                migrate(_SqliteTransaction(connection, self.names), version, self.names, SQLITE_TYPES)
             connection.run("COMMIT", (), "create tables in")
         finally:
             connection.roll_back_if_open()
@@ -323,8 +327,9 @@ class SqliteDatabase(Database):
 
 
 class _SqliteTransaction(Transaction):
-    def __init__(self, connection: SqliteConnection) -> None:
+    def __init__(self, connection: SqliteConnection, names: TableNames) -> None:
         self._connection = connection
+        self._count_rewrites = count_rewrites(names)
 
     def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         rows, self.row_count = self._connection.run(sql, parameters, "write")
@@ -333,8 +338,11 @@ class _SqliteTransaction(Transaction):
     def execute_many(self, sql: str, rows: Iterable[Parameters]) -> None:
         self.row_count = self._connection.run_many(sql, rows)
 
-    def notify(self, thread_id: str) -> None:
-        # Watchers see every commit.
+    def notify(self, thread_id: str) -> None:  # noqa: ARG002 - as in every database
+        self.execute(self._count_rewrites)
+
+    def notify_status(self, thread_id: str) -> None:
+        # Watchers see every row that is inserted.
         pass
 
 

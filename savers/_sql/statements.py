@@ -15,6 +15,7 @@ class Statements:
 
     def __init__(self, database: Database) -> None:  # noqa: PLR0915 - a line for each statement
         self._database = database
+        self._make_follow_statements(database)
         names = database.names
         histories = names.histories
         records = names.records
@@ -60,6 +61,7 @@ class Statements:
 
         # Appending to one history
 
+        notify = database.notify_clause()
         # The last row that the writer knows must be there, with the same checkpoint: after a server
         # has lost what it had acknowledged, a row behind a gap would damage the history.
         known = "p.history = h.history AND p.position = ? AND p.checkpoint IS NOT DISTINCT FROM ?"
@@ -71,12 +73,13 @@ class Statements:
         self._insert_records = f"INSERT INTO {records} ({columns})"
         self.insert_record = (
             f"{self._insert_records} SELECT h.history, {values} FROM {histories} AS h"
-            f" JOIN {records} AS p ON {known} WHERE h.history = ? AND h.version = 0{keeps_keys}"
+            f" JOIN {records} AS p ON {known} WHERE h.history = ? AND h.version = 0{keeps_keys}{notify}"
         )
         self.insert_record_of_holder = (
             f"{self._insert_records} SELECT h.history, {values} FROM {histories} AS h"
             f" JOIN {records} AS p ON {known} JOIN {run_locks} AS l ON l.thread = h.thread"
-            f" WHERE h.history = ? AND h.version = 0 AND l.token = ?{database.lock_rows(share='l', key_share='h')}"
+            f" WHERE h.history = ? AND h.version = 0 AND l.token = ?"
+            f"{database.lock_rows(share='l', key_share='h')}{notify}"
         )
         self.insert_records = f"{self._insert_records} VALUES (?, {values})"
         self.insert_terms = f"INSERT INTO {terms} (term, history) VALUES (?, ?) ON CONFLICT DO NOTHING"
@@ -90,6 +93,7 @@ class Statements:
             f" (SELECT 1 FROM {records} AS p WHERE p.history = ? AND p.position = ?"
             " AND p.checkpoint IS NOT DISTINCT FROM ?)"
         )
+        self.update_history_and_notify = f"{self.update_history}{notify}"
         self.rename_history = f"UPDATE {histories} SET version = 0 WHERE history = ?"
         self.select_token = f"SELECT 1 FROM {run_locks} AS l WHERE l.thread = ? AND l.token = ?"
         self.lock_token = f"{self.select_token}{database.lock_rows(share='l')}"
@@ -172,6 +176,26 @@ class Statements:
             f" LEFT JOIN {histories} AS h ON h.history = r.history WHERE h.history IS NULL"
             " GROUP BY r.history ORDER BY r.history"
         )
+
+    def _make_follow_statements(self, database: Database) -> None:
+        histories = database.names.histories
+        records = database.names.records
+        self.select_last_checkpoint = (
+            f"SELECT max(position) FROM {records} WHERE history = ? AND position < ? AND checkpoint IS NOT NULL"
+        )
+        of_history = f"FROM {records} AS r WHERE r.history = h.history"
+        ends = (
+            "SELECT h.history, h.thread, h.long_thread, h.namespace, h.long_namespace, h.version, h.released,"
+            f" (SELECT r.position + length(r.frame) {of_history} ORDER BY r.position DESC LIMIT 1),"
+            f" (SELECT r.checkpoint {of_history} AND r.checkpoint IS NOT NULL ORDER BY r.position DESC LIMIT 1)"
+            f" FROM {histories} AS h"
+        )
+        # Below 0 it is being rewritten.
+        is_news = "h.version = 0 OR (h.version > 0 AND h.history > ?)"
+        self.list_ends = f"{ends} WHERE {is_news} ORDER BY h.thread, h.history"
+        self.list_ends_of_thread = f"{ends} WHERE ({is_news}) AND h.thread = ? ORDER BY h.history"
+        self.select_end = f"{ends} WHERE h.history = ?"
+        self.select_newest_history = f"SELECT max(history) FROM {histories}"
 
     def find_by_terms(self, pair_count: int) -> str:
         """Return the statement that finds the histories with a term of each of this many pairs."""

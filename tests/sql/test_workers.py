@@ -5,11 +5,11 @@ from collections import Counter
 from contextlib import ExitStack
 
 import pytest
-from tests.sql.flow_processes import PATIENCE, start_process
 
 from graphkit import END, RunnableConfig
 from graphkit.abc import BaseCheckpointSaver
 from tests.sql import flow
+from tests.sql.flow_processes import PATIENCE, start_process
 
 
 def begin(saver: BaseCheckpointSaver, folder, threads):

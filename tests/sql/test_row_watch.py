@@ -1,0 +1,248 @@
+"""Watches of the savers on databases: told in time, complete, and only of what is new."""
+
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from graphkit import RunnableConfig
+from graphkit.testing._values import made, make_interrupt
+from savers._sql import postgres_changes, postgres_session
+from savers._sql.postgres_saver import PostgresSaver
+from savers._sql.sqlite_saver import SqliteSaver
+
+LONG = 60.0
+"""No change may wait for the next read of all histories."""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def open_saver(request, tmp_path):
+    """Opens the same store once more with each call, and closes all in the end."""
+    opened = []
+
+    def open_again():
+        if request.param == "sqlite":
+            saver = SqliteSaver(tmp_path / "test.db", fsync="never")
+        else:
+            server = request.getfixturevalue("server")
+            saver = PostgresSaver(server.connection_string, schema=request.getfixturevalue("schema"))
+        opened.append(saver)
+        return saver
+
+    yield open_again
+    for saver in opened:
+        saver.close()
+
+
+@pytest.fixture
+def saver(open_saver):
+    return open_saver()
+
+
+def put(saver, thread="t", number=0, namespace=""):
+    checkpoint = made({"n": number})
+    saver.put(RunnableConfig(thread, checkpoint_ns=namespace), checkpoint)
+    return checkpoint.id
+
+
+def take(watch):
+    """Return the next change, without waiting for a read of all histories."""
+    change = watch.get(LONG / 2)
+    assert change is not None
+    return change
+
+
+def take_id(watch):
+    change = take(watch)
+    assert change.kind == "checkpoint"
+    return change.checkpoint.id
+
+
+def test_a_watch_of_a_thread_is_told_of_each_put(saver, open_saver):
+    put(saver)
+    other = open_saver()
+    with saver.watch("t", interval=LONG) as watch:
+        for number in range(5):
+            assert put(other, number=number) == take_id(watch)
+
+
+def test_a_put_in_another_process_is_told(saver):
+    put(saver)
+    with saver.watch("t", interval=LONG) as watch:
+        pid = os.fork()
+        if pid == 0:
+            put(saver, number=1)
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert take(watch).kind == "checkpoint"
+
+
+def test_a_watch_of_all_threads_is_told_of_interrupts_answers_and_ends(saver, open_saver):
+    other = open_saver()
+    with saver.watch(interval=LONG) as watch:
+        put(other, "new")
+        assert take(watch).thread_id == "new"
+        config = RunnableConfig("new")
+        other.put_writes(config, {"interrupt:i": make_interrupt("x")})
+        assert take(watch).kind == "interrupt"
+        other.put_writes(config, {"answer:i": 1})
+        assert take(watch).kind == "answer"
+        other.release(config)
+        assert take(watch).kind == "release"
+        put(other, "new")
+        assert take(watch).kind == "checkpoint"
+        other.delete("new")
+        assert take(watch).kind == "delete"
+
+
+def test_a_watch_of_all_threads_looks_for_what_it_is_not_told(saver, open_saver):
+    put(saver)
+    other = open_saver()
+    with saver.watch(interval=0.01) as watch:
+        ids = [put(other, number=number) for number in range(3)]
+        assert [take_id(watch) for _ in ids] == ids
+
+
+def test_a_history_that_was_rewritten_goes_on(saver, open_saver):
+    other = open_saver()
+    ids = [put(other, number=number) for number in range(4)]
+    with saver.watch("t", interval=LONG) as watch:
+        assert other.remove(RunnableConfig("t"), ids[:2]) == 2
+        new = put(other, number=9)
+        assert take_id(watch) == new
+        assert watch.get(0) is None
+
+
+def test_a_history_that_was_deleted_and_put_again_is_another(saver, open_saver):
+    other = open_saver()
+    put(other)
+    with saver.watch("t", interval=LONG) as watch:
+        other.delete("t")
+        new = put(other)
+        assert take(watch).kind == "delete"
+        assert take_id(watch) == new
+
+
+def test_a_history_that_began_and_was_released_between_two_reads_is_told(saver, open_saver):
+    other = open_saver()
+    with saver.watch("t", interval=LONG) as watch:
+        ids = [put(other, number=number) for number in range(2)]
+        other.release(RunnableConfig("t"))
+        last = put(other, number=3)
+        assert [take_id(watch) for _ in ids] == ids
+        assert take(watch).kind == "release"
+        assert take_id(watch) == last
+
+
+def test_reading_goes_on_behind_a_later_keyframe(saver, open_saver):
+    other = open_saver()
+    put(other)
+    with saver.watch("t", interval=LONG) as watch:
+        ids = []
+        for number in range(40):
+            checkpoint = made({"n": os.urandom(2000) if number % 2 else number})
+            other.put(RunnableConfig("t"), checkpoint)
+            ids.append(checkpoint.id)
+        assert [take_id(watch) for _ in ids] == ids
+
+
+def test_a_damaged_history_is_reported_to_the_log_and_no_other_is_lost(saver, open_saver, caplog):
+    other = open_saver()
+    put(other, "damaged")
+    put(other, "whole")
+    with saver.watch(interval=0.01) as watch:
+        put(other, "damaged", 1)
+        assert take(watch).thread_id == "damaged"
+        database = other._database
+        put(saver, "damaged", 2)
+        assert take(watch).thread_id == "damaged"
+        put(other, "damaged", 3)
+        database.write(
+            f"UPDATE {database.names.records} SET frame = ? WHERE position = (SELECT max(position) FROM "
+            f"{database.names.records}) AND history = (SELECT min(history) FROM {database.names.histories})",
+            (b"damaged",),
+        )
+        with caplog.at_level(logging.WARNING, logger="graphkit"):
+            ids = [put(other, "whole", number) for number in range(2)]
+            seen = []
+            while ids[-1] not in seen:
+                seen.append(take_id(watch))
+        assert ids == [found for found in seen if found in ids]
+
+
+def test_a_run_that_has_ended_leaves_its_thread_idle(saver, open_saver):
+    other = open_saver()
+    with saver.watch("t", interval=0.01) as watch:
+        with other.run_lock(RunnableConfig("t")):
+            put(other)
+            assert take(watch).kind == "checkpoint"
+            while "t" not in watch._running:
+                assert watch.get(0.05) is None
+        assert take(watch).kind == "idle"
+
+
+def test_puts_notify_nobody_where_nobody_watches(server, schema):
+    with PostgresSaver(server.connection_string, schema=schema) as saver:
+        put(saver)
+        database = saver._database
+        with psycopg.connect(server.connection_string, autocommit=True) as listener:
+            listener.execute(f"LISTEN {database.channel}")
+            with saver.watch("other"):
+                put(saver, number=1)
+            put(saver, "other")
+            saver.put_writes(RunnableConfig("t"), {"interrupt:i": make_interrupt("x")})
+            assert [found.payload for found in listener.notifies(timeout=0.2) if found.payload] == []
+        assert database.read(f"SELECT * FROM {database.names.watchers}") == []
+
+
+def test_a_watch_waits_for_the_puts_that_asked_before_it_was_there(server, schema, monkeypatch):
+    monkeypatch.setattr(postgres_changes, "_LONGEST_PUT", LONG)
+    with PostgresSaver(server.connection_string, schema=schema) as saver, ThreadPoolExecutor(1) as pool:
+        put(saver)
+        database = saver._database
+        log = saver._store.shared_log("t", "")
+        with database.transaction() as transaction:
+            # As a put that has executed its statement and not committed yet.
+            parameters = (0, "running", log.fd, log.fd, *log._last_row, *database.notify_parameters("t"))
+            transaction.execute(saver._store.statements.update_history_and_notify, parameters)
+            opening = pool.submit(database.open_listener, "t")
+            while not transaction.execute(f"SELECT 1 FROM {database.names.watchers}"):
+                assert not opening.done()
+            assert not opening.done()
+        opening.result(LONG).close()
+
+
+def test_a_watch_looks_at_intervals_where_no_notification_arrives(server, schema, monkeypatch):
+    # As behind a pooler that lends sessions for single transactions.
+    monkeypatch.setattr(postgres_session.PostgresSession, "take_notifications", lambda session: [])
+    with PostgresSaver(server.connection_string, schema=schema) as saver:
+        put(saver)
+        with saver.watch("t", interval=0.01) as watch:
+            assert put(saver, number=1) == take_id(watch)
+            assert not watch._listener.hears_all
+
+
+def test_watching_goes_on_after_a_restart_of_the_server(own_server):
+    with PostgresSaver(own_server.connection_string) as saver, PostgresSaver(own_server.connection_string) as other:
+        put(saver)
+        with saver.watch("t", interval=LONG) as watch:
+            put(other)
+            take(watch)
+            own_server.stop()
+            own_server.start()
+            new = put_until_it_works(other)
+            assert take_id(watch) == new
+
+
+def put_until_it_works(saver):
+    """Put after a restart: connections that were lost are noticed by their first use."""
+    checkpoint = made({"n": 1})
+    for _ in range(20):
+        try:
+            saver.put(RunnableConfig("t"), checkpoint, unique=True)
+            return checkpoint.id
+        except OSError:
+            continue
+    raise AssertionError("the server does not come back")

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final
 __all__ = [
     "DISTRIBUTION",
     "AccessDeniedError",
+    "AgentConfigurationError",
     "CheckpointConflictError",
     "CheckpointCorruptionError",
     "CheckpointFormatError",
@@ -296,6 +297,12 @@ class CheckpointKeyError(CheckpointerError):
         self.key_id = key_id
         self.reason = reason
         super().__init__(f"{self.path} is sealed with key {_quote(key_id)}: {reason}")
+
+
+class AgentConfigurationError(GraphKitError, ValueError):
+    """An agent is wrongly configured. Nothing was changed."""
+
+    exit_code = 22
 
 
 class DefaultThreadWarning(UserWarning):

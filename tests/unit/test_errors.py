@@ -8,6 +8,7 @@ import pytest
 from graphkit import errors
 from graphkit.errors import (
     AccessDeniedError,
+    AgentConfigurationError,
     CheckpointConflictError,
     CheckpointCorruptionError,
     CheckpointerConfigurationError,
@@ -43,6 +44,7 @@ EXAMPLES = [
     ThreadBusyError("t", "process 1", 1.5),
     CheckpointerConfigurationError("x"),
     AccessDeniedError("x"),
+    AgentConfigurationError("x"),
     CheckpointKeyError("/p", "2026", "open the store with `cipher`"),
     MissingDependencyError("rich", "cli"),
 ]
@@ -79,6 +81,7 @@ def test_it_pickles(error):
         (ThreadBusyError, TimeoutError),
         (CheckpointerConfigurationError, ValueError),
         (AccessDeniedError, PermissionError),
+        (AgentConfigurationError, ValueError),
         (MissingDependencyError, ImportError),
     ],
 )

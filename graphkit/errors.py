@@ -30,7 +30,9 @@ __all__ = [
     "GraphStateError",
     "GraphStateException",
     "MaxIterationsError",
+    "McpServerError",
     "MissingDependencyError",
+    "ModelError",
     "NodeExecutionError",
     "ThreadBusyError",
 ]
@@ -303,6 +305,45 @@ class AgentConfigurationError(GraphKitError, ValueError):
     """An agent is wrongly configured. Nothing was changed."""
 
     exit_code = 22
+
+
+class ModelError(GraphKitError, RuntimeError):
+    """A model gave no usable answer. Nothing of it was recorded; a resume asks again.
+
+    No key is in the message, and the error of the client is not chained: it may quote one.
+
+    Attributes:
+        model: the model, as `provider:model`.
+        reason: what went wrong in the last attempt.
+        attempts: how often the model was asked.
+        status: the HTTP status of the last answer; None if there was none.
+    """
+
+    exit_code = 23
+
+    def __init__(self, model: str, reason: str, *, attempts: int = 1, status: int | None = None) -> None:
+        self.model = model
+        self.reason = reason
+        self.attempts = attempts
+        self.status = status
+        times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+        super().__init__(f"the model {model} gave no usable answer after {times}: {reason}")
+
+
+class McpServerError(GraphKitError, ConnectionError):
+    """An MCP server cannot be used: it does not start, answer or speak the protocol.
+
+    Attributes:
+        server: the name of the server in the settings.
+        reason: what went wrong.
+    """
+
+    exit_code = 24
+
+    def __init__(self, server: str, reason: str) -> None:
+        self.server = server
+        self.reason = reason
+        super().__init__(f"the MCP server {server!r}: {reason}")
 
 
 class DefaultThreadWarning(UserWarning):

@@ -147,6 +147,7 @@ EVENTS: Final[Mapping[str, EventType]] = _make_table(
         "route.select": "process_conditional has chosen a function: predicate_name, predicate_result, route.",
     },
     warning={
+        "model.retry": "A model gave no usable answer and is asked again: model, attempt, error, delay (seconds).",
         "parallel.overwrite": "Several branches or items wrote a key without a reducer; the last wins: key, branches.",
         "retry.attempt": "A node failed and will run again: attempt, delay (seconds), error_type, error.",
         "retry.exhausted": "A node failed in the last attempt that its policy allows: attempt, error_type, error.",

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from graphkit._public_names import set_public_module
+from graphkit.agents.messages import Message as Message
+from graphkit.agents.models import Model as Model, make_model as make_model
 from graphkit.agents.tools import Tool as Tool
 
 __all__ = [
+    "Message",
+    "Model",
     "Tool",
+    "make_model",
 ]
 
 set_public_module(globals(), __name__)

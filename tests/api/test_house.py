@@ -33,7 +33,19 @@ MODULES = [
     importlib.import_module("savers.langgraph"),
 ]
 """The public modules; the CLI is a program."""
-HEAVY = ["asyncio", "filelock", "langgraph", "psycopg", "pydantic", "rich", "sqlite3", "typer", "watchdog"]
+HEAVY = [
+    "asyncio",
+    "filelock",
+    "langgraph",
+    "mcp",
+    "openai",
+    "psycopg",
+    "pydantic",
+    "rich",
+    "sqlite3",
+    "typer",
+    "watchdog",
+]
 
 
 def fresh_process(code):

@@ -22,7 +22,9 @@ from graphkit.errors import (
     GraphRunnerError,
     GraphStateError,
     MaxIterationsError,
+    McpServerError,
     MissingDependencyError,
+    ModelError,
     NodeExecutionError,
     ThreadBusyError,
 )
@@ -45,6 +47,8 @@ EXAMPLES = [
     CheckpointerConfigurationError("x"),
     AccessDeniedError("x"),
     AgentConfigurationError("x"),
+    ModelError("openai:m", "status 500", attempts=3, status=500),
+    McpServerError("files", "does not start"),
     CheckpointKeyError("/p", "2026", "open the store with `cipher`"),
     MissingDependencyError("rich", "cli"),
 ]
@@ -82,7 +86,9 @@ def test_it_pickles(error):
         (CheckpointerConfigurationError, ValueError),
         (AccessDeniedError, PermissionError),
         (AgentConfigurationError, ValueError),
+        (McpServerError, ConnectionError),
         (MissingDependencyError, ImportError),
+        (ModelError, RuntimeError),
     ],
 )
 def test_it_is_caught_as_what_it_is(cls, base):

@@ -1,0 +1,182 @@
+"""Reads answers in the form of chat completions: whole bodies, and streams of chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from graphkit.agents.messages import Message, as_reply, new_message_id
+
+_KEPT: Final = ("content", "refusal", "annotations", "audio", "reasoning", "reasoning_content")
+"""What a state keeps of an answer, besides its role and tool calls, where the server sent it."""
+
+
+class UnreadableAnswerError(ValueError):
+    """The answer does not have the form of chat completions, or is not complete."""
+
+
+def read_completion(completion: Any) -> Message:
+    """Return the message of a whole answer.
+
+    Raises:
+        UnreadableAnswerError: it has no message, or one that the protocol does not allow.
+    """
+    if not isinstance(completion, Mapping):
+        raise UnreadableAnswerError("the server did not answer with JSON; check base_url")
+    choice = _first_choice(completion)
+    if choice is None or not isinstance(choice.get("message"), Mapping):
+        raise UnreadableAnswerError(_explain_no_choice(completion))
+    return _finish(dict(choice["message"]), choice.get("finish_reason"), completion.get("usage"))
+
+
+def _first_choice(completion: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    choices = completion.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
+        return None
+    return choices[0]
+
+
+def _explain_no_choice(completion: Mapping[str, Any]) -> str:
+    error = completion.get("error")
+    if isinstance(error, Mapping) and error.get("message"):  # some servers send errors with status 200
+        return f"the server reported: {error['message']}"
+    return "the answer has no message; check that base_url speaks the protocol of chat completions"
+
+
+def _finish(sent: Mapping[str, Any], finish_reason: Any, usage: Any) -> Message:
+    message: Message = {"role": "assistant", "content": None}
+    message.update({name: sent[name] for name in _KEPT if sent.get(name) is not None})
+    calls = sent.get("tool_calls")
+    if calls:
+        message["tool_calls"] = _with_ids(calls)
+    if isinstance(finish_reason, str):
+        message["finish_reason"] = finish_reason
+    if isinstance(usage, Mapping):
+        message["usage"] = dict(usage)
+    message["id"] = new_message_id()  # ids of compatible servers are not unique
+    try:
+        return as_reply(message)
+    except (TypeError, ValueError) as error:
+        raise UnreadableAnswerError(f"the answer is not a message: {error}") from error
+
+
+def _with_ids(calls: Any) -> Any:
+    """Return the tool calls with an id for each that has none, or the id of another.
+
+    A result is matched to its call by this id, and some compatible servers send none or always the same.
+    """
+    if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
+        raise UnreadableAnswerError("tool_calls is not a list of calls")
+    seen: set[Any] = set()
+    completed = []
+    for call in calls:
+        call_id = call.get("id")
+        if not isinstance(call_id, str) or not call_id or call_id in seen:
+            call_id = f"call_{new_message_id()}"
+        seen.add(call_id)
+        completed.append({**call, "id": call_id, "type": call.get("type") or "function"})
+    return completed
+
+
+class StreamedCompletion:
+    """An answer that arrives in chunks."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, list[str]] = {}
+        self._calls: list[_StreamedCall] = []
+        self._finish_reason: str | None = None
+        self._usage: Any = None
+
+    def add(self, chunk: Any) -> str:
+        """Take a chunk; return the text that it adds, "" if none.
+
+        Raises:
+            UnreadableAnswerError: the chunk does not have the form of the protocol.
+        """
+        if not isinstance(chunk, Mapping):
+            raise UnreadableAnswerError("the server sent an event that is not a JSON object")
+        if chunk.get("error"):
+            raise UnreadableAnswerError(_explain_no_choice(chunk))
+        if chunk.get("usage") is not None:
+            self._usage = chunk["usage"]
+        choice = _first_choice(chunk)
+        if choice is None:  # the last chunk has the usage and no choice
+            return ""
+        if isinstance(choice.get("finish_reason"), str):
+            self._finish_reason = choice["finish_reason"]
+        delta = choice.get("delta")
+        if not isinstance(delta, Mapping):
+            return ""
+        self._add_tool_calls(delta.get("tool_calls"))
+        for name in _KEPT:
+            if isinstance(delta.get(name), str):
+                self._texts.setdefault(name, []).append(delta[name])
+        content = delta.get("content")
+        return content if isinstance(content, str) else ""
+
+    def _add_tool_calls(self, pieces: Any) -> None:
+        if pieces is None:
+            return
+        if not isinstance(pieces, list):
+            raise UnreadableAnswerError("tool_calls is not a list of calls")
+        for piece in pieces:
+            if not isinstance(piece, Mapping):
+                raise UnreadableAnswerError("tool_calls is not a list of calls")
+            self._find_call(piece).add(piece)
+
+    def _find_call(self, piece: Mapping[str, Any]) -> _StreamedCall:
+        """Return the call that a piece belongs to.
+
+        The protocol numbers the calls. Some compatible servers send no numbers, or the same number for
+        all calls; there, an id that is new begins a call.
+        """
+        index = piece.get("index")
+        call_id = piece.get("id")
+        for call in reversed(self._calls):
+            is_same_number = index is None or call.index == index
+            is_same_id = not call_id or not call.id or call.id == call_id
+            if is_same_number and is_same_id:
+                return call
+        call = _StreamedCall(index)
+        self._calls.append(call)
+        return call
+
+    def finish(self) -> Message:
+        """Return the message.
+
+        Raises:
+            UnreadableAnswerError: the stream ended without the reason of its end, so a part is missing.
+        """
+        if self._finish_reason is None:
+            raise UnreadableAnswerError("the stream ended before the answer did")
+        sent: dict[str, Any] = {name: "".join(pieces) for name, pieces in self._texts.items()}
+        if not sent.get("content"):
+            sent.pop("content", None)
+        if self._calls:
+            sent["tool_calls"] = [call.finish() for call in self._calls]
+        return _finish(sent, self._finish_reason, self._usage)
+
+
+class _StreamedCall:
+    """A tool call that arrives in pieces."""
+
+    def __init__(self, index: Any) -> None:
+        self.index = index
+        self.id = ""
+        self._name = ""
+        self._arguments: list[str] = []
+
+    def add(self, piece: Mapping[str, Any]) -> None:
+        if isinstance(piece.get("id"), str):
+            self.id = self.id or piece["id"]
+        function = piece.get("function")
+        if not isinstance(function, Mapping):
+            return
+        if isinstance(function.get("name"), str):
+            self._name = self._name or function["name"]
+        if isinstance(function.get("arguments"), str):
+            self._arguments.append(function["arguments"])
+
+    def finish(self) -> dict[str, Any]:
+        function = {"name": self._name, "arguments": "".join(self._arguments)}
+        return {"id": self.id, "type": "function", "function": function}

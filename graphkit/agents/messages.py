@@ -1,0 +1,194 @@
+"""Messages in the form of chat completions, with an `id` of ours.
+
+A message is a dict: `role` ("system", "user", "assistant" or "tool") and `content`, a text or a list of
+parts. An assistant's message may have `tool_calls`, and a tool's message has the `tool_call_id` of the
+call that it answers. States keep messages in this form; what only graphkit uses (`id`, `usage`,
+`finish_reason`) stays in the state and is not sent to a model.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+Message = dict[str, Any]
+"""A message: `{"role": ..., "content": ..., "tool_calls": [...], "tool_call_id": ..., "id": ...}`."""
+
+TextHandler = Callable[[str], None]
+"""What is called with each piece of text while a model answers."""
+
+ROLES: Final = ("assistant", "developer", "system", "tool", "user")
+
+_NOT_SENT: Final = frozenset({"id", "usage", "finish_reason"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolCall:
+    """A call that a model asks for."""
+
+    id: str
+    """The id of the call, which the tool's message repeats."""
+    name: str
+    """The name of the tool."""
+    arguments: Mapping[str, Any] | None
+    """The arguments by name; None if they cannot be read."""
+    problem: str | None = None
+    """Why the arguments cannot be read, in words for the model; None if they can."""
+
+
+def new_message_id() -> str:
+    """Return a new id for a message: 32 hexadecimal digits."""
+    return uuid.uuid4().hex
+
+
+def message_id(message: Mapping[str, Any]) -> str | None:
+    """Return the id of a message, or None if it has none."""
+    found = message.get("id")
+    return found if isinstance(found, str) and found else None
+
+
+def system_message(content: str) -> Message:
+    """Return a message with instructions for the model."""
+    return _new_message("system", content)
+
+
+def user_message(content: str) -> Message:
+    """Return a message of the user."""
+    return _new_message("user", content)
+
+
+def assistant_message(content: str) -> Message:
+    """Return a message of the model."""
+    return _new_message("assistant", content)
+
+
+def tool_message(tool_call_id: str, content: str) -> Message:
+    """Return a message with the result of a tool call."""
+    message = _new_message("tool", content)
+    message["tool_call_id"] = tool_call_id
+    return message
+
+
+def _new_message(role: str, content: str) -> Message:
+    return {"role": role, "content": content, "id": new_message_id()}
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """Return the text of a message: its content, or the text parts of its content, joined."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        return ""
+    return "".join(_texts(content))
+
+
+def _texts(parts: Sequence[Any]) -> Iterator[str]:
+    for part in parts:
+        if isinstance(part, Mapping) and part.get("type") == "text":
+            yield str(part.get("text", ""))
+
+
+def tool_calls_of(message: Mapping[str, Any]) -> list[ToolCall]:
+    """Return the tool calls of a message, in the order of the model.
+
+    A call whose arguments are not a JSON object has `arguments=None` and a `problem`, so that the
+    caller can send the problem back to the model.
+
+    Raises:
+        ValueError: `tool_calls` is not what the protocol says: a call without a name or an id.
+    """
+    calls = message.get("tool_calls")
+    if calls is None:
+        return []
+    if isinstance(calls, str) or not isinstance(calls, Sequence):
+        raise ValueError(f"tool_calls must be a list, not {type(calls).__name__}")  # noqa: TRY004 - one error for a malformed message
+    return [_parse_tool_call(call, number) for number, call in enumerate(calls)]
+
+
+def _parse_tool_call(call: Any, number: int) -> ToolCall:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        raise ValueError(f"tool_calls[{number}] has no function")  # noqa: TRY004 - one error for a malformed message
+    call_id = call.get("id")
+    name = function.get("name")
+    if not isinstance(call_id, str) or not call_id:
+        raise ValueError(f"tool_calls[{number}] has no id")
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"tool_calls[{number}] has no name")
+    arguments, problem = _parse_arguments(function.get("arguments"))
+    return ToolCall(id=call_id, name=name, arguments=arguments, problem=problem)
+
+
+def _parse_arguments(text: Any) -> tuple[Mapping[str, Any] | None, str | None]:
+    """Return the arguments and why they cannot be read; one of the two is None."""
+    if text is None or text == "":  # models send this for a tool without parameters
+        return {}, None
+    if isinstance(text, Mapping):  # some compatible servers send the object itself
+        return text, None
+    try:
+        arguments = json.loads(text)
+    except (TypeError, ValueError) as error:
+        return None, f"the arguments are not valid JSON: {error}"
+    if not isinstance(arguments, dict):
+        return None, f"the arguments must be a JSON object, not {type(arguments).__name__}"
+    return arguments, None
+
+
+def check_message(message: Any) -> Message:
+    """Return the message as a dict of its own, with an id.
+
+    Raises:
+        TypeError: it is not a mapping.
+        ValueError: its role is unknown, or its content is neither a text nor a list of parts.
+    """
+    if not isinstance(message, Mapping):
+        raise TypeError(f"a message must be a mapping with role and content, not {type(message).__name__}")
+    role = message.get("role")
+    if role not in ROLES:
+        raise ValueError(f"the role of a message must be one of {', '.join(ROLES)}, not {role!r}")
+    content = message.get("content")
+    is_parts = isinstance(content, Sequence) and not isinstance(content, bytes)
+    if content is not None and not is_parts:
+        raise ValueError(f"the content of a message must be a text or a list of parts, not {type(content).__name__}")
+
+    checked = dict(message)
+    checked.setdefault("content", None)
+    if message_id(checked) is None:
+        checked["id"] = new_message_id()
+    return checked
+
+
+def as_reply(reply: Any) -> Message:
+    """Return what a model returned, a text or a message of the assistant, as a checked message.
+
+    Raises:
+        TypeError: it is neither a text nor a mapping.
+        ValueError: it is not a message of the assistant, or has malformed tool calls.
+    """
+    if isinstance(reply, str):
+        return assistant_message(reply)
+    if not isinstance(reply, Mapping):
+        raise TypeError(f"a model must return a text or a message, not {type(reply).__name__}")
+    message = check_message({"role": "assistant", **reply})
+    if message["role"] != "assistant":
+        raise ValueError(f"a model must return a message with the role 'assistant', not {message['role']!r}")
+    tool_calls_of(message)
+    return message
+
+
+def to_request(message: Mapping[str, Any]) -> Message:
+    """Return the message as it is sent to a model: without the keys that only graphkit uses."""
+    return {name: to_plain(value) for name, value in message.items() if name not in _NOT_SENT}
+
+
+def to_plain(value: Any) -> Any:
+    """Return a value whose mappings and sequences are dicts and lists; states keep them read-only."""
+    if isinstance(value, Mapping):
+        return {str(name): to_plain(item) for name, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [to_plain(item) for item in value]
+    return value

@@ -1,0 +1,222 @@
+"""A local HTTP server that speaks the protocol of chat completions, as its script says.
+
+    with chat_server.start([text("Hello")]) as server:
+        model = make_model({"provider": "openai", "model": "test", "base_url": server.base_url})
+
+Each request takes the next reply of the script, or is answered by a function of the request, so that a
+process that was killed and restarted is answered by what it asks. `server.requests` keeps what was asked.
+"""
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the server answers to one request."""
+
+    message: Mapping = field(default_factory=dict)
+    status: int = 200
+    headers: Mapping = field(default_factory=dict)
+    body: str | None = None
+    """Sent as it is, instead of a completion."""
+    break_after: int | None = None
+    """Close the connection after so many events of a stream; without a stream, in the middle of the body."""
+    finish_reason: str | None = None
+    piece: int = 4
+    """How many characters of text or arguments one event of a stream carries."""
+    usage: Mapping | None = None
+
+
+def text(content, **options):
+    """An answer in words."""
+    return Reply({"role": "assistant", "content": content}, **options)
+
+
+def calls(*wanted, content=None, **options):
+    """An answer that calls tools: pairs of a name and arguments. The ids are call_1, call_2, ..."""
+    tool_calls = [
+        {
+            "id": f"call_{number}",
+            "type": "function",
+            "function": {
+                "name": name,
+                "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
+            },
+        }
+        for number, (name, arguments) in enumerate(wanted, 1)
+    ]
+    return Reply({"role": "assistant", "content": content, "tool_calls": tool_calls}, **options)
+
+
+def failure(status, message="no", *, code=None, **headers):
+    """An error of the API, in the form in which it reports them."""
+    body = json.dumps({"error": {"message": message, "type": "test", "code": code}})
+    return Reply(status=status, headers={name.replace("_", "-"): value for name, value in headers.items()}, body=body)
+
+
+@dataclass
+class ChatServer:
+    """The server of a test."""
+
+    answer: Callable[[dict], Reply]
+    base_url: str = ""
+    requests: list = field(default_factory=list)
+    """The body of each request, in the order in which they came."""
+    headers: list = field(default_factory=list)
+    """The headers of each request, with names in lower case."""
+
+    def count_by_content(self):
+        """How often each last message was asked: a Counter of its content."""
+        return Counter(str(request["messages"][-1].get("content")) for request in self.requests)
+
+
+def scripted(replies: Sequence):
+    """Answer the n-th request with the n-th reply; any further one with an error that says so."""
+    remaining = iter(replies)
+    lock = threading.Lock()
+
+    def answer(_request):
+        with lock:
+            return next(remaining, failure(400, "the script has no more replies"))
+
+    return answer
+
+
+@contextmanager
+def start(replies):
+    """Run a server on a free port of this machine.
+
+    Args:
+        replies: what to answer in turn; or a function from the body of a request to a Reply.
+    """
+    answer = replies if callable(replies) else scripted(replies)
+    server = ChatServer(answer)
+    listener = _Listener(("127.0.0.1", 0), _Handler)
+    listener.chat = server
+    server.base_url = f"http://127.0.0.1:{listener.server_port}/v1"
+    thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        listener.shutdown()
+        listener.server_close()
+        thread.join()
+
+
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False  # a client may keep its connection
+    request_queue_size = 128
+
+    def handle_error(self, request, client_address):
+        """Say nothing when a client goes away, as a process that a test kills does."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, format, *args):
+        """Say nothing."""
+
+    def do_POST(self):
+        chat = self.server.chat
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        chat.headers.append({name.lower(): value for name, value in self.headers.items()})
+        chat.requests.append(request)
+        if self.path != "/v1/chat/completions":
+            self._send(404, json.dumps({"error": {"message": f"no such path: {self.path}"}}), "application/json", {})
+            return
+        reply = chat.answer(request)
+        if reply.body is not None:
+            content_type = reply.headers.get("content-type", "application/json")
+            self._send(reply.status, reply.body, content_type, reply.headers)
+        elif request.get("stream"):
+            include_usage = bool((request.get("stream_options") or {}).get("include_usage"))
+            self._stream(reply, include_usage)
+        else:
+            self._send(reply.status, json.dumps(_completion(reply)), "application/json", reply.headers, reply)
+
+    def _send(self, status, body, content_type, headers, reply=None):
+        data = body.encode()
+        self.send_response(status)
+        self.send_header("content-type", content_type)
+        self.send_header("content-length", str(len(data)))
+        for name, value in headers.items():
+            if name != "content-type":
+                self.send_header(name, str(value))
+        self.end_headers()
+        if reply is not None and reply.break_after is not None:
+            self.wfile.write(data[: len(data) // 2])
+            self._break()
+        else:
+            self.wfile.write(data)
+
+    def _stream(self, reply, include_usage):
+        self.send_response(reply.status)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for number, event in enumerate(_events(reply, include_usage)):
+            if number == reply.break_after:
+                self._break()
+                return
+            self._write_chunk(f"data: {event}\n\n".encode())
+        self._write_chunk(b"")
+
+    def _write_chunk(self, data):
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+        self.wfile.flush()
+
+    def _break(self):
+        self.wfile.flush()
+        self.close_connection = True
+
+
+def _completion(reply):
+    choice = {"index": 0, "message": dict(reply.message), "finish_reason": _finish_reason(reply)}
+    completion = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "test", "choices": [choice]}
+    if reply.usage is not None:
+        completion["usage"] = dict(reply.usage)
+    return completion
+
+
+def _finish_reason(reply):
+    if reply.finish_reason is not None:
+        return reply.finish_reason
+    return "tool_calls" if reply.message.get("tool_calls") else "stop"
+
+
+def _events(reply, include_usage):
+    """The events of a stream: the role, the text in pieces, the tool calls in pieces, the reason of the end."""
+    yield _chunk({"role": "assistant", "content": ""})
+    for piece in _pieces(reply.message.get("content") or "", reply.piece):
+        yield _chunk({"content": piece})
+    for index, call in enumerate(reply.message.get("tool_calls") or ()):
+        function = call["function"]
+        first = {"index": index, "id": call["id"], "type": "function"}
+        yield _chunk({"tool_calls": [{**first, "function": {"name": function["name"], "arguments": ""}}]})
+        for piece in _pieces(function["arguments"], reply.piece):
+            yield _chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+    yield _chunk({}, finish_reason=_finish_reason(reply))
+    if include_usage and reply.usage is not None:
+        yield json.dumps({**json.loads(_chunk({})), "choices": [], "usage": dict(reply.usage)})
+    yield "[DONE]"
+
+
+def _pieces(whole, size):
+    return [whole[start : start + size] for start in range(0, len(whole), size)]
+
+
+def _chunk(delta, finish_reason=None):
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+    return json.dumps(
+        {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "test", "choices": [choice]}
+    )

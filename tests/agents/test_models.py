@@ -1,0 +1,325 @@
+"""Models from settings, names and functions; messages and their tool calls."""
+
+import asyncio
+import functools
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from graphkit import RetryPolicy
+from graphkit.agents import Model, make_model
+from graphkit.agents.messages import (
+    as_reply,
+    assistant_message,
+    check_message,
+    message_id,
+    system_message,
+    text_of,
+    tool_calls_of,
+    tool_message,
+    user_message,
+)
+from graphkit.agents.model_settings import ModelSettings, without_key
+from graphkit.agents.secret import Secret
+from graphkit.errors import AgentConfigurationError, MissingDependencyError
+
+QUESTION = [{"role": "user", "content": "Hello?"}]
+OPENAI = {"provider": "openai", "model": "gpt-4o"}
+
+
+def fresh_process(code):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_the_package_and_making_a_model_loads_no_client():
+    code = (
+        "import sys, json, graphkit.agents as agents; agents.make_model('openai:gpt-4o');"
+        "print(json.dumps([name for name in ('openai', 'mcp', 'httpx2', 'sqlite3', 'psycopg') if name in sys.modules]))"
+    )
+    assert json.loads(fresh_process(code)) == []
+
+
+def test_without_the_package_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r"openai is not installed; .*graphkit-durable\[agents\]"):
+        make_model(OPENAI)
+
+
+# ---------------------------------------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(
+    "config", ["openai:gpt-4o", OPENAI, ModelSettings(**OPENAI)], ids=["text", "mapping", "settings"]
+)
+def test_a_name_and_settings_make_the_same_model(config):
+    model = make_model(config)
+    assert isinstance(model, Model)
+    assert not model.is_async
+    assert model.settings == ModelSettings(provider="openai", model="gpt-4o")
+    assert repr(model) == "OpenAIModel('openai:gpt-4o')"
+
+
+def test_the_name_of_a_model_may_contain_colons():
+    assert make_model("openai:ft:gpt-4o:acme").settings.model == "ft:gpt-4o:acme"
+
+
+def test_all_keys_of_the_settings_are_read():
+    settings = make_model(
+        {
+            **OPENAI,
+            "base_url": "http://localhost:8080/v1",
+            "api_key": "sk-123456",
+            "api_key_env": "MY_KEY",
+            "timeout": 30,
+            "retry": {"max_attempts": 5},
+            "temperature": 0,
+            "max_tokens": 100,
+            "stop": None,
+        }
+    ).settings
+    assert settings == ModelSettings(
+        **OPENAI,
+        base_url="http://localhost:8080/v1",
+        api_key=Secret("sk-123456"),
+        api_key_env="MY_KEY",
+        timeout=30.0,
+        retry=RetryPolicy(max_attempts=5, max_delay=60),
+        options={"temperature": 0, "max_tokens": 100},
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, "needs the key 'provider'"),
+        ({"provider": "openai"}, "needs the key 'model'"),
+        ({"provider": 3, "model": "m"}, "provider must be a text, not int"),
+        ({"provider": "opanai", "model": "m"}, "unknown provider 'opanai'; the known providers are: openai"),
+        ({**OPENAI, "modle": "m"}, "unknown key 'modle' of a model; the keys are api_key, api_key_env, base_url"),
+        ({**OPENAI, 3: "m"}, "unknown key 3"),
+        ({**OPENAI, "base_url": "localhost"}, "base_url must be an address"),
+        ({**OPENAI, "base_url": "http://[::1"}, "base_url must be an address"),
+        ({**OPENAI, "base_url": 3}, "base_url must be a text, not int"),
+        ({**OPENAI, "base_url": "http://me:topsecret@localhost/v1"}, "base_url must not contain a user"),
+        ({**OPENAI, "api_key": 3}, "api_key must be a text, not int"),
+        ({**OPENAI, "api_key": ""}, "api_key is empty"),
+        ({**OPENAI, "api_key_env": "sk-topsecret"}, "api_key_env must be the name of an environment variable"),
+        ({**OPENAI, "api_key_env": 3}, "api_key_env must be the name of an environment variable, not int"),
+        ({**OPENAI, "timeout": "10"}, "timeout must be a number of seconds, not str"),
+        ({**OPENAI, "timeout": 0}, "timeout must be a positive number"),
+        ({**OPENAI, "timeout": float("nan")}, "timeout must be a positive number"),
+        ({**OPENAI, "retry": 3}, "retry must be a mapping or a RetryPolicy, not int"),
+        ({**OPENAI, "retry": {"attempts": 3}}, "unknown key 'attempts' of retry; the keys are backoff"),
+        ({**OPENAI, "retry": {"max_attempts": 0}}, "retry: max_attempts must be at least 1"),
+        ({**OPENAI, "retry": {"max_attempts": "3"}}, "retry: max_attempts must be an int"),
+        ({**OPENAI, "extra_body": []}, "extra_body must be a mapping, not list"),
+        ("gpt-4o", "'gpt-4o' does not name a model: write 'provider:model', for example 'openai:gpt-4o'"),
+        ("", "write 'provider:model'"),
+        ("openai:", "needs the key 'model'"),
+        ("acme:m", "unknown provider 'acme'"),
+        (None, "not NoneType"),
+        (3, "a model must be a mapping with provider and model"),
+    ],
+    ids=str,
+)
+def test_a_wrong_configuration_is_refused_by_name(config, message):
+    with pytest.raises(AgentConfigurationError) as caught:
+        make_model(config)
+    assert message in str(caught.value)
+    assert "topsecret" not in str(caught.value)
+
+
+def test_a_key_may_be_hidden_by_pydantic():
+    from pydantic import SecretStr
+
+    settings = ModelSettings.from_mapping({**OPENAI, "api_key": SecretStr("sk-123456")})
+    assert settings.find_key().reveal() == "sk-123456"
+
+
+def test_a_secret_shows_nothing():
+    secret = Secret("sk-123456")
+    shown = [
+        repr(secret),
+        str(secret),
+        f"{secret}",
+        f"{secret!r}",
+        repr([secret]),
+        repr(ModelSettings(**OPENAI, api_key=secret)),
+    ]
+    assert all("123456" not in one and "***" in one for one in shown)
+    assert secret.hide_in("wrong key sk-123456, sk-123456!") == "wrong key ***, ***!"
+    assert Secret("x").hide_in("extra") == "extra"
+    assert {secret} == {Secret("sk-123456")}
+    with pytest.raises(TypeError, match="api_key_env"):
+        pickle.dumps(secret)
+
+
+def test_a_configuration_is_written_without_its_key():
+    assert without_key({**OPENAI, "api_key": "sk-123456"}) == OPENAI
+    assert without_key("openai:gpt-4o") == "openai:gpt-4o"
+
+
+# ---------------------------------------------------------------------------------------------- functions
+
+
+def reply(messages):
+    return f"{len(messages)} messages"
+
+
+async def reply_later(messages):
+    return {"content": f"{len(messages)} messages"}
+
+
+def plain_but_later(messages):
+    return reply_later(messages)
+
+
+class Callable:
+    async def __call__(self, messages):
+        return await reply_later(messages)
+
+
+@pytest.mark.parametrize(
+    ("function", "is_async"),
+    [
+        (reply, False),
+        (functools.partial(reply), False),
+        (lambda messages: {"role": "assistant", "content": f"{len(messages)} messages"}, False),
+        (reply_later, True),
+        (functools.partial(reply_later), True),
+        (Callable(), True),
+    ],
+)
+def test_a_function_is_a_model(function, is_async):
+    model = make_model(function)
+    assert isinstance(model, Model)
+    assert make_model(model) is model
+    assert model.is_async == is_async
+
+    messages = [asyncio.run(model.arequest(QUESTION))]
+    if not is_async:
+        messages.append(model.request(QUESTION))
+    for message in messages:
+        assert message == {"role": "assistant", "content": "1 messages", "id": message["id"]}
+        assert message_id(message)
+
+
+@pytest.mark.parametrize("function", [reply_later, plain_but_later])
+def test_an_asynchronous_function_needs_arun(function):
+    with pytest.raises(RuntimeError, match="is asynchronous: run the agent with arun"):
+        make_model(function).request(QUESTION)
+
+
+def test_a_plain_function_that_returns_an_awaitable_is_awaited():
+    model = make_model(plain_but_later)
+    assert asyncio.run(model.arequest(QUESTION))["content"] == "1 messages"
+
+
+def test_a_function_gets_tools_and_on_text_if_it_names_them():
+    seen = {}
+
+    def answer(messages, on_text, tools):
+        on_text("Hel")
+        on_text("lo")
+        seen.update(messages=messages, tools=tools)
+        return "Hello"
+
+    pieces = []
+    make_model(answer).request(tuple(QUESTION), [{"type": "function"}], pieces.append)
+    assert pieces == ["Hel", "lo"]
+    assert seen == {"messages": QUESTION, "tools": [{"type": "function"}]}
+
+
+@pytest.mark.parametrize(
+    ("returned", "error"),
+    [
+        (None, TypeError),
+        (3, TypeError),
+        (["Hello"], TypeError),
+        ({"role": "user", "content": "Hello"}, ValueError),
+        ({"role": "nobody", "content": "Hello"}, ValueError),
+        ({"content": 3}, ValueError),
+        ({"content": None, "tool_calls": [{"id": "1"}]}, ValueError),
+        ({"content": None, "tool_calls": "add"}, ValueError),
+        ({"content": None, "tool_calls": [{"function": {"name": "f"}}]}, ValueError),
+        ({"content": None, "tool_calls": [{"id": "1", "function": {"name": ""}}]}, ValueError),
+    ],
+)
+def test_what_is_not_a_message_is_refused(returned, error):
+    with pytest.raises(error):
+        make_model(lambda messages: returned).request(QUESTION)
+
+
+def test_the_error_of_a_function_passes_through():
+    with pytest.raises(ZeroDivisionError):
+        make_model(lambda messages: 1 / 0).request(QUESTION)
+
+
+# ---------------------------------------------------------------------------------------------- messages
+
+
+def test_messages_have_roles_contents_and_ids_of_their_own():
+    messages = [system_message("s"), user_message("u"), assistant_message("a"), tool_message("call_1", "t")]
+    assert [(message["role"], message["content"]) for message in messages] == [
+        ("system", "s"),
+        ("user", "u"),
+        ("assistant", "a"),
+        ("tool", "t"),
+    ]
+    assert messages[3]["tool_call_id"] == "call_1"
+    assert len({message_id(message) for message in messages}) == 4
+    assert message_id(QUESTION[0]) is None
+
+
+def test_a_checked_message_is_a_copy_with_an_id():
+    given = {"role": "user", "content": [{"type": "text", "text": "Hello"}]}
+    checked = check_message(given)
+    assert checked == {**given, "id": checked["id"]}
+    assert "id" not in given
+    assert check_message(checked) == checked
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("Hello", "Hello"),
+        (None, ""),
+        ([], ""),
+        ([{"type": "text", "text": "Hel"}, {"type": "image_url"}, {"type": "text", "text": "lo"}], "Hello"),
+    ],
+)
+def test_the_text_of_a_message(content, expected):
+    assert text_of({"role": "user", "content": content}) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected", "problem"),
+    [
+        ('{"a": 1}', {"a": 1}, None),
+        ("", {}, None),
+        (None, {}, None),
+        ({"a": 1}, {"a": 1}, None),
+        ('{"a": ', None, "not valid JSON"),
+        ("[1]", None, "must be a JSON object, not list"),
+        (3, None, "not valid JSON"),
+    ],
+    ids=str,
+)
+def test_the_arguments_of_a_call(arguments, expected, problem):
+    message = as_reply({"tool_calls": [{"id": "call_1", "function": {"name": "add", "arguments": arguments}}]})
+    (call,) = tool_calls_of(message)
+    assert (call.id, call.name, call.arguments) == ("call_1", "add", expected)
+    assert (problem is None and call.problem is None) or problem in call.problem
+
+
+def test_a_message_without_calls_has_none():
+    assert tool_calls_of(assistant_message("Hello")) == []

@@ -1,0 +1,473 @@
+"""The model behind the protocol of chat completions, against a local server that speaks it."""
+
+import asyncio
+import gc
+import io
+import json
+import logging
+import pickle
+import threading
+import traceback
+
+import pytest
+
+from graphkit import END, START, StateGraph
+from graphkit.agents import make_model
+from graphkit.errors import AgentConfigurationError, ModelError
+from savers import FileSystemSaver
+from tests.agents import chat_server
+from tests.agents.chat_server import Reply, calls, failure, text
+
+KEY = "sk-0123456789-topsecret"
+QUESTION = [{"role": "user", "content": "Hello?", "id": "m1"}]
+TOOLS = [{"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"type": "object"}}}]
+FAST = {"initial_delay": 0, "max_attempts": 3}
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def models():
+    """Close the connections of the models that a test made."""
+    made = []
+    yield made
+    for model in made:
+        model.close()
+
+
+@pytest.fixture
+def connect(models):
+    def connect(server, **settings):
+        settings = {
+            "provider": "openai",
+            "model": "test",
+            "base_url": server.base_url,
+            "retry": FAST,
+            **settings,
+        }
+        models.append(make_model(settings))
+        return models[-1]
+
+    return connect
+
+
+def ask_sync(model, on_text=None, tools=()):
+    return model.request(QUESTION, tools, on_text)
+
+
+def ask_async(model, on_text=None, tools=()):
+    return asyncio.run(model.arequest(QUESTION, tools, on_text))
+
+
+both = pytest.mark.parametrize("ask", [ask_sync, ask_async], ids=["sync", "async"])
+streaming = pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
+
+
+@both
+@streaming
+def test_it_answers_with_a_message_and_an_id_of_its_own(connect, ask, is_streamed):
+    pieces = []
+    usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    with chat_server.start([text("Hello there!", usage=usage)] * 2) as server:
+        model = connect(server, extra_body={"stream_options": {"include_usage": True}})
+        on_text = pieces.append if is_streamed else None
+        first, second = ask(model, on_text), ask(model, on_text)
+
+    assert {**first, "id": 0} == {
+        "role": "assistant",
+        "content": "Hello there!",
+        "finish_reason": "stop",
+        "usage": usage,
+        "id": 0,
+    }
+    assert first["id"] != second["id"]
+    assert "".join(pieces) == ("Hello there!" * 2 if is_streamed else "")
+    assert len(pieces) == (6 if is_streamed else 0)
+
+
+@both
+@streaming
+def test_tool_calls_arrive_whole_however_they_are_sent(connect, ask, is_streamed):
+    wanted = calls(("add", {"a": 1, "b": 22222}), ("look_up", '{"city": "Zürich'), content="Let me see.", piece=3)
+    pieces = []
+    with chat_server.start([wanted]) as server:
+        message = ask(connect(server), pieces.append if is_streamed else None, TOOLS)
+
+    assert message["content"] == "Let me see."
+    assert message["tool_calls"] == wanted.message["tool_calls"]
+    assert message["finish_reason"] == "tool_calls"
+    assert "".join(pieces) == ("Let me see." if is_streamed else "")
+
+
+def test_the_request_has_the_form_of_the_protocol_and_nothing_of_ours(connect):
+    messages = [
+        {"role": "system", "content": "Be brief.", "id": "m0"},
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}], "id": "m1"},
+        {"role": "assistant", "content": None, "tool_calls": [], "id": "m2", "usage": {}, "finish_reason": "stop"},
+        {"role": "tool", "tool_call_id": "call_1", "content": "3", "id": "m3"},
+    ]
+    with chat_server.start([text("ok"), text("ok")]) as server:
+        model = connect(server, temperature=0, tool_choice="auto", extra_body={"top_k": 5})
+        model.request(messages, TOOLS)
+        model.request(messages)
+
+    with_tools, without = server.requests
+    assert with_tools == {
+        "model": "test",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+            {"role": "assistant", "content": None, "tool_calls": []},
+            {"role": "tool", "tool_call_id": "call_1", "content": "3"},
+        ],
+        "tools": TOOLS,
+        "temperature": 0,
+        "tool_choice": "auto",
+        "top_k": 5,
+    }
+    assert without.keys() == with_tools.keys() - {"tools", "tool_choice"}
+    assert server.headers[0]["authorization"] == f"Bearer {KEY}"
+
+
+def test_messages_of_a_state_are_sent_as_plain_data(connect):
+    state = StateGraph({}).add_node("a", lambda state: {}).add_edge(START, "a").add_edge("a", END)
+    frozen = state.compile().invoke({"messages": QUESTION})["messages"]
+    with chat_server.start([text("ok")]) as server:
+        connect(server).request(frozen)
+    assert server.requests[0]["messages"] == [{"role": "user", "content": "Hello?"}]
+
+
+# ---------------------------------------------------------------------------------------------- failures that pass
+
+
+@both
+@pytest.mark.parametrize(
+    "reply",
+    [
+        failure(429, "slow down"),
+        failure(500),
+        failure(503),
+        failure(408),
+        Reply(body="<html>busy</html>", headers={"content-type": "text/html"}),
+        Reply(body="{broken", headers={"content-type": "application/json"}),
+        Reply(body="[]"),
+        Reply(body='{"choices": []}'),
+        Reply(body='{"choices": [{"message": "Hello"}]}'),
+        Reply(body='{"choices": [{"message": {"role": "assistant", "tool_calls": [{}]}}]}'),
+        Reply(body='{"error": {"message": "overloaded"}}'),
+        text("Hello there", break_after=1),
+    ],
+    ids=lambda reply: f"{reply.status}-{reply.body}"[:30],
+)
+def test_what_may_pass_is_asked_again(connect, ask, reply):
+    with chat_server.start([reply, reply, text("Hello")]) as server:
+        assert ask(connect(server))["content"] == "Hello"
+    assert len(server.requests) == 3
+
+
+@both
+@pytest.mark.parametrize("reply", [failure(500, "out of order"), text("Hello there", break_after=1), Reply(body="[]")])
+def test_when_all_attempts_fail_the_error_counts_them(connect, ask, reply):
+    with chat_server.start([reply] * 3) as server, pytest.raises(ModelError) as caught:
+        ask(connect(server))
+    assert len(server.requests) == 3
+    assert caught.value.attempts == 3
+    assert "the model openai:test gave no usable answer after 3 attempts: " in str(caught.value)
+    assert caught.value.status == (500 if reply.status == 500 else None)
+
+
+@both
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (failure(400, "context too long"), "status 400: context too long"),
+        (failure(401, "wrong key"), "status 401: wrong key"),
+        (failure(404, "no such model"), "status 404: no such model"),
+        (failure(429, "no credit", code="insufficient_quota"), "status 429: no credit"),
+        (failure(429, "slow down", retry_after=3600), "status 429: slow down; the server asks to wait 3600 s"),
+    ],
+    ids=lambda value: str(value)[:20] if isinstance(value, str) else "",
+)
+def test_what_does_not_pass_is_asked_once(connect, ask, reply, reason):
+    with chat_server.start([reply, text("Hello")]) as server, pytest.raises(ModelError) as caught:
+        ask(connect(server))
+    assert len(server.requests) == 1
+    assert caught.value.attempts == 1
+    assert caught.value.status == reply.status
+    assert f"after 1 attempt: {reason}" in str(caught.value)
+
+
+def test_a_server_that_is_not_there(connect):
+    with chat_server.start([]) as server:
+        pass
+    with pytest.raises(ModelError, match=r"after 3 attempts: the connection to http://127.0.0.1:\d+/v1/ failed"):
+        connect(server).request(QUESTION)
+
+
+@pytest.mark.parametrize("value", ["7", "Sun, 06 Nov 1994 08:49:37 GMT", "soon"])
+def test_no_attempt_starts_before_the_time_that_the_server_names(connect, monkeypatch, value):
+    delays = []
+    monkeypatch.setattr("graphkit.agents.openai_model.sleep", delays.append)
+    with chat_server.start([failure(429, retry_after=value), text("Hello")]) as server:
+        connect(server, retry={"initial_delay": 0.25, "jitter": False}).request(QUESTION)
+    assert delays == [7.0 if value == "7" else 0.25]  # a date in the past and no date at all ask for no delay
+
+
+def test_a_timeout_is_a_failure_that_passes(connect):
+    never = threading.Event()
+
+    def hang(_request):
+        never.wait(30)
+        return text("late")
+
+    with chat_server.start(hang) as server:
+        with pytest.raises(ModelError, match=r"after 2 attempts: .* did not answer within the timeout of 0.05 s"):
+            connect(server, timeout=0.05, retry={"max_attempts": 2, "initial_delay": 0}).request(QUESTION)
+        never.set()
+
+
+# ---------------------------------------------------------------------------------------------- streams that break
+
+
+@both
+@pytest.mark.parametrize("events", [0, 1, 2, 4])
+def test_a_stream_that_broke_goes_on_without_giving_text_twice(connect, ask, events):
+    pieces = []
+    broken = text("Hello there, friend", break_after=events)
+    with chat_server.start([broken, broken, text("Hello there, friend", piece=7)]) as server:
+        message = ask(connect(server), pieces.append)
+    assert message["content"] == "".join(pieces) == "Hello there, friend"
+    assert len(server.requests) == 3
+
+
+@both
+def test_when_the_next_answer_differs_from_what_was_shown_the_error_says_so(connect, ask):
+    pieces = []
+    replies = [text("Hello there, friend", break_after=3), text("Hello! How are you?"), text("Hello there, friend")]
+    with chat_server.start(replies) as server, pytest.raises(ModelError) as caught:
+        ask(connect(server), pieces.append)
+    assert "".join(pieces) == "Hello th"
+    assert caught.value.attempts == 2
+    assert "the stream broke after 8 characters had been shown" in str(caught.value)
+
+
+@both
+def test_a_stream_that_ends_early_but_properly_is_not_an_answer(connect, ask):
+    events = 'data: {"choices": [{"index": 0, "delta": {"content": "Hel"}}]}\n\ndata: [DONE]\n\n'
+    reply = Reply(body=events, headers={"content-type": "text/event-stream"})
+    with chat_server.start([reply] * 3) as server, pytest.raises(ModelError, match="the stream ended before"):
+        ask(connect(server), lambda text: None)
+
+
+@both
+@pytest.mark.parametrize("event", ["{broken", '"text"', '{"error": {"message": "overloaded"}}', '{"choices": 3}'])
+def test_a_bad_event_is_a_failure(connect, ask, event):
+    reply = Reply(body=f"data: {event}\n\n", headers={"content-type": "text/event-stream"})
+    with chat_server.start([reply] * 3) as server, pytest.raises(ModelError, match="after 3 attempts"):
+        ask(connect(server), lambda text: None)
+
+
+@both
+def test_an_error_of_the_handler_passes_through_and_nothing_is_asked_again(connect, ask):
+    def fail(_text):
+        raise ValueError("mine")
+
+    with chat_server.start([text("Hello")] * 2) as server, pytest.raises(ValueError, match="mine"):
+        ask(connect(server), fail)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}, {"index": 0, "id": "b", "function": {"name": "g", "arguments": "{}"}}],
+        [{"id": "a", "function": {"name": "f", "arguments": "{}"}}, {"id": "b", "function": {"name": "g", "arguments": "{}"}}],
+        [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}, {"index": 1, "id": "a", "function": {"name": "g", "arguments": "{}"}}],
+        [{"index": 1, "id": "", "function": {"name": "f", "arguments": "{}"}}, {"index": 2, "id": None, "function": {"name": "g", "arguments": "{}"}}],
+    ],
+    ids=["one number", "no numbers", "one id", "no ids"],
+)  # fmt: skip
+def test_calls_of_compatible_servers_are_told_apart(connect, pieces):
+    events = [{"choices": [{"delta": {"tool_calls": [piece]}}]} for piece in pieces]
+    events.append({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
+    body = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+    with chat_server.start([Reply(body=body, headers={"content-type": "text/event-stream"})]) as server:
+        found = connect(server).request(QUESTION, TOOLS, lambda text: None)["tool_calls"]
+    assert [call["function"]["name"] for call in found] == ["f", "g"]
+    assert len({call["id"] for call in found}) == 2
+    assert all(call["id"] for call in found)
+
+
+# ---------------------------------------------------------------------------------------------- threads and loops
+
+
+def test_many_threads_share_a_model(connect):
+    with chat_server.start(lambda request: text(request["messages"][-1]["content"])) as server:
+        model = connect(server)
+        answers = {}
+
+        def ask(number):
+            answers[number] = model.request([{"role": "user", "content": str(number)}])["content"]
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert answers == {number: str(number) for number in range(16)}
+
+
+def test_one_model_serves_one_event_loop_after_another_and_leaves_nothing_open(connect):
+    with chat_server.start(lambda request: text("Hello")) as server:
+        model = connect(server)
+
+        async def ask_twice_at_once():
+            return await asyncio.gather(model.arequest(QUESTION), model.arequest(QUESTION, (), lambda text: None))
+
+        for _ in range(3):
+            assert [answer["content"] for answer in asyncio.run(ask_twice_at_once())] == ["Hello", "Hello"]
+        assert model._clients._of_loops == {}
+        gc.collect()  # a connection that was left open warns, and warnings are errors
+
+
+def test_a_cancelled_request_closes_its_connection(connect):
+    asked, done = threading.Event(), threading.Event()
+
+    def hang(_request):
+        asked.set()
+        done.wait(30)
+        return text("late")
+
+    async def cancel(model):
+        task = asyncio.create_task(model.arequest(QUESTION))
+        await asyncio.to_thread(asked.wait, 30)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with chat_server.start(hang) as server:
+        asyncio.run(cancel(connect(server)))
+        done.set()
+    assert len(server.requests) == 1
+
+
+# ---------------------------------------------------------------------------------------------- the key
+
+
+def test_a_missing_key_names_the_environment_variable(connect, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with chat_server.start([text("Hello")] * 2) as server:
+        with pytest.raises(AgentConfigurationError, match="set the environment variable OPENAI_API_KEY"):
+            connect(server).request(QUESTION)
+        with pytest.raises(AgentConfigurationError, match="set the environment variable MY_KEY"):
+            connect(server, api_key_env="MY_KEY").request(QUESTION)
+        connect(server, api_key_env=None).request(QUESTION)
+        monkeypatch.setenv("MY_KEY", "another")
+        connect(server, api_key_env="MY_KEY").request(QUESTION)
+    assert [headers["authorization"] for headers in server.headers] == ["Bearer -", "Bearer another"]
+
+
+@pytest.mark.parametrize("key", [f"{KEY}\n", f"{KEY} x", f"{KEY}é", f"\x00{KEY}"])
+def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(connect, key):
+    with chat_server.start([]) as server, pytest.raises(AgentConfigurationError, match="api_key contains") as caught:
+        connect(server, api_key=key)
+    assert KEY not in "".join(traceback.format_exception(caught.value))
+
+
+def echo_of_the_key(request):
+    return failure(401, f"Incorrect API key provided: {KEY}", code=KEY)
+
+
+def everything_about(error):
+    """What a traceback shows of an error and all that led to it, shown or not."""
+    found, waiting = [], [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and one not in found:
+            found.append(one)
+            waiting += [one.__cause__, one.__context__]
+    return "".join("".join(traceback.format_exception(one)) + repr(one) + str(vars(one)) for one in found)
+
+
+@both
+@pytest.mark.parametrize("setting", ["environment", "settings"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        echo_of_the_key,
+        lambda request: failure(500, KEY),
+        lambda request: Reply(body=json.dumps({"error": {"message": KEY}})),
+        lambda request: Reply(body=KEY),
+        lambda request: text(KEY, break_after=0),
+        lambda request: Reply(status=500, body=KEY, headers={"content-type": "text/plain"}),
+    ],
+)
+def test_no_error_shows_the_key(connect, ask, setting, answer):
+    with chat_server.start(answer) as server:
+        model = connect(server, **({"api_key": KEY} if setting == "settings" else {}))
+        with pytest.raises(ModelError) as caught:
+            ask(model)
+        with pytest.raises(ModelError) as streamed:
+            ask(model, lambda text: None)
+    for error in (caught.value, streamed.value):
+        assert KEY not in everything_about(error)
+        assert pickle.loads(pickle.dumps(error)).args == error.args
+    assert KEY not in repr(model) + repr(model.settings) + str(vars(model.settings))
+
+
+def test_the_key_is_in_no_log_no_event_and_no_checkpoint(connect, tmp_path):
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    events = []
+    try:
+        replies = [failure(500, KEY), text("Hello"), *[failure(500, KEY)] * 3]
+        with chat_server.start(replies) as server, FileSystemSaver(tmp_path / "store") as saver:
+            model = connect(server)
+            graph = StateGraph({}).add_node("ask", lambda state: {"answer": model.request(QUESTION)})
+            app = (
+                graph.add_edge(START, "ask")
+                .add_edge("ask", END)
+                .compile(checkpoint_saver=saver, observers=[events.append])
+            )
+            app.invoke({"question": "Hello?"}, {"configurable": {"thread_id": "t"}})
+            with pytest.raises(Exception, match="status 500") as caught:
+                app.invoke({"question": "again"}, {"configurable": {"thread_id": "t"}})
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+
+    stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"Hello" in stored
+    assert KEY.encode() not in stored
+    assert "chat/completions" in written.getvalue()
+    assert KEY not in written.getvalue()
+    assert KEY not in everything_about(caught.value)
+    assert [event.data["attempt"] for event in events if event.type == "model.retry"] == [1, 1, 2]
+    assert KEY not in repr(events)
+
+
+def test_a_model_pickles_without_its_key(connect):
+    with chat_server.start([text("Hello")] * 2) as server:
+        model = connect(server)
+        model.request(QUESTION)
+        stored = pickle.dumps(model)
+        assert KEY.encode() not in stored
+        twin = pickle.loads(stored)
+        assert twin.request(QUESTION)["content"] == "Hello"
+        twin.close()
+        with pytest.raises(TypeError, match="api_key_env"):
+            pickle.dumps(connect(server, api_key=KEY))
+
+
+def test_the_clients_environment_gives_the_address(connect, monkeypatch):
+    with chat_server.start([text("Hello")]) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        assert connect(server, base_url=None).request(QUESTION)["content"] == "Hello"

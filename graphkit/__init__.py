@@ -49,6 +49,7 @@ from graphkit._values.channels import (
 from graphkit._values.state import AgentState as AgentState, MessagesState as MessagesState
 from graphkit.errors import (
     AccessDeniedError as AccessDeniedError,
+    AgentConfigurationError as AgentConfigurationError,
     CheckpointConflictError as CheckpointConflictError,
     CheckpointCorruptionError as CheckpointCorruptionError,
     CheckpointerConfigurationError as CheckpointerConfigurationError,
@@ -78,6 +79,7 @@ __all__ = [
     "RESET",
     "START",
     "AccessDeniedError",
+    "AgentConfigurationError",
     "AgentState",
     "AppenderChannel",
     "BaseCheckpointSaver",

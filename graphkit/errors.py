@@ -302,9 +302,29 @@ class CheckpointKeyError(CheckpointerError):
 
 
 class AgentConfigurationError(GraphKitError, ValueError):
-    """An agent is wrongly configured. Nothing was changed."""
+    """An agent is wrongly configured. Nothing was changed.
+
+    Attributes:
+        reason: what is wrong, and what to do.
+        file: the configuration file, if there is one.
+        line: the line of the file, from 1, if it is known.
+        key: the key in the configuration, such as `steps[0].function`; "" for all of it.
+    """
 
     exit_code = 22
+
+    def __init__(self, reason: str, *, file: str | None = None, line: int | None = None, key: str = "") -> None:
+        self.reason = reason
+        self.file = file
+        self.line = line
+        self.key = key
+        parts = [f"{key}: {reason}" if key else reason]
+        if line is not None:
+            parts.insert(0, f"line {line}")
+        if file is not None:
+            parts.insert(0, file)
+        place, message = ", ".join(parts[:-1]), parts[-1]
+        super().__init__(f"{place}: {message}" if place else message)
 
 
 class ModelError(GraphKitError, RuntimeError):

@@ -46,7 +46,7 @@ EXAMPLES = [
     ThreadBusyError("t", "process 1", 1.5),
     CheckpointerConfigurationError("x"),
     AccessDeniedError("x"),
-    AgentConfigurationError("x"),
+    AgentConfigurationError("x", file="agent.yaml", line=3, key="steps[0].type"),
     ModelError("openai:m", "status 500", attempts=3, status=500),
     McpServerError("files", "does not start"),
     CheckpointKeyError("/p", "2026", "open the store with `cipher`"),
@@ -118,6 +118,10 @@ def test_messages_say_what_and_where():
     assert "pip install 'graphkit-durable[cli]'" in str(EXAMPLES[-1])
     assert str(EXAMPLES[6]) == "thread 't' has no checkpoint 'c'; look there"
     assert str(CheckpointNotFoundError("t")) == "thread 't' has no checkpoint"
+    assert str(AgentConfigurationError("x", file="a.yaml", line=3, key="steps")) == "a.yaml, line 3: steps: x"
+    assert str(AgentConfigurationError("x", file="a.yaml")) == "a.yaml: x"
+    assert str(AgentConfigurationError("x", key="steps")) == "steps: x"
+    assert str(AgentConfigurationError("x")) == "x"
     long = str(CheckpointConflictError("t" * 10_000, "x"))
     assert len(long) < 200
     assert "10000 characters" in long

@@ -1,0 +1,107 @@
+"""CheckpointerConfig: which saver keeps the checkpoints, as plain data. Ports the class of Petal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Self
+
+from pydantic import Field, field_validator
+
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit.agents.settings import Settings
+from graphkit.errors import CheckpointerConfigurationError
+from graphkit.registry import get_saver, saver_names
+
+_EXAMPLES: Final = ["memory", "versioned_memory", "file", "sqlite", "postgres"]
+
+
+class CheckpointerConfig(Settings):
+    """Which saver an agent uses. Immutable.
+
+    Making one checks its shape: the type exists, and there is no unknown key. `build` imports the
+    backend of the type, and no other, and checks the arguments in `config`.
+
+        CheckpointerConfig("sqlite", {"db_file": "runs.db"}).build()
+    """
+
+    error_class = CheckpointerConfigurationError
+
+    type: str = Field("memory", json_schema_extra={"examples": list(_EXAMPLES)})
+    """The kind of saver: `memory`, `versioned_memory`, `file` (also `disk`, `filesystem`), `sqlite`, `postgres`, or
+    a kind that is registered or installed."""
+    config: dict[str, Any] | None = Field(None, repr=False)
+    """The arguments of the saver: `base_directory` of `file`, `db_file` of `sqlite`, `connection_string` of
+    `postgres`, and the options of each. Relative paths start at the working directory."""
+    enabled: bool = True
+    """Whether there are checkpoints. `false`: the agent runs without a saver."""
+
+    def __init__(
+        self,
+        /,
+        type: str = "memory",
+        config: Mapping[str, Any] | None = None,
+        enabled: bool = True,
+        **unknown: Any,
+    ) -> None:
+        """Check a configuration.
+
+        Args:
+            type: the kind of saver.
+            config: the arguments of the saver.
+            enabled: False: `build` returns None.
+            unknown: refused.
+
+        Raises:
+            CheckpointerConfigurationError: the type is unknown, or a value has the wrong type. The
+                message names the key.
+        """
+        if isinstance(config, Mapping):
+            config = dict(config)
+        super().__init__(type=type, config=config, enabled=enabled, **unknown)
+
+    @field_validator("type")
+    @classmethod
+    def _check_type(cls, name: str) -> str:
+        known = saver_names()
+        if name not in known:
+            raise ValueError(f"Unsupported checkpointer type: {name!r}; known are {', '.join(known)}")
+        return name
+
+    def build(self) -> BaseCheckpointSaver | None:
+        """Make the saver; return None if checkpoints are not enabled.
+
+        Raises:
+            CheckpointerConfigurationError: a key of `config` is missing, unknown or wrong. The
+                message names it. Nothing was stored.
+            MissingDependencyError: the saver needs a package that is not installed.
+        """
+        if not self.enabled:
+            return None
+        options = dict(self.config or {})
+        if "name" in options:
+            raise CheckpointerConfigurationError(f"config.name is unknown to the checkpointer type {self.type!r}")
+        if self.type == "postgres" and not {"connection_string", "path", "pool"} & set(options):
+            raise CheckpointerConfigurationError("the checkpointer type 'postgres' needs config.connection_string")
+        try:
+            return get_saver(self.type, **options)
+        except CheckpointerConfigurationError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise CheckpointerConfigurationError(f"config of the checkpointer type {self.type!r}: {error}") from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a plain dict, which `from_dict` reads."""
+        return {
+            "type": self.type,
+            "config": None if self.config is None else dict(self.config),
+            "enabled": self.enabled,
+        }
+
+    @classmethod
+    def from_dict(cls, mapping: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` returned, or the block `checkpointer` of a file.
+
+        Raises:
+            CheckpointerConfigurationError: it is no mapping, or a key is unknown or wrong.
+        """
+        return cls.from_mapping(mapping)

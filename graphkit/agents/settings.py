@@ -1,0 +1,106 @@
+"""Settings: base of the models of a configuration, and the problems that they report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+
+from graphkit._wording import simplify_message
+from graphkit.errors import AgentConfigurationError
+
+Path = tuple[str | int, ...]
+"""Where in a configuration something is: keys of mappings and indexes of lists."""
+
+
+class Problem(NamedTuple):
+    """Something that is wrong in a configuration."""
+
+    path: Path
+    reason: str
+
+    def __str__(self) -> str:
+        key = format_path(self.path)
+        return f"{key}: {self.reason}" if key else self.reason
+
+
+class Settings(BaseModel):
+    """A part of a configuration: immutable, without unknown keys, without conversions.
+
+    A wrong value is an error that names its key and does not quote it, because it may be secret.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        arbitrary_types_allowed=True,
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
+    )
+
+    error_class: ClassVar[type[AgentConfigurationError | ValueError]] = AgentConfigurationError
+    """What the constructor raises. Its argument is the message."""
+
+    def __init__(self, /, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise self.error_class("; ".join(map(str, find_problems(error)))) from error
+
+    # A validator of the mode "before" would run inside the constructor, which cannot take such keys.
+    @model_validator(mode="wrap")
+    @classmethod
+    def _check_keys(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Refuse keys that are no str."""
+        if isinstance(data, Mapping):
+            for key in data:
+                if not isinstance(key, str):
+                    raise ValueError(f"keys must be text, not {key!r}: quote it")  # noqa: TRY004 - pydantic collects it
+        return validate(data)
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
+        """Read a mapping, such as a part of a file.
+
+        Raises:
+            ValueError: it is no mapping, or a key is unknown, missing or wrong.
+        """
+        checked: object = mapping
+        if not isinstance(checked, Mapping):
+            raise cls.error_class(f"the configuration must be a mapping, not {type(checked).__name__}")
+        try:
+            return cls.model_validate(dict(checked))
+        except ValidationError as error:
+            raise cls.error_class("; ".join(map(str, find_problems(error)))) from error
+
+
+def find_problems(error: ValidationError) -> list[Problem]:
+    """Return what is wrong, each problem once, with the problems inside of nested settings."""
+    return list(dict.fromkeys(_problems_in(error, ())))
+
+
+def _problems_in(error: ValidationError, prefix: Path) -> Iterator[Problem]:
+    for problem in error.errors():
+        path = (*prefix, *problem["loc"])
+        raised = problem.get("ctx", {}).get("error")
+        # The constructor of nested settings raises one of our errors, whose cause has the details.
+        cause = getattr(raised, "__cause__", None)
+        if isinstance(cause, ValidationError):
+            yield from _problems_in(cause, path)
+        else:
+            yield Problem(path, simplify_message(problem["msg"]))
+
+
+def format_path(path: Iterable[str | int]) -> str:
+    """Return a path as text: `steps[0].function`."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif text:
+            text += f".{part}"
+        else:
+            text = part
+    return text

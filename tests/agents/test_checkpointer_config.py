@@ -1,0 +1,245 @@
+"""CheckpointerConfig and the YAML block (P1 to P4, P9, P41, P42)."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from graphkit import Checkpoint, RunnableConfig, registry
+from graphkit.agents import CheckpointerConfig, CheckpointerYAMLHandler
+from graphkit.errors import CheckpointerConfigurationError, GraphKitError
+from savers import FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver, VersionedMemorySaver
+
+
+def test_the_defaults():
+    config = CheckpointerConfig()
+    assert (config.type, config.config, config.enabled) == ("memory", None, True)
+
+
+@pytest.mark.parametrize("name", ["memory", "versioned_memory", "file", "disk", "filesystem", "sqlite", "postgres"])
+def test_each_type_is_legal_without_its_keys(name):
+    assert CheckpointerConfig(type=name).type == name
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"type": "redis"}, "type: Unsupported checkpointer type: 'redis'; known are .*sqlite"),
+        ({"type": None}, "type: must be a valid string"),
+        ({"type": ["file"]}, "type: must be a valid string"),
+        ({"config": "runs.db"}, "config: must be a valid dictionary"),
+        ({"config": {1: 2}}, "config"),
+        ({"enabled": "yes"}, "enabled: must be a valid boolean"),
+        ({"enabled": None}, "enabled"),
+        ({"db_file": "runs.db"}, "db_file: is unknown"),
+    ],
+)
+def test_a_wrong_shape_names_the_key_when_it_is_made(fields, words):
+    for make in (CheckpointerConfig, lambda **given: CheckpointerConfig.from_dict(given)):
+        with pytest.raises(CheckpointerConfigurationError, match=words) as caught:
+            make(**fields)
+        assert isinstance(caught.value, ValueError)
+        assert caught.value.__cause__ is not None
+
+
+def test_all_problems_are_in_one_error():
+    with pytest.raises(CheckpointerConfigurationError, match=r"config: .*; enabled: .*; more: is unknown"):
+        CheckpointerConfig(config=3, enabled=3, more=3)
+
+
+def test_it_is_immutable_and_pickles_and_compares():
+    config = CheckpointerConfig("sqlite", {"db_file": "a.db"})
+    with pytest.raises(ValueError, match="frozen"):
+        config.type = "file"
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert config != CheckpointerConfig("sqlite", {"db_file": "b.db"})
+
+
+def test_it_is_read_back_from_plain_data():
+    config = CheckpointerConfig("sqlite", {"db_file": "a.db"}, False)
+    plain = config.to_dict()
+    assert json.loads(json.dumps(plain)) == {"type": "sqlite", "config": {"db_file": "a.db"}, "enabled": False}
+    assert CheckpointerConfig.from_dict(plain) == config
+
+
+def test_its_text_has_no_password():
+    config = CheckpointerConfig("postgres", {"connection_string": "postgresql://me:secret@host/db"})
+    assert "secret" not in repr(config) + str(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "key"),
+    [
+        ("sqlite", None, "db_file"),
+        ("sqlite", {}, "db_file"),
+        ("sqlite", {"db_file": ""}, "db_file"),
+        ("sqlite", {"db_file": 5}, "db_file"),
+        ("sqlite", {"db_file": "a.db", "fsync": "x"}, "sqlite"),
+        ("sqlite", {"db_file": "a.db", "types": ["x"]}, "sqlite"),
+        ("sqlite", {"db_file": "a.db", "nope": 1}, "nope"),
+        ("sqlite", {"db_file": "a.db", "name": 1}, "name"),
+        ("file", None, "base_directory"),
+        ("file", {"base_directory": None}, "base_directory"),
+        ("postgres", None, "connection_string"),
+        ("postgres", {"schema": "x"}, "connection_string"),
+        ("postgres", {"connection_string": 5}, "connection_string"),
+        ("memory", {"nope": 1}, "nope"),
+    ],
+)
+def test_a_wrong_key_is_named_when_it_is_built(name, config, key, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    checkpointer = CheckpointerConfig(name, config)
+    with pytest.raises(CheckpointerConfigurationError, match=key):
+        checkpointer.build()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_type_builds_its_saver(tmp_path):
+    built = {
+        "memory": (None, MemorySaver),
+        "versioned_memory": ({}, VersionedMemorySaver),
+        "file": ({"base_directory": str(tmp_path / "a")}, FileSystemSaver),
+        "disk": ({"path": str(tmp_path / "b")}, FileSystemSaver),
+        "sqlite": ({"db_file": str(tmp_path / "c.db")}, SqliteSaver),
+        "postgres": ({"connection_string": "postgresql://localhost/nowhere"}, PostgresSaver),
+    }
+    for name, (config, cls) in built.items():
+        saver = CheckpointerConfig(name, config).build()
+        assert type(saver) is cls
+        close = getattr(saver, "close", None)
+        if close is not None:
+            close()
+
+
+@pytest.mark.parametrize("name", ["file", "sqlite"])
+def test_what_is_written_is_read_back_by_another_saver_and_directories_are_made(name, tmp_path):
+    key = {"file": "base_directory", "sqlite": "db_file"}[name]
+    config = CheckpointerConfig(name, {key: str(tmp_path / "new" / "deeper" / "store")})
+    first = config.build()
+    first.put(RunnableConfig("t"), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+    first.close()
+    second = config.build()
+    assert second.get(RunnableConfig("t")).state == {"n": 1}
+    second.close()
+
+
+def test_disabled_builds_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert CheckpointerConfig("sqlite", None, enabled=False).build() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_registered_kind_is_accepted(monkeypatch):
+    monkeypatch.setattr(registry._SAVERS, "_registered", {})
+    with pytest.raises(CheckpointerConfigurationError):
+        CheckpointerConfig("redis")
+    registry.register_saver("redis", lambda url: MemorySaver())
+    assert isinstance(CheckpointerConfig("redis", {"url": "x"}).build(), MemorySaver)
+    with pytest.raises(CheckpointerConfigurationError, match="url"):
+        CheckpointerConfig("redis").build()
+
+
+BACKENDS = ["langgraph", "openai", "mcp", "psycopg", "sqlite3", "yaml"]
+
+
+@pytest.mark.parametrize(
+    ("code", "loaded"),
+    [
+        ("pass", []),
+        ("CheckpointerConfig('memory').build()", []),
+        ("CheckpointerConfig('file', {'base_directory': 'x'}).build()", []),
+        ("CheckpointerConfig('sqlite')", []),
+        ("CheckpointerConfig('sqlite', enabled=False).build()", []),
+        ("CheckpointerConfig('sqlite', {'db_file': 'x.db'}).build()", ["sqlite3"]),
+    ],
+)
+def test_only_the_chosen_backend_is_imported(code, loaded, tmp_path):
+    script = f"import sys\nfrom graphkit.agents import CheckpointerConfig\n{code}\nprint([name for name in {BACKENDS} if name in sys.modules])"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=environment | {"PYTHONPATH": str(Path.cwd())},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == str(loaded)
+
+
+def test_a_block_is_parsed():
+    parsed = CheckpointerYAMLHandler().parse_checkpointer_config({"type": "sqlite", "config": {"db_file": "a.db"}})
+    assert parsed == CheckpointerConfig("sqlite", {"db_file": "a.db"})
+    assert CheckpointerYAMLHandler().parse_checkpointer_config({}) == CheckpointerConfig()
+
+
+@pytest.mark.parametrize("block", [None, [], "memory", 3, {"type": "redis"}, {1: 2}, {"typ": "memory"}])
+def test_a_wrong_block_is_an_error(block):
+    with pytest.raises(CheckpointerConfigurationError):
+        CheckpointerYAMLHandler().parse_checkpointer_config(block)
+    assert CheckpointerYAMLHandler().validate_checkpointer_config(block) is False
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.dates(),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(st.text() | st.integers() | st.none() | st.just("type"), inner)
+        | st.sets(st.integers())
+        | st.tuples(inner)
+    ),
+    max_leaves=8,
+)
+BLOCKS = PLAIN | st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(["memory", "sqlite", "file", "postgres"]) | PLAIN,
+        "config": st.dictionaries(st.text(), PLAIN) | PLAIN,
+        "enabled": st.booleans() | PLAIN,
+        "self": PLAIN,
+        "unknown": PLAIN,
+    },
+)
+
+
+@given(BLOCKS)
+def test_validating_never_raises_and_agrees_with_parsing(block):
+    handler = CheckpointerYAMLHandler()
+    is_valid = handler.validate_checkpointer_config(block)
+    try:
+        handler.parse_checkpointer_config(block)
+    except GraphKitError:
+        assert is_valid is False
+    else:
+        assert is_valid is True
+
+
+class Hostile(dict):
+    """A mapping whose methods fail."""
+
+    def keys(self):
+        raise RuntimeError("keys")
+
+    def __iter__(self):
+        raise RuntimeError("iter")
+
+    def __len__(self):
+        raise RuntimeError("len")
+
+
+@pytest.mark.parametrize("block", [Hostile(type="memory"), {"type": Hostile()}, {"config": Hostile(a=1)}])
+def test_validating_never_raises_on_hostile_objects(block):
+    assert CheckpointerYAMLHandler().validate_checkpointer_config(block) in (True, False)
+
+
+def test_validating_a_block_that_contains_itself():
+    block = {"type": "memory"}
+    block["config"] = block
+    assert CheckpointerYAMLHandler().validate_checkpointer_config(block) in (True, False)
+    block["unknown"] = block
+    assert CheckpointerYAMLHandler().validate_checkpointer_config(block) is False

@@ -7,6 +7,11 @@ from graphkit.agents.checkpointer_config import CheckpointerConfig as Checkpoint
 from graphkit.agents.checkpointer_yaml import CheckpointerYAMLHandler as CheckpointerYAMLHandler
 from graphkit.agents.messages import Message as Message
 from graphkit.agents.models import Model as Model, make_model as make_model
+from graphkit.agents.thread_ids import (
+    ThreadIDGenerator as ThreadIDGenerator,
+    ThreadIDManager as ThreadIDManager,
+    check_thread_id as check_thread_id,
+)
 from graphkit.agents.tools import Tool as Tool
 
 __all__ = [
@@ -14,7 +19,10 @@ __all__ = [
     "CheckpointerYAMLHandler",
     "Message",
     "Model",
+    "ThreadIDGenerator",
+    "ThreadIDManager",
     "Tool",
+    "check_thread_id",
     "make_model",
 ]
 

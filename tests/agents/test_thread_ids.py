@@ -1,0 +1,228 @@
+"""Thread ids by strategy (P20 to P25)."""
+
+import multiprocessing
+import os
+import re
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given, strategies as st
+
+from graphkit import Checkpoint, RunnableConfig
+from graphkit.agents import ThreadIDGenerator, ThreadIDManager, check_thread_id
+from graphkit.agents.thread_ids import MAX_LENGTH
+from savers import FileSystemSaver
+
+HOSTILE = [
+    "../",
+    "..",
+    "/",
+    "/etc/passwd",
+    "a\nb",
+    "\x00",
+    "x" * 300,
+    "é" * 300,
+    "😀" * 300,
+    "%2F",
+    "a b",
+    "-",
+    "a-b-c",
+    "user-x",
+    "\ud800",
+    "CON",
+    "*?",
+    "'; --",
+]
+
+
+def test_uuid_makes_distinct_uuids():
+    made = {ThreadIDGenerator.uuid() for _ in range(10_000)}
+    assert len(made) == 10_000
+    assert {uuid.UUID(one).version for one in made} == {4}
+
+
+def test_timestamps_are_the_time_and_sort_by_the_order_in_which_they_were_made():
+    before = time.time_ns()
+    made = [ThreadIDGenerator.timestamp() for _ in range(10_000)]
+    assert made == sorted(made)
+    assert len(set(made)) == 10_000
+    assert all(re.fullmatch(r"\d{8}T\d{6}\.\d{9}Z-[0-9a-f]{16}", one) for one in made)
+    assert made[0] >= f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(before // 10**9))}"
+
+
+@pytest.mark.parametrize("ticks", [[10**18], [10**18, 10**18 - 10**12, 10**18 - 10**13]])
+def test_timestamps_are_distinct_and_sorted_while_the_clock_stands_still_or_goes_back(ticks, monkeypatch):
+    left = list(ticks)
+    monkeypatch.setattr("graphkit.agents.thread_ids._INSTANTS._last", 0)
+    monkeypatch.setattr(time, "time_ns", lambda: left.pop(0) if len(left) > 1 else left[0])
+    made = [ThreadIDGenerator.timestamp() for _ in range(1000)]
+    assert [one[:26] for one in made] == sorted({one[:26] for one in made})
+
+
+def test_timestamps_of_a_thread_pool_are_distinct_at_one_instant(monkeypatch):
+    monkeypatch.setattr("graphkit.agents.thread_ids._INSTANTS._last", 0)
+    monkeypatch.setattr(time, "time_ns", lambda: 10**18)
+    with ThreadPoolExecutor(16) as pool:
+        made = list(pool.map(lambda _: ThreadIDGenerator.timestamp(), range(10_000)))
+    assert len({one[:26] for one in made}) == 10_000
+
+
+def make_some(_):
+    return [ThreadIDGenerator.user_specific("bob") for _ in range(500)]
+
+
+def test_ids_of_several_processes_are_distinct_at_one_instant(monkeypatch):
+    # Forked processes share the clock that stands still, and the counter.
+    monkeypatch.setattr("graphkit.agents.thread_ids._INSTANTS._last", 0)
+    monkeypatch.setattr(time, "time_ns", lambda: 10**18)
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        made = [one for some in pool.map(make_some, range(8), chunksize=2) for one in some]
+    assert len(set(made)) == 4000
+
+
+def test_a_fork_while_a_thread_makes_an_id_does_not_block_the_child(monkeypatch):
+    from graphkit.agents.thread_ids import _INSTANTS
+
+    with _INSTANTS._lock:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if ThreadIDGenerator.timestamp() else 1)
+        _, status = os.waitpid(child, 0)
+    assert status == 0
+
+
+@pytest.mark.parametrize("user_id", HOSTILE, ids=ascii)
+def test_hostile_user_ids_give_safe_thread_ids_and_map_back(user_id):
+    made = ThreadIDGenerator.user_specific(user_id)
+    assert re.fullmatch(r"user-[A-Za-z0-9_.~%-]+", made)
+    assert check_thread_id(made) == made
+    assert ThreadIDGenerator.user_of(made) == user_id
+
+
+@given(st.text(st.characters(), min_size=1, max_size=300))
+def test_any_user_id_maps_back(user_id):
+    assert ThreadIDGenerator.user_of(ThreadIDGenerator.user_specific(user_id)) == user_id
+
+
+def test_the_ids_of_one_user_are_distinct_and_hostile_ones_stay_in_the_store(tmp_path):
+    store = tmp_path / "store"
+    saver = FileSystemSaver(store)
+    made = [ThreadIDGenerator.user_specific(user_id) for user_id in HOSTILE for _ in range(2)]
+    for thread_id in made:
+        saver.put(RunnableConfig(thread_id), Checkpoint(node_id="a", next_node_id="b", state={}))
+    assert sorted(saver.threads()) == sorted(set(made))
+    assert list(tmp_path.iterdir()) == [store]
+    saver.close()
+
+
+@pytest.mark.parametrize("user_id", ["", None, 7, b"bob", ["bob"]])
+def test_a_user_id_that_is_no_text_is_an_error(user_id):
+    with pytest.raises(ValueError, match="user_id must be a non-empty str"):
+        ThreadIDGenerator.user_specific(user_id)
+
+
+def test_a_user_id_that_is_too_long_is_an_error():
+    with pytest.raises(ValueError, match="user_id is too long"):
+        ThreadIDGenerator.user_specific("x" * MAX_LENGTH)
+
+
+@pytest.mark.parametrize("thread_id", ["", "bob", "user-", "user-bob", "20261122T222229.123456789Z-5f0c1d2e3a4b5c6d"])
+def test_only_an_id_of_a_user_maps_back(thread_id):
+    with pytest.raises(ValueError, match="no id of user_specific"):
+        ThreadIDGenerator.user_of(thread_id)
+
+
+def test_custom_returns_what_the_function_made():
+    assert ThreadIDGenerator.custom(lambda: "order-17") == "order-17"
+
+
+@pytest.mark.parametrize("made", ["", None, 7, "a\nb", "x" * 5000])
+def test_custom_refuses_what_is_no_valid_id(made):
+    with pytest.raises(ValueError, match="thread id"):
+        ThreadIDGenerator.custom(lambda: made)
+
+
+def test_custom_refuses_what_cannot_be_called():
+    with pytest.raises(ValueError, match="generator_func must be a function"):
+        ThreadIDGenerator.custom("order-17")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "pattern"),
+    [
+        ("uuid", {}, r"[0-9a-f-]{36}"),
+        ("timestamp", {}, r"\d{8}T.*"),
+        ("user_specific", {"user_id": "bob"}, r"user-bob-.*"),
+        ("custom", {"generator_func": lambda: "x-1"}, r"x-1"),
+    ],
+)
+def test_the_manager_uses_the_strategy(strategy, options, pattern):
+    assert re.fullmatch(pattern, ThreadIDManager(strategy, **options).generate())
+
+
+def test_the_manager_makes_uuids_by_default():
+    assert uuid.UUID(ThreadIDManager().generate())
+
+
+def test_an_option_of_one_call_replaces_that_of_the_manager():
+    manager = ThreadIDManager("user_specific", user_id="bob")
+    assert ThreadIDGenerator.user_of(manager.generate(user_id="eve")) == "eve"
+    assert ThreadIDGenerator.user_of(manager.generate()) == "bob"
+
+
+@pytest.mark.parametrize("strategy", ["", "UUID", "user_of", "__init__", None, 3, ["uuid"]])
+def test_an_unknown_strategy_is_an_error(strategy):
+    with pytest.raises(ValueError, match=r"unknown thread id strategy .*; known are uuid, timestamp"):
+        ThreadIDManager(strategy)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "message"),
+    [
+        ("uuid", {"user_id": "bob"}, "'uuid' has no option user_id; it takes none"),
+        ("custom", {"user_id": "bob"}, "'custom' has no option user_id; it takes only generator_func"),
+        ("user_specific", {"user": "bob"}, "has no option user"),
+    ],
+)
+def test_an_unknown_option_is_an_error(strategy, options, message):
+    with pytest.raises(ValueError, match=message):
+        ThreadIDManager(strategy, **options)
+    with pytest.raises(ValueError, match=message):
+        ThreadIDManager(strategy).generate(**options)
+
+
+@pytest.mark.parametrize(("strategy", "option"), [("user_specific", "user_id"), ("custom", "generator_func")])
+def test_a_missing_option_is_named(strategy, option):
+    with pytest.raises(ValueError, match=f"{strategy}' needs the option {option}"):
+        ThreadIDManager(strategy).generate()
+    with pytest.raises(ValueError, match=f"needs the option {option}"):
+        ThreadIDManager(strategy, **{option: None}).generate()
+
+
+@pytest.mark.parametrize("thread_id", ["a", "bob-456", "日本", "a b", "x" * MAX_LENGTH, "../etc"])
+def test_a_valid_thread_id(thread_id):
+    assert check_thread_id(thread_id) == thread_id
+
+
+@pytest.mark.parametrize(
+    ("thread_id", "message"),
+    [
+        ("", "must not be empty"),
+        (None, "must be a str, not None"),
+        (17, "must be a str, not 17"),
+        (b"a", "must be a str"),
+        ("x" * (MAX_LENGTH + 1), "at most 4096 characters, not 4097"),
+        ("a\nb", r"no control character; character 1 is '\\n'"),
+        ("a\x00", "control character"),
+        ("a\x7fb", "control character"),
+        ("a\u2028b", "control character"),
+        ("\ud800", "control character"),
+        (" a", "white space"),
+        ("a\n", "white space"),
+    ],
+)
+def test_a_thread_id_that_is_not_valid_says_why(thread_id, message):
+    with pytest.raises(ValueError, match=message):
+        check_thread_id(thread_id)

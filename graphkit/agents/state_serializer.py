@@ -1,0 +1,163 @@
+"""StateSerializer: a state as bytes or as JSON, without loss. Ports the class of Petal."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn, final
+
+from graphkit._values.codec import Codec, MalformedDataError, find_value_types
+from graphkit._values.frozen import freeze
+from graphkit._values.json_values import JsonValueCodec
+from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointSerializationError
+
+_MAGIC: Final = b"GKST"
+_HEADER: Final = struct.Struct(">4scI")
+"""The magic bytes, the encoding, and the CRC-32 of the encoding and the body."""
+_PACKED: Final = b"m"
+_PICKLED: Final = b"p"
+_BYTES: Final = "the bytes of the state"
+_JSON: Final = "the JSON of the state"
+
+
+@final
+class StateSerializer:
+    """Turns states into bytes or JSON and back. Every value comes back exactly, or is refused.
+
+    The values are those that a saver stores: plain values, dates, sets, Enums, dataclasses,
+    NamedTuples, pydantic models and so on. Reading a type of the application requires `types`, so
+    data cannot choose what is imported. `graphkit.StateSerializer` is another class: the interface
+    for a serializer of your own.
+    """
+
+    @staticmethod
+    def serialize(state: Any, *, allow_pickle: bool = False) -> bytes:
+        """Return a state as bytes, with a checksum.
+
+        Args:
+            state: a mapping, or any other value.
+            allow_pickle: pickle a state that cannot be stored otherwise. Use it only if the bytes
+                stay where nobody else can write, because reading them can run any code.
+
+        Raises:
+            CheckpointSerializationError: a value cannot be stored; the message has its path.
+        """
+        try:
+            body = _make_codec(state).pack(_plain(state))
+        except CheckpointSerializationError:
+            if not allow_pickle:
+                raise
+        else:
+            return _frame(_PACKED, body)
+        return _frame(_PICKLED, _pickle(state))
+
+    @staticmethod
+    def deserialize(data: bytes, *, types: Sequence[type] = (), allow_pickle: bool = False) -> Any:
+        """Return the state that `serialize` turned into these bytes, as mutable values.
+
+        Args:
+            data: what `serialize` returned.
+            types: the types of the application that the state holds.
+            allow_pickle: read a pickled state. This can run any code that the bytes contain.
+
+        Raises:
+            CheckpointCorruptionError: the bytes are damaged or cut short.
+            CheckpointFormatError: `serialize` did not write them, or a newer graphkit did.
+            CheckpointSerializationError: a type is not in `types`, or the state was pickled and
+                `allow_pickle` is False.
+        """
+        encoding, body = _unframe(data)
+        if encoding == _PICKLED:
+            if not allow_pickle:
+                raise CheckpointSerializationError(
+                    "", "state", "it was pickled; pass allow_pickle=True if only you can write where it was stored"
+                )
+            return pickle.loads(body)  # noqa: S301 - the caller asked for it
+        try:
+            return copy.deepcopy(Codec(types).unpack(body))
+        except MalformedDataError as error:
+            raise CheckpointCorruptionError(_BYTES, _HEADER.size, str(error), "use another copy") from error
+
+    @staticmethod
+    def to_json(state: Any) -> str:
+        """Return a state as one line of JSON.
+
+        What JSON can hold is written as such. Other values are objects with the key `$packed`, so
+        nothing changes its type.
+
+        Raises:
+            CheckpointSerializationError: a value cannot be stored; the message has its path.
+        """
+        plain = _plain(state)
+        encoded = JsonValueCodec(learns_types=True).encode(plain, "")
+        try:
+            text = json.dumps(encoded, ensure_ascii=False, allow_nan=False)
+            text.encode()
+        except UnicodeEncodeError:  # a lone surrogate, which only an escape can hold
+            text = json.dumps(encoded, allow_nan=False)
+        return text
+
+    @staticmethod
+    def from_json(text: str, *, types: Sequence[type] = ()) -> Any:
+        """Return the state that `to_json` wrote, as mutable values.
+
+        Args:
+            text: what `to_json` returned, or any JSON.
+            types: the types of the application that the state holds.
+
+        Raises:
+            CheckpointFormatError: it is not JSON, or a `$packed` value is damaged.
+            CheckpointSerializationError: a type is not in `types`.
+        """
+        try:
+            encoded = json.loads(text, parse_constant=_refuse_constant)
+            return copy.deepcopy(JsonValueCodec(types).decode(encoded))
+        except CheckpointSerializationError:
+            raise
+        except (ValueError, TypeError, RecursionError) as error:
+            raise CheckpointFormatError(_JSON, f"cannot be read: {error}") from error
+
+
+def _plain(state: Any) -> Any:
+    """Return a state with frozen values, an AgentState as a dict."""
+    if isinstance(state, Mapping) and not isinstance(state, dict):
+        state = dict(state)
+    return freeze(state)
+
+
+def _make_codec(state: Any) -> Codec:
+    return Codec(find_value_types(_plain(state)))
+
+
+def _pickle(state: Any) -> bytes:
+    try:
+        return pickle.dumps(state)
+    except Exception as error:  # a class may raise anything here
+        raise CheckpointSerializationError("", type(state).__name__, f"it cannot be pickled: {error}") from error
+
+
+def _frame(encoding: bytes, body: bytes) -> bytes:
+    return _HEADER.pack(_MAGIC, encoding, zlib.crc32(encoding + body)) + body
+
+
+def _unframe(data: bytes) -> tuple[bytes, bytes]:
+    """Return the encoding and the body."""
+    if data[: len(_MAGIC)] != _MAGIC:
+        raise CheckpointFormatError(_BYTES, "not written by StateSerializer.serialize")
+    if len(data) < _HEADER.size:
+        raise CheckpointCorruptionError(_BYTES, len(data), "cut short", "use another copy")
+    _, encoding, checksum = _HEADER.unpack_from(data)
+    body = data[_HEADER.size :]
+    if zlib.crc32(encoding + body) != checksum:
+        raise CheckpointCorruptionError(_BYTES, _HEADER.size, "wrong checksum", "use another copy")
+    if encoding not in {_PACKED, _PICKLED}:
+        raise CheckpointFormatError(_BYTES, f"encoding {encoding!r} is of a newer graphkit")
+    return encoding, body
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

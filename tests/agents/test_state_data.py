@@ -1,0 +1,200 @@
+"""States as bytes and as JSON, and checkpoints as plain data (P61, P62)."""
+
+import json
+import pickle
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, strategies as st
+
+from graphkit import AgentState, CheckpointCorruptionError, CheckpointFormatError, CheckpointSerializationError
+from graphkit.agents import CheckpointData, StateSerializer
+from graphkit.testing import same
+from graphkit.testing._values import UnknownType, application_types, sample_values
+
+TYPES = application_types()
+NOW = datetime(2026, 11, 22, 10, 30, 1, 5, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("name", list(sample_values()))
+def test_every_type_comes_back_exactly_from_bytes_and_from_json(name):
+    state = {"value": sample_values()[name], "list": [sample_values()[name], 1]}
+    same(StateSerializer.deserialize(StateSerializer.serialize(state), types=TYPES), state)
+    same(StateSerializer.from_json(StateSerializer.to_json(state), types=TYPES), state)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters()),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.just({"$packed": 1}) | st.tuples(inner),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(), JSON_VALUES))
+def test_any_state_comes_back_exactly(state):
+    same(StateSerializer.deserialize(StateSerializer.serialize(state)), state)
+    same(StateSerializer.from_json(StateSerializer.to_json(state)), state)
+
+
+def test_what_json_can_hold_is_plain_json():
+    state = {"messages": [{"role": "user", "content": "é"}], "n": 1, "x": 0.5, "none": None}
+    assert json.loads(StateSerializer.to_json(state)) == state
+    assert "é" in StateSerializer.to_json(state)
+
+
+def test_what_comes_back_can_be_changed():
+    for state in (
+        StateSerializer.deserialize(StateSerializer.serialize({"items": [{"a": [1]}]})),
+        StateSerializer.from_json(StateSerializer.to_json({"items": [{"a": [1]}]})),
+    ):
+        state["items"][0]["a"].append(2)
+        state["more"] = 1
+        assert state == {"items": [{"a": [1, 2]}], "more": 1}
+
+
+def test_a_state_of_a_run_is_accepted():
+    assert StateSerializer.deserialize(StateSerializer.serialize(AgentState({"n": [1]}))) == {"n": [1]}
+    assert StateSerializer.from_json(StateSerializer.to_json(AgentState({"n": [1]}))) == {"n": [1]}
+
+
+@pytest.mark.parametrize("write", [StateSerializer.serialize, StateSerializer.to_json])
+def test_a_value_that_cannot_be_stored_is_refused_with_its_path(write):
+    with pytest.raises(CheckpointSerializationError, match=r"a\[0\]"):
+        write({"a": [object()]})
+
+
+def test_a_type_that_the_reader_does_not_name_is_refused():
+    state = {"value": sample_values()[next(name for name in sample_values() if type(sample_values()[name]) in TYPES)]}
+    with pytest.raises(CheckpointSerializationError):
+        StateSerializer.deserialize(StateSerializer.serialize(state))
+    with pytest.raises(CheckpointSerializationError):
+        StateSerializer.from_json(StateSerializer.to_json(state))
+
+
+def test_pickle_is_used_only_on_request_on_both_sides():
+    state = {"value": UnknownType()}
+    with pytest.raises(CheckpointSerializationError):
+        StateSerializer.serialize(state)
+    data = StateSerializer.serialize(state, allow_pickle=True)
+    with pytest.raises(CheckpointSerializationError, match="allow_pickle=True"):
+        StateSerializer.deserialize(data)
+    assert type(StateSerializer.deserialize(data, allow_pickle=True)["value"]) is UnknownType
+    assert b"pickle" not in StateSerializer.serialize({"n": 1}, allow_pickle=True)
+    assert StateSerializer.deserialize(StateSerializer.serialize({"n": 1}, allow_pickle=True)) == {"n": 1}
+
+
+def test_what_cannot_be_pickled_either_is_refused():
+    with pytest.raises(CheckpointSerializationError, match="cannot be pickled"):
+        StateSerializer.serialize({"f": lambda: 1}, allow_pickle=True)
+
+
+class Trap:
+    """Its pickle runs code."""
+
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('the data ran')",))
+
+
+def test_bare_pickles_are_never_read():
+    with pytest.raises(CheckpointFormatError, match="not written by"):
+        StateSerializer.deserialize(pickle.dumps(Trap()), allow_pickle=True)
+
+
+@pytest.mark.parametrize("allow_pickle", [False, True])
+def test_each_changed_or_missing_byte_is_an_error(allow_pickle):
+    state = {"value": UnknownType() if allow_pickle else [1, "two"]}
+    data = StateSerializer.serialize(state, allow_pickle=allow_pickle)
+    for index in range(len(data)):
+        changed = data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :]
+        for damaged in (changed, data[:index]):
+            with pytest.raises((CheckpointCorruptionError, CheckpointFormatError)):
+                StateSerializer.deserialize(damaged, allow_pickle=allow_pickle)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"a": NaN}', '{"a": {"$packed": "!"}}', '{"a": {"$packed": 3}}', "[" * 100_000]
+)
+def test_json_that_is_damaged_is_an_error(text):
+    with pytest.raises(CheckpointFormatError):
+        StateSerializer.from_json(text)
+
+
+def make_data(**changes):
+    fields = {
+        "thread_id": "t",
+        "checkpoint_id": "c",
+        "state": {"when": NOW, "n": 1, "set": {1, 2}},
+        "metadata": {"step": 3, "took": timedelta(seconds=2)},
+        "timestamp": NOW,
+    }
+    return CheckpointData(**(fields | changes))
+
+
+def test_checkpoint_data_makes_a_round_trip_through_json():
+    data = make_data()
+    plain = json.loads(json.dumps(data.to_dict()))
+    again = CheckpointData.from_dict(plain)
+    assert again == data
+    same(again.state, data.state)
+    assert plain["timestamp"] == "2026-11-22T10:30:01.000005+00:00"
+    assert plain["version"] == "1.0"
+    assert plain["state"]["n"] == 1
+
+
+def test_checkpoint_data_holds_application_types():
+    values = {name: value for name, value in sample_values().items() if type(value) in TYPES}
+    data = make_data(state=values)
+    same(CheckpointData.from_dict(data.to_dict(), types=TYPES).state, values)
+    with pytest.raises(CheckpointSerializationError):
+        CheckpointData.from_dict(data.to_dict())
+
+
+def test_a_naive_timestamp_stays_naive():
+    data = make_data(timestamp=NOW.replace(tzinfo=None))
+    assert CheckpointData.from_dict(data.to_dict()) == data
+
+
+def test_a_record_without_a_version_or_metadata_is_of_version_1_0():
+    plain = make_data().to_dict()
+    del plain["version"], plain["metadata"]
+    again = CheckpointData.from_dict(plain)
+    assert (again.version, again.metadata) == ("1.0", {})
+
+
+@pytest.mark.parametrize("version", ["1.1", "2.0", "10.0"])
+def test_a_newer_version_is_a_clear_error(version):
+    with pytest.raises(CheckpointFormatError, match=f"version {version} is newer than 1.0; install a newer graphkit"):
+        CheckpointData.from_dict(make_data().to_dict() | {"version": version, "unknown": 1})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 1}, "version must be text"),
+        ({"version": "one"}, "version must be text"),
+        ({"thread_id": None}, "thread_id must be a str"),
+        ({"checkpoint_id": 7}, "checkpoint_id must be a str"),
+        ({"state": [1]}, "state must be a Mapping"),
+        ({"metadata": None}, "metadata must be a Mapping"),
+        ({"timestamp": "yesterday"}, "timestamp must be a time"),
+        ({"timestamp": None}, "timestamp must be a time"),
+        ({"state": {"a": {"$packed": "!"}}}, "state is damaged"),
+        ({"more": 1}, "'more' is unknown"),
+    ],
+)
+def test_a_wrong_field_is_named(change, message):
+    with pytest.raises(CheckpointFormatError, match=message):
+        CheckpointData.from_dict(make_data().to_dict() | change)
+
+
+@pytest.mark.parametrize("name", ["thread_id", "checkpoint_id", "state", "timestamp"])
+def test_a_missing_field_is_named(name):
+    plain = make_data().to_dict()
+    del plain[name]
+    with pytest.raises(CheckpointFormatError, match=f"{name} is missing"):
+        CheckpointData.from_dict(plain)
+
+
+def test_what_is_no_mapping_is_an_error():
+    with pytest.raises(CheckpointFormatError, match="must be a mapping"):
+        CheckpointData.from_dict([1])

@@ -59,7 +59,7 @@ def _add_forwarding(cls: type[Any]) -> type[Any]:
 
     The qualities that savers declare are forwarded too.
     """
-    for quality in QUALITIES:
+    for quality in (*QUALITIES, "is_durable"):
         setattr(cls, quality, property(attrgetter(f"delegate.{quality}")))
     for name, method in inspect.getmembers(cls, inspect.isfunction):
         if name.startswith("_") or name in vars(cls) or name in _OWN_METHODS:
@@ -112,7 +112,7 @@ class ScriptedSaver(BaseCheckpointSaver):
         calls: every call, in order.
     """
 
-    def __new__(cls, delegate: BaseCheckpointSaver, **_options: Any) -> Self:
+    def __new__(cls, delegate: BaseCheckpointSaver, *_args: Any, **_options: Any) -> Self:
         """Make a wrapper that has the versions and the capabilities of the delegate."""
         extras = tuple(extra for extra in _EXTRAS if isinstance(delegate, extra) and not issubclass(cls, extra))
         wrapper_class: type[Self] = cls

@@ -5,7 +5,7 @@ import pytest
 from graphkit import HasVersions
 from graphkit.errors import CheckpointStorageError
 from graphkit.testing import Call, ScriptedSaver, made
-from savers import MemorySaver, VersionedMemorySaver
+from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
 
 FULL = CheckpointStorageError("/disk", "write to", "No space left on device")
 
@@ -85,3 +85,10 @@ def test_versions_if_the_delegate_has_them():
     with pytest.raises(CheckpointStorageError):
         saver.tag(None)
     assert saver.count("tag") == 1
+
+
+def test_it_is_durable_if_the_delegate_is(tmp_path):
+    files = FileSystemSaver(tmp_path)
+    assert ScriptedSaver(files).is_durable
+    assert not ScriptedSaver(MemorySaver()).is_durable
+    files.close()

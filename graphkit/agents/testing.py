@@ -1,0 +1,225 @@
+"""For tests of agents: a scripted model, savers that record, fail or wait, and a clock that stands still.
+
+The savers wrap any saver, have its versions and capabilities, and can be nested. `on`, `fail` and
+`slow` of `graphkit.testing.ScriptedSaver`, on which they stand, script further calls.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import uuid4
+
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit.errors import CheckpointStorageError
+from graphkit.testing.fakes import Call, ScriptedSaver
+
+__all__ = ["Call", "FailingSaver", "ManualClock", "RecordingSaver", "ScriptedModel", "SlowSaver"]
+
+Reply = str | Mapping[str, Any] | BaseException | Callable[[list[dict[str, Any]]], Any]
+"""What a ScriptedModel answers: a text, a message, an error to raise, or a function of the messages
+that returns one of these."""
+_WORDS: Final = re.compile(r"\S+\s*|\s+")
+
+
+class ScriptedModel:
+    """A model that gives the replies of a script, one for each request. Any thread may call it.
+
+        model = ScriptedModel(["Hello.", {"role": "assistant", "tool_calls": [...]}, "Done."])
+
+    It is accepted where an agent takes a model.
+
+    Attributes:
+        calls: the messages of each request, in the order of the requests.
+        tools: the tools of each request.
+        is_async: whether only `arequest` works.
+    """
+
+    def __init__(self, replies: Sequence[Reply], *, is_async: bool = False) -> None:
+        """Write the script.
+
+        Args:
+            replies: texts, messages, errors to raise, or functions of the messages.
+            is_async: refuse synchronous requests, as the model of an asynchronous client does.
+        """
+        self.is_async = is_async
+        self.calls: list[list[dict[str, Any]]] = []
+        self.tools: list[list[dict[str, Any]]] = []
+        self._replies = list(replies)
+        self._lock = threading.Lock()
+
+    @property
+    def count(self) -> int:
+        """How many requests there were."""
+        return len(self.calls)
+
+    def __call__(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """As `request`, without tools."""
+        return self._reply(messages, (), None)
+
+    def request(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        on_text: Callable[[str], object] | None = None,
+    ) -> dict[str, Any]:
+        """Return the next reply of the script.
+
+        Args:
+            messages: the conversation.
+            tools: what the model may call.
+            on_text: receives the text word by word.
+
+        Raises:
+            AssertionError: the script has no further reply.
+            RuntimeError: the model is asynchronous.
+        """
+        if self.is_async:
+            raise RuntimeError("this model is asynchronous: call arequest")
+        return self._reply(messages, tools, on_text)
+
+    async def arequest(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        on_text: Callable[[str], object] | None = None,
+    ) -> dict[str, Any]:
+        """As `request`."""
+        return self._reply(messages, tools, on_text)
+
+    def _reply(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        on_text: Callable[[str], object] | None,
+    ) -> dict[str, Any]:
+        received = [dict(message) for message in messages]
+        reply = self._take_reply(received, tools)
+        if callable(reply):
+            reply = reply(received)
+        if isinstance(reply, BaseException):
+            raise reply
+        message = _make_message(reply)
+        text = message.get("content")
+        if on_text is not None and isinstance(text, str):
+            for word in _WORDS.findall(text):
+                on_text(word)
+        return message
+
+    def _take_reply(self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]]) -> Reply:
+        """Record a request, and return its entry of the script."""
+        with self._lock:
+            number = len(self.calls)
+            self.calls.append(messages)
+            self.tools.append([dict(tool) for tool in tools])
+        if number >= len(self._replies):
+            raise AssertionError(f"the script has {len(self._replies)} replies, and this is request {number + 1}")
+        return self._replies[number]
+
+
+def _make_message(reply: object) -> dict[str, Any]:
+    if isinstance(reply, str):
+        reply = {"content": reply}
+    if not isinstance(reply, Mapping):
+        raise TypeError(f"a reply of a ScriptedModel must be a text or a message, not {reply!r}")
+    return {"role": "assistant", "id": uuid4().hex, "content": None, **reply}
+
+
+class RecordingSaver(ScriptedSaver):
+    """Forwards every call to a saver and records it in `calls`."""
+
+
+class FailingSaver(ScriptedSaver):
+    """A saver of which one call fails, as on a full disk. Nothing of that call is stored."""
+
+    def __init__(self, delegate: BaseCheckpointSaver, nth: int = 1, *, method: str = "put") -> None:
+        """Wrap a saver.
+
+        Args:
+            delegate: the saver that does the work.
+            nth: which call of the method raises a CheckpointStorageError, from 1. Only that call
+                fails.
+            method: the name of the method.
+
+        Raises:
+            ValueError: `nth` is not a positive int, or savers have no such method.
+        """
+        super().__init__(delegate)
+        checked: object = nth
+        if not isinstance(checked, int) or isinstance(checked, bool) or checked < 1:
+            raise ValueError(f"nth must be a positive int, not {checked!r}")
+        error = CheckpointStorageError("FailingSaver", method, f"call {nth} of {method} fails, as scripted")
+        self.fail(method, error, skip=nth - 1)
+
+
+class SlowSaver(ScriptedSaver):
+    """A saver of which some calls wait before they start."""
+
+    def __init__(
+        self,
+        delegate: BaseCheckpointSaver,
+        seconds: float,
+        *,
+        methods: Sequence[str] = ("put",),
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """Wrap a saver.
+
+        Args:
+            delegate: the saver that does the work.
+            seconds: how long each call waits.
+            methods: the names of the methods that wait.
+            sleep: what waits; `ManualClock.sleep` counts the time without waiting.
+
+        Raises:
+            ValueError: the time is negative, or savers have no such method.
+        """
+        super().__init__(delegate, sleep=sleep)
+        if seconds < 0:
+            raise ValueError(f"seconds must not be negative: {seconds!r}")
+        for method in methods:
+            self.slow(method, seconds)
+
+
+class ManualClock:
+    """A clock that moves only when a test says so. Any thread may use it.
+
+    Calling it returns the time, as `time.time` does. It stands in for clocks and for functions that
+    sleep: `ScriptedSaver(saver, sleep=clock.sleep)`.
+    """
+
+    def __init__(self, start: float = 0.0) -> None:
+        """Set the clock.
+
+        Args:
+            start: the time, in seconds since 1970.
+        """
+        self._now = float(start)
+        self._lock = threading.Lock()
+
+    def __call__(self) -> float:
+        """Return the time, in seconds since 1970."""
+        return self._now
+
+    def now(self) -> datetime:
+        """Return the time, in UTC."""
+        return datetime.fromtimestamp(self._now, UTC)
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock forward.
+
+        Raises:
+            ValueError: the number is negative. The clock has not moved.
+        """
+        if not seconds >= 0:
+            raise ValueError(f"a clock goes forward: advance takes seconds from 0 on, not {seconds!r}")
+        with self._lock:
+            self._now += seconds
+
+    def sleep(self, seconds: float) -> None:
+        """Move the clock forward instead of waiting."""
+        self.advance(seconds)

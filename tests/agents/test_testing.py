@@ -1,0 +1,195 @@
+"""What graphkit.agents.testing has for tests (P81)."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import pytest
+
+from graphkit import (
+    END,
+    START,
+    AgentState,
+    CheckpointStorageError,
+    HasVersions,
+    NodeExecutionError,
+    RunnableConfig,
+    StateGraph,
+)
+from graphkit.agents.testing import FailingSaver, ManualClock, RecordingSaver, ScriptedModel, SlowSaver
+from graphkit.testing import SaverContract, made
+from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
+
+T = RunnableConfig("t")
+
+
+class TestRecordingSaver(SaverContract):
+    def make_saver(self):
+        return RecordingSaver(VersionedMemorySaver())
+
+
+class TestFailingSaverBeforeItFails(SaverContract):
+    def make_saver(self):
+        return FailingSaver(VersionedMemorySaver(), 10**9)
+
+
+class TestSlowSaver(SaverContract):
+    def make_saver(self):
+        return SlowSaver(VersionedMemorySaver(), 60, methods=("put", "get", "list"), sleep=ManualClock().sleep)
+
+
+def count_to(limit):
+    graph = StateGraph(AgentState)
+    for number in range(limit):
+        graph.add_node(f"n{number}", lambda state: {"n": state["n"] + 1})
+    graph.add_edge(START, "n0")
+    for number in range(limit - 1):
+        graph.add_edge(f"n{number}", f"n{number + 1}")
+    graph.add_edge(f"n{limit - 1}", END)
+    return graph
+
+
+def test_a_recording_saver_lists_the_calls_in_order():
+    saver = RecordingSaver(MemorySaver())
+    saver.put(T, made({"n": 1}))
+    saver.get(T)
+    assert [call.method for call in saver.calls] == ["put", "get"]
+    assert saver.calls[0].args[1].state == {"n": 1}
+    assert saver.count("put") == 1
+
+
+def test_a_recording_saver_keeps_the_capabilities_of_the_saver(tmp_path):
+    files = FileSystemSaver(tmp_path)
+    saver = RecordingSaver(files)
+    assert saver.is_durable
+    assert isinstance(RecordingSaver(VersionedMemorySaver()), HasVersions)
+    assert not isinstance(RecordingSaver(MemorySaver()), HasVersions)
+    files.close()
+
+
+def test_a_failing_saver_fails_at_the_nth_put_only_and_stores_nothing_of_it():
+    saver = FailingSaver(MemorySaver(), 2)
+    saver.put(T, made({"n": 1}))
+    with pytest.raises(CheckpointStorageError, match="call 2 of put fails, as scripted"):
+        saver.put(T, made({"n": 2}))
+    saver.put(T, made({"n": 3}))
+    assert [checkpoint.state["n"] for checkpoint in saver.list(T)] == [3, 1]
+
+
+def test_a_failing_saver_fails_in_asynchronous_calls():
+    saver = FailingSaver(MemorySaver(), 1)
+    with pytest.raises(CheckpointStorageError):
+        asyncio.run(saver.aput(T, made({"n": 1})))
+
+
+def test_another_method_can_fail():
+    saver = FailingSaver(MemorySaver(), 1, method="get")
+    saver.put(T, made({"n": 1}))
+    with pytest.raises(CheckpointStorageError):
+        saver.get(T)
+    assert saver.get(T).state == {"n": 1}
+
+
+@pytest.mark.parametrize("nth", [0, -1, 1.5, True, None, "1"])
+def test_a_wrong_number_is_an_error(nth):
+    with pytest.raises(ValueError, match="nth must be a positive int"):
+        FailingSaver(MemorySaver(), nth)
+
+
+def test_an_unknown_method_is_an_error():
+    with pytest.raises(ValueError, match="no method 'puts'"):
+        FailingSaver(MemorySaver(), 1, method="puts")
+
+
+@pytest.mark.parametrize("nth", range(1, 5))
+def test_a_run_whose_saver_fails_at_any_put_goes_on_and_ends_the_same(nth):
+    saver = FailingSaver(MemorySaver(), nth)
+    app = count_to(3).compile(checkpoint_saver=saver)
+    with pytest.raises((CheckpointStorageError, NodeExecutionError)):
+        app.invoke({"n": 0}, T)
+    given = None if saver.delegate.list(T) else {"n": 0}
+    assert app.invoke(given, T)["n"] == 3
+
+
+def test_a_slow_saver_waits_in_the_methods_it_names():
+    clock = ManualClock()
+    saver = SlowSaver(MemorySaver(), 2.5, sleep=clock.sleep)
+    saver.put(T, made({"n": 1}))
+    saver.get(T)
+    saver.put(T, made({"n": 2}))
+    assert clock() == 5.0
+
+
+def test_a_slow_saver_takes_no_negative_time():
+    with pytest.raises(ValueError, match="negative"):
+        SlowSaver(MemorySaver(), -1)
+
+
+def test_a_manual_clock_moves_only_when_told():
+    clock = ManualClock(1_000_000_000)
+    assert clock() == clock() == 1_000_000_000
+    assert clock.now() == datetime(2001, 9, 9, 1, 46, 40, tzinfo=UTC)
+    clock.advance(1.5)
+    assert clock() == 1_000_000_001.5
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan")])
+def test_a_manual_clock_never_goes_back(seconds):
+    clock = ManualClock(10)
+    with pytest.raises(ValueError, match="forward"):
+        clock.advance(seconds)
+    assert clock() == 10
+
+
+def test_a_scripted_model_gives_its_replies_in_order_and_records_the_requests():
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    model = ScriptedModel(["Hello.", {"role": "assistant", "content": None, "tool_calls": [call]}])
+    first = model([{"role": "user", "content": "Hi"}])
+    second = model.request([], tools=[{"type": "function"}])
+    assert (first["role"], first["content"]) == ("assistant", "Hello.")
+    assert second["tool_calls"] == [call]
+    assert first["id"] != second["id"]
+    assert model.calls == [[{"role": "user", "content": "Hi"}], []]
+    assert model.tools == [[], [{"type": "function"}]]
+    assert model.count == 2
+
+
+def test_a_scripted_model_says_when_its_script_has_ended():
+    model = ScriptedModel(["one"])
+    model([])
+    with pytest.raises(AssertionError, match="the script has 1 replies, and this is request 2"):
+        model([])
+
+
+def test_a_scripted_model_streams_its_text_word_by_word():
+    words = []
+    reply = ScriptedModel(["One two\n  three "]).request([], [], words.append)
+    assert words == ["One ", "two\n  ", "three "]
+    assert reply["content"] == "".join(words)
+
+
+def test_a_scripted_model_raises_the_errors_of_its_script_and_calls_its_functions():
+    model = ScriptedModel([OSError("gone"), lambda messages: f"You said {messages[-1]['content']}."])
+    with pytest.raises(OSError, match="gone"):
+        model([])
+    assert model([{"role": "user", "content": "x"}])["content"] == "You said x."
+
+
+def test_a_reply_that_is_no_message_is_an_error():
+    with pytest.raises(TypeError, match="must be a text or a message, not 7"):
+        ScriptedModel([7])([])
+
+
+def test_an_asynchronous_scripted_model_answers_only_there():
+    model = ScriptedModel(["one"], is_async=True)
+    with pytest.raises(RuntimeError, match="asynchronous"):
+        model.request([])
+    assert asyncio.run(model.arequest([]))["content"] == "one"
+    assert model.count == 1
+
+
+def test_a_scripted_model_gives_each_reply_once_to_many_threads():
+    model = ScriptedModel([str(number) for number in range(500)])
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(lambda _: model([])["content"], range(500)))
+    assert sorted(replies, key=int) == [str(number) for number in range(500)]

@@ -35,6 +35,7 @@ __all__ = [
     "ModelError",
     "NodeExecutionError",
     "ThreadBusyError",
+    "ToolError",
 ]
 
 DISTRIBUTION: Final = "graphkit-durable"
@@ -116,6 +117,18 @@ class NodeExecutionError(GraphRunnerError):
 
 class MaxIterationsError(GraphRunnerError):
     """The run executed `max_iterations` nodes. They are stored; resume it with a higher limit."""
+
+
+class ToolError(GraphRunnerError):
+    """A tool failed that stops the run when it fails; the cause is chained.
+
+    The results of other calls are recorded. A resume executes the failed call again.
+    """
+
+    def __init__(self, tool: str, call_id: str, reason: str) -> None:
+        self.tool = tool
+        self.call_id = call_id
+        super().__init__(f"tool {tool!r} failed in call {call_id!r}: {reason}")
 
 
 class CheckpointerError(GraphKitError):

@@ -3,31 +3,45 @@
 from __future__ import annotations
 
 from graphkit._public_names import set_public_module
+from graphkit.agents.agent import Agent as Agent
+from graphkit.agents.builder import AgentBuilder as AgentBuilder, AgentFactory as AgentFactory
 from graphkit.agents.checkpoint_data import CheckpointData as CheckpointData
 from graphkit.agents.checkpointer_config import CheckpointerConfig as CheckpointerConfig
 from graphkit.agents.checkpointer_yaml import CheckpointerYAMLHandler as CheckpointerYAMLHandler
+from graphkit.agents.configuration import AgentConfig as AgentConfig
+from graphkit.agents.default_state import DefaultState as DefaultState
+from graphkit.agents.director import AgentBuilderDirector as AgentBuilderDirector
 from graphkit.agents.messages import Message as Message
 from graphkit.agents.models import Model as Model, make_model as make_model
 from graphkit.agents.state_serializer import StateSerializer as StateSerializer
-from graphkit.agents.thread_ids import (
-    ThreadIDGenerator as ThreadIDGenerator,
-    ThreadIDManager as ThreadIDManager,
-    check_thread_id as check_thread_id,
-)
-from graphkit.agents.tools import Tool as Tool
+from graphkit.agents.steps import Step as Step, register_step as register_step
+from graphkit.agents.thread_ids import ThreadIDGenerator as ThreadIDGenerator, ThreadIDManager as ThreadIDManager, check_thread_id as check_thread_id
+from graphkit.agents.tool_schema import ToolArgumentsError as ToolArgumentsError
+from graphkit.agents.tools import Tool as Tool, ToolRegistry as ToolRegistry, tool as tool
 
 __all__ = [
+    "Agent",
+    "AgentBuilder",
+    "AgentBuilderDirector",
+    "AgentConfig",
+    "AgentFactory",
     "CheckpointData",
     "CheckpointerConfig",
     "CheckpointerYAMLHandler",
+    "DefaultState",
     "Message",
     "Model",
     "StateSerializer",
+    "Step",
     "ThreadIDGenerator",
     "ThreadIDManager",
     "Tool",
+    "ToolArgumentsError",
+    "ToolRegistry",
     "check_thread_id",
     "make_model",
+    "register_step",
+    "tool",
 ]
 
 set_public_module(globals(), __name__)

@@ -1,33 +1,243 @@
-"""Tool: a function that a model may call, with the JSON schema of its arguments."""
+"""tool(), Tool and ToolRegistry: functions that a model may call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+import dataclasses
+import inspect
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Literal, final, overload
 
 from graphkit._plan.retry import RetryPolicy
+from graphkit._plan.topology import Call
+from graphkit.agents.tool_schema import ToolArgumentsError, ToolSignature
+
+OnError = Literal["model", "raise"]
+"""What a failed call does: tell the model, or stop the run."""
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What the protocol of chat completions accepts as the name of a function."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Tool:
-    """A function that a model may call."""
+    """A function that a model may call, and how graphkit executes such a call. Immutable.
+
+    `tool()` makes one from a function. Calling a Tool calls its function.
+    """
 
     name: str
-    """The name that the model calls it by."""
+    """Unique in an agent: 1 to 64 letters, digits, `_` and `-`."""
     description: str
-    """What it does, in words for the model."""
+    """What the tool does, for the model."""
     parameters: Mapping[str, Any]
-    """The JSON schema of its arguments."""
+    """The JSON schema of the arguments, an object."""
     function: Callable[..., Any]
-    """What runs, with keyword arguments."""
-    is_async: bool
-    """True if `function` returns an awaitable."""
+    """Called with the arguments by keyword; it may be asynchronous."""
+    is_async: bool = False
+    """Whether the function returns an awaitable."""
     requires_approval: bool = False
-    """True if a human must approve each call."""
+    """Whether a human has to approve each call before it is executed."""
     retry: RetryPolicy | None = None
-    """When a failed call runs again."""
+    """When a failed call is executed again; None: never."""
     timeout: float | None = None
-    """How long a call may take, in seconds."""
-    on_error: Literal["model", "raise"] = "model"
-    """Whether an error goes back to the model or stops the run."""
+    """Seconds for one attempt; None: no limit."""
+    on_error: OnError = "model"
+    """What happens when the last attempt has failed. "model": the model receives the error as the
+    result. "raise": the run fails, and a resume executes the call again."""
+    signature: ToolSignature | None = None
+    """Checks the arguments; None: they are passed on as the model sent them."""
+
+    def __post_init__(self) -> None:
+        name: object = self.name
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ValueError(f"the name of a tool must be 1 to 64 letters, digits, '_' or '-', not {self.name!r}")
+        if not callable(self.function):
+            raise TypeError(f"the function of tool {self.name!r} cannot be called: {self.function!r}")
+        if self.on_error not in ("model", "raise"):
+            raise ValueError(f"on_error of tool {self.name!r} must be 'model' or 'raise', not {self.on_error!r}")
+        if self.retry is not None and not isinstance(self.retry, RetryPolicy):
+            raise TypeError(f"retry of tool {self.name!r} must be a RetryPolicy, not {self.retry!r}")
+        _check_timeout(self.name, self.timeout)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The tool in the form of chat completions."""
+        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return {"type": "function", "function": function}
+
+    def check_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments as the function takes them.
+
+        Raises:
+            ToolArgumentsError: an argument is missing, unknown or of the wrong type.
+        """
+        if self.signature is None:
+            return dict(arguments)
+        return self.signature.check(arguments)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+@overload
+def tool(
+    function: Callable[..., Any],
+    *,
+    name: str | None = None,
+    requires_approval: bool = False,
+    retry: RetryPolicy | None = None,
+    timeout: float | None = None,
+    on_error: OnError = "model",
+) -> Tool: ...
+
+
+@overload
+def tool(
+    function: None = None,
+    *,
+    name: str | None = None,
+    requires_approval: bool = False,
+    retry: RetryPolicy | None = None,
+    timeout: float | None = None,
+    on_error: OnError = "model",
+) -> Callable[[Callable[..., Any]], Tool]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    requires_approval: bool = False,
+    retry: RetryPolicy | None = None,
+    timeout: float | None = None,
+    on_error: OnError = "model",
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a tool from a function; also a decorator, with or without options.
+
+    The docstring is the description, and the annotations are the schema: `Annotated[int,
+    Field(description="in metres")]` describes a parameter. A parameter annotated with
+    RunnableConfig receives the config of the run.
+
+    Args:
+        function: synchronous or asynchronous; its result must be text or have a JSON form.
+        name: the name for the model; the function's own name by default.
+        requires_approval: stop the run before each call until a human has approved it.
+        retry: when a failed call is executed again.
+        timeout: seconds for one attempt. An asynchronous function is cancelled; a synchronous one
+            is abandoned, because a thread cannot be stopped.
+        on_error: "model": the model receives the error as the result; "raise": the run fails.
+
+    Raises:
+        TypeError: the function's parameters cannot be passed by name or have no JSON schema, or it
+            is a generator.
+        ValueError: the name, the timeout or on_error is not valid.
+    """
+
+    def make(function: Callable[..., Any]) -> Tool:
+        call = Call(function)
+        tool_name = name or _name_of(function)
+        if call.is_generator:
+            raise TypeError(f"tool {tool_name!r} is a generator: return the result instead")
+        signature = ToolSignature(tool_name, function)
+        return Tool(
+            name=tool_name,
+            description=inspect.getdoc(function) or "",
+            parameters=signature.parameters,
+            function=function,
+            is_async=call.is_async,
+            requires_approval=requires_approval,
+            retry=retry,
+            timeout=timeout,
+            on_error=on_error,
+            signature=signature,
+        )
+
+    return make if function is None else make(function)
+
+
+@final
+class ToolRegistry:
+    """The tools of a step, by name, in the order in which they were added."""
+
+    def __init__(self, tools: Iterable[Tool | Callable[..., Any]] = ()) -> None:
+        self._tools: dict[str, Tool] = {}
+        for added in tools:
+            self.add(added)
+
+    def add(self, added: Any) -> Tool:
+        """Add a tool; a plain function becomes one. Adding the same tool again has no effect.
+
+        Raises:
+            ValueError: another tool has this name.
+            TypeError: it is neither a tool nor a function that can be one.
+        """
+        if not callable(added):
+            raise TypeError(f"a tool must be a function or a Tool, not {added!r}")
+        new = added if isinstance(added, Tool) else tool(added)
+        known = self._tools.setdefault(new.name, new)
+        if known is not new and known.function is not new.function:
+            raise ValueError(f"there are two tools named {new.name!r}: give one another name with tool(..., name=)")
+        return known
+
+    def find(self, name: str) -> Tool | None:
+        """Return the tool with a name, or None."""
+        return self._tools.get(name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the tools."""
+        return tuple(self._tools)
+
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        """The tools in the form of chat completions."""
+        return [known.schema for known in self]
+
+    @property
+    def asynchronous(self) -> tuple[str, ...]:
+        """The names of the asynchronous tools."""
+        return tuple(known.name for known in self if known.is_async)
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+
+def parse_arguments(arguments: object) -> dict[str, Any]:
+    """Read the arguments of a tool call: JSON text as in chat completions, or a mapping.
+
+    Raises:
+        ToolArgumentsError: they are not a JSON object.
+    """
+    if isinstance(arguments, Mapping):
+        return dict(arguments)
+    if arguments in (None, ""):
+        return {}
+    if not isinstance(arguments, str):
+        raise ToolArgumentsError(f"the arguments must be a JSON object, not {type(arguments).__name__}")
+    try:
+        parsed = json.loads(arguments)
+    except (ValueError, RecursionError) as error:
+        raise ToolArgumentsError(f"the arguments are not JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise ToolArgumentsError(f"the arguments must be a JSON object, not {type(parsed).__name__}")
+    return parsed
+
+
+def _name_of(function: Any) -> str:
+    while hasattr(function, "func"):
+        function = function.func
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
+def _check_timeout(name: str, timeout: object) -> None:
+    if timeout is None:
+        return
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not is_number or not timeout > 0 or not math.isfinite(timeout):  # type: ignore[operator,arg-type]
+        raise ValueError(f"the timeout of tool {name!r} must be a number of seconds above 0, not {timeout!r}")

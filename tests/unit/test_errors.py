@@ -27,6 +27,7 @@ from graphkit.errors import (
     ModelError,
     NodeExecutionError,
     ThreadBusyError,
+    ToolError,
 )
 
 EXAMPLES = [
@@ -44,6 +45,7 @@ EXAMPLES = [
     CheckpointStorageError("/p", "write", "gone"),
     CheckpointConflictError("t", "changed"),
     ThreadBusyError("t", "process 1", 1.5),
+    ToolError("search", "call_1", "ValueError: x"),
     CheckpointerConfigurationError("x"),
     AccessDeniedError("x"),
     AgentConfigurationError("x", file="agent.yaml", line=3, key="steps[0].type"),

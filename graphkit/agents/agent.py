@@ -1,0 +1,193 @@
+"""Agent: a graph of steps with the calls that an application makes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any, final
+
+from graphkit._compiled import CompiledGraph, Input
+from graphkit._records.config import RunnableConfig
+from graphkit._records.output import NodeOutput, StateSnapshot
+from graphkit._values.state import AgentState
+from graphkit.agents.default_state import MESSAGES
+from graphkit.agents.text_stream import IS_TEXT_READ
+from graphkit.errors import GraphRunnerError
+
+AgentInput = Input | str
+"""As the input of a run; a text is a message of the user."""
+
+
+@final
+class Agent:
+    """A graph of steps, as AgentBuilder and AgentFactory build it.
+
+    Every method that runs steps raises the errors of `CompiledGraph.invoke`. Several threads of
+    execution may use one agent; a thread id can have one run at a time.
+    """
+
+    def __init__(
+        self,
+        graph: CompiledGraph | None = None,
+        *,
+        name: str = "agent",
+        generate_thread_id: Callable[[], str] | None = None,
+    ) -> None:
+        """Create an agent.
+
+        Args:
+            graph: the compiled graph; without one, the agent raises RuntimeError when it is used.
+            name: for messages.
+            generate_thread_id: makes thread ids; None: random UUIDs.
+        """
+        self._graph = graph
+        self.name = name
+        self._generate_thread_id = generate_thread_id
+
+    @property
+    def graph(self) -> CompiledGraph:
+        """The graph. Its methods use the thread `$default` where a config names none.
+
+        Raises:
+            RuntimeError: the agent was not built.
+        """
+        return self._require_graph("graph")
+
+    def new_thread_id(self) -> str:
+        """Return a new thread id, made by the strategy of the agent."""
+        if self._generate_thread_id is None:
+            from uuid import uuid4
+
+            return str(uuid4())
+        return self._generate_thread_id()
+
+    # Running
+
+    def run(
+        self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None
+    ) -> AgentState | None:
+        """Run the steps to the end or the next stop, and return the state there.
+
+        Args:
+            state: a mapping, which is merged into the state of the thread; a text, which is appended
+                as a message of the user; None, which resumes the run; or a GraphResume, which
+                answers and resumes.
+            thread_id: the thread; required if the agent has a checkpointer.
+            checkpoint_id: the checkpoint of the thread to start from; None: the latest.
+
+        Raises:
+            RuntimeError: the agent was not built.
+            ValueError: the thread id is missing.
+            GraphRunnerError: steps or tools are asynchronous: use `arun`; or a step failed.
+        """
+        graph = self._require_graph("run")
+        self._refuse_async(graph, "arun")
+        config = self._make_config(graph, thread_id, checkpoint_id)
+        token = IS_TEXT_READ.set(False)
+        try:
+            return graph.invoke(_parse_input(state), config)
+        finally:
+            IS_TEXT_READ.reset(token)
+
+    async def arun(
+        self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None
+    ) -> AgentState | None:
+        """As `run`. Synchronous steps run in threads."""
+        graph = self._require_graph("arun")
+        config = self._make_config(graph, thread_id, checkpoint_id)
+        token = IS_TEXT_READ.set(False)
+        try:
+            return await graph.ainvoke(_parse_input(state), config)
+        finally:
+            IS_TEXT_READ.reset(token)
+
+    def stream(
+        self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None
+    ) -> Iterator[NodeOutput]:
+        """As `run`, but yield each output: pieces of text, finished nodes, and the end or the stop.
+
+        A piece of text is a StreamingOutput whose `chunk` is a str. The last output of a run that
+        waits for a human is InterruptionMetadata. Closing the iterator stops the run.
+        """
+        graph = self._require_graph("stream")
+        self._refuse_async(graph, "astream")
+        return graph.stream(_parse_input(state), self._make_config(graph, thread_id, checkpoint_id))
+
+    def astream(
+        self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None
+    ) -> AsyncIterator[NodeOutput]:
+        """As `stream`."""
+        graph = self._require_graph("astream")
+        return graph.astream(_parse_input(state), self._make_config(graph, thread_id, checkpoint_id))
+
+    # Inspecting and correcting
+
+    def get_state(self, thread_id: str, checkpoint_id: str | None = None) -> StateSnapshot:
+        """Return the latest checkpoint of a thread, or the one that is named.
+
+        Raises:
+            CheckpointNotFoundError: it does not exist.
+            CheckpointerConfigurationError: the agent has no checkpointer.
+        """
+        return self._require_graph("get_state").get_state(RunnableConfig(thread_id, checkpoint_id))
+
+    def get_state_history(self, thread_id: str) -> Sequence[StateSnapshot]:
+        """Return the checkpoints of a thread, newest first; empty for an unknown thread.
+
+        Raises:
+            CheckpointerConfigurationError: the agent has no checkpointer.
+        """
+        return self._require_graph("get_state_history").get_state_history(RunnableConfig(thread_id))
+
+    def update_state(
+        self,
+        thread_id: str,
+        values: Mapping[str, Any] | None,
+        checkpoint_id: str | None = None,
+        as_node: str | None = None,
+    ) -> RunnableConfig:
+        """Append a checkpoint with values merged into the state; as `CompiledGraph.update_state`.
+
+        Args:
+            thread_id: the thread.
+            values: merged through the channels of the state.
+            checkpoint_id: the checkpoint to start from; None: the latest.
+            as_node: continue as if this node had returned the values.
+
+        Returns:
+            The config of the new checkpoint.
+        """
+        graph = self._require_graph("update_state")
+        return graph.update_state(RunnableConfig(thread_id, checkpoint_id), values, as_node)
+
+    # Helpers
+
+    def _require_graph(self, method: str) -> CompiledGraph:
+        if self._graph is None:
+            raise RuntimeError(
+                f"{method}() called before build(): build the agent with AgentBuilder, AgentFactory or load_agent"
+            )
+        return self._graph
+
+    def _refuse_async(self, graph: CompiledGraph, method: str) -> None:
+        names = ", ".join(map(repr, graph.topology.asynchronous))
+        if names:
+            raise GraphRunnerError(
+                f"agent {self.name!r} has asynchronous models, functions or tools (in {names}): call {method}() instead"
+            )
+
+    def _make_config(self, graph: CompiledGraph, thread_id: str | None, checkpoint_id: str | None) -> RunnableConfig:
+        if thread_id is None:
+            if checkpoint_id is not None:
+                raise ValueError(f"checkpoint_id {checkpoint_id!r} needs the thread_id of its thread")
+            if graph.compile_config.saver is not None:
+                raise ValueError(
+                    f"agent {self.name!r} has a checkpointer, so a run needs a thread_id: "
+                    f"agent.new_thread_id() makes one for a new conversation"
+                )
+        return RunnableConfig(thread_id, checkpoint_id)
+
+
+def _parse_input(state: AgentInput) -> Input:
+    if isinstance(state, str):
+        return {MESSAGES: [{"role": "user", "content": state}]}
+    return state

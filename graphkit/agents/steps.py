@@ -1,0 +1,253 @@
+"""The steps of an agent: chat, function and nested agent. Each adds its nodes to the graph.
+
+`STRATEGIES` maps the `type` of a step to its class. An application adds its own with
+`register_step`.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
+from typing import Any, ClassVar, Final, final
+
+from graphkit._build.state_graph import StateGraph
+from graphkit._compiled import CompiledGraph
+from graphkit._records.output import Command
+from graphkit.agents.default_state import MESSAGES
+from graphkit.agents.models import Message, make_model
+from graphkit.agents.text_stream import IS_TEXT_READ, AsyncTextStream, TextStream
+from graphkit.agents.tool_calls import ToolCalls, complete_results, describe_calls, find_pending_calls
+from graphkit.agents.tools import Tool, ToolRegistry
+
+
+class Step(abc.ABC):
+    """One step of an agent: one or several nodes of its graph, the first of which has its name.
+
+    Implement `add_to` and `connect`. The constructor receives the name, the tools of the agent, and
+    the settings of the step as keyword arguments.
+    """
+
+    needs_messages: ClassVar[bool] = False
+    """Whether the state must have the channel `messages`."""
+    uses_tools: ClassVar[bool] = False
+    """Whether the step lets a model call the tools of the agent."""
+
+    def __init__(self, name: str, agent_tools: Iterable[Tool] = ()) -> None:  # noqa: ARG002 - for subclasses
+        self.name = name
+
+    @abc.abstractmethod
+    def add_to(self, graph: StateGraph) -> None:
+        """Add the nodes of the step, and the edges among them."""
+
+    def connect(self, graph: StateGraph, target: str) -> None:
+        """Add the edge from the end of the step to the first node of the next step, or to END."""
+        graph.add_edge(self.name, target)
+
+
+@final
+class ChatStep(Step):
+    """A model answers the messages, and may call tools until it answers without a call.
+
+    Each request to the model is one step of the run, in the node with the name of the step. The
+    tool calls of one message are the items of the map node `<name>_tools`.
+    """
+
+    needs_messages = True
+    uses_tools = True
+
+    def __init__(
+        self,
+        name: str,
+        agent_tools: Iterable[Tool] = (),
+        *,
+        model: Any = None,
+        prompt_template: str | None = None,
+        system_prompt: str | None = None,
+        tools: Iterable[Tool | Callable[..., Any]] = (),
+    ) -> None:
+        """Create the step.
+
+        Args:
+            name: the name of its node.
+            agent_tools: the tools of the agent; the model may call these, too.
+            model: as in `make_model`.
+            prompt_template: formatted with the state and sent as a system message.
+            system_prompt: sent as the first message.
+            tools: what only the model of this step may call.
+
+        Raises:
+            ValueError: there is no model, or two tools have the same name.
+        """
+        super().__init__(name)
+        if model is None:
+            raise ValueError("a chat step needs a model: with_chat('provider:model') or with_chat(function)")
+        for option, value in (("prompt_template", prompt_template), ("system_prompt", system_prompt)):
+            if value is not None and not isinstance(value, str):
+                raise ValueError(f"{option} must be text, not {value!r}")
+        self.model = make_model(model)
+        self.prompt_template = prompt_template
+        self.system_prompt = system_prompt
+        self.tools = ToolRegistry([*agent_tools, *tools])
+        self.tools_name = f"{name}_tools"
+
+    def add_to(self, graph: StateGraph) -> None:
+        """Add the node of the model, and that of the tools if there are any."""
+        graph.add_node(self.name, self._arequest if self.model.is_async else self._request)
+        if len(self.tools):
+            calls = ToolCalls(self.tools)
+            action = calls.aexecute if calls.is_async else calls.execute
+            graph.add_map_node(self.tools_name, action, find_pending_calls)
+            graph.add_edge(self.tools_name, self.name)
+
+    def connect(self, graph: StateGraph, target: str) -> None:
+        """Add the edge to the tools while the model calls any, and else to the next step."""
+        if len(self.tools):
+            targets = {"tools": self.tools_name, "next": target}
+            graph.add_conditional_edges(self.name, _choose_edge, targets)
+        else:
+            super().connect(graph, target)
+
+    def _request(self, state: Mapping[str, Any]) -> Generator[str, None, dict[str, Any]]:
+        """Yield the text of the model while it arrives; return the update."""
+        messages = self._make_messages(state)
+        tools = self.tools.schemas
+        if IS_TEXT_READ.get():
+            stream = TextStream(lambda on_text: self.model.request(messages, tools, on_text))
+            reply = yield from stream.run()
+        else:
+            reply = self.model.request(messages, tools)
+        return self._make_update(reply)
+
+    async def _arequest(self, state: Mapping[str, Any]) -> AsyncIterator[Any]:
+        """As `_request`; the update comes last, as a Command."""
+        messages = self._make_messages(state)
+        tools = self.tools.schemas
+        if IS_TEXT_READ.get():
+            stream = AsyncTextStream(lambda on_text: self.model.arequest(messages, tools, on_text))
+            async for text in stream.run():
+                yield text
+            reply = stream.reply
+        else:
+            reply = await self.model.arequest(messages, tools)
+        yield Command(update=self._make_update(reply))
+
+    def _make_messages(self, state: Mapping[str, Any]) -> list[Message]:
+        """Return what the model receives: system prompt, prompt template, conversation."""
+        messages: list[Message] = []
+        if self.system_prompt is not None:
+            messages.append({"role": "system", "content": self.system_prompt})
+        if self.prompt_template is not None:
+            messages.append({"role": "system", "content": self._format_template(state)})
+        return messages + complete_results(state.get(MESSAGES) or ())
+
+    def _format_template(self, state: Mapping[str, Any]) -> str:
+        assert self.prompt_template is not None
+        try:
+            return self.prompt_template.format_map(state)
+        except KeyError as error:
+            raise ValueError(
+                f"the prompt template of step {self.name!r} needs {error.args[0]!r}, which the state does not have"
+            ) from error
+
+    def _make_update(self, reply: Any) -> dict[str, Any]:
+        """Return the update that appends a reply.
+
+        Raises:
+            TypeError: it is not a message.
+            ValueError: it calls tools, and the step has none.
+        """
+        if not isinstance(reply, Mapping) or reply.get("role") != "assistant":
+            raise TypeError(
+                f"the model of step {self.name!r} must return a message with the role 'assistant', not {reply!r}"
+            )
+        calls = reply.get("tool_calls") or ()
+        if calls and not len(self.tools):
+            raise ValueError(f"the model of step {self.name!r}, which has no tools, called {describe_calls(calls)}")
+        return {MESSAGES: [make_identified(reply)]}
+
+
+@final
+class FunctionStep(Step):
+    """A function of the state, or of the state and the config, as a node of StateGraph."""
+
+    def __init__(self, name: str, agent_tools: Iterable[Tool] = (), *, function: Callable[..., Any]) -> None:
+        super().__init__(name, agent_tools)
+        if not callable(function):
+            raise TypeError(f"step {name!r} needs a function, not {function!r}")
+        self.function = function
+
+    def add_to(self, graph: StateGraph) -> None:
+        """Add the node."""
+        graph.add_node(self.name, self.function)
+
+
+@final
+class AgentStep(Step):
+    """A graph or another agent as a step.
+
+    A compiled graph or an agent is nested: it has a history of its own in the namespace `<name>` of
+    the thread, in its own saver if it was built with one. A StateGraph is inlined.
+    """
+
+    needs_messages = False
+
+    def __init__(
+        self, name: str, agent_tools: Iterable[Tool] = (), *, graph: CompiledGraph | StateGraph, saver: Any = None
+    ) -> None:
+        """Create the step.
+
+        Args:
+            name: the name of its node.
+            agent_tools: ignored: the graph has its own.
+            graph: the graph.
+            saver: stores the history of a StateGraph, which is then nested.
+
+        Raises:
+            TypeError: it is not a graph.
+            ValueError: a saver is given for a graph that has been compiled.
+        """
+        super().__init__(name, agent_tools)
+        if not isinstance(graph, CompiledGraph | StateGraph):
+            raise TypeError(f"step {name!r} needs an agent or a graph, not {graph!r}")
+        if saver is not None:
+            if isinstance(graph, CompiledGraph):
+                raise ValueError(f"step {name!r} is built already: give the checkpointer to the agent itself")
+            graph = graph.compile(checkpoint_saver=saver)
+        self.graph = graph
+
+    def add_to(self, graph: StateGraph) -> None:
+        """Add the graph as a node."""
+        graph.add_node(self.name, self.graph)
+
+
+StepFactory = Callable[..., Step]
+STRATEGIES: Final[dict[str, StepFactory]] = {"llm": ChatStep, "function": FunctionStep, "agent": AgentStep}
+"""The classes of steps by `type`."""
+
+
+def register_step(type: str, factory: StepFactory) -> None:
+    """Let agents have steps of a further type.
+
+    Args:
+        type: its name in configurations.
+        factory: called as factory(name, agent_tools, **settings); returns a Step.
+
+    Raises:
+        ValueError: the type exists with another factory.
+    """
+    known = STRATEGIES.setdefault(type, factory)
+    if known is not factory:
+        raise ValueError(f"there is a step type {type!r} already")
+
+
+def make_identified(message: Mapping[str, Any]) -> Message:
+    """Return a message with an id, by which later updates can replace it."""
+    from uuid import uuid4
+
+    if message.get("id"):
+        return dict(message)
+    return {**message, "id": uuid4().hex}
+
+
+def _choose_edge(state: Mapping[str, Any]) -> str:
+    return "tools" if find_pending_calls(state) else "next"

@@ -1,0 +1,122 @@
+"""Runs a request to a model and yields the pieces of its text while it is under way."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+from contextlib import asynccontextmanager
+from contextvars import ContextVar, copy_context
+from queue import SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final, final
+
+from graphkit._engine.call_kinds import Outcome, capture_outcome, unwrap_outcome
+from graphkit.agents.models import Message, OnText
+
+if TYPE_CHECKING:
+    import asyncio
+
+IS_TEXT_READ: Final[ContextVar[bool]] = ContextVar("graphkit_is_text_read", default=True)
+"""Whether the caller of the run reads its stream. `Agent.run` does not, and saves the streaming."""
+_OVER: Final = object()
+"""Comes after the last piece."""
+
+
+class _ClosedError(Exception):
+    """Raised in a request whose stream the caller has closed."""
+
+
+@final
+class TextStream:
+    """One request on a thread of its own; its pieces arrive through a queue.
+
+    The thread has a copy of the context, so that the model finds the node context.
+    """
+
+    def __init__(self, request: Callable[[OnText], Message]) -> None:
+        self.request = request
+        self.pieces: SimpleQueue[Any] = SimpleQueue()
+        self.outcome: Outcome = (None, None)
+        self.is_closed = False
+
+    def run(self) -> Generator[str, None, Message]:
+        """Yield the pieces; return the reply. The text of a model that does not stream is one piece.
+
+        A caller that closes the generator ends the request at its next piece, and waits for that.
+        """
+        is_streamed = False
+        thread = Thread(target=copy_context().run, args=(self._work,), name="graphkit-model", daemon=True)
+        thread.start()
+        try:
+            while (piece := self.pieces.get()) is not _OVER:
+                is_streamed = True
+                yield piece
+        finally:
+            self.is_closed = True
+            thread.join()
+        reply: Message = unwrap_outcome(self.outcome)
+        if not is_streamed:
+            yield from _whole_text(reply)
+        return reply
+
+    def _work(self) -> None:
+        self.outcome = capture_outcome(lambda: self.request(self._on_text))
+        self.pieces.put(_OVER)
+
+    def _on_text(self, text: str) -> None:
+        if self.is_closed:
+            raise _ClosedError
+        if text:
+            self.pieces.put(text)
+
+
+@final
+class AsyncTextStream:
+    """One asynchronous request as a task.
+
+    Attributes:
+        reply: the reply, once the pieces have ended.
+    """
+
+    def __init__(self, request: Callable[[OnText], Awaitable[Message]]) -> None:
+        self.request = request
+        self.reply: Message = {}
+
+    async def run(self) -> AsyncIterator[str]:
+        """Yield the pieces, as TextStream does. Closing the iterator cancels the request."""
+        import asyncio  # 25 ms to import, and only asynchronous runs need it
+
+        is_streamed = False
+        queue: asyncio.Queue[Any] = asyncio.Queue()
+        async with _running(self._work(queue)) as task:
+            while (piece := await queue.get()) is not _OVER:
+                is_streamed = True
+                yield piece
+            self.reply = await task
+        if not is_streamed:
+            for text in _whole_text(self.reply):
+                yield text
+
+    async def _work(self, queue: asyncio.Queue[Any]) -> Message:
+        try:
+            return await self.request(lambda text: queue.put_nowait(text) if text else None)
+        finally:
+            queue.put_nowait(_OVER)
+
+
+@asynccontextmanager
+async def _running(work: Any) -> AsyncIterator[asyncio.Task[Message]]:
+    """Run a coroutine as a task; cancel it if it has not ended."""
+    import asyncio
+
+    task = asyncio.ensure_future(work)
+    try:
+        yield task
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait((task,))
+
+
+def _whole_text(reply: Any) -> list[str]:
+    content = reply.get("content") if isinstance(reply, Mapping) else None
+    return [content] if isinstance(content, str) and content else []

@@ -1,0 +1,283 @@
+"""ToolCalls: executes the tool calls of a message, as the items of a map node.
+
+The map records the result of each call when the call has finished, so a resume executes only the
+others. A call that has to be approved stops there with an interrupt of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final, final
+from uuid import uuid4
+
+from pydantic_core import PydanticSerializationError, to_json
+
+from graphkit._engine.attempts import compose_call
+from graphkit._engine.call_kinds import call_on_thread
+from graphkit._plan.topology import Call
+from graphkit._records.config import RunnableConfig
+from graphkit._records.context import interrupt
+from graphkit.agents.default_state import MESSAGES
+from graphkit.agents.tool_schema import ToolArgumentsError
+from graphkit.agents.tools import Tool, ToolRegistry, parse_arguments
+from graphkit.errors import CheckpointerError, ToolError
+
+_NO_RESULT: Final = "No result: the conversation went on before this call was recorded as finished."
+_ANSWER_KEYS: Final = frozenset({"approved", "reason", "arguments"})
+
+
+def find_pending_calls(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the tool calls of the last message of the model that have no result yet."""
+    answered: set[Any] = set()
+    for message in reversed(state.get(MESSAGES) or ()):
+        role = message.get("role")
+        if role == "tool":
+            answered.add(message.get("tool_call_id"))
+        elif role == "assistant":
+            calls = message.get("tool_calls") or ()
+            return [call for call in calls if call.get("id") not in answered]
+        else:
+            break
+    return []
+
+
+def complete_results(messages: Sequence[Any]) -> list[Any]:
+    """Return a conversation in which every tool call has a result, as models demand.
+
+    A call has none if new input came before it was recorded as finished.
+    """
+    completed: list[Any] = []
+    missing: dict[Any, None] = {}
+    for message in messages:
+        if message.get("role") == "tool":
+            missing.pop(message.get("tool_call_id"), None)
+        else:
+            completed += [_make_result(call_id, _NO_RESULT) for call_id in missing]
+            calls = message.get("tool_calls") or ()
+            missing = dict.fromkeys(call.get("id") for call in calls)
+        completed.append(message)
+    return completed + [_make_result(call_id, _NO_RESULT) for call_id in missing]
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _ToolCall:
+    """A call that the model made, and how it is executed."""
+
+    tool: Tool
+    call_id: str
+    arguments: Mapping[str, Any]
+    """As JSON values, perhaps changed by the human who approved the call."""
+    checked: Mapping[str, Any]
+    """As the function takes them."""
+    is_changed: bool
+    """Whether a human has changed the arguments."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Approval:
+    """What a human answered."""
+
+    is_approved: bool
+    reason: str
+    arguments: Mapping[str, Any] | None
+    """None: those of the model."""
+
+
+@final
+class ToolCalls:
+    """Executes tool calls; its methods are the functions of a map node.
+
+    Attributes:
+        is_async: whether a tool is asynchronous, so that only `aexecute` can be the action.
+    """
+
+    def __init__(self, tools: ToolRegistry) -> None:
+        self.tools = tools
+        self.is_async = bool(tools.asynchronous)
+        self._attempts = {
+            tool.name: compose_call(_as_call(tool), tool.name, (), tool.retry, tool.timeout) for tool in tools
+        }
+
+    def execute(self, call: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
+        """Execute a call; return the update that appends its result to the messages."""
+        prepared = self._prepare(call)
+        if isinstance(prepared, _ToolCall):
+            attempts = self._attempts[prepared.tool.name]
+            try:
+                result = attempts.run(prepared.checked, config)
+                content = _describe_result(prepared, result)
+            except Exception as error:  # noqa: BLE001 - the model learns of it, or it is raised again
+                content = _describe_failure(prepared, error)
+        else:
+            content = prepared
+        return _make_update(call, content)
+
+    async def aexecute(self, call: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
+        """As `execute`; a synchronous tool runs on a thread."""
+        prepared = self._prepare(call)
+        if isinstance(prepared, _ToolCall):
+            attempts = self._attempts[prepared.tool.name]
+            try:
+                if attempts.is_async:
+                    result = await attempts.run(prepared.checked, config)
+                else:
+                    result = await call_on_thread(partial(attempts.run, prepared.checked, config))
+                content = _describe_result(prepared, result)
+            except Exception as error:  # noqa: BLE001 - the model learns of it, or it is raised again
+                content = _describe_failure(prepared, error)
+        else:
+            content = prepared
+        return _make_update(call, content)
+
+    def _prepare(self, call: Mapping[str, Any]) -> _ToolCall | str:
+        """Find the tool of a call, check the arguments and ask for approval.
+
+        Returns:
+            The call to execute; or, if it will not be executed, the result for the model.
+
+        Raises:
+            GraphInterrupt: it has to be approved.
+        """
+        function = call.get("function") or {}
+        name = str(function.get("name"))
+        tool = self.tools.find(name)
+        if tool is None:
+            names = ", ".join(self.tools.names)
+            return f"Error: there is no tool {name!r}; the tools are: {names}"
+        call_id = str(call.get("id"))
+        try:
+            arguments = parse_arguments(function.get("arguments"))
+            checked = tool.check_arguments(arguments)
+        except ToolArgumentsError as error:
+            return f"Error: the call was not executed: {error}"
+        if not tool.requires_approval:
+            return _ToolCall(tool=tool, call_id=call_id, arguments=arguments, checked=checked, is_changed=False)
+        approval = _ask_for_approval(tool, call_id, arguments)
+        if not approval.is_approved:
+            reason = f": {approval.reason}" if approval.reason else ""
+            return f"The call was not executed: a human refused it{reason}"
+        is_changed = approval.arguments is not None and approval.arguments != arguments
+        if approval.arguments is not None:
+            arguments = dict(approval.arguments)
+            checked = tool.check_arguments(arguments)
+        return _ToolCall(tool=tool, call_id=call_id, arguments=arguments, checked=checked, is_changed=is_changed)
+
+
+def _as_call(tool: Tool) -> Call:
+    """Return a tool as a call that takes the arguments, as a mapping, and the config."""
+    function = tool.function
+    config_parameter = None if tool.signature is None else tool.signature.config_parameter
+
+    def with_config(arguments: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
+        return {**arguments, **({config_parameter: config} if config_parameter else {})}
+
+    def run(arguments: Mapping[str, Any], config: RunnableConfig) -> Any:
+        return function(**with_config(arguments, config))
+
+    async def arun(arguments: Mapping[str, Any], config: RunnableConfig) -> Any:
+        return await function(**with_config(arguments, config))
+
+    return Call(arun if tool.is_async else run, takes_config=True)
+
+
+# Approval
+
+
+def _ask_for_approval(tool: Tool, call_id: str, arguments: Mapping[str, Any]) -> _Approval:
+    """Ask a human, again if the answer cannot be used."""
+    payload: dict[str, Any] = {"tool": tool.name, "arguments": dict(arguments), "id": call_id}
+    answer = interrupt(payload)
+    while True:
+        try:
+            return _parse_approval(tool, answer)
+        except ValueError as error:  # the answer is recorded, so an exception would be final
+            answer = interrupt({**payload, "error": str(error)})
+
+
+def _parse_approval(tool: Tool, answer: object) -> _Approval:
+    """Read the answer of a human.
+
+    Raises:
+        ValueError: it is neither an approval nor a refusal, or the arguments do not fit the tool.
+    """
+    if isinstance(answer, bool):
+        return _Approval(is_approved=answer, reason="", arguments=None)
+    if not isinstance(answer, Mapping):
+        raise ValueError(_explain_answer(answer))  # noqa: TRY004 - an answer that cannot be used
+    approved = answer.get("approved")
+    reason = answer.get("reason")
+    arguments = answer.get("arguments")
+    if not isinstance(approved, bool) or not _ANSWER_KEYS.issuperset(answer):
+        raise ValueError(_explain_answer(answer))
+    if reason is not None and not isinstance(reason, str):
+        raise ValueError(f"the reason must be text, not {reason!r}")
+    if arguments is not None and not isinstance(arguments, Mapping):
+        raise ValueError(f"the arguments must be a mapping, not {arguments!r}")
+    if approved and arguments is not None:
+        tool.check_arguments(arguments)
+    return _Approval(is_approved=approved, reason=reason or "", arguments=arguments)
+
+
+def _explain_answer(answer: object) -> str:
+    return f"answer True, False or {{'approved': ..., 'reason': ..., 'arguments': ...}}, not {answer!r}"
+
+
+# Results
+
+
+def _make_update(call: Mapping[str, Any], content: str) -> dict[str, Any]:
+    message = {**_make_result(call.get("id"), content), "id": uuid4().hex}
+    return {MESSAGES: [message]}
+
+
+def _make_result(call_id: Any, content: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+def _describe_result(call: _ToolCall, result: Any) -> str:
+    """Return the result of a tool as text: text as it is, anything else as JSON.
+
+    Raises:
+        TypeError: the result has no JSON form.
+    """
+    if isinstance(result, str):
+        content = result
+    else:
+        try:
+            content = to_json(result).decode()
+        except PydanticSerializationError as error:
+            raise TypeError(
+                f"the tool was executed, but its result, {type(result).__name__}, has no JSON form: {error}"
+            ) from error
+    return _note_change(call) + content
+
+
+def _describe_failure(call: _ToolCall, error: Exception) -> str:
+    """Return the failure of a tool as text for the model.
+
+    Raises:
+        ToolError: failures of this tool stop the run.
+        CheckpointerError: the store failed, not the tool.
+    """
+    if isinstance(error, CheckpointerError):
+        raise error
+    if call.tool.on_error == "raise":
+        raise ToolError(call.tool.name, call.call_id, f"{type(error).__name__}: {error}") from error
+    return f"{_note_change(call)}Error: {type(error).__name__}: {error}"
+
+
+def _note_change(call: _ToolCall) -> str:
+    """Tell the model what was executed if a human has changed the arguments."""
+    if not call.is_changed:
+        return ""
+    return f"A human changed the arguments to {json.dumps(dict(call.arguments), ensure_ascii=False)}.\n"
+
+
+def describe_calls(calls: Sequence[Mapping[str, Any]]) -> str:
+    """Return the names of the tools that a model has called, for messages."""
+    return ", ".join(repr((call.get("function") or {}).get("name")) for call in calls)

@@ -1,0 +1,66 @@
+"""A model whose replies depend only on the conversation, and shorthands for messages."""
+
+import itertools
+import json
+
+from graphkit import StreamingOutput
+
+_IDS = itertools.count()
+
+
+def call(tool, /, id=None, **arguments):
+    """A tool call as a model writes it."""
+    function = {"name": tool, "arguments": json.dumps(arguments)}
+    return {"id": id or f"call_{next(_IDS)}", "type": "function", "function": function}
+
+
+def calling(*calls, content=None):
+    """A reply that calls tools."""
+    return {"role": "assistant", "content": content, "tool_calls": list(calls)}
+
+
+class Script:
+    """Answers the nth request of a conversation with the nth reply; counts the requests.
+
+    The conversation itself says how many there were, as with a real model: a process that starts again gets
+    the same replies.
+    """
+
+    is_async = False
+
+    def __init__(self, *replies, pieces=False):
+        self.replies = replies
+        self.pieces = pieces
+        self.requests = []
+
+    def request(self, messages, tools=(), on_text=None):
+        self.requests.append((list(messages), tools))
+        reply = self.replies[sum(message["role"] == "assistant" for message in messages)]
+        if isinstance(reply, str):
+            reply = {"role": "assistant", "content": reply}
+        if on_text is not None and self.pieces:
+            for word in (reply["content"] or "").split():
+                on_text(word)
+        return reply
+
+    async def arequest(self, messages, tools=(), on_text=None):
+        return self.request(messages, tools, on_text)
+
+
+class AsyncScript(Script):
+    """As Script, for asynchronous runs only."""
+
+    is_async = True
+
+
+def transcript(state):
+    """The messages of a state without the ids that each run makes anew."""
+    return [{key: value for key, value in message.items() if key != "id"} for message in state["messages"]]
+
+
+def contents(state, role="tool"):
+    return [message["content"] for message in state["messages"] if message["role"] == role]
+
+
+def texts(outputs):
+    return [output.chunk for output in outputs if isinstance(output, StreamingOutput)]

@@ -1,0 +1,464 @@
+"""Agents from code: steps, runs, threads, and what is stored."""
+
+import asyncio
+import operator
+from typing import Annotated, TypedDict
+
+import pytest
+from pydantic import BaseModel
+
+from graphkit import (
+    END,
+    START,
+    AgentState,
+    CheckpointerConfigurationError,
+    CheckpointNotFoundError,
+    CompiledGraph,
+    GraphResume,
+    GraphRunnerError,
+    GraphStateError,
+    MessagesState,
+    NodeExecutionError,
+    StateGraph,
+    interrupt,
+)
+from graphkit.agents import (
+    Agent,
+    AgentBuilder,
+    AgentBuilderDirector,
+    AgentConfig,
+    AgentFactory,
+    DefaultState,
+    Step,
+    register_step,
+    tool,
+)
+from graphkit.agents.steps import STRATEGIES
+from savers import FileSystemSaver, MemorySaver
+from tests.agents.scripted import AsyncScript, Script, call, calling, contents, transcript
+
+
+def echo(messages):
+    return f"{len(messages)}: {messages[-1]['content']}"
+
+
+def remembering(messages):
+    names = [message["content"].removeprefix("I am ") for message in messages if message["content"].startswith("I am ")]
+    return f"You are {names[-1]}." if names else "Who are you?"
+
+
+@pytest.fixture(params=[AgentBuilder, AgentFactory])
+def builder(request):
+    return request.param
+
+
+@pytest.fixture(params=["run", "arun"])
+def run(request):
+    """Runs an agent, in both ways."""
+
+    def call_it(agent, *arguments):
+        if request.param == "run":
+            return agent.run(*arguments)
+        return asyncio.run(agent.arun(*arguments))
+
+    return call_it
+
+
+# Building
+
+
+def test_p12_steps_are_a_chain_and_checkpoints_have_their_names(builder):
+    saver = MemorySaver()
+    agent = (
+        builder()
+        .with_step("prepare", lambda state: {"topic": "tea"})
+        .with_chat(echo, prompt_template="About {topic}")
+        .with_chat(echo, name="answer")
+        .with_checkpointer(saver)
+        .build()
+    )
+    state = agent.run("hello", "t")
+    assert contents(state, "assistant") == ["2: hello", "2: 2: hello"]
+    nodes = [snapshot.node for snapshot in agent.get_state_history("t")]
+    assert nodes == ["answer", "llm_step_1", "prepare", START]
+    assert agent.get_state("t").next == END
+
+
+def test_p8_factory_and_builder_make_the_same_history():
+    histories = []
+    for door in (AgentBuilder, AgentFactory):
+        agent = door().with_chat(echo, name="chat").with_checkpointer(MemorySaver()).build()
+        state = agent.run("hello", "t")
+        histories.append((transcript(state), [snapshot.node for snapshot in agent.get_state_history("t")]))
+    assert histories[0] == histories[1]
+
+
+def test_p11_an_agent_is_built_in_both_ways(builder):
+    built = builder().with_chat(echo).build()
+    abuilt = asyncio.run(builder().with_chat(echo).abuild())
+    assert transcript(built.run("hello")) == transcript(abuilt.run("hello"))
+
+
+def test_p10_the_saver_is_passed_to_compile_once(monkeypatch):
+    passed = []
+    compile_graph = StateGraph.compile
+
+    def spy(self, **options):
+        passed.append(options)
+        return compile_graph(self, **options)
+
+    monkeypatch.setattr(StateGraph, "compile", spy)
+    saver = MemorySaver()
+    AgentBuilder(name="one").with_chat(echo).with_checkpointer(saver).build()
+    assert passed == [{"checkpoint_saver": saver, "graph_id": "one"}]
+
+
+@pytest.mark.parametrize(
+    ("steps", "problem"),
+    [
+        ([], "at least one step"),
+        (["llm"], "Invalid step 0: a step must be a mapping"),
+        ([{"type": "llm", "model": echo}, {"type": "dream"}], "Invalid step 1: unknown type 'dream'; the types are"),
+        ([{"type": "llm"}], "Invalid step 0: a chat step needs a model"),
+        ([{"type": "llm", "model": echo, "colour": 1}], "Invalid step 0: unknown setting 'colour'"),
+        ([{"type": "llm", "model": echo, "system_prompt": 1}], "Invalid step 0: system_prompt must be text"),
+        ([{"type": "llm", "model": echo, "tools": [1]}], "Invalid step 0: a tool must be a function"),
+        ([{"type": "function", "function": "f"}], "Invalid step 0: step 'function_step_0' needs a function"),
+        ([{"type": "agent", "agent": 3}], "Invalid step 0: step 'agent_step_0' needs an agent or a graph"),
+        ([{"type": "agent", "agent": Agent()}], "before build"),
+    ],
+)
+def test_p10_wrong_steps_are_named_by_their_number(steps, problem):
+    with pytest.raises((ValueError, RuntimeError), match=problem):
+        AgentBuilderDirector(AgentConfig(steps=steps)).build()
+
+
+def test_two_steps_of_one_name_are_refused():
+    with pytest.raises(GraphStateError, match="'chat' already exists"):
+        AgentBuilder().with_chat(echo, name="chat").with_chat(echo, name="chat").build()
+
+
+def test_tools_without_a_chat_step_are_refused():
+    with pytest.raises(ValueError, match=r"tools \(add\) and no chat step"):
+        AgentBuilder().with_step("f", lambda state: {}).with_tools(tool(lambda a: a, name="add")).build()
+
+
+def test_a_chat_step_needs_a_model():
+    with pytest.raises(ValueError, match="needs a model"):
+        AgentBuilder().with_chat()
+
+
+def test_p7_a_wrong_checkpointer_is_an_error_with_its_cause(builder):
+    building = builder()
+    with pytest.raises(ValueError, match="Invalid checkpointer configuration: a checkpointer must be") as raised:
+        building.with_checkpointer(7)
+    assert isinstance(raised.value.__cause__, TypeError)
+    assert building.with_checkpointer(MemorySaver()) is building
+
+
+def test_a_configuration_that_builds_no_saver_is_an_agent_without_one():
+    class Disabled:
+        def build(self):
+            return None
+
+    agent = AgentBuilder().with_chat(echo).with_checkpointer(Disabled()).build()
+    assert contents(agent.run("hello"), "assistant") == ["1: hello"]
+    with pytest.raises(CheckpointerConfigurationError):
+        agent.get_state("t")
+
+
+def test_an_application_adds_a_type_of_step(monkeypatch):
+    monkeypatch.setattr("graphkit.agents.steps.STRATEGIES", STRATEGIES)
+
+    class Greeting(Step):
+        needs_messages = True
+
+        def __init__(self, name, agent_tools, *, text):
+            super().__init__(name, agent_tools)
+            self.text = text
+
+        def add_to(self, graph):
+            graph.add_node(self.name, lambda state: {"messages": [{"role": "assistant", "content": self.text}]})
+
+    register_step("greeting", Greeting)
+    try:
+        register_step("greeting", Greeting)
+        with pytest.raises(ValueError, match="step type 'greeting' already"):
+            register_step("greeting", echo)
+        agent = AgentBuilderDirector(AgentConfig(steps=[{"type": "greeting", "text": "Welcome"}])).build()
+    finally:
+        del STRATEGIES["greeting"]
+    assert contents(agent.run({}), "assistant") == ["Welcome"]
+    assert list(agent.graph.topology.nodes) == ["greeting_step_0"]
+
+
+# State types
+
+
+class Trip(TypedDict):
+    city: str
+    seen: Annotated[list[str], operator.add]
+
+
+class Form(BaseModel):
+    name: str = ""
+
+
+class Journal(AgentState):
+    SCHEMA = MessagesState.SCHEMA
+
+
+@pytest.mark.parametrize("state_type", [DefaultState, MessagesState, Journal, Trip, {}])
+def test_p12_a_chat_step_adds_the_messages_to_any_state_type(state_type):
+    agent = AgentBuilder(state_type).with_chat(echo).with_chat(echo).build()
+    assert contents(agent.run("hello"), "assistant") == ["1: hello", "2: 1: hello"]
+
+
+def test_a_typed_state_keeps_its_channels():
+    agent = AgentBuilder(Trip).with_step("look", lambda state: {"seen": [state["city"]]}).with_chat(echo).build()
+    state = agent.run({"city": "Rome", "seen": ["Pisa"], "messages": [{"role": "user", "content": "?"}]})
+    assert state["seen"] == ["Pisa", "Rome"]
+    assert contents(state, "assistant") == ["1: ?"]
+
+
+def test_a_pydantic_state_must_have_messages_itself():
+    with pytest.raises(GraphStateError, match="needs messages: add `messages:"):
+        AgentBuilder(Form).with_chat(echo).build()
+
+    class Talk(Form):
+        messages: Annotated[list, MessagesState.SCHEMA["messages"]] = []
+
+    agent = AgentBuilder(Talk).with_chat(echo).build()
+    assert contents(agent.run("hello"), "assistant") == ["1: hello"]
+    assert AgentBuilder(Form).with_step("f", lambda state: {"name": "x"}).build().run({})["name"] == "x"
+
+
+# Prompts and replies
+
+
+def test_the_model_gets_the_system_prompt_the_template_and_the_conversation():
+    model = Script("one")
+    agent = (
+        AgentBuilder()
+        .with_step("where", lambda state: {"city": "Rome"})
+        .with_chat(model, system_prompt="Be {brief}.", prompt_template="You are in {city}.")
+        .build()
+    )
+    state = agent.run("hello")
+    ((messages, tools),) = model.requests
+    assert [(message["role"], message["content"]) for message in messages] == [
+        ("system", "Be {brief}."),
+        ("system", "You are in Rome."),
+        ("user", "hello"),
+    ]
+    assert list(tools) == []
+    assert [message["role"] for message in state["messages"]] == ["user", "assistant"]
+    assert state["messages"][-1]["id"]
+
+
+def test_a_template_names_the_key_that_the_state_lacks():
+    agent = AgentBuilder().with_chat(echo, prompt_template="In {city}").build()
+    with pytest.raises(NodeExecutionError, match="prompt template of step 'llm_step_0' needs 'city'"):
+        agent.run("hello")
+
+
+@pytest.mark.parametrize("reply", [{"role": "user", "content": "x"}, 7, calling(call("add"))])
+def test_a_reply_that_the_step_cannot_use_is_an_error(run, reply):
+    agent = AgentBuilder().with_chat(lambda messages: reply, name="chat").build()
+    with pytest.raises(NodeExecutionError, match="chat"):
+        run(agent, "hello")
+
+
+def test_a_failed_model_call_stores_nothing_and_is_made_again(run):
+    attempts = []
+
+    def flaky(messages):
+        attempts.append(len(messages))
+        if len(attempts) == 1:
+            raise ConnectionError("gone")
+        return "here"
+
+    agent = AgentBuilder().with_chat(flaky).with_checkpointer(MemorySaver()).build()
+    with pytest.raises(NodeExecutionError, match="gone"):
+        run(agent, "hello", "t")
+    assert agent.get_state("t").next == "llm_step_0"
+    assert contents(run(agent, None, "t"), "assistant") == ["here"]
+    assert attempts == [1, 1]
+
+
+# Threads
+
+
+def test_p13_a_thread_remembers_also_with_another_agent(run, tmp_path):
+    def make():
+        return AgentBuilder().with_chat(remembering).with_checkpointer(FileSystemSaver(tmp_path)).build()
+
+    agent = make()
+    run(agent, "I am Ada", "a")
+    assert contents(run(agent, "Who am I?", "a"), "assistant")[-1] == "You are Ada."
+    assert contents(run(make(), "Who am I?", "a"), "assistant")[-1] == "You are Ada."
+    assert contents(run(make(), "Who am I?", "b"), "assistant")[-1] == "Who are you?"
+
+
+def test_p13_an_agent_with_a_checkpointer_needs_a_thread_id(run):
+    agent = AgentBuilder().with_chat(echo).with_checkpointer(MemorySaver()).build()
+    with pytest.raises(ValueError, match=r"agent\.new_thread_id\(\)"):
+        run(agent, "hello")
+    assert agent.get_state_history("$default") == []
+    assert contents(run(agent, "hello", agent.new_thread_id()), "assistant") == ["1: hello"]
+
+
+def test_p5_without_a_checkpointer_no_thread_id_is_needed(run):
+    agent = AgentBuilder().with_chat(echo).build()
+    assert contents(run(agent, "hello"), "assistant") == ["1: hello"]
+    assert contents(run(agent, "again", "t"), "assistant") == ["1: again"]
+    assert agent.new_thread_id() != agent.new_thread_id()
+
+
+def test_p30_a_checkpoint_id_needs_a_thread_id(run):
+    agent = AgentBuilder().with_chat(echo).with_checkpointer(MemorySaver()).build()
+    run(agent, "hello", "t")
+    first = agent.get_state_history("t")[0].checkpoint_id
+    with pytest.raises(ValueError, match="needs the thread_id"):
+        run(agent, "hello", None, first)
+    with pytest.raises(CheckpointNotFoundError):
+        run(agent, "hello", "t", "unknown")
+
+
+def test_p14_a_run_starts_from_an_older_checkpoint_and_the_later_ones_stay(run):
+    agent = AgentBuilder().with_chat(echo).with_checkpointer(MemorySaver()).build()
+    run(agent, "one", "t")
+    older = agent.get_state("t").checkpoint_id
+    run(agent, "two", "t")
+    state = run(agent, "three", "t", older)
+    assert contents(state, "user") == ["one", "three"]
+    history = agent.get_state_history("t")
+    assert len(history) == 6
+    assert any(contents(snapshot.state, "user") == ["one", "two"] for snapshot in history)
+
+
+def test_p31_p32_p15_state_and_history():
+    agent = AgentBuilder().with_chat(echo, name="chat").with_checkpointer(MemorySaver()).build()
+    agent.run("hello", "t")
+    latest = agent.get_state("t")
+    assert (latest.node, latest.next) == ("chat", END)
+    history = agent.get_state_history("t")
+    assert [snapshot.node for snapshot in history] == ["chat", START]
+    assert history[0].checkpoint_id == latest.checkpoint_id
+    for snapshot in history:
+        assert agent.get_state("t", snapshot.checkpoint_id).values == snapshot.values
+    assert agent.graph.get_state({"configurable": {"thread_id": "t"}}).values == latest.values
+    assert agent.get_state_history("other") == []
+    with pytest.raises(CheckpointNotFoundError):
+        agent.get_state("t", "unknown")
+    with pytest.raises(CheckpointNotFoundError):
+        agent.get_state("other")
+
+
+def test_p33_update_state_goes_on_as_if_a_node_had_returned_the_values():
+    agent = (
+        AgentBuilder().with_chat(echo, name="one").with_chat(echo, name="two").with_checkpointer(MemorySaver()).build()
+    )
+    agent.run("hello", "t")
+    start = agent.get_state_history("t")[-1]
+    config = agent.update_state(
+        "t", {"messages": [{"role": "assistant", "content": "mine"}]}, start.checkpoint_id, as_node="one"
+    )
+    corrected = agent.get_state("t")
+    assert (corrected.checkpoint_id, corrected.parent_id) == (config.checkpoint_id, start.checkpoint_id)
+    assert corrected.next == "two"
+    assert contents(agent.run(None, "t"), "assistant") == ["mine", "2: mine"]
+
+
+@pytest.mark.parametrize("method", ["run", "arun", "stream", "astream"])
+def test_p34_an_agent_that_was_not_built_says_so(method):
+    async def use():
+        outcome = getattr(Agent(), method)("hello")
+        await outcome
+
+    with pytest.raises(RuntimeError, match=rf"{method}\(\) called before build\(\)"):
+        asyncio.run(use())
+
+
+def test_p34_neither_has_it_a_graph_nor_a_state():
+    agent = Agent()
+    for use in (lambda: agent.graph, lambda: agent.get_state("t"), lambda: agent.get_state_history("t")):
+        with pytest.raises(RuntimeError, match="before build"):
+            use()
+    with pytest.raises(RuntimeError, match="before build"):
+        agent.update_state("t", {})
+
+
+# Asynchronous parts
+
+
+async def look_up(word: str) -> str:
+    """Look up a word."""
+    await asyncio.sleep(0)
+    return word.upper()
+
+
+async def afunction(state):
+    return {"done": True}
+
+
+@pytest.mark.parametrize(
+    ("build", "where"),
+    [
+        (lambda: AgentBuilder().with_chat(AsyncScript("x"), name="chat"), "'chat'"),
+        (lambda: AgentBuilder().with_chat(Script("x"), name="chat").with_tools(look_up), "'chat_tools'"),
+        (lambda: AgentBuilder().with_step("wait", afunction), "'wait'"),
+    ],
+)
+def test_a_synchronous_run_with_asynchronous_parts_names_arun(build, where):
+    agent = build().build()
+    with pytest.raises(GraphRunnerError, match=rf"asynchronous .*{where}.*call arun\(\)"):
+        agent.run("hello")
+    with pytest.raises(GraphRunnerError, match=r"call astream\(\)"):
+        agent.stream("hello")
+    assert asyncio.run(agent.arun("hello")) is not None
+
+
+# Nested agents
+
+
+def test_p43_a_nested_agent_stores_its_history_in_its_own_saver(run, tmp_path):
+    inner_saver, outer_saver = FileSystemSaver(tmp_path / "inner"), FileSystemSaver(tmp_path / "outer")
+    inner = AgentBuilder().with_chat(echo, name="think").with_checkpointer(inner_saver).build()
+    outer = AgentBuilder().with_step("expert", inner).with_chat(echo, name="sum_up").with_checkpointer(outer_saver)
+    agent = outer.build()
+    state = run(agent, "hello", "t")
+    assert contents(state, "assistant") == ["1: hello", "2: 1: hello"]
+    assert [snapshot.node for snapshot in agent.get_state_history("t")] == ["sum_up", "expert", START]
+    assert [(history.thread_id, history.checkpoint_ns) for history in inner_saver.search({})][:1] == [("t", "expert")]
+    assert {history.checkpoint_ns for history in outer_saver.search({})} == {""}
+
+
+def test_p43_a_step_with_a_checkpointer_of_its_own():
+    saver = MemorySaver()
+    inner = StateGraph(DefaultState).add_node("think", lambda state: {"thought": 1})
+    inner.add_edge(START, "think").add_edge("think", END)
+    steps = [{"type": "agent", "name": "expert", "agent": inner, "checkpointer": saver}]
+    agent = AgentBuilderDirector(AgentConfig(steps=steps, checkpointer=MemorySaver())).build()
+    assert agent.run({}, "t")["thought"] == 1
+    assert saver.get({"configurable": {"thread_id": "t", "checkpoint_ns": "expert"}}).node_id == "think"
+    compiled = [{"type": "agent", "name": "expert", "agent": inner.compile(), "checkpointer": saver}]
+    with pytest.raises(ValueError, match=r"Invalid step 0: .*give the checkpointer to the agent itself"):
+        AgentBuilderDirector(AgentConfig(steps=compiled)).build()
+
+
+def test_a_nested_configuration_is_built_in_both_ways():
+    inner = AgentConfig(steps=[{"type": "llm", "model": echo, "name": "think"}])
+    config = AgentConfig(steps=[{"type": "agent", "name": "expert", "agent": inner}])
+    for agent in (AgentBuilderDirector(config).build(), asyncio.run(AgentBuilderDirector(config).abuild())):
+        assert isinstance(agent.graph, CompiledGraph)
+        assert contents(agent.run("hello"), "assistant") == ["1: hello"]
+
+
+def test_an_interrupt_in_a_nested_agent_is_answered_through_the_outer_one(run):
+    inner = AgentBuilder().with_step("ask", lambda state: {"answer": interrupt("which?")}).build()
+    saver = MemorySaver()
+    agent = AgentBuilder().with_step("expert", inner).with_checkpointer(saver).build()
+    run(agent, {}, "t")
+    assert [(waiting.checkpoint_ns, waiting.payload) for waiting in saver.interrupts("t")] == [("expert", "which?")]
+    assert run(agent, GraphResume("this"), "t")["answer"] == "this"

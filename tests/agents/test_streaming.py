@@ -1,0 +1,146 @@
+"""Streams: the text of a model in pieces while it answers."""
+
+import asyncio
+import threading
+
+import pytest
+
+from graphkit import NodeExecutionError, StreamingOutput
+from graphkit.agents import AgentBuilder
+from savers import MemorySaver
+from tests.agents.scripted import AsyncScript, Script, call, calling, texts
+
+
+def add(a: int) -> int:
+    return a + 1
+
+
+def build(model, saver=None):
+    return AgentBuilder().with_chat(model, name="chat").with_tools(add).with_checkpointer(saver).build()
+
+
+async def collect(agent, *arguments):
+    return [output async for output in agent.astream(*arguments)]
+
+
+@pytest.fixture(params=["sync", "async", "async model"])
+def stream(request):
+    """Streams a script to the end: what it emits."""
+
+    def run(*replies, pieces, saver=None, thread=None):
+        kind = AsyncScript if request.param == "async model" else Script
+        agent = build(kind(*replies, pieces=pieces), saver)
+        if request.param == "sync":
+            return list(agent.stream("go", thread))
+        return asyncio.run(collect(agent, "go", thread))
+
+    return run
+
+
+def test_text_arrives_in_pieces_with_the_nodes_between(stream):
+    outputs = stream(calling(call("add", a=1), content="let me add"), "it is 2", pieces=True)
+    assert texts(outputs) == ["let", "me", "add", "it", "is", "2"]
+    assert [output.node for output in outputs if not isinstance(output, StreamingOutput)] == [
+        "__START__",
+        "chat",
+        "chat_tools",
+        "chat",
+        "__END__",
+    ]
+
+
+def test_the_text_of_a_model_that_does_not_stream_is_one_piece(stream):
+    assert texts(stream(calling(call("add", a=1)), "it is 2", pieces=False)) == ["it is 2"]
+
+
+def test_run_asks_for_no_pieces():
+    seen = []
+
+    class Model(Script):
+        def request(self, messages, tools=(), on_text=None):
+            seen.append(on_text)
+            return super().request(messages, tools, on_text)
+
+    agent = build(Model("done", "done"))
+    agent.run("go")
+    asyncio.run(agent.arun("go"))
+    assert seen == [None, None]
+    list(agent.stream("go"))
+    assert seen[2] is not None
+
+
+def test_a_piece_arrives_before_the_model_is_done():
+    heard = threading.Event()
+
+    class Model(Script):
+        def request(self, messages, tools=(), on_text=None):
+            on_text("first")
+            assert heard.wait(10)
+            on_text("second")
+            return {"role": "assistant", "content": "first second"}
+
+    pieces = []
+    for output in build(Model()).stream("go"):
+        if isinstance(output, StreamingOutput):
+            pieces.append(output.chunk)
+            heard.set()
+    assert pieces == ["first", "second"]
+
+
+def test_a_model_that_fails_in_mid_answer_fails_the_step_and_the_call_is_made_again():
+    class Model(Script):
+        attempts = 0
+
+        def request(self, messages, tools=(), on_text=None):
+            self.attempts += 1
+            if self.attempts == 1:
+                on_text("half")
+                raise ConnectionError("gone")
+            return super().request(messages, tools, on_text)
+
+    agent = build(Model("whole", pieces=True), MemorySaver())
+    seen = []
+    with pytest.raises(NodeExecutionError, match="gone"):
+        seen.extend(agent.stream("go", "t"))
+    assert agent.get_state("t").next == "chat"
+    assert texts(agent.stream(None, "t")) == ["whole"]
+
+
+def test_closing_the_stream_ends_the_request():
+    threads = []
+
+    class Model(Script):
+        def request(self, messages, tools=(), on_text=None):
+            threads.append(threading.current_thread())
+            while True:
+                on_text("on and on")
+
+    agent = build(Model(), MemorySaver())
+    outputs = agent.stream("go", "t")
+    assert any(isinstance(output, StreamingOutput) for output in outputs)
+    outputs.close()
+    assert not threads[0].is_alive()
+    assert agent.get_state("t").next == "chat"
+
+
+def test_closing_an_asynchronous_stream_cancels_the_request():
+    cancelled = []
+
+    class Model(AsyncScript):
+        async def arequest(self, messages, tools=(), on_text=None):
+            on_text("first")
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                cancelled.append(True)
+                raise
+
+    async def main():
+        outputs = build(Model()).astream("go")
+        async for output in outputs:
+            if isinstance(output, StreamingOutput):
+                break
+        await outputs.aclose()
+
+    asyncio.run(main())
+    assert cancelled == [True]

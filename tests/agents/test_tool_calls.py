@@ -1,0 +1,395 @@
+"""Tool calls: execution, approvals, errors, retries and timeouts, and what is recorded."""
+
+import asyncio
+import threading
+
+import pytest
+
+from graphkit import (
+    CheckpointStorageError,
+    GraphResume,
+    InterruptionMetadata,
+    NodeExecutionError,
+    RetryPolicy,
+    RunnableConfig,
+    interrupt,
+)
+from graphkit.agents import AgentBuilder, Tool, tool
+from graphkit.errors import ToolError
+from graphkit.operations import answer
+from savers import FileSystemSaver, MemorySaver
+from tests.agents.scripted import AsyncScript, Script, call, calling, contents, transcript
+
+
+class Till:
+    """Tools that count."""
+
+    def __init__(self):
+        self.sold = []
+        self.calls = []
+
+    def add(self, a: int, b: int = 1) -> int:
+        """Add."""
+        self.calls.append(("add", a, b))
+        return a + b
+
+    def sell(self, item: str, amount: int = 1) -> dict:
+        """Sell."""
+        self.sold.append((item, amount))
+        return {"sold": item, "amount": amount}
+
+
+@pytest.fixture
+def till():
+    return Till()
+
+
+@pytest.fixture(params=["sync", "async"])
+def run(request):
+    """Runs an agent, in both ways."""
+
+    def call_it(agent, *arguments):
+        if request.param == "sync":
+            return agent.run(*arguments)
+        return asyncio.run(agent.arun(*arguments))
+
+    call_it.kind = request.param
+    return call_it
+
+
+def build(*replies, tools, saver=None, kind=Script):
+    return AgentBuilder().with_chat(kind(*replies), name="chat").with_tools(*tools).with_checkpointer(saver).build()
+
+
+def test_tools_are_called_until_the_model_answers(run, till):
+    replies = calling(call("add", a=1)), calling(call("add", a=2, b=3), call("sell", item="tea")), "done"
+    agent = build(*replies, tools=[till.add, till.sell], saver=MemorySaver())
+    state = run(agent, "go", "t")
+    assert contents(state) == ["2", "5", '{"sold":"tea","amount":1}']
+    assert contents(state, "assistant")[-1] == "done"
+    nodes = [snapshot.node for snapshot in agent.get_state_history("t")]
+    assert nodes == ["chat", "chat_tools", "chat", "chat_tools", "chat", "__START__"]
+
+
+def test_the_model_gets_the_schemas_and_the_results_of_its_calls(run, till):
+    model = Script(calling(call("add", id="c1", a=1)), "done")
+    run(AgentBuilder().with_chat(model).with_tools(till.add).build(), "go")
+    assert [schema["function"]["name"] for schema in model.requests[0][1]] == ["add"]
+    result = model.requests[1][0][-1]
+    assert (result["role"], result["tool_call_id"], result["content"]) == ("tool", "c1", "2")
+
+
+def test_tools_of_a_step_belong_to_its_model_only(till):
+    one, two = Script("x"), Script("x", "y")
+    agent = AgentBuilder().with_chat(one, tools=[till.sell]).with_chat(two).with_tools(till.add).build()
+    agent.run("go")
+    assert [schema["function"]["name"] for schema in one.requests[0][1]] == ["add", "sell"]
+    assert [schema["function"]["name"] for schema in two.requests[0][1]] == ["add"]
+
+
+def test_asynchronous_and_synchronous_tools_are_called_together(till):
+    async def wait(word: str) -> str:
+        await asyncio.sleep(0)
+        return word
+
+    agent = build(calling(call("wait", word="a"), call("add", a=1)), "done", tools=[wait, till.add], kind=AsyncScript)
+    assert contents(asyncio.run(agent.arun("go"))) == ["a", "2"]
+
+
+def test_calls_of_one_message_run_at_the_same_time(run):
+    both = threading.Barrier(2, timeout=10)
+    agent = build(calling(call("meet"), call("meet")), "done", tools=[tool(lambda: both.wait() >= 0, name="meet")])
+    assert contents(run(agent, "go")) == ["true", "true"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "content"),
+    [
+        (call("nothing"), "Error: there is no tool 'nothing'; the tools are: add"),
+        (call("add", a="x"), "Error: the call was not executed: a: must be a valid integer"),
+        ({"id": "1", "function": {"name": "add", "arguments": "{"}}, "the arguments are not JSON"),
+        ({"id": "1"}, "there is no tool 'None'"),
+    ],
+)
+def test_a_wrong_call_is_told_to_the_model(run, till, wrong, content):
+    agent = build(calling(wrong, call("add", a=1)), "sorry", tools=[till.add])
+    state = run(agent, "go")
+    assert content in contents(state)[0]
+    assert contents(state)[1] == "2"
+    assert till.calls == [("add", 1, 1)]
+
+
+def test_a_tool_receives_the_config_and_may_use_it_once():
+    keys = []
+
+    def pay(amount: int, config: RunnableConfig) -> str:
+        keys.append(config.idempotency_key)
+        return config.once("payment", lambda: f"paid {amount}")
+
+    agent = build(calling(call("pay", amount=3), call("pay", amount=4)), "done", tools=[pay], saver=MemorySaver())
+    assert contents(agent.run("go", "t")) == ["paid 3", "paid 4"]
+    assert len(set(keys)) == 2
+
+
+# Errors
+
+
+def test_an_error_goes_back_to_the_model(run):
+    def fail():
+        raise ValueError("out of tea")
+
+    agent = build(calling(call("fail")), "sorry", tools=[fail])
+    assert contents(run(agent, "go")) == ["Error: ValueError: out of tea"]
+
+
+def test_an_error_that_stops_the_run_names_the_tool_and_repeats_no_other_call(run, till):
+    attempts = []
+
+    @tool(on_error="raise")
+    def flaky() -> str:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise ConnectionError("gone")
+        return "here"
+
+    replies = calling(call("add", a=1), call("flaky", id="c2"), call("add", a=2)), "done"
+    agent = build(*replies, tools=[till.add, flaky], saver=MemorySaver())
+    with pytest.raises(NodeExecutionError, match="tool 'flaky' failed in call 'c2': ConnectionError: gone") as raised:
+        run(agent, "go", "t")
+    assert isinstance(raised.value.__cause__, ToolError)
+    assert isinstance(raised.value.__cause__.__cause__, ConnectionError)
+    assert contents(run(agent, None, "t")) == ["2", "here", "3"]
+    assert sorted(till.calls) == [("add", 1, 1), ("add", 2, 1)]
+
+
+def test_a_result_without_a_json_form_is_an_error_of_the_tool(run):
+    agent = build(calling(call("strange")), "sorry", tools=[tool(object, name="strange")])
+    (content,) = contents(run(agent, "go"))
+    assert content.startswith("Error: TypeError: the tool was executed, but its result, object, has no JSON form")
+
+
+def test_a_store_that_fails_in_a_tool_is_no_error_of_the_tool(run):
+    def broken():
+        raise CheckpointStorageError("put", "/p", OSError(28, "full"))
+
+    agent = build(calling(call("broken")), "sorry", tools=[broken])
+    with pytest.raises(CheckpointStorageError):
+        run(agent, "go")
+
+
+def test_a_failed_tool_is_tried_again(run):
+    attempts = []
+
+    @tool(retry=RetryPolicy(max_attempts=3, initial_delay=0, retry_on=ConnectionError))
+    def flaky(stop_at: int) -> str:
+        attempts.append(1)
+        if len(attempts) < stop_at:
+            raise ConnectionError("gone")
+        return "here"
+
+    agent = build(calling(call("flaky", stop_at=3)), calling(call("flaky", stop_at=99)), "x", tools=[flaky])
+    assert contents(run(agent, "go")) == ["here", "Error: ConnectionError: gone"]
+    assert len(attempts) == 6
+
+
+def test_a_slow_tool_is_given_up(run):
+    released = threading.Event()
+
+    @tool(timeout=0.05)
+    def slow() -> str:
+        released.wait(10)
+        return "late"
+
+    agent = build(calling(call("slow")), "done", tools=[slow])
+    try:
+        (content,) = contents(run(agent, "go"))
+    finally:
+        released.set()
+    assert "took longer than its timeout of 0.05 s" in content
+
+
+def test_a_slow_asynchronous_tool_is_cancelled():
+    cancelled = []
+
+    @tool(timeout=0.05)
+    async def slow() -> str:
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+        return "late"
+
+    agent = build(calling(call("slow")), "done", tools=[slow], kind=AsyncScript)
+    (content,) = contents(asyncio.run(agent.arun("go")))
+    assert "took longer than its timeout" in content
+    assert cancelled == [True]
+
+
+# Approvals
+
+
+def selling(till, **options):
+    return tool(till.sell, requires_approval=True, **options)
+
+
+def test_an_approval_is_an_interrupt_with_the_call(run, till):
+    agent = build(calling(call("sell", id="c1", item="tea")), "done", tools=[selling(till)], saver=MemorySaver())
+    run(agent, "go", "t")
+    (waiting,) = agent.get_state("t").interrupts
+    assert waiting.payload == {"tool": "sell", "arguments": {"item": "tea"}, "id": "c1"}
+    assert till.sold == []
+    assert contents(run(agent, GraphResume(True), "t")) == ['{"sold":"tea","amount":1}']
+    assert till.sold == [("tea", 1)]
+
+
+@pytest.mark.parametrize(
+    ("reply", "content", "sold"),
+    [
+        (False, "The call was not executed: a human refused it", []),
+        ({"approved": False, "reason": "too dear"}, "The call was not executed: a human refused it: too dear", []),
+        ({"approved": True, "reason": None}, '{"sold":"tea","amount":1}', [("tea", 1)]),
+        ({"approved": True, "arguments": {"item": "tea"}}, '{"sold":"tea","amount":1}', [("tea", 1)]),
+        (
+            {"approved": True, "arguments": {"item": "tea", "amount": 2}},
+            'A human changed the arguments to {"item": "tea", "amount": 2}.\n{"sold":"tea","amount":2}',
+            [("tea", 2)],
+        ),
+    ],
+)
+def test_a_human_approves_refuses_or_changes(run, till, reply, content, sold):
+    agent = build(calling(call("sell", item="tea")), "done", tools=[selling(till)], saver=MemorySaver())
+    run(agent, "go", "t")
+    assert contents(run(agent, GraphResume(reply), "t")) == [content]
+    assert till.sold == sold
+
+
+@pytest.mark.parametrize(
+    "useless",
+    [
+        "yes",
+        None,
+        1,
+        {},
+        {"approved": "yes"},
+        {"approved": True, "arguments": [1]},
+        {"approved": True, "arguments": {"item": "tea", "amount": "many"}},
+        {"approved": True, "colour": 1},
+        {"approved": False, "reason": 1},
+    ],
+)
+def test_an_answer_that_cannot_be_used_is_asked_for_again(run, till, useless):
+    agent = build(calling(call("sell", id="c1", item="tea")), "done", tools=[selling(till)], saver=MemorySaver())
+    run(agent, "go", "t")
+    run(agent, GraphResume(useless), "t")
+    (waiting,) = agent.get_state("t").interrupts
+    assert waiting.payload["error"]
+    assert {key: waiting.payload[key] for key in ("tool", "id")} == {"tool": "sell", "id": "c1"}
+    assert till.sold == []
+    assert contents(run(agent, GraphResume(True), "t")) == ['{"sold":"tea","amount":1}']
+
+
+def test_several_approvals_wait_at_once_while_other_calls_go_on(run, till):
+    calls = [call("sell", item="tea"), call("add", a=1), call("sell", item="milk"), call("sell", item="salt")]
+    agent = build(calling(*calls), "done", tools=[selling(till), till.add], saver=MemorySaver())
+    run(agent, "go", "t")
+    assert till.calls == [("add", 1, 1)]
+    waiting = {one.payload["arguments"]["item"]: one.id for one in agent.get_state("t").interrupts}
+    run(agent, GraphResume({waiting["milk"]: True}), "t")
+    assert till.sold == [("milk", 1)]
+    state = run(agent, GraphResume({waiting["tea"]: False, waiting["salt"]: True}), "t")
+    assert till.sold == [("milk", 1), ("salt", 1)]
+    assert till.calls == [("add", 1, 1)]
+    assert ["refused" in content for content in contents(state)] == [True, False, False, False]
+
+
+def test_an_approval_is_given_without_the_graph(run, till, tmp_path):
+    agent = build(
+        calling(call("sell", item="tea")), "done", tools=[selling(till)], saver=FileSystemSaver(tmp_path / "s")
+    )
+    run(agent, "go", "t")
+    answer(FileSystemSaver(tmp_path / "s"), "t", {"approved": True, "arguments": {"item": "rum"}})
+    assert contents(run(agent, None, "t"))[0].endswith('{"sold":"rum","amount":1}')
+
+
+def test_wrong_arguments_are_not_shown_to_a_human(run, till):
+    agent = build(calling(call("sell", thing="tea")), "done", tools=[selling(till)], saver=MemorySaver())
+    (content,) = contents(run(agent, "go", "t"))
+    assert "item: is missing" in content
+
+
+def test_an_approval_is_not_asked_for_again_by_a_retry(run):
+    attempts = []
+
+    @tool(requires_approval=True, retry=RetryPolicy(max_attempts=2, initial_delay=0))
+    def flaky() -> str:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise ConnectionError("gone")
+        return "here"
+
+    agent = build(calling(call("flaky")), "done", tools=[flaky], saver=MemorySaver())
+    run(agent, "go", "t")
+    assert contents(run(agent, GraphResume(True), "t")) == ["here"]
+
+
+def test_a_tool_may_ask_a_human_itself(run):
+    def ask(question: str) -> str:
+        return interrupt(question)
+
+    agent = build(calling(call("ask", question="which?")), "done", tools=[ask], saver=MemorySaver())
+    run(agent, "go", "t")
+    assert contents(run(agent, GraphResume("this"), "t")) == ["this"]
+
+
+def test_the_stream_ends_with_the_approval(till):
+    agent = build(calling(call("sell", item="tea")), "done", tools=[selling(till)], saver=MemorySaver())
+    *_, last = agent.stream("go", "t")
+    assert isinstance(last, InterruptionMetadata)
+    assert last.payload["tool"] == "sell"
+
+
+# A conversation that goes on
+
+
+def test_new_input_while_a_call_waits_leaves_no_call_without_a_result(run, till):
+    model = Script(calling(call("sell", id="c1", item="tea")), "never mind")
+    agent = AgentBuilder().with_chat(model).with_tools(selling(till)).with_checkpointer(MemorySaver()).build()
+    run(agent, "go", "t")
+    state = run(agent, "forget it", "t")
+    sent = model.requests[-1][0]
+    assert [message["role"] for message in sent] == ["user", "assistant", "tool", "user"]
+    assert sent[2]["tool_call_id"] == "c1"
+    assert sent[2]["content"].startswith("No result")
+    assert [message["role"] for message in state["messages"]] == ["user", "assistant", "user", "assistant"]
+    assert till.sold == []
+
+
+def test_a_result_that_was_supplied_is_not_computed(run, till):
+    agent = build(
+        calling(call("sell", id="c1", item="tea"), call("add", a=1)),
+        "x",
+        tools=[selling(till), till.add],
+        saver=MemorySaver(),
+    )
+    run(agent, "go", "t")
+    supplied = {"role": "tool", "tool_call_id": "c1", "content": "sold by phone"}
+    start = agent.get_state("t")
+    agent.update_state("t", {"messages": [supplied]}, start.checkpoint_id, as_node="chat")
+    state = run(agent, None, "t")
+    assert contents(state) == ["sold by phone", "2"]
+    assert till.sold == []
+
+
+def test_a_tool_without_a_signature_gets_the_arguments_as_they_are(run):
+    seen = []
+
+    def take(**arguments):
+        seen.append(arguments)
+        return "ok"
+
+    remote = Tool(name="remote", description="", parameters={"type": "object"}, function=take)
+    agent = build(calling(call("remote", x=1, y=[2])), "done", tools=[remote])
+    assert contents(run(agent, "go")) == ["ok"]
+    assert seen == [{"x": 1, "y": [2]}]
+    assert transcript(run(agent, "go")) == transcript(run(agent, "go"))

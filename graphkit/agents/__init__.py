@@ -15,7 +15,11 @@ from graphkit.agents.messages import Message as Message
 from graphkit.agents.models import Model as Model, make_model as make_model
 from graphkit.agents.state_serializer import StateSerializer as StateSerializer
 from graphkit.agents.steps import Step as Step, register_step as register_step
-from graphkit.agents.thread_ids import ThreadIDGenerator as ThreadIDGenerator, ThreadIDManager as ThreadIDManager, check_thread_id as check_thread_id
+from graphkit.agents.thread_ids import (
+    ThreadIDGenerator as ThreadIDGenerator,
+    ThreadIDManager as ThreadIDManager,
+    check_thread_id as check_thread_id,
+)
 from graphkit.agents.tool_schema import ToolArgumentsError as ToolArgumentsError
 from graphkit.agents.tools import Tool as Tool, ToolRegistry as ToolRegistry, tool as tool
 

@@ -14,7 +14,8 @@ from graphkit._build.state_graph import StateGraph
 from graphkit._compiled import CompiledGraph
 from graphkit._records.output import Command
 from graphkit.agents.default_state import MESSAGES
-from graphkit.agents.models import Message, make_model
+from graphkit.agents.messages import Message
+from graphkit.agents.models import make_model
 from graphkit.agents.text_stream import IS_TEXT_READ, AsyncTextStream, TextStream
 from graphkit.agents.tool_calls import ToolCalls, complete_results, describe_calls, find_pending_calls
 from graphkit.agents.tools import Tool, ToolRegistry

@@ -10,7 +10,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, final
 
 from graphkit._engine.call_kinds import Outcome, capture_outcome, unwrap_outcome
-from graphkit.agents.models import Message, OnText
+from graphkit.agents.messages import Message, TextHandler
 
 if TYPE_CHECKING:
     import asyncio
@@ -32,7 +32,7 @@ class TextStream:
     The thread has a copy of the context, so that the model finds the node context.
     """
 
-    def __init__(self, request: Callable[[OnText], Message]) -> None:
+    def __init__(self, request: Callable[[TextHandler], Message]) -> None:
         self.request = request
         self.pieces: SimpleQueue[Any] = SimpleQueue()
         self.outcome: Outcome = (None, None)
@@ -77,7 +77,7 @@ class AsyncTextStream:
         reply: the reply, once the pieces have ended.
     """
 
-    def __init__(self, request: Callable[[OnText], Awaitable[Message]]) -> None:
+    def __init__(self, request: Callable[[TextHandler], Awaitable[Message]]) -> None:
         self.request = request
         self.reply: Message = {}
 

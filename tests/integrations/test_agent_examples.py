@@ -1,0 +1,166 @@
+"""The examples of agents: what they print, and what they repeat after they were killed."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from graphkit import END, RunnableConfig
+from savers import FileSystemSaver
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL is POSIX")
+
+
+def start(folder, name, *options):
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-W", "error", str(EXAMPLES / name), "--runs", str(folder), *options]
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, encoding="utf-8")
+
+
+def run(folder, name, *options, given=""):
+    with start(folder, name, *options) as process:
+        out, err = process.communicate(given, timeout=120)
+    assert (process.returncode, err) == (0, "")
+    return out
+
+
+def kill_after(folder, name, line, *options):
+    """Run an example until it has printed a line, and kill it."""
+    with start(folder, name, *options) as process:
+        assert any(printed == line for printed in process.stdout)
+        process.kill()
+        process.communicate()
+    assert process.returncode == -signal.SIGKILL
+
+
+def count_calls(folder):
+    return Counter((folder / "calls.log").read_text(encoding="utf-8").splitlines())
+
+
+def test_the_conversation_remembers_each_user(tmp_path):
+    name = "10_agent_conversation.py"
+    assert run(tmp_path, name, given="I like tea\nhello\n") == (
+        "I have read 1 of your messages.\nI have read 2 of your messages.\n"
+    )
+    assert run(tmp_path, name, given="What do I like?\n") == ("Welcome back, ada. Messages so far: 4.\nYou like tea.\n")
+    assert run(tmp_path, name, "--user", "bob", given="What do I like?\n") == "You have not told me.\n"
+
+
+def test_the_conversation_continues_after_a_kill(tmp_path):
+    name = "10_agent_conversation.py"
+    with start(tmp_path, name) as process:
+        process.stdin.write("I like tea\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "I have read 1 of your messages.\n"
+        process.kill()
+        process.communicate()
+    assert run(tmp_path, name, given="What do I like?\n").endswith("You like tea.\n")
+
+
+WAITS = 'waits for approval: book {"train": "09:40"}\n'
+
+
+@pytest.mark.parametrize(
+    ("options", "reply", "booked"),
+    [
+        (["--answer", "yes"], "Weather: sunny. booked 1 x 09:40\n", "book 09:40 x1"),
+        (["--answer", "yes", "--seats", "2"], "booked 2 x 09:40\n", "book 09:40 x2"),
+        (["--answer", "too early"], "too early", None),
+    ],
+)
+def test_the_booking_waits_for_a_human(tmp_path, options, reply, booked):
+    name = "11_agent_approval.py"
+    assert run(tmp_path, name) == f"find_trains Porto\nforecast Porto\n{WAITS}"
+    assert run(tmp_path, name) == WAITS
+    assert reply in run(tmp_path, name, *options)
+    calls = ["find_trains Porto", "forecast Porto"]
+    assert count_calls(tmp_path) == Counter([*calls, booked] if booked else calls)
+    assert reply in run(tmp_path, name), "a finished journey only shows its last message again"
+
+
+@pytest.mark.parametrize("line", ["find_trains Porto\n", "forecast Porto\n"])
+def test_a_killed_journey_ends_as_an_undisturbed_one(tmp_path, line):
+    name = "11_agent_approval.py"
+    kill_after(tmp_path, name, line)
+    assert run(tmp_path, name).endswith(WAITS)
+    kill_after(tmp_path, name, "book 09:40 x1\n", "--answer", "yes")
+    assert run(tmp_path, name, "--answer", "yes").endswith("Weather: sunny. booked 1 x 09:40\n")
+    # A call may run again only if it was killed between its line and its record.
+    calls = count_calls(tmp_path)
+    assert set(calls) == {"find_trains Porto", "forecast Porto", "book 09:40 x1"}
+    assert max(calls.values()) <= 2
+
+
+def test_a_killed_research_reads_no_chapter_again(tmp_path):
+    name = "12_agent_research.py"
+    undisturbed = run(tmp_path / "undisturbed", name)
+    assert undisturbed.splitlines()[-2:] == ["read 12 of 12 chapters", "12 chapters, 78 pages"]
+    kill_after(tmp_path, name, "read 4 of 12 chapters\n", "--pause", "0.05")
+    resumed = run(tmp_path, name).splitlines()
+    assert resumed[0].startswith("going on after ")
+    assert resumed[-1] == "12 chapters, 78 pages"
+    calls = count_calls(tmp_path)
+    assert set(calls) == set(count_calls(tmp_path / "undisturbed"))
+    assert all(calls[f"read_chapter {n}"] == 1 for n in range(1, 5))
+
+
+class Service:
+    """The service on a free port, and a client of it."""
+
+    def __init__(self, folder):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.process = start(folder, "agent_service.py", "--port", str(self.port))
+        assert any("Uvicorn running on" in line for line in self.process.stderr)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate()
+
+    def ask(self, path, body=None, user="ada"):
+        data = None if body is None else body.encode()
+        headers = {"Authorization": f"Bearer {user}"} if user else {}
+        with urlopen(Request(f"http://127.0.0.1:{self.port}{path}", data, headers), timeout=60) as response:
+            return response.read().decode()
+
+
+def read_events(text):
+    """Return the names and values of server-sent events."""
+    events = [event.split("\n") for event in text.strip().split("\n\n")]
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in events]
+
+
+def test_a_service_is_killed_and_another_one_pays_what_was_approved(tmp_path):
+    with Service(tmp_path) as service:
+        assert read_events(service.ask("/messages", "hello there")) == [
+            ("text", "hello "),
+            ("text", "there"),
+            ("end", []),
+        ]
+        waiting = {"tool": "pay", "arguments": {"amount": 20}, "id": "call-3"}
+        assert read_events(service.ask("/messages", "pay 20")) == [("waiting", [waiting])]
+        assert json.loads(service.ask("/messages", user="bob")) == {"messages": [], "waiting": []}
+        with pytest.raises(HTTPError, match="401"):
+            service.ask("/messages", user=None)
+        with pytest.raises(HTTPError, match="409"):
+            service.ask("/answer", '{"approved": true}', user="bob")
+
+    with Service(tmp_path) as service, FileSystemSaver(tmp_path / "checkpoints") as saver:
+        assert json.loads(service.ask("/messages"))["waiting"] == [waiting]
+        with saver.watch("user-ada", latest=True) as changes:
+            assert json.loads(service.ask("/answer", '{"approved": true}')) == {"answered": waiting}
+            assert any(saver.get(RunnableConfig("user-ada")).next_node_id == END for _ in changes)
+        assert json.loads(service.ask("/messages"))["messages"][-1]["content"] == "paid 20"

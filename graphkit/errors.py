@@ -31,6 +31,7 @@ __all__ = [
     "GraphStateException",
     "MaxIterationsError",
     "McpServerError",
+    "McpToolError",
     "MissingDependencyError",
     "ModelError",
     "NodeExecutionError",
@@ -377,6 +378,22 @@ class McpServerError(GraphKitError, ConnectionError):
         self.server = server
         self.reason = reason
         super().__init__(f"the MCP server {server!r}: {reason}")
+
+
+class McpToolError(GraphKitError, RuntimeError):
+    """A tool of an MCP server failed, as the server reports.
+
+    Attributes:
+        tool: the name of the tool at the server.
+        reason: what the server says.
+    """
+
+    exit_code = 25
+
+    def __init__(self, tool: str, reason: str) -> None:
+        self.tool = tool
+        self.reason = reason
+        super().__init__(f"the tool {tool!r} failed: {reason}")
 
 
 class DefaultThreadWarning(UserWarning):

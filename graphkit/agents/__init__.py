@@ -11,6 +11,7 @@ from graphkit.agents.checkpointer_yaml import CheckpointerYAMLHandler as Checkpo
 from graphkit.agents.configuration import AgentConfig as AgentConfig
 from graphkit.agents.default_state import DefaultState as DefaultState
 from graphkit.agents.director import AgentBuilderDirector as AgentBuilderDirector
+from graphkit.agents.mcp_servers import McpServers as McpServers
 from graphkit.agents.messages import Message as Message
 from graphkit.agents.models import Model as Model, make_model as make_model
 from graphkit.agents.state_serializer import StateSerializer as StateSerializer
@@ -33,6 +34,7 @@ __all__ = [
     "CheckpointerConfig",
     "CheckpointerYAMLHandler",
     "DefaultState",
+    "McpServers",
     "Message",
     "Model",
     "StateSerializer",

@@ -23,6 +23,7 @@ from graphkit.errors import (
     GraphStateError,
     MaxIterationsError,
     McpServerError,
+    McpToolError,
     MissingDependencyError,
     ModelError,
     NodeExecutionError,
@@ -51,6 +52,7 @@ EXAMPLES = [
     AgentConfigurationError("x", file="agent.yaml", line=3, key="steps[0].type"),
     ModelError("openai:m", "status 500", attempts=3, status=500),
     McpServerError("files", "does not start"),
+    McpToolError("read_file", "no such file"),
     CheckpointKeyError("/p", "2026", "open the store with `cipher`"),
     MissingDependencyError("rich", "cli"),
 ]

@@ -1,0 +1,260 @@
+"""McpConnection: one connection to an MCP server, in one event loop, held by a task of its own.
+
+The official client must be entered and left in one task, and cancels that task when a connection
+breaks. Calls come from many tasks. Therefore one task holds the client, and each call waits for its
+result or for the end of that task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from graphkit.agents.mcp_settings import McpServerSettings
+from graphkit.agents.secret import Secret
+from graphkit.errors import McpServerError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from mcp import Client
+    from mcp.client import Transport
+
+_CLOSE_TIMEOUT: Final = 10.0
+"""How long a server may take to take leave, in seconds, before its connection is cut."""
+_CONNECT_TIMEOUT: Final = 30.0
+_ANSWER_TIMEOUT: Final = 300.0
+"""How long a server may send nothing while it works, in seconds; the client's own default."""
+
+
+class ConnectionLostError(Exception):
+    """The connection broke, or was found broken, in a call.
+
+    Attributes:
+        reason: what went wrong.
+        was_sent: False if the server has surely not got the call.
+    """
+
+    def __init__(self, reason: str, *, was_sent: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.was_sent = was_sent
+
+
+class McpConnection:
+    """One connection to an MCP server. Not for use from other event loops.
+
+    Raises:
+        AgentConfigurationError: an environment variable that the settings name is not set.
+    """
+
+    def __init__(self, settings: McpServerSettings) -> None:
+        self._settings = settings
+        self._environment = settings.environment()
+        self._token = settings.token()
+        self._stop = asyncio.Event()
+        self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self._waiting = 0
+        """How many calls wait for their result."""
+        self._started = 0
+        """How many calls there have been."""
+        self._sent = 0
+        """How many messages the transport has taken."""
+        # A context of its own: the variables of the node that happened to connect are not the connection's.
+        self._task = asyncio.create_task(self._hold(), name=f"mcp {settings.name}", context=Context())
+
+    async def _hold(self) -> None:
+        from mcp import Client
+
+        async with Client(_count_messages(self._make_transport(), self._count_sent)) as client:
+            self._ready.set_result(client)
+            await self._stop.wait()
+
+    def _make_transport(self) -> AbstractAsyncContextManager[Any]:
+        if self._settings.url is not None:
+            return _http_transport(self._settings.url, self._token)
+        from mcp import StdioServerParameters, stdio_client
+
+        return stdio_client(
+            StdioServerParameters(
+                command=str(self._settings.command),
+                args=list(self._settings.args),
+                env=self._environment,
+                cwd=self._settings.cwd,
+            )
+        )
+
+    def _count_sent(self) -> None:
+        self._sent += 1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls can be made."""
+        return self._ready.done() and not self._task.done() and not self._stop.is_set()
+
+    async def open(self) -> None:
+        """Wait until the server has answered.
+
+        Raises:
+            McpServerError: it does not start, answer in time, or speak the protocol. Nothing is left
+                running.
+        """
+        either: set[asyncio.Future[Any]] = {self._ready, self._task}
+        try:
+            await asyncio.wait(either, timeout=self._settings.timeout, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self._end()
+            raise
+        if self.is_open:
+            return
+        is_late = not self._task.done()
+        await self._end()
+        if is_late:
+            reason = f"{self._settings.where} did not answer within {self._settings.timeout:g} s"
+        else:
+            reason = self._explain_end()
+        raise McpServerError(self._settings.name, reason)
+
+    async def call(self, operation: Callable[[Client], Awaitable[Any]]) -> Any:
+        """Return the result of an operation of the client.
+
+        Raises:
+            ConnectionLostError: the connection broke.
+            MCPError: the server answered with an error.
+        """
+        if not self.is_open:
+            raise ConnectionLostError("the connection is closed", was_sent=False)
+        sent_before = self._sent
+        was_first = self._waiting == 0
+        self._waiting += 1
+        self._started += 1
+        started = self._started
+        call = asyncio.ensure_future(operation(self._ready.result()))
+        try:
+            await asyncio.wait({call, self._task}, return_when=asyncio.FIRST_COMPLETED)
+            error = call.exception() if call.done() and not call.cancelled() else None
+            if call.done() and not call.cancelled() and not _says_connection_lost(error):
+                return call.result()
+        finally:
+            self._waiting -= 1
+            call.cancel()
+            await asyncio.wait({call})
+            _take_error(call)
+
+        await self.close()
+        was_refused = self._sent == sent_before or _says_session_unknown(error)
+        # A failure to connect ends all calls alike, so it is this call's only if there was no other.
+        was_alone = was_first and self._started == started
+        could_not_connect = was_alone and self._could_not_connect()
+        reason = str(error) if _says_session_unknown(error) else self._explain_end()
+        raise ConnectionLostError(reason, was_sent=not (was_refused or could_not_connect))
+
+    async def close(self) -> None:
+        """Close the connection; a server that was started ends. Errors of a broken connection are gone."""
+        self._stop.set()
+        await asyncio.wait({self._task}, timeout=_CLOSE_TIMEOUT)
+        await self._end()
+
+    async def _end(self) -> None:
+        """Cancel the task, and wait until the server that it started is gone."""
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        _take_error(self._task)
+
+    def _could_not_connect(self) -> bool:
+        names = {"ConnectError", "ConnectTimeout"}
+        return any(type(error).__name__ in names for error in _leaves(_take_error(self._task)))
+
+    def _explain_end(self) -> str:
+        causes = _leaves(_take_error(self._task))
+        found = next(causes, None)
+        where = self._settings.where
+        if found is None:
+            return f"{where} ended the connection"
+        if isinstance(found, FileNotFoundError | PermissionError):
+            return f"cannot start {where}: {found.strerror}"
+        text = str(found)
+        if self._token is not None:
+            text = self._token.hide_in(text)
+        return f"{where}: {type(found).__name__}: {text}"
+
+
+def _take_error(task: asyncio.Future[Any]) -> BaseException | None:
+    """Return why a task failed, or None. Python reports an error that nothing takes."""
+    if not task.done() or task.cancelled():
+        return None
+    return task.exception()
+
+
+def _leaves(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the errors in groups of errors."""
+    if isinstance(error, BaseExceptionGroup):
+        for part in error.exceptions:
+            yield from _leaves(part)
+    elif error is not None:
+        yield error
+
+
+def _says_connection_lost(error: BaseException | None) -> bool:
+    from mcp import MCPError
+    from mcp.types import CONNECTION_CLOSED
+
+    return isinstance(error, MCPError) and (error.code == CONNECTION_CLOSED or _says_session_unknown(error))
+
+
+def _says_session_unknown(error: BaseException | None) -> bool:
+    """Return whether the server has been restarted and does not know the session: it did nothing."""
+    from mcp import MCPError
+
+    return isinstance(error, MCPError) and error.message == "Session terminated"
+
+
+@asynccontextmanager
+async def _http_transport(url: str, token: Secret | None) -> AsyncIterator[Any]:
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+
+    headers = {} if token is None else {"authorization": f"Bearer {token.reveal()}"}
+    timeout = httpx2.Timeout(_CONNECT_TIMEOUT, read=_ANSWER_TIMEOUT)
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=timeout) as client,
+        streamable_http_client(url, http_client=client) as streams,
+    ):
+        yield streams
+
+
+@asynccontextmanager
+async def _count_messages(transport: Transport, on_send: Callable[[], None]) -> AsyncIterator[Any]:
+    """A transport that reports each message which it takes.
+
+    The client refuses a call on a connection that it knows to be closed with the same error that a
+    call gets in whose midst the connection breaks. The difference is whether the transport has got it.
+    """
+    async with transport as (read_stream, write_stream):
+        yield read_stream, _CountedStream(write_stream, on_send)
+
+
+class _CountedStream:
+    """A stream of outgoing messages that reports each."""
+
+    def __init__(self, stream: Any, on_send: Callable[[], None]) -> None:
+        self._stream = stream
+        self._on_send = on_send
+
+    async def send(self, item: Any) -> None:
+        self._on_send()
+        await self._stream.send(item)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()

@@ -1,0 +1,275 @@
+"""McpServers: the tools of MCP servers, from settings. Connects on first use, and again when needed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+
+from graphkit.agents.mcp_settings import McpServerSettings
+from graphkit.agents.tools import Tool
+from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+    from mcp import Client
+
+    from graphkit.agents.mcp_connection import McpConnection
+
+_LONGEST_NAME: Final = 64
+"""In characters; the protocol of chat completions accepts no longer name of a tool."""
+_MOST_PAGES: Final = 1000
+"""A server that lists more pages of tools than this repeats itself."""
+
+
+class McpServers:
+    """The tools of MCP servers, from settings.
+
+    Nothing is started or connected before it is needed. A connection belongs to an event loop, serves
+    all calls of this loop, and ends with it or with `aclose`. The next use connects again: after a
+    restart of this process, in another loop, and after a connection broke.
+
+    A call on a broken connection is made again, once, on a new one, if the server has surely not got it,
+    or declares the tool to be read-only or idempotent. Otherwise it fails, because the server may have
+    executed it.
+
+    Args:
+        servers: settings by name: `{name: {"command", "args", "env"} | {"url"}}`; `McpServerSettings`
+            lists all keys.
+
+    Raises:
+        AgentConfigurationError: the settings are wrong; the message names the server and the key.
+        MissingDependencyError: the package mcp is not installed.
+    """
+
+    def __init__(self, servers: Mapping[str, Any]) -> None:
+        if not isinstance(servers, Mapping):
+            raise AgentConfigurationError(f"mcp_servers must be a mapping of names to settings, not {servers!r}")
+        self.settings = {name: McpServerSettings.from_mapping(name, value) for name, value in servers.items()}
+        if self.settings:
+            _require_package()
+        self._loops: dict[AbstractEventLoop, _LoopConnections] = {}
+
+    def __repr__(self) -> str:
+        return f"McpServers({', '.join(self.settings)})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("McpServers cannot be pickled: build them again from their settings")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+    def tools(self) -> list[Tool]:
+        """Return the tools of all servers; see `atools`. The connections are closed again.
+
+        Raises:
+            RuntimeError: an event loop is running in this thread.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self._list_and_close())
+        raise RuntimeError("an event loop is running in this thread: await atools() instead of calling tools()")
+
+    async def _list_and_close(self) -> list[Tool]:
+        try:
+            return await self.atools()
+        finally:
+            await self.aclose()
+
+    async def atools(self) -> list[Tool]:
+        """Return the tools of all servers, in the order of the settings and of each server.
+
+        Their functions are asynchronous. They return the text of the result, or a list of content
+        blocks if it is not only text.
+
+        Raises:
+            McpServerError: a server cannot be used.
+            AgentConfigurationError: two servers have a tool of the same name, or a name in the settings
+                is not a tool of the server.
+        """
+        listed = await asyncio.gather(*(self._list_tools(one) for one in self.settings.values()))
+        tools: dict[str, Tool] = {}
+        owners: dict[str, str] = {}
+        for server, found in zip(self.settings.values(), listed, strict=True):
+            for tool in found:
+                if tool.name in tools:
+                    raise AgentConfigurationError(
+                        f"the MCP servers {owners[tool.name]!r} and {server.name!r} both have a tool {tool.name!r}: "
+                        "give one of them a prefix, or choose its tools"
+                    )
+                tools[tool.name] = tool
+                owners[tool.name] = server.name
+        return list(tools.values())
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop; servers that were started end.
+
+        The tools stay usable: the next call connects again.
+        """
+        connections = self._loops.pop(asyncio.get_running_loop(), None)
+        if connections is not None:
+            await connections.close()
+
+    async def _list_tools(self, server: McpServerSettings) -> list[Tool]:
+        found = await self._call(server, "list its tools", _list_all_tools, may_repeat=True, within=server.timeout)
+        by_name = {described.name: described for described in found}
+        _check_names(server, by_name)
+        wanted = by_name if server.tools is None else server.tools
+        return [self._make_tool(server, by_name[name]) for name in wanted]
+
+    def _make_tool(self, server: McpServerSettings, described: Any) -> Tool:
+        approval = server.requires_approval
+        needs_approval = approval if isinstance(approval, bool) else described.name in approval
+        hints = described.annotations
+        may_repeat = hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
+
+        async def call(**arguments: Any) -> Any:
+            result = await self._call(
+                server,
+                f"call {described.name}",
+                lambda client: client.call_tool(described.name, arguments),
+                may_repeat=may_repeat,
+            )
+            return _read_result(described.name, result)
+
+        return Tool(
+            name=_tool_name(server.prefix + described.name),
+            description=described.description or "",
+            parameters=described.input_schema,
+            function=call,
+            is_async=True,
+            requires_approval=needs_approval,
+        )
+
+    async def _call(
+        self,
+        server: McpServerSettings,
+        what: str,
+        operation: Callable[[Client], Awaitable[Any]],
+        *,
+        may_repeat: bool,
+        within: float | None = None,
+    ) -> Any:
+        """Return the result of an operation, on a connection that is there or on a new one.
+
+        `within` limits the time of an attempt, in seconds.
+        """
+        from mcp import MCPError
+
+        from graphkit.agents.mcp_connection import ConnectionLostError
+
+        for is_last in (False, True):
+            connection = await self._connect(server)
+            try:
+                async with asyncio.timeout(within):
+                    return await connection.call(operation)
+            except ConnectionLostError as error:
+                lost = error
+            except MCPError as error:
+                raise McpServerError(server.name, f"could not {what}: {error}") from error
+            except TimeoutError as error:
+                raise McpServerError(server.name, f"could not {what} within {within} s") from error
+            except ValueError as error:  # of pydantic: the answer does not have the form of the protocol
+                raise McpServerError(server.name, f"could not {what}: the answer is malformed: {error}") from error
+            if lost.was_sent and not may_repeat:
+                raise McpServerError(
+                    server.name,
+                    f"the connection broke while it was asked to {what}: {lost.reason}. The server may have "
+                    "executed it; it was not asked again",
+                )
+            if is_last:
+                raise McpServerError(server.name, f"could not {what}: {lost.reason}")
+        raise AssertionError  # the second round has returned or raised
+
+    async def _connect(self, server: McpServerSettings) -> McpConnection:
+        loop = asyncio.get_running_loop()
+        connections = self._loops.get(loop)
+        if connections is None:
+            for other in [other for other in self._loops if other.is_closed()]:
+                self._loops.pop(other, None)
+            connections = self._loops.setdefault(loop, _LoopConnections())
+        return await connections.connect(server)
+
+
+class _LoopConnections:
+    """The connections of one event loop, one for each server."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, McpConnection] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def connect(self, server: McpServerSettings) -> McpConnection:
+        """Return the connection to a server; open one if there is none."""
+        from graphkit.agents.mcp_connection import McpConnection
+
+        async with self._locks.setdefault(server.name, asyncio.Lock()):
+            found = self._open.get(server.name)
+            if found is None or not found.is_open:
+                found = McpConnection(server)
+                await found.open()
+                self._open[server.name] = found
+            return found
+
+    async def close(self) -> None:
+        """Close all of them."""
+        await asyncio.gather(*(connection.close() for connection in self._open.values()))
+        self._open.clear()
+
+
+async def _list_all_tools(client: Client) -> list[Any]:
+    found: list[Any] = []
+    cursor = None
+    for _ in range(_MOST_PAGES):
+        page = await client.list_tools(cursor=cursor, cache_mode="refresh")
+        found += page.tools
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return found
+
+
+def _check_names(server: McpServerSettings, by_name: Mapping[str, Any]) -> None:
+    approved = () if isinstance(server.requires_approval, bool) else server.requires_approval
+    for key, names in (("tools", server.tools or ()), ("requires_approval", approved)):
+        for name in names:
+            if name not in by_name:
+                raise AgentConfigurationError(
+                    f"the MCP server {server.name!r}: {key} names {name!r}, which is not a tool of the server; "
+                    f"it has {', '.join(sorted(by_name)) or 'none'}"
+                )
+
+
+def _tool_name(name: str) -> str:
+    """Return a name that a model may be offered: with `_` for what the protocol does not allow."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:_LONGEST_NAME]
+
+
+def _read_result(tool: str, result: Any) -> Any:
+    """Return what a tool returned: its text, or its content blocks.
+
+    Raises:
+        McpToolError: the server reports that the tool failed.
+    """
+    blocks = result.content
+    is_text = all(block.type == "text" for block in blocks)
+    text = "\n".join(block.text for block in blocks if block.type == "text")
+    if result.is_error:
+        raise McpToolError(tool, text or "it gave no reason")
+    if not blocks and result.structured_content is not None:
+        return result.structured_content
+    if is_text:
+        return text
+    return [block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in blocks]
+
+
+def _require_package() -> None:
+    from importlib.util import find_spec  # importing the package takes half a second
+
+    if find_spec("mcp") is None:
+        raise MissingDependencyError("mcp", "agents")

@@ -1,0 +1,101 @@
+"""An MCP server of the tests that needs no package: `python plain_mcp_server.py JOURNAL`.
+
+It speaks the first version of the protocol, with its handshake, over standard input and output, and can
+do what a library prevents: die in mid-call. Each call is a line in the journal.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+JOURNAL = Path(sys.argv[1])
+
+
+def record(line):
+    with JOURNAL.open("a", encoding="utf-8") as journal:
+        journal.write(f"{line}\n")
+
+
+def add(a, b):
+    record("add")
+    return a + b
+
+
+def process():
+    return os.getpid()
+
+
+def environment(name):
+    return os.environ.get(name, "not set")
+
+
+def die(how_often):
+    return die_as("die", how_often)
+
+
+def die_reading(how_often):
+    return die_as("die_reading", how_often)
+
+
+def die_as(name, how_often):
+    record(name)
+    times = JOURNAL.read_text(encoding="utf-8").split("\n").count(name)
+    if times <= how_often:
+        os._exit(1)
+    return f"alive in attempt {times}"
+
+
+def wait():
+    record("wait")
+
+
+TOOLS = {function.__name__: function for function in (add, process, environment, die, die_reading, wait)}
+
+
+def describe(name):
+    described = {"name": name, "inputSchema": {"type": "object"}}
+    if name == "die_reading":
+        described["annotations"] = {"readOnlyHint": True}
+    return described
+
+
+def answer(method, params):
+    """The result of a request; None leaves it without an answer."""
+    if method == "initialize":
+        return {
+            "protocolVersion": params["protocolVersion"],
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "plain", "version": "1"},
+        }
+    if method == "tools/list":  # in pages of two
+        start = int(params.get("cursor", 0))
+        names = list(TOOLS)[start : start + 2]
+        page = {"tools": [describe(name) for name in names]}
+        if start + 2 < len(TOOLS):
+            page["nextCursor"] = str(start + 2)
+        return page
+    if method == "tools/call":
+        returned = TOOLS[params["name"]](**params.get("arguments", {}))
+        return None if returned is None else {"content": [{"type": "text", "text": str(returned)}]}
+    raise KeyError(method)
+
+
+def main():
+    record("start")
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "id" not in message:
+            continue
+        reply = {"jsonrpc": "2.0", "id": message["id"]}
+        try:
+            reply["result"] = answer(message["method"], message.get("params", {}))
+        except KeyError:
+            reply["error"] = {"code": -32601, "message": "Method not found"}
+        if reply.get("result", reply.get("error")) is not None:
+            sys.stdout.write(json.dumps(reply) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,410 @@
+"""The tools of MCP servers: local servers over standard input and output, and over HTTP."""
+
+import asyncio
+import gc
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+
+from graphkit import END, START, StateGraph
+from graphkit.agents import McpServers
+from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError, MissingDependencyError
+from savers import FileSystemSaver
+
+SERVER = str(Path(__file__).with_name("mcp_server.py"))
+PLAIN_SERVER = str(Path(__file__).with_name("plain_mcp_server.py"))
+SECRET = "token-0123456789"
+
+
+class LocalServer:
+    """Settings of a server of the tests, and what it was asked."""
+
+    def __init__(self, directory, program=SERVER):
+        self.journal = directory / "journal"
+        self.journal.touch()
+        self.settings = {"command": sys.executable, "args": [program, str(self.journal)]}
+
+    def calls(self):
+        return self.journal.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+class HttpServer(LocalServer):
+    """A server over HTTP, in a process that a test may kill and start again on the same port."""
+
+    def __init__(self, directory):
+        super().__init__(directory)
+        self.port = 0
+        self.process = None
+
+    def start(self):
+        command = [*self.settings_of_process(), str(self.port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.port = int(self.process.stdout.readline())
+        self.settings = {"url": f"http://127.0.0.1:{self.port}/mcp"}
+
+    def settings_of_process(self):
+        return [sys.executable, SERVER, str(self.journal)]
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def local(tmp_path):
+    return LocalServer(tmp_path)
+
+
+@pytest.fixture
+def plain(tmp_path):
+    """A server that starts in a tenth of the time, and speaks the first version of the protocol."""
+    return LocalServer(tmp_path, PLAIN_SERVER)
+
+
+@pytest.fixture
+def http(tmp_path):
+    server = HttpServer(tmp_path)
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_open():
+    """A connection or a process that nothing closed warns when it is collected, and warnings are errors."""
+    yield
+    gc.collect()
+
+
+async def tools_of(servers):
+    return {tool.name: tool.function for tool in await servers.atools()}
+
+
+# ---------------------------------------------------------------------------------------------- tools
+
+
+def test_a_started_server_offers_its_tools_and_answers(local):
+    async def use():
+        async with McpServers({"test": local.settings}) as servers:
+            listed = {tool.name: tool for tool in await servers.atools()}
+            call = {name: tool.function for name, tool in listed.items()}
+            assert all(tool.is_async and not tool.requires_approval for tool in listed.values())
+            assert listed["add"].description == "Add two numbers."
+            assert listed["add"].parameters["properties"].keys() == {"a", "b"}
+            assert listed["add"].parameters["required"] == ["a", "b"]
+
+            assert await call["add"](a=1, b=2) == "3"
+            assert json.loads(await call["report"](city="Graz")) == {"city": "Graz", "degrees": 3}
+            (picture,) = await call["picture"]()
+            assert picture == {"type": "image", "data": "cGl4ZWxz", "mimeType": "image/png"}
+            sums = await asyncio.gather(*(call["add"](a=number, b=1) for number in range(20)))
+            assert sums == [str(number + 1) for number in range(20)]
+
+            with pytest.raises(McpToolError, match="the tool 'fail' failed: ") as caught:
+                await call["fail"](reason="no")
+            assert caught.value.tool == "fail"
+            with pytest.raises(McpToolError, match="valid integer"):
+                await call["add"](a="one", b=2)
+
+    asyncio.run(use())
+    assert local.calls().count("start") == 1
+
+
+def test_the_settings_choose_tools_approval_and_names(plain):
+    settings = plain.settings | {
+        "tools": ["process", "add"],
+        "requires_approval": ["add"],
+        "prefix": "my.",
+    }
+    listed = McpServers({"test": settings}).tools()
+    assert [(tool.name, tool.requires_approval) for tool in listed] == [("my_process", False), ("my_add", True)]
+    assert asyncio.run(listed[1].function(a=1, b=2)) == "3"
+
+    for key in ("tools", "requires_approval"):
+        with pytest.raises(AgentConfigurationError, match=rf"'test': {key} names 'ad', .* it has add, die"):
+            McpServers({"test": plain.settings | {key: ["ad"]}}).tools()
+
+
+def test_two_tools_of_one_name_are_refused(plain):
+    settings = plain.settings | {"tools": ["add"]}
+    with pytest.raises(
+        AgentConfigurationError, match="'one' and 'two' both have a tool 'add': give one of them a prefix"
+    ):
+        McpServers({"one": settings, "two": settings}).tools()
+    listed = McpServers({"one": settings, "two": settings | {"prefix": "two_"}}).tools()
+    assert [tool.name for tool in listed] == ["add", "two_add"]
+
+
+def test_listing_in_a_running_loop_names_atools(plain):
+    async def use():
+        with pytest.raises(RuntimeError, match=r"await atools\(\)"):
+            McpServers({"test": plain.settings}).tools()
+
+    asyncio.run(use())
+
+
+def test_no_servers_have_no_tools():
+    assert McpServers({}).tools() == []
+
+
+# ---------------------------------------------------------------------------------------------- connections
+
+
+def test_nothing_is_started_before_it_is_needed(plain):
+    assert repr(McpServers({"test": plain.settings})) == "McpServers(test)"
+    assert plain.calls() == []
+
+
+def test_tools_outlive_loops_and_connections(plain):
+    servers = McpServers({"test": plain.settings})
+    tools = {tool.name: tool.function for tool in servers.tools()}
+    assert asyncio.run(tools["add"](a=1, b=2)) == "3"  # its loop ends without aclose
+
+    async def close_between():
+        before = await tools["process"]()
+        await servers.aclose()
+        return before, await tools["process"]()
+
+    before, after = asyncio.run(close_between())
+    assert before != after
+    assert plain.calls().count("start") == 4
+    for process in (before, after):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(process), 0)
+    assert servers._loops.keys() == {loop for loop in servers._loops if loop.is_closed()}
+
+
+def test_a_server_that_died_is_started_again_and_no_call_is_executed_twice(plain):
+    async def use():
+        async with McpServers({"test": plain.settings}) as servers:
+            call = await tools_of(servers)
+            os.kill(int(await call["process"]()), signal.SIGKILL)
+            failures = 0
+            try:
+                assert await call["add"](a=1, b=2) == "3"
+            except McpServerError:  # the call was on its way when the end was noticed
+                failures = 1
+            assert plain.calls().count("add") == 1 - failures
+            assert await call["add"](a=1, b=2) == "3"
+            assert plain.calls().count("add") == 2 - failures
+
+    asyncio.run(use())
+    assert plain.calls().count("start") == 2
+
+
+def test_a_call_in_whose_midst_the_server_dies_is_not_repeated(plain):
+    async def use():
+        async with McpServers({"test": plain.settings}) as servers:
+            call = await tools_of(servers)
+            with pytest.raises(
+                McpServerError, match="The server may have executed it; it was not asked again"
+            ) as caught:
+                await call["die"](how_often=1)
+            assert caught.value.server == "test"
+            assert plain.calls().count("die") == 1
+            assert await call["die"](how_often=1) == "alive in attempt 2"
+
+    asyncio.run(use())
+
+
+def test_a_call_that_only_reads_is_repeated_once(plain):
+    async def use():
+        async with McpServers({"test": plain.settings}) as servers:
+            call = await tools_of(servers)
+            assert await call["die_reading"](how_often=1) == "alive in attempt 2"
+            plain.journal.write_text("", encoding="utf-8")
+            with pytest.raises(McpServerError, match="could not call die_reading: "):
+                await call["die_reading"](how_often=5)
+            assert plain.calls().count("die_reading") == 2
+
+    asyncio.run(use())
+
+
+def test_a_server_over_http_may_go_and_come_back(http):
+    async def use():
+        async with McpServers({"web": http.settings}) as servers:
+            call = await tools_of(servers)
+            assert await call["add"](a=1, b=2) == "3"
+
+            http.kill()
+            with pytest.raises(McpServerError, match=r"the MCP server 'web': http://127.0.0.1:\d+/mcp: ConnectError"):
+                await call["add"](a=3, b=4)
+
+            http.start()
+            assert await call["add"](a=5, b=6) == "11"
+            http.kill()
+            http.start()
+            sums = await asyncio.gather(*(call["add"](a=number, b=1) for number in range(5)))
+            assert sums == [str(number + 1) for number in range(5)]
+
+            with pytest.raises(McpServerError, match="it was not asked again"):
+                await call["die"]()
+            assert http.calls().count("die") == 1
+
+    asyncio.run(use())
+    assert [call for call in http.calls() if call.startswith("add")][:2] == ["add 1 2", "add 5 6"]
+    assert http.calls().count("add 3 4") == 0
+
+
+def test_a_cancelled_call_leaves_the_connection_usable(plain):
+    async def use():
+        async with McpServers({"test": plain.settings}) as servers:
+            call = await tools_of(servers)
+            process = await call["process"]()
+            task = asyncio.create_task(call["wait"]())
+            while "wait" not in plain.calls():
+                await call["process"]()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await call["process"]() == process
+
+    asyncio.run(use())
+
+
+def test_p83_a_resume_connects_again_from_stored_settings(plain, tmp_path):
+    stored = json.dumps({"test": plain.settings})
+
+    def build(saver):
+        servers = McpServers(json.loads(stored))
+
+        async def count(state):
+            async with servers:
+                call = await tools_of(servers)
+                return {"sum": int(await call["add"](a=state["sum"], b=1))}
+
+        graph = StateGraph({}).add_node("one", count).add_node("two", count)
+        graph.add_edge(START, "one").add_edge("one", "two").add_edge("two", END)
+        return graph.compile(checkpoint_saver=saver, interrupt_before={"two"})
+
+    thread = {"configurable": {"thread_id": "t"}}
+    with FileSystemSaver(tmp_path / "store") as saver:
+        asyncio.run(build(saver).ainvoke({"sum": 0}, thread))
+    with FileSystemSaver(tmp_path / "store") as saver:  # as after a restart: new loop, new servers
+        done = asyncio.run(build(saver).ainvoke(None, thread))
+    assert done["sum"] == 2
+    assert plain.calls() == ["start", "add", "start", "add"]
+
+
+# ---------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"command": "/no/such/program"}, "cannot start /no/such/program: No such file or directory"),
+        ({"command": "/etc/passwd"}, "cannot start /etc/passwd: Permission denied"),
+        ({"command": "/bin/true"}, "/bin/true: MCPError: Connection closed"),
+        ({"command": "/bin/cat"}, "/bin/cat: MCPError: Method not found"),
+        ({"command": "/bin/sleep", "args": ["60"], "timeout": 0.05}, "/bin/sleep did not answer within 0.05 s"),
+        ({"url": "http://127.0.0.1:9/mcp"}, "http://127.0.0.1:9/mcp: ConnectError: "),
+    ],
+    ids=lambda value: value.get("command", "url") if isinstance(value, dict) else "",
+)
+def test_a_server_that_cannot_be_used_is_an_error_that_names_it(settings, reason):
+    servers = McpServers({"broken": settings})
+    with pytest.raises(McpServerError) as caught:
+        servers.tools()
+    assert str(caught.value).startswith(f"the MCP server 'broken': {reason}")
+    assert caught.value.server == "broken"
+
+
+GOOD = {"command": "server"}
+
+
+@pytest.mark.parametrize(
+    ("servers", "message"),
+    [
+        ([], "mcp_servers must be a mapping"),
+        ({3: GOOD}, "the name of an MCP server must be a text"),
+        ({"s": None}, "'s': its settings must be a mapping with command or url, not NoneType"),
+        ({"s": {}}, "'s': give either command or url"),
+        ({"s": {**GOOD, "url": "http://localhost/mcp"}}, "'s': give either command or url"),
+        (
+            {"s": {**GOOD, "arg": []}},
+            "'s': unknown key 'arg'; the keys of a server with command are args, command, cwd",
+        ),
+        ({"s": {"url": "http://h/", "env": {}}}, "unknown key 'env'; the keys of a server with url are prefix"),
+        ({"s": {"command": 3}}, "command must be a text, not int"),
+        ({"s": {"command": "a\0b"}}, "command contains a null character"),
+        ({"s": {**GOOD, "args": "x"}}, "args must be a list of texts, not str"),
+        ({"s": {**GOOD, "args": [1]}}, "args must be a list of texts"),
+        ({"s": {**GOOD, "env": []}}, "env must be a mapping, not list"),
+        ({"s": {**GOOD, "env": {"A=B": SECRET}}}, "env: 'A=B' is not the name of an environment variable"),
+        ({"s": {**GOOD, "env": {"A": 3}}}, "env: A must be a text, or null to pass the variable on, not int"),
+        ({"s": {**GOOD, "env": {"A": f"{SECRET}\0"}}}, "env: A contains a null character"),
+        ({"s": {**GOOD, "requires_approval": "add"}}, "requires_approval must be a list of texts, not str"),
+        ({"s": {**GOOD, "timeout": "1"}}, "timeout must be a number of seconds, not str"),
+        ({"s": {**GOOD, "timeout": -1}}, "timeout must be a positive number"),
+        ({"s": {"url": "localhost"}}, "url must be an address"),
+        ({"s": {"url": "http://[::1"}}, "url must be an address"),
+        ({"s": {"url": f"http://me:{SECRET}@localhost/"}}, "url must not contain a user or a password"),
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_refused_by_name(servers, message):
+    with pytest.raises(AgentConfigurationError) as caught:
+        McpServers(servers)
+    assert message in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+def test_without_the_package_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r"mcp is not installed; .*graphkit-durable\[agents\]"):
+        McpServers({"s": GOOD})
+
+
+# ---------------------------------------------------------------------------------------------- variables
+
+
+def test_a_variable_is_given_or_passed_on_and_never_shown(plain, monkeypatch):
+    monkeypatch.setenv("SERVER_KEY", SECRET)
+    monkeypatch.setenv("OTHER", "x")
+    settings = plain.settings | {"env": {"SERVER_KEY": None, "LEVEL": "high"}}
+    servers = McpServers({"test": settings})
+
+    async def use():
+        async with servers:
+            call = await tools_of(servers)
+            return [await call["environment"](name=name) for name in ("SERVER_KEY", "LEVEL", "OTHER")]
+
+    assert asyncio.run(use()) == [SECRET, "high", "not set"]
+    assert "high" not in repr(servers) + repr(servers.settings)
+    with pytest.raises(TypeError, match="build them again from their settings"):
+        pickle.dumps(servers)
+
+    monkeypatch.delenv("SERVER_KEY")
+    with pytest.raises(AgentConfigurationError, match="'test' needs the environment variable SERVER_KEY: set it"):
+        servers.tools()
+
+
+def test_a_token_is_sent_and_never_shown(http, monkeypatch):
+    monkeypatch.setenv("MCP_TOKEN", SECRET)
+    servers = McpServers({"web": http.settings | {"token_env": "MCP_TOKEN"}})
+
+    async def use():
+        async with servers:
+            call = await tools_of(servers)
+            authorization = await call["authorization"]()
+            http.kill()
+            with pytest.raises(McpServerError) as caught:
+                await call["authorization"]()
+            http.start()
+            return authorization, caught.value
+
+    authorization, error = asyncio.run(use())
+    assert authorization == f"Bearer {SECRET}"
+    shown = "".join(traceback.format_exception(error)) + repr(error.__context__) + repr(servers.settings)
+    assert SECRET not in shown
+    monkeypatch.delenv("MCP_TOKEN")
+    with pytest.raises(AgentConfigurationError, match="needs the environment variable MCP_TOKEN"):
+        servers.tools()

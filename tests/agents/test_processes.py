@@ -1,0 +1,124 @@
+"""Agents over several processes: conversations, approvals from elsewhere, and every backend."""
+
+import json
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from graphkit.operations import answer
+from graphkit.registry import get_saver
+from savers import FileSystemSaver
+from tests import postgres_server
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = """
+import json, sys
+from graphkit import GraphResume
+from graphkit.agents import AgentBuilder, tool
+from graphkit.registry import get_saver
+from tests.agents.scripted import call, calling
+
+kind, location, thread, given = json.loads(sys.argv[1])
+sold = []
+
+@tool(requires_approval=True)
+def sell(item: str) -> str:
+    sold.append(item)
+    return f"sold {item}"
+
+def model(messages):
+    last = messages[-1]
+    if last["role"] == "tool":
+        return "; ".join(message["content"] for message in messages if message["role"] == "tool")
+    if last["content"].startswith("sell "):
+        items = last["content"].split()[1:]
+        return calling(*(call("sell", id=f"c-{item}", item=item) for item in items))
+    return ", ".join(message["content"] for message in messages if message["role"] == "user")
+
+saver = get_saver(kind, **location)
+agent = AgentBuilder().with_chat(model, name="chat").with_tools(sell).with_checkpointer(saver).build()
+if isinstance(given, dict):
+    given = GraphResume(given["answer"])
+state = agent.run(given, thread)
+waiting = {one.payload["arguments"]["item"]: one.id for one in agent.get_state(thread).interrupts}
+print(json.dumps([state["messages"][-1]["content"], waiting, sold]))
+saver.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def server():
+    with postgres_server.start() as server:
+        yield server
+
+
+@pytest.fixture(params=["file", "sqlite", "postgres"])
+def backend(request, tmp_path):
+    """The registered name of a saver, and where a new store is."""
+    if request.param == "file":
+        return "file", {"base_directory": str(tmp_path / "runs")}
+    if request.param == "sqlite":
+        return "sqlite", {"db_file": str(tmp_path / "runs" / "agent.db")}
+    server = request.getfixturevalue("server")
+    name = f"agents_{uuid.uuid4().hex}"
+    with psycopg.connect(server.connection_string, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return "postgres", {"connection_string": f"{server.connection_string} dbname={name}"}
+
+
+def in_process(backend, given, thread="t"):
+    """Run the agent in a process of its own: the last message, the approvals that wait, and what was sold."""
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, json.dumps([*backend, thread, given])]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def graphkit(*arguments):
+    command = [sys.executable, "-m", "graphkit", *map(str, arguments)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_p46_p16_a_conversation_goes_on_in_another_process(backend):
+    assert in_process(backend, "one")[0] == "one"
+    assert in_process(backend, "two")[0] == "one, two"
+    assert in_process(backend, "other", thread="bob-456")[0] == "other"
+    with get_saver(backend[0], **backend[1]) as saver:
+        assert sorted(saver.threads()) == ["bob-456", "t"]
+        nodes = [checkpoint.node_id for checkpoint in saver.list({"configurable": {"thread_id": "t"}})]
+    assert nodes == ["chat", "__START__", "chat", "__START__"]
+
+
+def test_p46_an_approval_is_given_by_a_third_process(backend):
+    content, waiting, sold = in_process(backend, "sell tea rum")
+    assert (content, set(waiting), sold) == (None, {"tea", "rum"}, [])
+    with get_saver(backend[0], **backend[1]) as saver:
+        answer(saver, "t", True, interrupt=waiting["tea"])
+    content, waiting, sold = in_process(backend, None)
+    assert (set(waiting), sold) == ({"rum"}, ["tea"])
+    content, waiting, sold = in_process(backend, {"answer": {"approved": False, "reason": "too strong"}})
+    assert (waiting, sold) == ({}, [])
+    assert content == "sold tea; The call was not executed: a human refused it: too strong"
+
+
+def test_an_approval_is_given_at_the_command_line(tmp_path):
+    backend = "file", {"base_directory": str(tmp_path / "runs")}
+    _, waiting, _ = in_process(backend, "sell tea rum")
+    shown = json.loads(graphkit("interrupts", tmp_path / "runs", "--json"))
+    assert sorted((one["payload"] for one in shown), key=lambda payload: payload["id"]) == [
+        {"tool": "sell", "arguments": {"item": item}, "id": f"c-{item}"} for item in ("rum", "tea")
+    ]
+    graphkit("answer", tmp_path / "runs", "t", "--interrupt", waiting["tea"], "--value", "true")
+    change = json.dumps({"approved": True, "arguments": {"item": "milk"}})
+    graphkit("answer", tmp_path / "runs", "t", "--interrupt", waiting["rum"], "--value", change)
+    content, waiting, sold = in_process(backend, None)
+    assert waiting == {}
+    assert sorted(sold) == ["milk", "tea"]
+    assert content.startswith("sold tea; A human changed the arguments")
+    assert FileSystemSaver(tmp_path / "runs").interrupts() == []

@@ -1,0 +1,144 @@
+"""Threads do not interfere: runs that are interleaved, or at the same time, end as each does alone."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from graphkit import GraphResume
+from graphkit.agents import AgentBuilder, tool
+from savers import FileSystemSaver, MemorySaver, SqliteSaver
+from tests.agents.scripted import call, calling, transcript
+from tests.sweeps import examples
+
+THREADS = ["ada", "bob-456", "charlie-789"]
+INPUTS = st.sampled_from(["hello", "add 2", "sell tea", "sell rum", "yes", "no", "resume"])
+"""What a user does: say something, answer what waits, or resume."""
+
+
+def count(number: int) -> int:
+    """Add one."""
+    return number + 1
+
+
+@tool(requires_approval=True)
+def sell(item: str) -> str:
+    """Sell something."""
+    return f"sold {item}"
+
+
+def model(messages):
+    last = messages[-1]
+    said = sum(message["role"] == "user" for message in messages)
+    if last["role"] == "tool":
+        return f"{said}: {last['content']}"
+    if last["content"].startswith("add "):
+        return calling(call("count", id=f"c{len(messages)}", number=int(last["content"][4:])))
+    if last["content"].startswith("sell "):
+        return calling(call("sell", id=f"c{len(messages)}", item=last["content"][5:]))
+    return f"{said}: {last['content']}"
+
+
+def build(saver):
+    return AgentBuilder().with_chat(model, name="chat").with_tools(count, sell).with_checkpointer(saver).build()
+
+
+def act(agent, thread, what):
+    """Do one thing on a thread; answers and resumes need something that waits."""
+    is_new = not agent.get_state_history(thread)
+    waits = not is_new and bool(agent.get_state(thread).interrupts)
+    if what in {"yes", "no"}:
+        return agent.run(GraphResume(what == "yes"), thread) if waits else None
+    if what == "resume":
+        return None if is_new else agent.run(None, thread)
+    return agent.run(what, thread)
+
+
+def ends_of(agent, threads):
+    """What each thread has in the end: its transcript, its nodes, and what waits."""
+    ends = {}
+    for thread in threads:
+        history = agent.get_state_history(thread)
+        nodes = [(snapshot.node, snapshot.next) for snapshot in history]
+        if history:
+            payloads = [waiting.payload for waiting in history[0].interrupts]
+            messages = transcript({"messages": [], **history[0].values})
+            ends[thread] = (messages, nodes, payloads)
+    return ends
+
+
+@pytest.mark.parametrize("kind", ["memory", "file", "sqlite"])
+@given(actions=st.lists(st.tuples(st.sampled_from(THREADS), INPUTS), max_size=20))
+@settings(max_examples=examples(200))
+def test_p26_interleaved_threads_end_as_each_does_alone(kind, actions, tmp_path_factory):
+    together = build(make_saver(kind, tmp_path_factory))
+    for thread, what in actions:
+        act(together, thread, what)
+    alone = {}
+    for thread in THREADS:
+        agent = build(MemorySaver())
+        for actor, what in actions:
+            if actor == thread:
+                act(agent, thread, what)
+        alone |= ends_of(agent, [thread])
+    assert ends_of(together, THREADS) == alone
+    close(together)
+
+
+def make_saver(kind, tmp_path_factory):
+    if kind == "memory":
+        return MemorySaver()
+    directory = tmp_path_factory.mktemp("runs")
+    return FileSystemSaver(directory, fsync="never") if kind == "file" else SqliteSaver(directory / "db", fsync="never")
+
+
+def close(agent):
+    close_saver = getattr(agent.graph.compile_config.saver, "close", None)
+    if close_saver is not None:
+        close_saver()
+
+
+CONVERSATION = ["hello", "add 1", "sell tea", "yes", "sell rum", "no", "bye"]
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_p26_conversations_at_the_same_time_end_as_one_alone(kind, tmp_path_factory, sweep):
+    agent = build(make_saver(kind, tmp_path_factory))
+    threads = [f"user-{number}" for number in range(sweep.count(200, 40))]
+
+    def converse(thread):
+        for what in CONVERSATION:
+            act(agent, thread, what)
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(converse, threads))
+    check_all_equal(agent, threads)
+    close(agent)
+
+
+def test_p26_asynchronous_conversations_end_as_one_alone(tmp_path_factory):
+    agent = build(make_saver("file", tmp_path_factory))
+    threads = [f"user-{number}" for number in range(20)]
+
+    async def converse(thread):
+        for what in CONVERSATION:
+            value = GraphResume(what == "yes") if what in {"yes", "no"} else what
+            await agent.arun(value, thread)
+
+    async def main():
+        await asyncio.gather(*map(converse, threads))
+
+    asyncio.run(main())
+    check_all_equal(agent, threads)
+    close(agent)
+
+
+def check_all_equal(agent, threads):
+    lonely = build(MemorySaver())
+    for what in CONVERSATION:
+        act(lonely, "alone", what)
+    expected = ends_of(lonely, ["alone"])["alone"]
+    ends = ends_of(agent, threads)
+    assert len(ends) == len(threads)
+    assert all(end == expected for end in ends.values())

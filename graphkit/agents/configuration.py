@@ -1,28 +1,214 @@
-"""AgentConfig: what an agent consists of."""
+"""AgentConfig: what an agent consists of, as plain data."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any, Final, Self, final
 
+from graphkit.agents.checkpointer_config import CheckpointerConfig
 from graphkit.agents.default_state import DefaultState
+from graphkit.agents.model_settings import without_key
+from graphkit.agents.references import describe_reference, find_loaded
+from graphkit.agents.settings import Path, Settings, format_path
+from graphkit.agents.tools import Tool
+from graphkit.errors import AgentConfigurationError
+
+_PLAIN: Final = (str, int, float, bool, type(None))
+_TOOL_OPTIONS: Final = ("requires_approval", "timeout", "on_error")
+_RETRY_OPTIONS: Final = ("max_attempts", "initial_delay", "backoff", "max_delay", "jitter")
 
 
 @final
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True, repr=False)
 class AgentConfig:
-    """What an agent consists of; `AgentBuilderDirector` builds it."""
+    """What an agent consists of; `AgentBuilderDirector` builds it.
+
+    `to_dict` returns plain data, in which functions and classes are named `module:name`. Building a
+    configuration that was read by `from_dict` therefore needs those objects in place of their names;
+    `load_agent` puts them there, for a file that the user wrote.
+    """
 
     name: str = "agent"
+    """The name of the agent, for people."""
     state_type: Any = DefaultState
     """As the schema of a StateGraph."""
-    steps: Sequence[Mapping[str, Any]] = ()
+    steps: Sequence[Mapping[str, Any]] = dataclasses.field(default_factory=list)
     """Each with a `type`, perhaps a `name`, and the settings of that type of step."""
     checkpointer: Any = None
-    """A saver, or an object whose `build()` returns a saver or None."""
-    tools: Sequence[Any] = ()
+    """A saver, a CheckpointerConfig, or another object whose `build()` returns a saver or None."""
+    tools: Sequence[Any] = dataclasses.field(default_factory=list)
     """What the models of all chat steps may call."""
     mcp_servers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """The settings of MCP servers, by name."""
     thread_id: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The strategy for thread ids, and its options."""
+
+    def __repr__(self) -> str:
+        """Name the agent and the types of its steps; other values may be secret."""
+        types = [step.get("type") for step in self.steps]
+        return f"AgentConfig(name={self.name!r}, steps={types!r})"
+
+    def set_checkpointer(self, checkpointer: Any) -> None:
+        """Choose the checkpointer.
+
+        Args:
+            checkpointer: a CheckpointerConfig, a mapping of its fields, a saver, or None.
+
+        Raises:
+            CheckpointerConfigurationError: a field of the mapping is unknown or wrong. Nothing was
+                changed.
+        """
+        if isinstance(checkpointer, Mapping):
+            checkpointer = CheckpointerConfig.from_dict(checkpointer)
+        self.checkpointer = checkpointer
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the configuration as values that JSON and YAML can hold. `from_dict` reads them.
+
+        The `api_key` of a model is left out: what is loaded takes the key from the environment.
+
+        Raises:
+            AgentConfigurationError: a saver, an agent, or a function without a name of its own has
+                no plain form. The message names the key.
+        """
+        plain: dict[str, Any] = {"name": self.name}
+        if self.state_type is not DefaultState:
+            plain["state_type"] = _name_object(self.state_type, ("state_type",))
+        plain["steps"] = [_dump_step(step, ("steps", index)) for index, step in enumerate(self.steps)]
+        if self.checkpointer is not None:
+            plain["checkpointer"] = _dump_checkpointer(self.checkpointer, ("checkpointer",))
+        if self.tools:
+            plain["tools"] = _dump_tools(self.tools, ("tools",))
+        for name in ("mcp_servers", "thread_id"):
+            value = getattr(self, name)
+            if value:
+                plain[name] = _dump_value(value, (name,))
+        return plain
+
+    @classmethod
+    def from_dict(cls, mapping: Mapping[str, Any]) -> Self:
+        """Read plain data: what `to_dict` returned, or the content of an agent file.
+
+        Nothing is imported: names of functions and classes stay names.
+
+        Raises:
+            AgentConfigurationError: a key is unknown, missing or wrong. The message names each.
+        """
+        from graphkit.agents.agent_settings import AgentSettings
+
+        return cls._of_settings(_read_fields(AgentSettings.from_mapping(mapping)))
+
+    @classmethod
+    def _of_settings(cls, fields: dict[str, Any]) -> Self:
+        """Make a configuration of checked fields; nested agents become configurations, too."""
+        fields = {name: value for name, value in fields.items() if value is not None}
+        fields["steps"] = [cls._of_step(step) for step in fields.get("steps", ())]
+        thread_id = fields.get("thread_id")
+        if isinstance(thread_id, str):
+            fields["thread_id"] = {"strategy": thread_id}
+        return cls(**fields)
+
+    @classmethod
+    def _of_step(cls, step: dict[str, Any]) -> dict[str, Any]:
+        step = {name: value for name, value in step.items() if value is not None}
+        if step["type"] != "agent" or "agent" not in step:
+            return step
+        agent = cls._of_settings(step["agent"])
+        # The saver belongs to the nested agent, wherever the file has it.
+        checkpointer = step.pop("checkpointer", None)
+        if checkpointer is not None:
+            agent.set_checkpointer(checkpointer)
+        return {**step, "agent": agent}
+
+
+def _read_fields(value: Any) -> Any:
+    """Return settings as a dict of the fields that were set; a checkpointer stays as it is."""
+    if isinstance(value, CheckpointerConfig):
+        return value
+    if isinstance(value, Settings):
+        names = [name for name in type(value).model_fields if name in value.model_fields_set]
+        fields = {name: _read_fields(getattr(value, name)) for name in names}
+        return fields | (value.model_extra or {})
+    if isinstance(value, list):
+        return [_read_fields(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _read_fields(item) for name, item in value.items()}
+    return value
+
+
+# Plain data of each part. A path names the part in errors.
+
+
+def _dump_step(step: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for name, value in step.items():
+        if value is None or (name == "tools" and not value):
+            continue
+        where = (*path, name)
+        if name == "tools":
+            plain[name] = _dump_tools(value, where)
+        elif name == "checkpointer":
+            plain[name] = _dump_checkpointer(value, where)
+        elif name == "agent":
+            plain[name] = _dump_agent(value, where)
+        else:
+            plain[name] = _dump_value(without_key(value) if name == "model" else value, where)
+    return plain
+
+
+def _dump_agent(agent: Any, path: Path) -> dict[str, Any]:
+    if not isinstance(agent, AgentConfig):
+        raise _no_plain_form(path, f"a {type(agent).__name__} that was built; give its AgentConfig instead")
+    return agent.to_dict()
+
+
+def _dump_checkpointer(checkpointer: Any, path: Path) -> dict[str, Any]:
+    if not isinstance(checkpointer, CheckpointerConfig):
+        raise _no_plain_form(path, f"a {type(checkpointer).__name__}; give a CheckpointerConfig instead")
+    plain = checkpointer.to_dict()
+    plain["config"] = _dump_value(plain["config"], (*path, "config"))
+    return plain
+
+
+def _dump_tools(tools: Sequence[Any], path: Path) -> list[Any]:
+    return [_dump_tool(tool, (*path, index)) for index, tool in enumerate(tools)]
+
+
+def _dump_tool(tool: Any, path: Path) -> Any:
+    if not isinstance(tool, Tool):
+        return _dump_value(tool, path)
+    function = tool.function
+    module_name = getattr(function, "__module__", "")
+    name = getattr(function, "__qualname__", "")
+    if module_name != "__main__" and find_loaded(module_name, name) is tool:  # made by the decorator
+        return f"{module_name}:{name}"
+    plain: dict[str, Any] = {"function": _name_object(function, path), "name": tool.name}
+    for option in _TOOL_OPTIONS:
+        plain[option] = getattr(tool, option)
+    if tool.retry is not None:
+        plain["retry"] = {option: getattr(tool.retry, option) for option in _RETRY_OPTIONS}
+    return plain
+
+
+def _dump_value(value: Any, path: Path) -> Any:
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, Mapping):
+        return {name: _dump_value(item, (*path, name)) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_dump_value(item, (*path, index)) for index, item in enumerate(value)]
+    return _name_object(value, path)
+
+
+def _name_object(thing: Any, path: Path) -> str:
+    if isinstance(thing, str):
+        return thing
+    try:
+        return describe_reference(thing)
+    except ValueError as error:
+        raise _no_plain_form(path, str(error)) from error
+
+
+def _no_plain_form(path: Path, reason: str) -> AgentConfigurationError:
+    return AgentConfigurationError(f"has no plain form: {reason}", key=format_path(path))

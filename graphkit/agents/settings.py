@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from graphkit._wording import simplify_message
 from graphkit.errors import AgentConfigurationError
 
+_MODEL: Final = re.compile(r"must be a valid dictionary or instance of \w+")
+"""What pydantic says of a value in place of settings."""
 Path = tuple[str | int, ...]
 """Where in a configuration something is: keys of mappings and indexes of lists."""
 
@@ -83,14 +86,20 @@ def find_problems(error: ValidationError) -> list[Problem]:
 
 def _problems_in(error: ValidationError, prefix: Path) -> Iterator[Problem]:
     for problem in error.errors():
-        path = (*prefix, *problem["loc"])
+        path = (*prefix, *(part for part in problem["loc"] if not _is_tag(part)))
         raised = problem.get("ctx", {}).get("error")
         # The constructor of nested settings raises one of our errors, whose cause has the details.
         cause = getattr(raised, "__cause__", None)
         if isinstance(cause, ValidationError):
             yield from _problems_in(cause, path)
         else:
-            yield Problem(path, simplify_message(problem["msg"]))
+            message = simplify_message(problem["msg"])
+            yield Problem(path, _MODEL.sub("must be a mapping", message))
+
+
+def _is_tag(part: str | int) -> bool:
+    """Return whether a part of a path is the tag of a union, and no key of the configuration."""
+    return isinstance(part, str) and part.startswith("<")
 
 
 def format_path(path: Iterable[str | int]) -> str:

@@ -1,0 +1,273 @@
+"""AgentSettings: the keys of an agent file, with their types and descriptions.
+
+`AgentConfig.from_dict` checks plain data with these models. The JSON schema for editors and the
+reference in the documentation are made from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, model_validator
+
+from graphkit.agents.checkpointer_config import CheckpointerConfig
+from graphkit.agents.references import PATTERN, check_reference
+from graphkit.agents.settings import Settings
+from graphkit.agents.thread_ids import ThreadIDManager
+
+STEP_TYPES: Final = ("llm", "function", "agent")
+"""The types of steps that every agent has; `register_step` adds others."""
+
+
+def _check_reference(value: Any) -> Any:
+    if isinstance(value, str):
+        return check_reference(value)
+    if not callable(value):
+        raise ValueError(f"must be module:name, not {type(value).__name__}")  # noqa: TRY004 - pydantic collects it
+    return value
+
+
+def _check_model(value: Any) -> Any:
+    if isinstance(value, str):
+        provider, _, model = value.partition(":")
+        if not provider or not model:
+            raise ValueError(f"must be provider:model, such as openai:gpt-4o-mini, not {value!r}")
+    elif not callable(value) and not hasattr(value, "request"):
+        raise ValueError(f"must be provider:model or a mapping, not {type(value).__name__}")
+    return value
+
+
+Reference = Annotated[
+    Any, AfterValidator(_check_reference), WithJsonSchema({"type": "string", "pattern": PATTERN, "title": "Reference"})
+]
+"""`module:name`, or in code the object itself."""
+_ModelName = Annotated[
+    Any, AfterValidator(_check_model), WithJsonSchema({"type": "string", "pattern": "^[^:]+:.+$", "title": "Model"})
+]
+_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+# The tags of unions are parts of the paths of problems; find_problems leaves out those in brackets.
+
+
+def _mapping_or_other(value: Any) -> str:
+    is_mapping = isinstance(value, Mapping | Settings)
+    return "<mapping>" if is_mapping else "<other>"
+
+
+class RetrySettings(Settings):
+    """When something that failed is tried again."""
+
+    max_attempts: Annotated[int, Field(ge=1)] = 3
+    """How many attempts there are, including the first."""
+    initial_delay: Annotated[float, Field(ge=0)] = 0.5
+    """Seconds between the first attempt and the second."""
+    backoff: Annotated[float, Field(ge=1)] = 2.0
+    """The factor by which the delay grows."""
+    max_delay: Annotated[float, Field(ge=0)] = 128.0
+    """The longest delay, in seconds."""
+    jitter: bool = True
+    """Whether a random part is added to each delay."""
+
+
+class ModelTable(Settings):
+    """Which model answers, and how it is asked."""
+
+    provider: str
+    """`openai`: the protocol of chat completions, which many servers speak."""
+    model: str
+    """The name of the model at the provider."""
+    base_url: str | None = None
+    """The address of the API. Without it, OPENAI_BASE_URL or OpenAI's."""
+    api_key: str | None = Field(None, repr=False)
+    """The key. Write `${NAME}`, never the key itself; or use `api_key_env`."""
+    api_key_env: str | None = None
+    """The environment variable that has the key; `null` if the server needs none. Without it, OPENAI_API_KEY."""
+    timeout: _Seconds | None = None
+    """Seconds for a connection, and for each part of an answer."""
+    retry: RetrySettings | None = None
+    """When a request is repeated."""
+    temperature: float | None = None
+    """Sent with each request, as the next ones."""
+    top_p: float | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    response_format: dict[str, Any] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    extra_body: dict[str, Any] | None = Field(None, repr=False)
+    """Further values of the request."""
+
+
+class ToolSettings(Settings):
+    """A function that the model may call."""
+
+    function: Reference
+    """The function, as `module:name`. Its docstring is the description for the model."""
+    name: str | None = None
+    """The name for the model. Without it, that of the function."""
+    requires_approval: bool = False
+    """Whether a human has to approve each call."""
+    retry: RetrySettings | None = None
+    """When a failed call is executed again. Without it: never."""
+    timeout: _Seconds | None = None
+    """Seconds for one attempt."""
+    on_error: Literal["model", "raise"] = "model"
+    """`model`: the model receives the error; `raise`: the run fails."""
+
+
+ToolEntry = Annotated[
+    Annotated[ToolSettings, Tag("<mapping>")] | Annotated[Reference, Tag("<other>")], Discriminator(_mapping_or_other)
+]
+ModelEntry = Annotated[
+    Annotated[ModelTable, Tag("<mapping>")] | Annotated[_ModelName, Tag("<other>")], Discriminator(_mapping_or_other)
+]
+
+
+class McpServerSettings(Settings):
+    """An MCP server: a `command` to start, or the `url` of a running server."""
+
+    command: str | None = None
+    """The program to start; it speaks the protocol on its standard streams."""
+    args: list[str] = Field(default_factory=list)
+    """Its arguments."""
+    env: dict[str, str] = Field(default_factory=dict, repr=False)
+    """Environment variables for it."""
+    url: str | None = None
+    """The address of a server that runs already."""
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> McpServerSettings:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("needs either command or url")
+        if self.url is not None and (self.args or self.env):
+            raise ValueError("args and env belong to command; a url takes neither")
+        return self
+
+
+class ThreadIdSettings(Settings):
+    """How the agent makes thread ids."""
+
+    strategy: Literal["uuid", "timestamp", "user_specific", "custom"] = "uuid"
+    """`uuid`, `timestamp` (ids sort by time), `user_specific` (needs `user_id`) or `custom` (needs
+    `generator_func`)."""
+    user_id: str | None = None
+    """The user, for `user_specific`."""
+    generator_func: Reference | None = None
+    """A function that returns an id, as `module:name`, for `custom`."""
+
+    @model_validator(mode="after")
+    def _check_options(self) -> ThreadIdSettings:
+        options = {name: getattr(self, name) for name in self.model_fields_set - {"strategy"}}
+        ThreadIDManager(self.strategy, **options)
+        return self
+
+
+ThreadIdEntry = Annotated[
+    Annotated[ThreadIdSettings, Tag("<mapping>")] | Annotated[Literal["uuid", "timestamp"], Tag("<other>")],
+    Discriminator(_mapping_or_other),
+]
+
+
+class LlmStepSettings(Settings):
+    """A step in which a model answers the messages; it may call tools before it answers."""
+
+    type: Literal["llm"]
+    name: str | None = None
+    """The name of the step. Without it, `llm_step_<number>`."""
+    model: ModelEntry
+    """`provider:model`, or a mapping."""
+    system_prompt: str | None = None
+    """Sent before everything else."""
+    prompt_template: str | None = None
+    """Sent after it; `{city}` stands for the key `city` of the state."""
+    tools: list[ToolEntry] = Field(default_factory=list)
+    """What only the model of this step may call."""
+
+
+class FunctionStepSettings(Settings):
+    """A step that is a function of the state; it returns an update."""
+
+    type: Literal["function"]
+    name: str | None = None
+    """The name of the step. Without it, `function_step_<number>`."""
+    function: Reference
+    """The function, as `module:name`."""
+
+
+class AgentStepSettings(Settings):
+    """A step that is another agent, written in place (`agent`) or in a file of its own (`file`)."""
+
+    type: Literal["agent"]
+    name: str | None = None
+    """The name of the step. Without it, `agent_step_<number>`."""
+    agent: AgentSettings | None = None
+    """The agent."""
+    file: str | None = None
+    """The file of the agent; a relative path starts at the directory of this file."""
+    checkpointer: CheckpointerConfig | None = None
+    """The saver of this agent alone. Without it, the saver of the outer agent keeps its checkpoints."""
+
+    @model_validator(mode="after")
+    def _check_agent(self) -> AgentStepSettings:
+        if (self.agent is None) == (self.file is None):
+            raise ValueError("needs either agent or file")
+        if self.checkpointer is not None and self.agent is not None and self.agent.checkpointer is not None:
+            raise ValueError("has two checkpointers: one of the step and one of its agent; keep one")
+        return self
+
+
+class OtherStepSettings(Settings):
+    """A step of a type that the application registered with `register_step`."""
+
+    model_config = ConfigDict(extra="allow")
+    is_documented: ClassVar[bool] = False
+
+    type: Annotated[str, WithJsonSchema({"type": "string", "not": {"enum": list(STEP_TYPES)}})]
+    name: str | None = None
+
+
+def _type_of_step(value: Any) -> str:
+    type_name = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
+    is_known = isinstance(type_name, str) and type_name in STEP_TYPES
+    return f"<{type_name}>" if is_known else "<other>"
+
+
+StepEntry = Annotated[
+    Annotated[LlmStepSettings, Tag("<llm>")]
+    | Annotated[FunctionStepSettings, Tag("<function>")]
+    | Annotated[AgentStepSettings, Tag("<agent>")]
+    | Annotated[OtherStepSettings, Tag("<other>")],
+    Discriminator(_type_of_step),
+]
+
+
+class AgentSettings(Settings):
+    """An agent."""
+
+    model_config = ConfigDict(json_schema_extra={"required": ["steps"]})
+
+    name: Annotated[str, Field(min_length=1)] = "agent"
+    """The name of the agent, for people."""
+    state_type: Reference | None = None
+    """The class of the state, as `module:name`. Without it, the state is a conversation: `messages`."""
+    steps: list[StepEntry] = Field(default_factory=list)
+    """The steps, in the order in which they run."""
+    checkpointer: CheckpointerConfig | None = None
+    """Where the checkpoints are kept. Without it, the agent forgets everything when a run ends."""
+    tools: list[ToolEntry] = Field(default_factory=list)
+    """What the models of all steps may call."""
+    mcp_servers: dict[str, McpServerSettings] = Field(default_factory=dict)
+    """MCP servers by name; the models of all steps may call their tools."""
+    thread_id: ThreadIdEntry | None = None
+    """How the agent makes thread ids: `uuid`, `timestamp`, or a mapping."""
+
+
+AgentStepSettings.model_rebuild()
+LlmStepSettings.model_rebuild()

@@ -1,0 +1,223 @@
+"""AgentConfig: an agent as plain data (P6)."""
+
+import json
+
+import pytest
+
+from graphkit import RetryPolicy
+from graphkit.agents import AgentBuilder, AgentBuilderDirector, AgentConfig, CheckpointerConfig, tool
+from graphkit.agents.agent_settings import ModelTable
+from graphkit.agents.model_settings import _OWN_KEYS, REQUEST_OPTIONS
+from graphkit.agents.references import resolve_reference
+from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
+from savers import MemorySaver
+from tests.agents import application
+
+HERE = "tests.agents.application"
+FULL = {
+    "name": "shop",
+    "state_type": f"{HERE}:OrderState",
+    "steps": [
+        {"type": "function", "name": "take", "function": f"{HERE}:take_order"},
+        {
+            "type": "llm",
+            "model": {"provider": "openai", "model": "m", "temperature": 0.5, "retry": {"max_attempts": 2}},
+            "system_prompt": "Be kind.",
+            "tools": [f"{HERE}:find_order"],
+        },
+        {"type": "llm", "model": "openai:m"},
+        {"type": "agent", "agent": {"name": "inner", "steps": [{"type": "function", "function": f"{HERE}:Shop.ship"}]}},
+        {"type": "agent", "file": "inner.yaml", "checkpointer": {"type": "memory", "config": None, "enabled": True}},
+    ],
+    "checkpointer": {"type": "sqlite", "config": {"db_file": "a.db"}, "enabled": True},
+    "tools": [f"{HERE}:cancel_order", {"function": f"{HERE}:find_order", "name": "find", "timeout": 3.0}],
+    "mcp_servers": {"files": {"command": "serve", "args": ["-v"], "env": {"A": "b"}}, "web": {"url": "http://x"}},
+    "thread_id": {"strategy": "user_specific", "user_id": "bob"},
+}
+
+
+def test_the_defaults_are_an_agent_without_a_checkpointer():
+    config = AgentConfig()
+    assert (config.name, config.checkpointer, list(config.steps)) == ("agent", None, [])
+    assert AgentConfig.from_dict(config.to_dict()) == config
+
+
+def test_plain_data_are_read_and_written_back_without_loss():
+    config = AgentConfig.from_dict(json.loads(json.dumps(FULL)))
+    assert json.loads(json.dumps(config.to_dict())) == FULL
+    assert AgentConfig.from_dict(config.to_dict()) == config
+
+
+def test_p6_the_checkpointer_survives_a_round_trip():
+    config = AgentConfig(name="a")
+    config.set_checkpointer(CheckpointerConfig("sqlite", {"db_file": "a.db"}))
+    again = AgentConfig.from_dict(json.loads(json.dumps(config.to_dict())))
+    assert again == config
+    assert again.checkpointer == CheckpointerConfig("sqlite", {"db_file": "a.db"})
+    again.set_checkpointer(None)
+    assert "checkpointer" not in again.to_dict()
+
+
+def test_a_checkpointer_may_be_a_mapping_of_its_fields():
+    config = AgentConfig(checkpointer=MemorySaver())
+    config.set_checkpointer({"type": "file", "config": {"base_directory": "x"}})
+    assert config.checkpointer == CheckpointerConfig("file", {"base_directory": "x"})
+    with pytest.raises(CheckpointerConfigurationError, match="redis"):
+        config.set_checkpointer({"type": "redis"})
+    assert config.checkpointer.type == "file"
+
+
+def test_objects_of_an_application_are_written_as_their_names():
+    config = AgentConfig(
+        state_type=application.OrderState,
+        steps=[
+            {"type": "function", "name": None, "function": application.take_order},
+            {"type": "llm", "model": application.echo, "tools": (application.find_order,)},
+            {"type": "agent", "agent": AgentConfig(steps=[{"type": "function", "function": application.Shop.ship}])},
+        ],
+        tools=[application.cancel_order, tool(application.find_order, name="find", retry=RetryPolicy(jitter=False))],
+        thread_id={"strategy": "custom", "generator_func": application.make_id},
+    )
+    plain = json.loads(json.dumps(config.to_dict()))
+    assert plain["state_type"] == f"{HERE}:OrderState"
+    assert plain["steps"][0] == {"type": "function", "function": f"{HERE}:take_order"}
+    assert plain["steps"][1] == {"type": "llm", "model": f"{HERE}:echo", "tools": [f"{HERE}:find_order"]}
+    assert plain["steps"][2]["agent"]["steps"][0]["function"] == f"{HERE}:Shop.ship"
+    assert plain["tools"][0] == f"{HERE}:cancel_order"
+    assert plain["tools"][1]["function"] == f"{HERE}:find_order"
+    assert plain["tools"][1]["retry"]["jitter"] is False
+    assert plain["thread_id"]["generator_func"] == f"{HERE}:make_id"
+    assert AgentConfig.from_dict(plain).to_dict() == plain
+
+
+def test_what_a_builder_collects_is_plain_data_too():
+    builder = AgentBuilder(application.OrderState, name="shop").with_step("take", application.take_order)
+    config = builder.with_checkpointer(CheckpointerConfig())._make_config()
+    plain = json.loads(json.dumps(config.to_dict()))
+    assert plain["steps"] == [{"type": "function", "name": "take", "function": f"{HERE}:take_order"}]
+    assert plain["checkpointer"]["type"] == "memory"
+
+
+def test_a_configuration_of_objects_is_built():
+    step = {"type": "function", "name": "take", "function": application.take_order}
+    agent = AgentBuilderDirector(AgentConfig(state_type=application.OrderState, steps=[step])).build()
+    assert agent.run({"order": "", "city": ""})["order"] == "lamp"
+
+
+def test_names_alone_are_never_imported():
+    config = AgentConfig.from_dict({"steps": [{"type": "function", "function": "no_such_module:f"}]})
+    with pytest.raises(ValueError, match="no_such_module:f"):
+        AgentBuilderDirector(config).build()
+
+
+def test_the_key_of_a_model_is_neither_written_nor_shown():
+    model = {"provider": "openai", "model": "m", "api_key": "sk-secret"}
+    config = AgentConfig.from_dict({"steps": [{"type": "llm", "model": model}]})
+    assert config.steps[0]["model"]["api_key"] == "sk-secret"
+    assert "sk-secret" not in json.dumps(config.to_dict()) + repr(config)
+    with pytest.raises(AgentConfigurationError) as caught:
+        AgentConfig.from_dict({"steps": [{"type": "llm", "model": model | {"modle": 1, "timeout": "sk-secret"}}]})
+    assert "sk-secret" not in str(caught.value) + str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"checkpointer": MemorySaver()}, "checkpointer"),
+        ({"steps": [{"type": "function", "function": lambda state: {}}]}, r"steps\[0\].function"),
+        ({"steps": [{"type": "agent", "agent": object()}]}, r"steps\[0\].agent"),
+        ({"steps": [{"type": "llm", "model": application.scripted}]}, r"steps\[0\].model"),
+        ({"tools": [tool(lambda number: "", name="x")]}, r"tools\[0\]"),
+        ({"state_type": {"n": int}}, "state_type"),
+        ({"steps": [{"type": "other", "when": {1, 2}}]}, r"steps\[0\].when"),
+    ],
+)
+def test_what_has_no_plain_form_is_an_error_that_names_the_key(change, key):
+    with pytest.raises(AgentConfigurationError, match=f"^{key}: has no plain form"):
+        AgentConfig(**change).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"nmae": "x"}, "nmae: is unknown"),
+        ({"name": ""}, "name: "),
+        ({"name": 3}, "name: must be a valid string"),
+        ({"steps": {}}, "steps: must be a valid list"),
+        ({"steps": [3]}, r"steps\[0\]: must be a mapping"),
+        ({"steps": [{}]}, r"steps\[0\].type: is missing"),
+        ({"steps": [{"type": ["llm"]}]}, r"steps\[0\].type: must be a valid string"),
+        ({"steps": [{"type": "llm"}]}, r"steps\[0\].model: is missing"),
+        ({"steps": [{"type": "llm", "model": "m"}]}, r"steps\[0\].model: must be provider:model"),
+        ({"steps": [{"type": "llm", "model": 3}]}, r"steps\[0\].model: must be provider:model or a mapping, not int"),
+        ({"steps": [{"type": "llm", "model": {"provider": "openai"}}]}, r"steps\[0\].model.model: is missing"),
+        ({"steps": [{"type": "llm", "model": "o:m", "prompt": ""}]}, r"steps\[0\].prompt: is unknown"),
+        ({"steps": [{"type": "function"}]}, r"steps\[0\].function: is missing"),
+        ({"steps": [{"type": "function", "function": "f"}]}, r"steps\[0\].function: must be module:name"),
+        ({"steps": [{"type": "function", "function": "os.system"}]}, r"steps\[0\].function: must be module:name"),
+        ({"steps": [{"type": "function", 1: "x"}]}, r"steps\[0\]: keys must be text, not 1"),
+        ({"steps": [{"type": "agent"}]}, r"steps\[0\]: needs either agent or file"),
+        ({"steps": [{"type": "agent", "agent": {"x": 1}}]}, r"steps\[0\].agent.x: is unknown"),
+        (
+            {"steps": [{"type": "agent", "agent": {"checkpointer": {}}, "checkpointer": {}}]},
+            r"steps\[0\]: has two checkpointers",
+        ),
+        ({"checkpointer": {"type": "redis"}}, "checkpointer.type: Unsupported checkpointer type: 'redis'"),
+        ({"checkpointer": {"db_file": "x"}}, "checkpointer.db_file: is unknown"),
+        ({"tools": ["f"]}, r"tools\[0\]: must be module:name"),
+        ({"tools": [{"function": "m:f", "timeout": 0}]}, r"tools\[0\].timeout: must be greater than 0"),
+        ({"tools": [{"function": "m:f", "on_error": "x"}]}, r"tools\[0\].on_error: must be 'model' or 'raise'"),
+        ({"mcp_servers": {"a": {}}}, "mcp_servers.a: needs either command or url"),
+        ({"mcp_servers": {"a": {"url": "http://x", "args": ["y"]}}}, "mcp_servers.a: args and env belong to command"),
+        ({"thread_id": "random"}, "thread_id: must be 'uuid' or 'timestamp'"),
+        ({"thread_id": {"strategy": "x"}}, "thread_id.strategy: must be 'uuid'"),
+        ({"thread_id": {"strategy": "uuid", "user_id": "b"}}, "thread_id: the thread id strategy 'uuid' has no option"),
+        ({"state_type": 3}, "state_type: must be module:name, not int"),
+    ],
+)
+def test_a_wrong_key_is_named(change, message):
+    with pytest.raises(AgentConfigurationError, match=f"^{message}"):
+        AgentConfig.from_dict(change)
+
+
+@pytest.mark.parametrize("given", [None, [], "text", 3])
+def test_what_is_no_mapping_is_an_error(given):
+    with pytest.raises(AgentConfigurationError, match="must be a mapping"):
+        AgentConfig.from_dict(given)
+
+
+def test_all_problems_are_in_one_error():
+    with pytest.raises(AgentConfigurationError, match=r"^name: .*; steps\[1\].model: .*; more: is unknown$"):
+        AgentConfig.from_dict({"name": 3, "steps": [{"type": "x"}, {"type": "llm"}], "more": 1})
+
+
+def test_the_keys_of_a_model_are_those_that_models_accept():
+    assert set(ModelTable.model_fields) == {*_OWN_KEYS, *REQUEST_OPTIONS}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("f", "must be module:name"),
+        ("a:b:c", "must be module:name"),
+        ("../x:y", "must be module:name"),
+        ("no_such_module:f", "there is no module 'no_such_module'"),
+        ("json.nothing:f", "there is no module 'json.nothing'"),
+        ("json:nothing", "the module 'json' has no 'nothing'"),
+        ("json:loads.nothing", "has no 'loads.nothing'"),
+    ],
+)
+def test_a_reference_that_leads_nowhere_says_why(text, message):
+    with pytest.raises(ValueError, match=message):
+        resolve_reference(text)
+
+
+def test_a_module_that_fails_is_named_with_its_cause(tmp_path, monkeypatch):
+    (tmp_path / "failing_module.py").write_text("1 / 0")
+    (tmp_path / "lacking_module.py").write_text("import not_installed_at_all")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match="importing 'failing_module' failed: ZeroDivisionError") as caught:
+        resolve_reference("failing_module:f")
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    with pytest.raises(ValueError, match="lacking_module needs the module not_installed_at_all"):
+        resolve_reference("lacking_module:f")

@@ -62,9 +62,11 @@ class RowSource:
             "AND r.position < ?"
         )
         self._select = f"{self._select_range} ORDER BY r.position"
+        # The plus keeps SQLite from walking through the history by its primary key instead of
+        # looking into the index of the checkpoints.
         self._select_around = (
             f"SELECT r.position, r.frame, f.position FROM {records} AS r, "
-            f"(SELECT max(c.position) AS position FROM {records} AS c WHERE c.history = ? AND c.checkpoint = ?) AS f "
+            f"(SELECT max(+c.position) AS position FROM {records} AS c WHERE c.history = ? AND c.checkpoint = ?) AS f "
             f"WHERE r.history = ? AND r.position >= (SELECT max(k.position) FROM {records} AS k"
             " WHERE k.history = ? AND k.is_keyframe AND k.position <= f.position)"
             f" AND r.position < f.position + {_BEHIND} ORDER BY r.position"

@@ -37,8 +37,10 @@ class Statements:
         """What is new behind a position of a known history; of another one, its first row and those
         from its last keyframe on. The parameters are the known history, the position, the owner twice
         and the known history again."""
+        # The plus keeps SQLite from walking through the history by its primary key instead of
+        # looking into the index of the checkpoints.
         self.select_checkpoint = (
-            f"SELECT position FROM {records} WHERE history = ? AND checkpoint = ? ORDER BY position DESC"
+            f"SELECT position FROM {records} WHERE history = ? AND checkpoint = ? ORDER BY +position DESC"
         )
 
         self.select_row = (

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from graphkit import RunnableConfig
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerConfigurationError,
@@ -15,13 +16,16 @@ from graphkit.errors import (
     CheckpointFormatError,
     CheckpointStorageError,
 )
+from graphkit.testing._values import made
 from savers._sql import sqlite_connection, sqlite_database, wal_sync
 from savers._sql.sqlite_database import SqliteDatabase
 from savers._sql.sqlite_errors import translate_error
+from savers._sql.sqlite_saver import SqliteSaver
 from tests.sql.rows import add_history, positions, put
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
+CONFIG = RunnableConfig("t")
 
 
 @pytest.fixture
@@ -256,3 +260,24 @@ def test_an_error_of_the_disk_says_that_it_may_be_full():
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorname = "SQLITE_IOERR_SHMSIZE"
     assert "whether it is full" in str(translate_error(error, "runs.db", "read"))
+
+
+def test_a_checkpoint_is_found_by_its_index(file, monkeypatch):
+    with SqliteSaver(file) as saver:
+        ids = [saver.put(CONFIG, made({"n": number})).checkpoint_id for number in range(20)]
+    with SqliteSaver(file) as saver:
+        read = saver._database.read
+        plans = []
+
+        def read_and_explain(sql, parameters=()):
+            plans.extend(row[3] for row in read(f"EXPLAIN QUERY PLAN {sql}", parameters))
+            return read(sql, parameters)
+
+        monkeypatch.setattr(saver._database, "read", read_and_explain)
+        assert saver.info(CONFIG.with_check_point_id(ids[4])).id == ids[4]
+        assert saver.info(CONFIG.with_check_point_id("absent")) is None
+        saver.remove(CONFIG, [ids[4]])
+        assert saver.info(CONFIG.with_check_point_id(ids[5])).id == ids[5]
+    assert any("graphkit_records_checkpoint (history=? AND checkpoint=?)" in step for step in plans)
+    # Nothing walks through a whole history.
+    assert [step for step in plans if step.endswith("records_1 (history=?)")] == []

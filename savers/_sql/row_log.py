@@ -12,8 +12,7 @@ cases the writer reads what is new and makes its record again.
 
 from __future__ import annotations
 
-from time import time_ns
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from graphkit.abc import derive_status
 from graphkit.errors import CheckpointCorruptionError, CheckpointStorageError
@@ -25,7 +24,8 @@ from savers._log.index import Index
 from savers._log.log_writer import LogWriter, NewCheckpoint
 from savers._log.stored_checkpoint import StoredCheckpoint, outline_writes
 from savers._sql.database_errors import HistoryGoneError, OutcomeUnknownError, PositionTakenError
-from savers._sql.encoded_text import encode_id, encode_long, encode_text
+from savers._sql.encoded_text import encode_id
+from savers._sql.row_inserts import NEW, Commit, NewRow, RowInserter, StaleLogError
 from savers._sql.row_source import LogSource, RowSource
 from savers._sql.terms import list_terms
 
@@ -39,34 +39,11 @@ if TYPE_CHECKING:
 
 _PART_SIZE: Final = 1 << 20
 """A rewrite inserts its records when they have so many bytes."""
-_MOST_COMBINED: Final = 8
-"""One statement inserts at most so many records."""
 _MOST_TERMS: Final = 4096
 """How many terms an open log remembers."""
-NEW: Final = 0
-"""Stands for the number of a history that is not inserted yet; numbers begin with 1."""
-
-
 MAX_PAYLOAD: Final = 800 << 20
 """The most bytes of a payload in a row: SQLite refuses rows of 1,000,000,000 bytes, and PostgreSQL
 messages of 1 GiB. Longer values take several records."""
-
-
-class NewRow(NamedTuple):
-    """A record that was appended and is not inserted yet."""
-
-    position: int
-    frame: bytes
-    is_keyframe: bool | None = None
-    """None instead of False, as in the column."""
-    checkpoint: bytes | None = None
-    """The encoded id of the checkpoint, if the record is one."""
-    terms: Sequence[int] = ()
-    """The terms of its metadata that the history did not have before, as far as is known."""
-
-
-class StaleLogError(Exception):
-    """Another writer has changed the history: read what is new, and append again. Nothing was changed."""
 
 
 class RowLog(LogWriter):
@@ -94,7 +71,8 @@ class RowLog(LogWriter):
         path = _describe(owner, version, database)
         super().__init__(self._source, path, owner, digest_thread(owner[0]), codec, None)
         self.read_many = self._read_many
-        self.key = (encode_text(owner[0]), encode_text(owner[1]), version)
+        self._inserter = RowInserter(database, statements, *owner, version)
+        self.key = self._inserter.key
         """The thread, the namespace and the version in the row of the history."""
 
     def _reset(self) -> None:
@@ -378,78 +356,82 @@ class RowLog(LogWriter):
         rows = self._new_rows
         if not rows:
             return
-        status = self._derive_status()
-        last = self.last_checkpoint
-        keyframe = 0 if last is None else last.keyframe_offset
-        if last is not None and rows[-1].checkpoint is None and rows[-1].position == last.offset:
-            # `append_packed` wrote it.
-            self._note_checkpoint()
-        is_new = self.fd == NEW
+        commit = self._make_commit(rows, token)
         try:
             try:
-                self._insert(rows, keyframe, status, token)
+                history = self._inserter.insert(commit)
             except OutcomeUnknownError as error:
-                if is_new:
-                    self.fd = NEW
-                self._settle(rows, keyframe, status, token, error)
+                history = self._settle(commit, error)
         except (PositionTakenError, HistoryGoneError):
             self.close()
             raise StaleLogError from None
         except BaseException:
             self.close()
             raise
-        self._note_committed(rows, keyframe, status)
+        self._note_committed(commit, history)
 
-    def _note_committed(self, rows: Sequence[NewRow], keyframe: int, status: str | None) -> None:
+    def _make_commit(self, rows: Sequence[NewRow], token: int | None) -> Commit:
+        last = self.last_checkpoint
+        if last is not None and rows[-1].checkpoint is None and rows[-1].position == last.offset:
+            # `append_packed` wrote it.
+            self._note_checkpoint()
+        keyframe = 0 if last is None else last.keyframe_offset
+        status = self._derive_status()
+        return Commit(
+            history=self.fd,
+            rows=rows,
+            keyframe=keyframe,
+            status=status,
+            has_new_keyframe=keyframe != self._keyframe,
+            has_new_status=status != self._status,
+            last_row=self._last_row,
+            token=token,
+        )
+
+    def _note_committed(self, commit: Commit, history: int) -> None:
+        rows = commit.rows
         for row in rows:
             self._source.add(row.position, row.frame, is_keyframe=bool(row.is_keyframe))
         self._new_rows = []
-        self._note_inserted(rows)
-        self._last_history = self.fd
-        self._keyframe = keyframe
-        self._status = status
+        self._last_row = rows[-1].position, rows[-1].checkpoint
+        self.fd = self._last_history = history
+        self._keyframe = commit.keyframe
+        self._status = commit.status
         if len(self._terms) > _MOST_TERMS:
             self._terms.clear()
         for row in rows:
             self._terms.update(row.terms)
 
-    def _settle(
-        self,
-        rows: Sequence[NewRow],
-        keyframe: int,
-        status: str | None,
-        token: int | None,
-        unknown: OutcomeUnknownError,
-    ) -> None:
+    def _settle(self, commit: Commit, unknown: OutcomeUnknownError) -> int:
         """Find out whether rows were inserted by a commit whose outcome is unknown; if not, insert them.
 
         They are inserted once: they have the same positions, and the database refuses a position
         that is taken.
 
+        Returns:
+            The number of the history.
+
         Raises:
             OutcomeUnknownError: the database cannot be asked, or the second commit has no outcome either.
-            PositionTakenError: another writer was faster. Nothing was changed.
+            StaleLogError, PositionTakenError: another writer was faster. Nothing was changed.
         """
-        history = self._ask_for_inserted(rows, unknown)
-        if history is None:
-            try:
-                self._insert(rows, keyframe, status, token)
-            except PositionTakenError:
-                # Perhaps the server has executed the first one only now.
-                history = self._ask_for_inserted(rows, unknown)
-                if history is None:
-                    raise
+        history = self._ask_for_inserted(commit, unknown)
         if history is not None:
-            self.fd = history
-
-    def _ask_for_inserted(self, rows: Sequence[NewRow], unknown: OutcomeUnknownError) -> int | None:
+            return history
         try:
-            return self._find_inserted(rows)
+            return self._inserter.insert(commit)
+        except PositionTakenError:
+            # Perhaps the server has executed the first one only now.
+            history = self._ask_for_inserted(commit, unknown)
+            if history is None:
+                raise
+            return history
+
+    def _ask_for_inserted(self, commit: Commit, unknown: OutcomeUnknownError) -> int | None:
+        try:
+            return self._inserter.find_inserted(commit.rows)
         except CheckpointStorageError as error:
             raise unknown from error
-
-    def _note_inserted(self, rows: Sequence[NewRow]) -> None:
-        self._last_row = rows[-1].position, rows[-1].checkpoint
 
     def commit_part(self, transaction: Transaction) -> None:
         """Insert the records that were appended, as part of a transaction, if they take much memory."""
@@ -461,117 +443,8 @@ class RowLog(LogWriter):
         rows = self._new_rows
         if not rows:
             return
-        last = self.last_checkpoint
-        keyframe = 0 if last is None else last.keyframe_offset
-        status = self._derive_status()
-        self._insert_all(transaction, rows, keyframe, status, None)
-        self._note_committed(rows, keyframe, status)
-
-    def _insert(self, rows: Sequence[NewRow], keyframe: int, status: str | None, token: int | None) -> None:
-        combines_writes = self._database.combines_writes
-        is_usual = (
-            self.fd != NEW
-            and len(rows) == 1
-            and (combines_writes or not rows[0].terms)
-            and keyframe == self._keyframe
-            and status == self._status
-        )
-        if is_usual:
-            self._insert_one(rows[0], token)
-        elif combines_writes and len(rows) <= _MOST_COMBINED:
-            self._insert_combined(rows, keyframe, status, token)
-        else:
-            with self._database.transaction() as transaction:
-                self._insert_all(transaction, rows, keyframe, status, token)
-
-    def _insert_one(self, row: NewRow, token: int | None) -> None:
-        parameters: tuple[Any, ...] = (*self._list_values(row), *self._last_row, self.fd)
-        sql = self._statements.insert_record
-        if token is not None:
-            sql = self._statements.insert_record_of_holder
-            parameters += (token,)
-        parameters += self._database.notify_parameters(self.key[0])
-        if not self._database.write(sql, parameters):
-            self.close()
-            raise StaleLogError
-
-    def _list_values(self, row: NewRow) -> tuple[Any, ...]:
-        """Return the values of the columns of a record, without the history."""
-        values = (row.position, row.checkpoint, row.is_keyframe, row.frame, time_ns() // 1000)
-        return (*values, list(row.terms) or None) if self._database.combines_writes else values
-
-    def _insert_combined(self, rows: Sequence[NewRow], keyframe: int, status: str | None, token: int | None) -> None:
-        """Insert records and change the row of their history in one statement, in one round trip."""
-        parameters: list[Any] = []
-        if token is not None:
-            parameters += (self.key[0], token)
-        if self.fd == NEW:
-            parameters += self._list_history_values(keyframe, status)
-        else:
-            parameters += (keyframe, status, self.fd, self.fd, *self._last_row)
-        for row in rows:
-            parameters += self._list_values(row)
-        notification, values = self._database.make_notification(self.thread_id)
-        parameters += values
-        sql = self._statements.write_records(
-            len(rows),
-            is_new=self.fd == NEW,
-            is_held=token is not None,
-            notification=notification,
-        )
-        found = self._database.write_returning(sql, parameters)
-        if not found:
-            self.close()
-            raise StaleLogError
-        self.fd = found[0][0]
-
-    def _list_history_values(self, keyframe: int, status: str | None) -> tuple[Any, ...]:
-        """Return the values of the columns of a history that is inserted."""
-        return *self.key, keyframe, status, time_ns() // 1000, *map(encode_long, self._owner())
-
-    def _insert_all(
-        self,
-        transaction: Transaction,
-        rows: Sequence[NewRow],
-        keyframe: int,
-        status: str | None,
-        token: int | None,
-    ) -> None:
-        statements = self._statements
-        if token is not None and not transaction.execute(statements.lock_token, (self.key[0], token)):
-            self.close()
-            raise StaleLogError
-        if self.fd == NEW:
-            ((history,),) = transaction.execute(statements.insert_history, self._list_history_values(keyframe, status))
-        else:
-            history = self.fd
-            notify = self._database.notify_parameters(self.key[0])
-            transaction.execute(
-                statements.update_history_and_notify,
-                (keyframe, status, history, history, *self._last_row, *notify),
-            )
-            if not transaction.row_count:
-                self.close()
-                raise StaleLogError
-        transaction.execute_many(statements.insert_records, [(history, *self._list_values(row)) for row in rows])
-        terms = [(term, history) for row in rows for term in row.terms]
-        if terms and not self._database.combines_writes:
-            transaction.execute_many(statements.insert_terms, terms)
-        if status != self._status:
-            transaction.notify_status(self.thread_id)
-        self.fd = history
-
-    def _find_inserted(self, rows: Sequence[NewRow]) -> int | None:
-        """Return the history in which the rows are, after a commit whose outcome is unknown; None if they are not."""
-        for history, position, frame in self._database.read(
-            self._statements.select_row, (*self.key, rows[-1].position)
-        ):
-            if position == rows[-1].position and frame == rows[-1].frame:
-                return int(history)
-        return None
-
-    def _owner(self) -> tuple[str, str]:
-        return self.thread_id, self.namespace
+        commit = self._make_commit(rows, None)
+        self._note_committed(commit, self._inserter.insert_in(transaction, commit))
 
     def _derive_status(self) -> str | None:
         """Return the status of the latest checkpoint; None if there is none."""

@@ -32,8 +32,9 @@ from savers._sql import row_log
 from savers._sql.database_errors import PositionTakenError
 from savers._sql.encoded_text import decode_row, encode_text
 from savers._sql.maintenance import MaintenanceMethods, explain_damage, make_taken_error, rewrite
+from savers._sql.row_inserts import StaleLogError
 from savers._sql.row_lister import RowLister
-from savers._sql.row_log import RowLog, StaleLogError
+from savers._sql.row_log import RowLog
 from savers._sql.row_source import RowSource
 from savers._sql.row_store import RowStore
 from savers._sql.terms import list_search_terms

@@ -1,0 +1,183 @@
+"""Inserts the records of one history, and changes its row: in one statement if possible.
+
+Every statement has the conditions under which the records belong there: the history is live, the
+last record that the writer knows is there, no other checkpoint has the id that must be new, and the
+run lock is still that of the writer. If one does not hold, nothing is inserted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import time_ns
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from savers._sql.encoded_text import encode_long, encode_text
+
+if TYPE_CHECKING:
+    from savers._sql.database import Database, Transaction
+    from savers._sql.statements import Statements
+
+NEW: Final = 0
+"""Stands for the number of a history that is not inserted yet; numbers begin with 1."""
+_MOST_COMBINED: Final = 8
+"""One statement inserts at most so many records."""
+
+
+class StaleLogError(Exception):
+    """Another writer has changed the history: read what is new, and append again. Nothing was changed."""
+
+
+class NewRow(NamedTuple):
+    """A record that was appended and is not inserted yet."""
+
+    position: int
+    frame: bytes
+    is_keyframe: bool | None = None
+    """None instead of False, as in the column."""
+    checkpoint: bytes | None = None
+    """The encoded id of the checkpoint, if the record is one."""
+    terms: Sequence[int] = ()
+    """The terms of its metadata that the history did not have before, as far as is known."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Commit:
+    """Records that are inserted together, and what must hold for it."""
+
+    history: int
+    """The number of the history; NEW if it is inserted, too."""
+    rows: Sequence[NewRow]
+    """The records; at least one."""
+    keyframe: int
+    """The position of the last keyframe, with these records."""
+    status: str | None
+    """The status of the history, with these records."""
+    has_new_keyframe: bool
+    """Whether the row of the history has another keyframe."""
+    has_new_status: bool
+    """Whether the row of the history has another status."""
+    last_row: tuple[int, bytes | None]
+    """The position of the last record that the writer knows, and its encoded id if it is a checkpoint."""
+    token: int | None
+    """The token of the run lock, if the writer holds it."""
+
+
+class RowInserter:
+    """Inserts the records of one history."""
+
+    def __init__(
+        self, database: Database, statements: Statements, thread_id: str, namespace: str, version: int
+    ) -> None:
+        self._database = database
+        self._statements = statements
+        self._thread_id = thread_id
+        self._namespace = namespace
+        self.key: Final = (encode_text(thread_id), encode_text(namespace), version)
+        """The thread, the namespace and the version in the row of the history."""
+
+    def insert(self, commit: Commit) -> int:
+        """Insert records, all or none; return the number of the history.
+
+        Raises:
+            StaleLogError, PositionTakenError, HistoryGoneError: another writer has changed the
+                history, or the run lock was taken. Nothing was changed.
+            OutcomeUnknownError: the connection was lost meanwhile.
+            CheckpointerError: the database refused. Nothing was changed.
+        """
+        combines_writes = self._database.combines_writes
+        is_usual = (
+            commit.history != NEW
+            and len(commit.rows) == 1
+            and (combines_writes or not commit.rows[0].terms)
+            and not commit.has_new_keyframe
+            and not commit.has_new_status
+        )
+        if is_usual:
+            self._insert_one(commit)
+            return commit.history
+        if combines_writes and len(commit.rows) <= _MOST_COMBINED:
+            return self._insert_combined(commit)
+        with self._database.transaction() as transaction:
+            return self.insert_in(transaction, commit)
+
+    def _insert_one(self, commit: Commit) -> None:
+        parameters: tuple[Any, ...] = (*self._list_values(commit.rows[0]), *commit.last_row, commit.history)
+        sql = self._statements.insert_record
+        if commit.token is not None:
+            sql = self._statements.insert_record_of_holder
+            parameters += (commit.token,)
+        parameters += self._database.notify_parameters(self.key[0])
+        if not self._database.write(sql, parameters):
+            raise StaleLogError
+
+    def _list_values(self, row: NewRow) -> tuple[Any, ...]:
+        """Return the values of the columns of a record, without the history."""
+        values = (row.position, row.checkpoint, row.is_keyframe, row.frame, time_ns() // 1000)
+        return (*values, list(row.terms) or None) if self._database.combines_writes else values
+
+    def _insert_combined(self, commit: Commit) -> int:
+        """Insert records and change the row of their history in one statement, in one round trip."""
+        parameters: list[Any] = []
+        if commit.token is not None:
+            parameters += (self.key[0], commit.token)
+        if commit.history == NEW:
+            parameters += self._list_history_values(commit)
+        else:
+            parameters += (commit.keyframe, commit.status, commit.history, commit.history, *commit.last_row)
+        for row in commit.rows:
+            parameters += self._list_values(row)
+        notification, values = self._database.make_notification(self._thread_id)
+        parameters += values
+        sql = self._statements.write_records(
+            len(commit.rows),
+            is_new=commit.history == NEW,
+            is_held=commit.token is not None,
+            notification=notification,
+        )
+        found = self._database.write_returning(sql, parameters)
+        if not found:
+            raise StaleLogError
+        return int(found[0][0])
+
+    def _list_history_values(self, commit: Commit) -> tuple[Any, ...]:
+        """Return the values of the columns of a history that is inserted."""
+        long_texts = (encode_long(self._thread_id), encode_long(self._namespace))
+        return *self.key, commit.keyframe, commit.status, time_ns() // 1000, *long_texts
+
+    def insert_in(self, transaction: Transaction, commit: Commit) -> int:
+        """Insert records as part of a transaction; return the number of the history.
+
+        Raises:
+            StaleLogError, PositionTakenError, HistoryGoneError, CheckpointerError: as `insert`.
+        """
+        statements = self._statements
+        if commit.token is not None and not transaction.execute(statements.lock_token, (self.key[0], commit.token)):
+            raise StaleLogError
+        history = commit.history
+        if history == NEW:
+            ((history,),) = transaction.execute(statements.insert_history, self._list_history_values(commit))
+        else:
+            notify = self._database.notify_parameters(self.key[0])
+            transaction.execute(
+                statements.update_history_and_notify,
+                (commit.keyframe, commit.status, history, history, *commit.last_row, *notify),
+            )
+            if not transaction.row_count:
+                raise StaleLogError
+        rows = commit.rows
+        transaction.execute_many(statements.insert_records, [(history, *self._list_values(row)) for row in rows])
+        terms = [(term, history) for row in rows for term in row.terms]
+        if terms and not self._database.combines_writes:
+            transaction.execute_many(statements.insert_terms, terms)
+        if commit.has_new_status:
+            transaction.notify_status(self._thread_id)
+        return int(history)
+
+    def find_inserted(self, rows: Sequence[NewRow]) -> int | None:
+        """Return the history in which the rows are, after a commit whose outcome is unknown; None if they are not."""
+        last = rows[-1]
+        for history, position, frame in self._database.read(self._statements.select_row, (*self.key, last.position)):
+            if position == last.position and frame == last.frame:
+                return int(history)
+        return None

@@ -125,6 +125,10 @@ class LogWriter(LogReader):
 
     # Checkpoints
 
+    def lacks(self, id: str) -> bool:
+        """Return whether the history has no checkpoint with an id, so that one may be appended."""
+        return self.find(id) is None
+
     def put(self, checkpoint: Checkpoint, target: str | None) -> bool:
         """Append a checkpoint, which replaces another one if there is a target.
 

@@ -59,6 +59,8 @@ class Commit:
     """Whether the row of the history has another status."""
     last_row: tuple[int, bytes | None]
     """The position of the last record that the writer knows, and its encoded id if it is a checkpoint."""
+    absent: bytes | None
+    """The encoded id of a checkpoint that the history must not have; None if any may be there."""
     token: int | None
     """The token of the run lock, if the writer holds it."""
 
@@ -102,7 +104,8 @@ class RowInserter:
             return self.insert_in(transaction, commit)
 
     def _insert_one(self, commit: Commit) -> None:
-        parameters: tuple[Any, ...] = (*self._list_values(commit.rows[0]), *commit.last_row, commit.history)
+        values = self._list_values(commit.rows[0])
+        parameters: tuple[Any, ...] = (*values, *commit.last_row, commit.history, commit.absent)
         sql = self._statements.insert_record
         if commit.token is not None:
             sql = self._statements.insert_record_of_holder
@@ -124,7 +127,7 @@ class RowInserter:
         if commit.history == NEW:
             parameters += self._list_history_values(commit)
         else:
-            parameters += (commit.keyframe, commit.status, commit.history, commit.history, *commit.last_row)
+            parameters += self._list_changes(commit)
         for row in commit.rows:
             parameters += self._list_values(row)
         notification, values = self._database.make_notification(self._thread_id)
@@ -145,6 +148,11 @@ class RowInserter:
         long_texts = (encode_long(self._thread_id), encode_long(self._namespace))
         return *self.key, commit.keyframe, commit.status, time_ns() // 1000, *long_texts
 
+    def _list_changes(self, commit: Commit) -> tuple[Any, ...]:
+        """Return the parameters of the statement that changes the row of a history."""
+        history = commit.history
+        return (commit.keyframe, commit.status, history, history, *commit.last_row, history, commit.absent)
+
     def insert_in(self, transaction: Transaction, commit: Commit) -> int:
         """Insert records as part of a transaction; return the number of the history.
 
@@ -159,10 +167,7 @@ class RowInserter:
             ((history,),) = transaction.execute(statements.insert_history, self._list_history_values(commit))
         else:
             notify = self._database.notify_parameters(self.key[0])
-            transaction.execute(
-                statements.update_history_and_notify,
-                (commit.keyframe, commit.status, history, history, *commit.last_row, *notify),
-            )
+            transaction.execute(statements.update_history_and_notify, (*self._list_changes(commit), *notify))
             if not transaction.row_count:
                 raise StaleLogError
         rows = commit.rows

@@ -69,6 +69,8 @@ class RowLog(LogWriter):
         """The number of the history that was open last."""
         self._source = LogSource(source)
         path = _describe(owner, version, database)
+        self._doubted: str | None = None
+        """An id that was taken to be absent when rows were refused last."""
         super().__init__(self._source, path, owner, digest_thread(owner[0]), codec, None)
         self.read_many = self._read_many
         self._inserter = RowInserter(database, statements, *owner, version)
@@ -90,6 +92,8 @@ class RowLog(LogWriter):
         """Terms that the history has."""
         self._last_row: tuple[int, bytes | None] = (0, None)
         """The position of the last row, and the encoded id of its checkpoint."""
+        self._absent: str | None = None
+        """An id that the history must not have at the next commit."""
 
     # Reading
 
@@ -271,6 +275,20 @@ class RowLog(LogWriter):
 
     # Appending
 
+    def lacks(self, id: str) -> bool:
+        """As in LogWriter, without asking the database: if it is not so, the next commit inserts nothing.
+
+        After that, and a refresh, the database is asked.
+        """
+        if self.fd < 0:
+            return True
+        last = self.last_checkpoint
+        is_last = last is not None and last.id == id
+        if is_last or self.index is not None or id in self.found or id == self._doubted:
+            return super().lacks(id)
+        self._absent = id
+        return True
+
     @property
     def _most_bytes(self) -> int:
         return MAX_PAYLOAD
@@ -336,6 +354,7 @@ class RowLog(LogWriter):
 
     def discard(self) -> None:
         """Forget the records that were appended and not committed."""
+        self._absent = None
         if self._new_rows:
             self.close()
 
@@ -355,6 +374,7 @@ class RowLog(LogWriter):
         """
         rows = self._new_rows
         if not rows:
+            self._absent = None
             return
         commit = self._make_commit(rows, token)
         try:
@@ -362,7 +382,9 @@ class RowLog(LogWriter):
                 history = self._inserter.insert(commit)
             except OutcomeUnknownError as error:
                 history = self._settle(commit, error)
-        except (PositionTakenError, HistoryGoneError):
+        except (PositionTakenError, HistoryGoneError, StaleLogError):
+            # Perhaps because the id is there.
+            self._doubted = self._absent
             self.close()
             raise StaleLogError from None
         except BaseException:
@@ -385,6 +407,7 @@ class RowLog(LogWriter):
             has_new_keyframe=keyframe != self._keyframe,
             has_new_status=status != self._status,
             last_row=self._last_row,
+            absent=None if self._absent is None else encode_id(self._absent),
             token=token,
         )
 
@@ -393,6 +416,7 @@ class RowLog(LogWriter):
         for row in rows:
             self._source.add(row.position, row.frame, is_keyframe=bool(row.is_keyframe))
         self._new_rows = []
+        self._absent = self._doubted = None
         self._last_row = rows[-1].position, rows[-1].checkpoint
         self.fd = self._last_history = history
         self._keyframe = commit.keyframe
@@ -420,7 +444,7 @@ class RowLog(LogWriter):
             return history
         try:
             return self._inserter.insert(commit)
-        except PositionTakenError:
+        except (PositionTakenError, StaleLogError):
             # Perhaps the server has executed the first one only now.
             history = self._ask_for_inserted(commit, unknown)
             if history is None:

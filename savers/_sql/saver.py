@@ -279,7 +279,7 @@ class SqlSaver(MaintenanceMethods, HasVersions):
         target = config.checkpoint_id
 
         def append(log: RowLog) -> None:
-            is_present = unique and log.fd >= 0 and log.find(checkpoint.id) is not None
+            is_present = unique and log.fd >= 0 and not log.lacks(checkpoint.id)
             log.put(checkpoint, checkpoint.id if is_present else target)
 
         self._append(config, append)
@@ -314,7 +314,11 @@ class SqlSaver(MaintenanceMethods, HasVersions):
             return {key: value for key, value in packed.items() if key not in kept}
 
         def append(log: RowLog) -> None:
-            stored = log.find(checkpoint_id) if log.fd >= 0 else None
+            stored = None
+            # An early write needs no checkpoint: it is not looked for, unless the commit finds it.
+            is_early = early and checkpoint_id is not None and log.fd >= 0 and log.lacks(checkpoint_id)
+            if log.fd >= 0 and not is_early:
+                stored = log.find(checkpoint_id)
             if stored is not None:
                 new = choose(stored)
                 if new:

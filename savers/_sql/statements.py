@@ -67,6 +67,8 @@ class Statements:
         # The last row that the writer knows must be there, with the same checkpoint: after a server
         # has lost what it had acknowledged, a row behind a gap would damage the history.
         known = "p.history = h.history AND p.position = ? AND p.checkpoint IS NOT DISTINCT FROM ?"
+        # NULL is equal to nothing: with it, the history may have any checkpoint.
+        is_absent = f"NOT EXISTS (SELECT 1 FROM {records} AS q WHERE q.history = h.history AND q.checkpoint = ?)"
         columns = "history, position, checkpoint, is_keyframe, frame, written"
         values = "?, ?, ?, ?, ?"
         if database.combines_writes:
@@ -75,12 +77,13 @@ class Statements:
         self._insert_records = f"INSERT INTO {records} ({columns})"
         self.insert_record = (
             f"{self._insert_records} SELECT h.history, {values} FROM {histories} AS h"
-            f" JOIN {records} AS p ON {known} WHERE h.history = ? AND h.version = 0{keeps_keys}{notify}"
+            f" JOIN {records} AS p ON {known} WHERE h.history = ? AND h.version = 0 AND {is_absent}"
+            f"{keeps_keys}{notify}"
         )
         self.insert_record_of_holder = (
             f"{self._insert_records} SELECT h.history, {values} FROM {histories} AS h"
             f" JOIN {records} AS p ON {known} JOIN {run_locks} AS l ON l.thread = h.thread"
-            f" WHERE h.history = ? AND h.version = 0 AND l.token = ?"
+            f" WHERE h.history = ? AND h.version = 0 AND {is_absent} AND l.token = ?"
             f"{database.lock_rows(share='l', key_share='h')}{notify}"
         )
         self.insert_records = f"{self._insert_records} VALUES (?, {values})"
@@ -94,6 +97,7 @@ class Statements:
             f"UPDATE {histories} SET keyframe = ?, status = ? WHERE history = ? AND version <= 0 AND EXISTS"
             f" (SELECT 1 FROM {records} AS p WHERE p.history = ? AND p.position = ?"
             " AND p.checkpoint IS NOT DISTINCT FROM ?)"
+            f" AND NOT EXISTS (SELECT 1 FROM {records} AS q WHERE q.history = ? AND q.checkpoint = ?)"
         )
         self.update_history_and_notify = f"{self.update_history}{notify}"
         self.rename_history = f"UPDATE {histories} SET version = 0 WHERE history = ?"

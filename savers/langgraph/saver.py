@@ -191,7 +191,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
                 successor.packed is not None
                 and base is log.state
                 and isinstance(log, LogWriter)
-                and log.find(checkpoint_id) is None
+                and log.lacks(checkpoint_id)
             ):
                 # By position, because this is part of every put.
                 new = StoredCheckpoint(checkpoint_id, node, next_node, created_us, parent_id, packed_metadata)

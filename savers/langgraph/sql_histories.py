@@ -160,7 +160,7 @@ class SqlHistories(Histories[SqlSaver]):
 
 def _put(log: RowLog, checkpoint: Checkpoint) -> None:
     """Append a checkpoint, which replaces one of the same id."""
-    is_present = log.fd >= 0 and log.find(checkpoint.id) is not None
+    is_present = log.fd >= 0 and not log.lacks(checkpoint.id)
     log.put(checkpoint, checkpoint.id if is_present else None)
 
 

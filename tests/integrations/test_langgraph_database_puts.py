@@ -1,0 +1,115 @@
+"""What LangGraph's checkpointer sends to a database when it puts, and what it must not miss then."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("langgraph")
+
+from langgraph.checkpoint.base import empty_checkpoint
+
+from savers.langgraph import FileSystemCheckpointSaver
+from tests.integrations.langgraph_stores import DATABASES, make_opener, parametrize
+from tests.sql.test_round_trips import Counter
+
+ABSENT = "ffffffff-ffff-6fff-bfff-ffffffffffff"
+
+
+@pytest.fixture
+def opener(request):
+    return make_opener(request, request.param)
+
+
+def thread(checkpoint_id=None):
+    return {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": checkpoint_id}}
+
+
+def put(saver, config, id=None, **values):
+    """Put a checkpoint after the one that the config names; return its config."""
+    checkpoint = empty_checkpoint()
+    checkpoint["id"] = id or checkpoint["id"]
+    versions = dict.fromkeys(values, checkpoint["id"])
+    checkpoint |= {"channel_values": values, "channel_versions": versions}
+    return saver.put(config, checkpoint, {"source": "loop", "step": 1}, versions)
+
+
+def put_many(saver, count, ids=None):
+    """Put checkpoints one after another; return their configs."""
+    configs = [thread()]
+    for number, checkpoint_id in enumerate(ids or [None] * count):
+        configs.append(put(saver, configs[-1], checkpoint_id, n=number))
+    return configs[1:]
+
+
+def id_of(config):
+    return config["configurable"]["checkpoint_id"]
+
+
+def seen(saver):
+    return [
+        (id_of(found.config), found.checkpoint["channel_values"], found.parent_config, found.pending_writes)
+        for found in saver.list(thread())
+    ]
+
+
+def open_again(opener, saver):
+    """Another saver on the same store."""
+    database = saver.store._database
+    if opener.kind == "postgres":
+        return opener.open(database.schema.removeprefix("test "))
+    return opener.open(Path(database.path).stem)
+
+
+@parametrize("postgres")
+def test_a_put_and_early_writes_are_one_round_trip(opener, monkeypatch):
+    saver = opener.new()
+    config = put_many(saver, 3)[-1]
+    counter = Counter(saver.store, monkeypatch)
+    assert counter.count(lambda: put(saver, config, n=7)) == 1
+    config = saver.get_tuple(thread()).config
+    assert counter.count(lambda: put(saver, config, n=8, m=1)) == 1
+    for checkpoint_id in (ABSENT, id_of(saver.get_tuple(thread()).config)):
+        assert counter.count(partial(saver.put_writes, thread(checkpoint_id), [("n", 1)], "task")) == 1
+
+
+@parametrize(*DATABASES)
+def test_an_old_id_is_replaced_although_the_writer_does_not_know_it(opener, tmp_path):
+    """The writer has read the end of the history, and does not ask for the id before it puts."""
+    outcomes = []
+    for values in ({"n": 99}, {"n": 99, "new": 1}):
+        saver, files = opener.new(), FileSystemCheckpointSaver(tmp_path / f"{len(values)}", fsync="never")
+        configs = put_many(saver, 30)
+        put_many(files, 30, [id_of(config) for config in configs])
+        again = open_again(opener, saver)
+        for one in (again, files):
+            assert id_of(one.get_tuple(thread()).config) == id_of(configs[-1])
+            put(one, configs[-1], id_of(configs[3]), **values)
+            put(one, configs[3], ABSENT, **values)
+        outcomes.append(seen(again) == seen(files) and seen(again))
+        assert again.store.verify().ok
+    assert [len(outcome) for outcome in outcomes] == [31, 31]
+
+
+@parametrize(*DATABASES)
+def test_writes_of_an_old_checkpoint_are_not_taken_for_early_ones(opener):
+    saver = opener.new()
+    configs = put_many(saver, 30)
+    saver.put_writes(configs[3], [("n", "first")], "task")
+    saver.store._store.logs.close()
+    assert saver.get_tuple(thread()) is not None
+    saver.put_writes(configs[3], [("n", "second")], "task")
+    saver.put_writes(configs[3], [("n", "other")], "other task")
+    assert saver.get_tuple(configs[3]).pending_writes == [("other task", "n", "other"), ("task", "n", "first")]
+    assert saver.store._store.shared_log("t", "").load_early().find(id_of(configs[3])) is None
+
+
+@parametrize(*DATABASES)
+def test_a_checkpoint_that_another_saver_has_put_gets_the_writes(opener):
+    saver = opener.new()
+    configs = put_many(saver, 3)
+    other = open_again(opener, saver)
+    config = put(other, configs[-1], n=4)
+    put(other, config, n=5)
+    saver.put_writes(config, [("n", 1)], "task")
+    assert other.get_tuple(config).pending_writes == [("task", "n", 1)]

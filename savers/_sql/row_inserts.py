@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from savers._sql.encoded_text import encode_long, encode_text
 
 if TYPE_CHECKING:
-    from savers._sql.database import Database, Transaction
+    from savers._sql.database import Database, Parameters, Transaction
     from savers._sql.statements import Statements
 
 NEW: Final = 0
@@ -64,6 +64,12 @@ class Commit:
     token: int | None
     """The token of the run lock, if the writer holds it."""
 
+    @property
+    def is_usual(self) -> bool:
+        """Whether it is one record, and the row of the history stays as it is."""
+        changes_history = self.history == NEW or self.has_new_keyframe or self.has_new_status
+        return len(self.rows) == 1 and not changes_history
+
 
 class RowInserter:
     """Inserts the records of one history."""
@@ -88,31 +94,34 @@ class RowInserter:
             CheckpointerError: the database refused. Nothing was changed.
         """
         combines_writes = self._database.combines_writes
-        is_usual = (
-            commit.history != NEW
-            and len(commit.rows) == 1
-            and (combines_writes or not commit.rows[0].terms)
-            and not commit.has_new_keyframe
-            and not commit.has_new_status
-        )
-        if is_usual:
+        if commit.is_usual and (combines_writes or not commit.rows[0].terms):
             self._insert_one(commit)
             return commit.history
         if combines_writes and len(commit.rows) <= _MOST_COMBINED:
             return self._insert_combined(commit)
         with self._database.transaction() as transaction:
-            return self.insert_in(transaction, commit)
+            if not commit.is_usual:
+                return self.insert_in(transaction, commit)
+            # Each page that a statement changes is written: that of the history need not be.
+            transaction.execute(*self._make_insert(commit))
+            if not transaction.row_count:
+                raise StaleLogError
+            self._insert_terms(transaction, commit, commit.history)
+            return commit.history
 
     def _insert_one(self, commit: Commit) -> None:
+        if not self._database.write(*self._make_insert(commit)):
+            raise StaleLogError
+
+    def _make_insert(self, commit: Commit) -> tuple[str, Parameters]:
+        """Return the statement that inserts the only record if all conditions hold, and its parameters."""
         values = self._list_values(commit.rows[0])
         parameters: tuple[Any, ...] = (*values, *commit.last_row, commit.history, commit.absent)
         sql = self._statements.insert_record
         if commit.token is not None:
             sql = self._statements.insert_record_of_holder
             parameters += (commit.token,)
-        parameters += self._database.notify_parameters(self.key[0])
-        if not self._database.write(sql, parameters):
-            raise StaleLogError
+        return sql, (*parameters, *self._database.notify_parameters(self.key[0]))
 
     def _list_values(self, row: NewRow) -> tuple[Any, ...]:
         """Return the values of the columns of a record, without the history."""
@@ -170,14 +179,20 @@ class RowInserter:
             transaction.execute(statements.update_history_and_notify, (*self._list_changes(commit), *notify))
             if not transaction.row_count:
                 raise StaleLogError
-        rows = commit.rows
-        transaction.execute_many(statements.insert_records, [(history, *self._list_values(row)) for row in rows])
-        terms = [(term, history) for row in rows for term in row.terms]
-        if terms and not self._database.combines_writes:
-            transaction.execute_many(statements.insert_terms, terms)
+        rows = [(history, *self._list_values(row)) for row in commit.rows]
+        transaction.execute_many(statements.insert_records, rows)
+        self._insert_terms(transaction, commit, history)
         if commit.has_new_status:
             transaction.notify_status(self._thread_id)
         return int(history)
+
+    def _insert_terms(self, transaction: Transaction, commit: Commit, history: int) -> None:
+        if self._database.combines_writes:
+            # The record has them.
+            return
+        terms = [(term, history) for row in commit.rows for term in row.terms]
+        if terms:
+            transaction.execute_many(self._statements.insert_terms, terms)
 
     def find_inserted(self, rows: Sequence[NewRow]) -> int | None:
         """Return the history in which the rows are, after a commit whose outcome is unknown; None if they are not."""

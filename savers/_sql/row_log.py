@@ -27,7 +27,7 @@ from savers._sql.database_errors import HistoryGoneError, OutcomeUnknownError, P
 from savers._sql.encoded_text import encode_id
 from savers._sql.row_inserts import NEW, Commit, NewRow, RowInserter, StaleLogError
 from savers._sql.row_source import LogSource, RowSource
-from savers._sql.terms import list_terms
+from savers._sql.terms import KnownTerms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 _PART_SIZE: Final = 1 << 20
 """A rewrite inserts its records when they have so many bytes."""
-_MOST_TERMS: Final = 4096
-"""How many terms an open log remembers."""
 MAX_PAYLOAD: Final = 800 << 20
 """The most bytes of a payload in a row: SQLite refuses rows of 1,000,000,000 bytes, and PostgreSQL
 messages of 1 GiB. Longer values take several records."""
@@ -88,8 +86,8 @@ class RowLog(LogWriter):
         """The status in the row of the history."""
         self._keyframe = 0
         """The position of the last keyframe in that row."""
-        self._terms: set[int] = set()
-        """Terms that the history has."""
+        self._terms = KnownTerms()
+        """Terms that the history has, those of records that are not inserted yet included."""
         self._last_row: tuple[int, bytes | None] = (0, None)
         """The position of the last row, and the encoded id of its checkpoint."""
         self._absent: str | None = None
@@ -333,7 +331,7 @@ class RowLog(LogWriter):
         stored = self.last_checkpoint
         terms: Sequence[int] = ()
         if stored.metadata:
-            terms = [term for term in list_terms(stored.metadata) if term not in self._terms]
+            terms = self._terms.take_new(stored.metadata)
         self._new_rows[-1] = NewRow(row.position, row.frame, row.is_keyframe, encode_id(stored.id), terms)
 
     def _begin(self) -> None:
@@ -421,10 +419,6 @@ class RowLog(LogWriter):
         self.fd = self._last_history = history
         self._keyframe = commit.keyframe
         self._status = commit.status
-        if len(self._terms) > _MOST_TERMS:
-            self._terms.clear()
-        for row in rows:
-            self._terms.update(row.terms)
 
     def _settle(self, commit: Commit, unknown: OutcomeUnknownError) -> int:
         """Find out whether rows were inserted by a commit whose outcome is unknown; if not, insert them.

@@ -14,21 +14,61 @@ from savers._sql.encoded_text import hash_text
 _NUMBERS: Final = frozenset({bool, int, float})
 _INTERNAL: Final = "graphkit:"
 """The keys with this prefix are graphkit's own; nobody searches for them."""
+MOST_NUMBERS: Final = 8
+"""How many terms of numbers a history has under one key, as far as its writer knows."""
+_MOST_KNOWN: Final = 4096
+"""How many terms a writer remembers."""
+_LONGEST_TEXT: Final = 200
+"""Of a longer text, the term is remembered."""
 
 
-def list_terms(metadata: Mapping[str, Any]) -> Sequence[int]:
-    """Return the terms by which the index finds the history of a checkpoint.
+class KnownTerms:
+    """The terms that a history has, as far as its writer knows.
 
-    A value that is no number, text or None has no term of its own: it may equal others in ways
-    that no term shows. Its key has one.
+    A number that changes with every checkpoint, such as a count of steps, would take a term in each,
+    which no search for a history needs. After some numbers under a key, the term of the key stands
+    for all of them: it also stands for values that have no term of their own.
     """
-    terms: list[int] = []
-    for key, value in metadata.items():
-        if key.startswith(_INTERNAL):
-            continue
-        text = _describe(key, value)
-        terms.append(_make_key_term(key) if text is None else hash_text(text))
-    return terms
+
+    def __init__(self) -> None:
+        self._texts: set[str | int] = set()
+        """What the terms are made of; the terms themselves if that is long."""
+        self._numbers: dict[str, int] = {}
+        """By key: how many terms of numbers there are, up to one more than each history has."""
+
+    def take_new(self, metadata: Mapping[str, Any]) -> list[int]:
+        """Return the terms of a checkpoint that the history does not have yet; they are known from now on.
+
+        A value that is no number, text or None has no term of its own: it may equal others in ways
+        that no term shows. Its key has one.
+        """
+        terms: list[int] = []
+        texts = self._texts
+        if len(texts) > _MOST_KNOWN:
+            texts.clear()
+            self._numbers.clear()
+        for key, value in metadata.items():
+            if key.startswith(_INTERNAL):
+                continue
+            is_number = value.__class__ in _NUMBERS
+            if is_number and self._numbers.get(key, 0) > MOST_NUMBERS:
+                continue
+            text = _describe(key, value)
+            if text is None:
+                text = _describe_key(key)
+            elif is_number and text not in texts:
+                text = self._count_number(key, text)
+            known = text if len(text) <= _LONGEST_TEXT else hash_text(text)
+            if known not in texts:
+                texts.add(known)
+                terms.append(hash_text(text))
+        return terms
+
+    def _count_number(self, key: str, text: str) -> str:
+        """Count a number under a key; return the text of its term, or that of the key after too many."""
+        count = self._numbers.get(key, 0) + 1
+        self._numbers[key] = count
+        return text if count <= MOST_NUMBERS else _describe_key(key)
 
 
 def list_search_terms(metadata: Mapping[str, Any]) -> Sequence[tuple[int, int]]:
@@ -41,7 +81,7 @@ def list_search_terms(metadata: Mapping[str, Any]) -> Sequence[tuple[int, int]]:
     for key, value in metadata.items():
         text = None if key.startswith(_INTERNAL) else _describe(key, value)
         if text is not None:
-            pairs.append((hash_text(text), _make_key_term(key)))
+            pairs.append((hash_text(text), hash_text(_describe_key(key))))
     return pairs
 
 
@@ -59,5 +99,5 @@ def _describe(key: str, value: Any) -> str | None:
     return None
 
 
-def _make_key_term(key: str) -> int:
-    return hash_text(f"{key}:")
+def _describe_key(key: str) -> str:
+    return f"{key}:"

@@ -9,7 +9,8 @@ pytest.importorskip("langgraph")
 
 from langgraph.checkpoint.base import empty_checkpoint
 
-from savers.langgraph import FileSystemCheckpointSaver
+from savers._sql.terms import MOST_NUMBERS
+from savers.langgraph import FileSystemCheckpointSaver, SqliteCheckpointSaver
 from tests.integrations.langgraph_stores import DATABASES, make_opener, parametrize
 from tests.sql.test_round_trips import Counter
 
@@ -25,13 +26,13 @@ def thread(checkpoint_id=None):
     return {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": checkpoint_id}}
 
 
-def put(saver, config, id=None, **values):
+def put(saver, config, id=None, *, step=1, **values):
     """Put a checkpoint after the one that the config names; return its config."""
     checkpoint = empty_checkpoint()
     checkpoint["id"] = id or checkpoint["id"]
     versions = dict.fromkeys(values, checkpoint["id"])
     checkpoint |= {"channel_values": values, "channel_versions": versions}
-    return saver.put(config, checkpoint, {"source": "loop", "step": 1}, versions)
+    return saver.put(config, checkpoint, {"source": "loop", "step": step}, versions)
 
 
 def put_many(saver, count, ids=None):
@@ -71,6 +72,20 @@ def test_a_put_and_early_writes_are_one_round_trip(opener, monkeypatch):
     assert counter.count(lambda: put(saver, config, n=8, m=1)) == 1
     for checkpoint_id in (ABSENT, id_of(saver.get_tuple(thread()).config)):
         assert counter.count(partial(saver.put_writes, thread(checkpoint_id), [("n", 1)], "task")) == 1
+
+
+def test_a_usual_put_on_sqlite_is_one_statement(tmp_path, monkeypatch):
+    """However many steps there are: their numbers need no more terms."""
+    saver = SqliteCheckpointSaver(tmp_path / "test.db", fsync="never")
+    config = thread()
+    for step in range(MOST_NUMBERS + 2):
+        config = put(saver, config, step=step, n=step)
+    counter = Counter(saver.store, monkeypatch)
+    for step in range(MOST_NUMBERS + 2, 40):
+        config = put(saver, config, step=step, n=step)
+    assert counter.statements == [saver.store._store.statements.insert_record] * (40 - MOST_NUMBERS - 2)
+    for step in (0, MOST_NUMBERS - 1, MOST_NUMBERS, 39):
+        assert [found.metadata["step"] for found in saver.list(None, filter={"step": step})] == [step]
 
 
 @parametrize(*DATABASES)

@@ -9,6 +9,7 @@ from graphkit.errors import CheckpointCorruptionError
 from graphkit.values import FrozenList
 from savers._sql.postgres_saver import PostgresSaver
 from savers._sql.sqlite_saver import SqliteSaver
+from savers._sql.terms import MOST_NUMBERS
 
 CONFIG = RunnableConfig("t")
 
@@ -95,7 +96,24 @@ def test_a_history_has_each_term_once(open_saver):
         rows = database.read(f"SELECT unnest(terms) FROM {database.names.records}")
     else:
         rows = database.read(f"SELECT term FROM {database.names.terms}")
-    assert len(rows) == len(set(rows)) == 20 + 1
+    # Of the numbers, only the first ones have terms of their own; then the key has one.
+    assert len(rows) == len(set(rows)) == MOST_NUMBERS + 1 + 1
+
+
+def test_metadata_are_found_by_each_of_many_numbers(open_saver):
+    saver = open_saver()
+    fill(saver, 30, "long")
+    fill(saver, 4, "short")
+    for number in (0, MOST_NUMBERS - 1, MOST_NUMBERS, MOST_NUMBERS + 1, 29):
+        found = open_saver().search({"step": number})
+        assert [info.metadata["step"] for info in found] == [number] * (2 if number < 4 else 1)
+    assert saver.search({"step": 30}) == []
+    # A writer that knows nothing of the history counts again.
+    again = open_saver()
+    for number in range(30, 60):
+        again.put(RunnableConfig("long"), make_checkpoint(number))
+    for number in (29, 30, 45, 59):
+        assert [info.metadata["step"] for info in saver.search({"step": number})] == [number]
 
 
 def test_a_search_reads_only_histories_that_have_all_terms(open_saver, monkeypatch):

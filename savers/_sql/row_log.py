@@ -90,6 +90,8 @@ class RowLog(LogWriter):
         """Terms that the history has, those of records that are not inserted yet included."""
         self._last_row: tuple[int, bytes | None] = (0, None)
         """The position of the last row, and the encoded id of its checkpoint."""
+        self.is_known_absent = False
+        """Whether there was no history at the last refresh."""
         self._absent: str | None = None
         """An id that the history must not have at the next commit."""
 
@@ -142,6 +144,7 @@ class RowLog(LogWriter):
         rows = self._select_new()
         if not rows:
             self.close()
+            self.is_known_absent = True
             return False
         history = rows[0][0]
         if history != self.fd:

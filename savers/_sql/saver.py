@@ -362,7 +362,8 @@ class SqlSaver(MaintenanceMethods, HasVersions):
         log = self._store.shared_log(config.thread, config.checkpoint_ns)
         token = self._database.token_of(config.thread)
         with log.mutex:
-            is_fresh = log.fd < 0
+            # If another writer has begun the history meanwhile, the insert is refused.
+            is_fresh = log.fd < 0 and not log.is_known_absent
             if is_fresh:
                 self._refresh(log)
             refusals = 0

@@ -65,8 +65,11 @@ def open_again(opener, saver):
 @parametrize("postgres")
 def test_a_put_and_early_writes_are_one_round_trip(opener, monkeypatch):
     saver = opener.new()
-    config = put_many(saver, 3)[-1]
+    assert saver.get_tuple(thread()) is None
     counter = Counter(saver.store, monkeypatch)
+    # That there is no history is known.
+    assert counter.count(lambda: put(saver, thread(), n=1)) == 1
+    config = put_many(saver, 3)[-1]
     assert counter.count(lambda: put(saver, config, n=7)) == 1
     config = saver.get_tuple(thread()).config
     assert counter.count(lambda: put(saver, config, n=8, m=1)) == 1
@@ -128,3 +131,23 @@ def test_a_checkpoint_that_another_saver_has_put_gets_the_writes(opener):
     put(other, config, n=5)
     saver.put_writes(config, [("n", 1)], "task")
     assert other.get_tuple(config).pending_writes == [("task", "n", 1)]
+
+
+@parametrize(*DATABASES)
+def test_a_history_that_another_saver_has_begun_is_continued(opener):
+    saver = opener.new()
+    other = open_again(opener, saver)
+    assert saver.get_tuple(thread()) is None
+    first = put(other, thread(), n=1)
+    second = put(saver, first, n=2)
+    saver.put_writes(first, [("n", 1)], "task")
+    assert [id_of(found.config) for found in other.list(thread())] == [id_of(second), id_of(first)]
+    assert other.get_tuple(first).pending_writes == [("task", "n", 1)]
+    # And one that was absent for the writes.
+    third = opener.new()
+    fourth = open_again(opener, third)
+    assert third.get_tuple(thread()) is None
+    first = put(fourth, thread(), n=1)
+    put(fourth, first, n=2)
+    third.put_writes(first, [("n", 1)], "task")
+    assert fourth.get_tuple(first).pending_writes == [("task", "n", 1)]

@@ -19,8 +19,8 @@ The package does not know files: callers pass positions, and functions that read
 """
 
 from savers._delta.bodies import (
+    ManyReader as ManyReader,
     Read as Read,
-    ReadMany as ReadMany,
     check_pieces as check_pieces,
     read_bodies as read_bodies,
     read_packed as read_packed,

@@ -28,11 +28,16 @@ Read = Callable[[int, int], bytes]
 """Returns the bytes at a position of the file; takes the position and the length."""
 
 
-ReadMany = Callable[[Sequence[tuple[int, int]]], Sequence[bytes]]
-"""Returns the bytes between several pairs of start and end."""
+class ManyReader(NamedTuple):
+    """Reads several ranges at once, where that takes less than one after the other."""
+
+    read: Callable[[Sequence[tuple[int, int]]], Sequence[bytes]]
+    """Returns the bytes between several pairs of start and end."""
+    window: int
+    """About how many bytes to read at once of a value whose pieces are in order."""
 
 
-def read_bodies(values: Iterable[Value], read: Read, read_many: ReadMany | None = None) -> list[bytes]:
+def read_bodies(values: Iterable[Value], read: Read, read_many: ManyReader | None = None) -> list[bytes]:
     """Return the bytes of values, without their headers.
 
     Args:
@@ -47,7 +52,7 @@ def read_bodies(values: Iterable[Value], read: Read, read_many: ReadMany | None 
     return _read_checked(values, [b""] * len(values), read, read_many)
 
 
-def read_packed(values: Iterable[Value], read: Read, read_many: ReadMany | None = None) -> list[bytes]:
+def read_packed(values: Iterable[Value], read: Read, read_many: ManyReader | None = None) -> list[bytes]:
     """Return the bytes of values, each with what has to precede them in order to unpack them.
 
     See `header_to_unpack`. Joining a long value with its header saves a copy of it.
@@ -59,7 +64,7 @@ def read_packed(values: Iterable[Value], read: Read, read_many: ReadMany | None 
     return _read_checked(values, [header_to_unpack(value) for value in values], read, read_many)
 
 
-def _read_checked(values: list[Value], headers: list[bytes], read: Read, read_many: ReadMany | None) -> list[bytes]:
+def _read_checked(values: list[Value], headers: list[bytes], read: Read, read_many: ManyReader | None) -> list[bytes]:
     """Return the bytes of values behind these headers."""
     found = _read_pieces(values, headers, read, read_many)
     for value, header, packed in zip(values, headers, found, strict=True):
@@ -82,16 +87,15 @@ def read_pieces(value: Value, pieces: list[int], read: Read) -> bytes:
 
 
 def _read_pieces(
-    values: list[Value], headers: list[bytes], read: Read, read_many: ReadMany | None = None
+    values: list[Value], headers: list[bytes], read: Read, read_many: ManyReader | None = None
 ) -> list[bytes]:
     _check_blocks(values)
     extents, ranges = _plan_reads(values)
     if read_many is not None and len(ranges) > 1:
-        chunks = [(start, data) for (start, _), data in zip(ranges, read_many(ranges), strict=True)]
+        chunks = [(start, data) for (start, _), data in zip(ranges, read_many.read(ranges), strict=True)]
     else:
         chunks = [(start, read(start, end - start)) for start, end in ranges]
-    # Where one read of several ranges pays, each read has its price, such as a statement.
-    window = _WINDOW if read_many is None else _MAX_RANGE
+    window = _WINDOW if read_many is None else read_many.window
     found: list[bytes] = []
     for value, extent, header in zip(values, extents, headers, strict=True):
         if extent is not None:

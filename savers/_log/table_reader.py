@@ -35,7 +35,7 @@ class TableReader:
     """What seals and opens the records of the log, if it is sealed."""
     opened_ranges: OpenedRanges | None = None
     """What reads ranges of the log, if it is sealed."""
-    read_many: delta.ReadMany | None = None
+    read_many: delta.ManyReader | None = None
     """What reads several ranges as `read_bytes` does, where that takes less than one after the other."""
 
     def __init__(self, io: ByteSource, path: str, codec: Codec, serializer: StateSerializer | None) -> None:
@@ -95,7 +95,7 @@ class TableReader:
 
     def _read_values(
         self,
-        read: Callable[[Iterable[delta.Value], delta.Read, delta.ReadMany | None], list[bytes]],
+        read: Callable[[Iterable[delta.Value], delta.Read, delta.ManyReader | None], list[bytes]],
         values: Iterable[delta.Value],
         checkpoint: StoredCheckpoint,
     ) -> list[bytes]:

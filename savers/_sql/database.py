@@ -97,6 +97,21 @@ class Database(ABC):
             CheckpointerError: the database cannot be read.
         """
 
+    read_size: int
+    """How many bytes of a long value to read with one statement. Where statements cost little, it is
+    so little that the memory of one read serves the next one."""
+
+    def joins_bytes(self) -> bool:
+        """Return whether the database joins the bytes of rows faster than Python does; see `join_bytes`."""
+        return False
+
+    def join_bytes(self, column: str) -> str:
+        """Return the expression that joins the bytes of a column of the selected rows, in their order.
+
+        Use it only where `joins_bytes`.
+        """
+        return column
+
     @abstractmethod
     def write(self, sql: str, parameters: Parameters = ()) -> int:
         """Execute one statement as a transaction of its own, in one round trip.

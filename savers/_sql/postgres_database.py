@@ -47,6 +47,7 @@ class PostgresDatabase(Database):
     """One schema of a PostgreSQL database."""
 
     combines_writes = True
+    read_size = 1 << 23
 
     def __init__(
         self,

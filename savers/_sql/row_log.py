@@ -70,7 +70,7 @@ class RowLog(LogWriter):
         self._doubted: str | None = None
         """An id that was taken to be absent when rows were refused last."""
         super().__init__(self._source, path, owner, digest_thread(owner[0]), codec, None)
-        self.read_many = self._read_many
+        self.read_many = delta.ManyReader(self._read_many, database.read_size)
         self._inserter = RowInserter(database, statements, *owner, version)
         self.key = self._inserter.key
         """The thread, the namespace and the version in the row of the history."""

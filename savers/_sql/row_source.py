@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from savers._sql.recent_rows import RecentRows
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
     from savers._sql.database import Database, Row
 
 _MOST_KEPT: Final = 2 << 20
-"""Ranges of more bytes are not kept for the next read."""
+"""The ranges that are kept for later reads have at most so many bytes together."""
+_MOST_KEPT_RANGES: Final = 4
+"""A listing reads the records of a few keyframes in turn, and older values besides."""
 _READ_AHEAD: Final = 1 << 20
 """Bytes that are read at once if a range begins in the last one and ends behind it, as those of a scan do."""
 _MOST_RANGES: Final = 64
@@ -23,13 +26,22 @@ _BEHIND: Final = 1 << 14
 """Bytes that are read behind a record that was searched for: what was recorded with it."""
 _LONG_READ: Final = 1 << 16
 """A scan reads more than this at once."""
+_JOINED_READ: Final = 1 << 14
+"""From so many bytes on, a database that can joins the rows of a range. Of 3,000 rows of 330 bytes,
+SQLite makes one in 1.0 ms, and Python in 2.2."""
+_LONGEST_JOINED: Final = 1 << 26
+"""Longer ranges are not joined: SQLite makes texts of at most 1,000,000,000 bytes, and a record may
+have 838,860,800."""
+_PAIR: Final = 2
+"""The joined records and the last one."""
 _MOST_KEYFRAMES: Final = 16
-_LONGEST_KEYFRAME: Final = 1 << 13
-"""The keyframes that are kept, as a keyframe names up to sixteen earlier ones, each by the next one."""
+_LONGEST_KEYFRAME: Final = 1 << 15
+"""The keyframes that are kept, as a keyframe names up to sixteen earlier ones, each by the next one.
+The first of these lists all pieces of a value: 11 KB for a list of 1,000 messages."""
 
 
 class _Range(NamedTuple):
-    """Whole records that follow one another, as they were read last."""
+    """Whole records that follow one another."""
 
     generation: int
     """Of the database."""
@@ -49,19 +61,27 @@ class RowSource:
     """The bytes of histories, known by their numbers.
 
     Readers look at the header of a record, then at all of it, then at the next one. Therefore the
-    records that were read last are kept: a history never changes what it has.
+    ranges that were read last are kept: a history never changes what it has.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         records = database.names.records
         # The record in which a range begins, and those that begin before it ends.
-        self._select_range = (
+        from_first = (
             f"SELECT r.position, r.frame FROM {records} AS r WHERE r.history = ? AND r.position >= "
-            f"(SELECT max(b.position) FROM {records} AS b WHERE b.history = ? AND b.position <= ?) "
-            "AND r.position < ?"
+            f"(SELECT max(b.position) FROM {records} AS b WHERE b.history = ? AND b.position <= ?)"
         )
+        self._select_range = f"{from_first} AND r.position < ?"
         self._select = f"{self._select_range} ORDER BY r.position"
+        # All records of a range but the last one as one, and the last one, which may be long: with the
+        # first one, it could have more bytes than SQLite puts into one text.
+        last = f"FROM {records} AS e WHERE e.history = ? AND e.position < ?"
+        self._select_joined = (
+            f"SELECT min(f.position), {database.join_bytes('f.frame')} FROM ({from_first}"
+            f" AND r.position < (SELECT max(e.position) {last}) ORDER BY r.position) AS f"
+            f" UNION ALL SELECT * FROM (SELECT e.position, e.frame {last} ORDER BY e.position DESC LIMIT 1) AS g"
+        )
         # The plus keeps SQLite from walking through the history by its primary key instead of
         # looking into the index of the checkpoints.
         self._select_around = (
@@ -76,25 +96,65 @@ class RowSource:
             f" AND k.position <= ? AND (k.position = ? OR length(k.frame) <= {_LONGEST_KEYFRAME})"
             f" ORDER BY k.position DESC LIMIT {_MOST_KEYFRAMES}"
         )
-        self._last = _Range(0, 0, 0, b"")
+        self._kept: tuple[_Range, ...] = ()
+        """The ranges that were read last, the last one first. Callers that read at once replace it as
+        a whole."""
 
     def read_at(self, history: int, offset: int, length: int) -> bytes:
         """Return `length` bytes of a history from an offset; fewer at its end, or before a missing record."""
-        last = self._last
         generation = self._database.generation
-        data = last.cut(generation, history, offset, length)
+        data = self._cut(generation, history, offset, length)
         if data is not None:
             return data
         wanted = length
-        if length > _LONG_READ and history == last.history and last.start < offset <= last.start + len(last.data):
-            wanted = max(length, _READ_AHEAD)
-        rows = self._database.read(self._select, (history, history, offset, offset + wanted))
-        last = self._keep(generation, history, offset, rows)
-        start = offset - last.start
-        return last.data[start : start + length]
+        if length > _LONG_READ and self._goes_on(history, offset):
+            wanted = max(length, min(_READ_AHEAD, self._database.read_size))
+        parameters = (history, history, offset, offset + wanted)
+        found = None
+        if _JOINED_READ <= wanted <= _LONGEST_JOINED and self._database.joins_bytes():
+            found = self._read_joined(generation, parameters, offset + length)
+        if found is None:
+            found = self._keep(generation, history, offset, self._database.read(self._select, parameters))
+        start = offset - found.start
+        return found.data[start : start + length]
+
+    def _read_joined(self, generation: int, parameters: tuple[int, int, int, int], end: int) -> _Range | None:
+        """Return a range whose rows the database joins; None if there is a gap, or the range ends too early."""
+        history, _, offset, stop = parameters
+        rows = self._database.read(self._select_joined, (history, history, offset, history, stop, history, stop))
+        if len(rows) != _PAIR or rows[0][1] is None:
+            return None
+        (first, data), (last, frame) = rows
+        if not first <= offset or first + len(data) != last or last + len(frame) < end:
+            return None
+        found = _Range(generation, history, first, data + frame)
+        self._remember(found)
+        return found
+
+    def _cut(self, generation: int, history: int, offset: int, length: int) -> bytes | None:
+        """Return bytes out of the kept ranges; None if they are not in one of them."""
+        for kept in self._kept:
+            data = kept.cut(generation, history, offset, length)
+            if data is not None:
+                return data
+        return None
+
+    def _goes_on(self, history: int, offset: int) -> bool:
+        """Return whether a read from an offset goes on where the last one ended."""
+        if not self._kept:
+            return False
+        last = self._kept[0]
+        return history == last.history and last.start < offset <= last.start + len(last.data)
 
     def read_ranges(self, history: int, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return the bytes between starts and ends, as `read_at` does, in few statements."""
+        generation = self._database.generation
+        found = [self._cut(generation, history, start, end - start) for start, end in ranges]
+        missing = [pair for pair, data in zip(ranges, found, strict=True) if data is None]
+        read = iter(self._read_missing(history, missing))
+        return [next(read) if data is None else data for data in found]
+
+    def _read_missing(self, history: int, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         found: list[bytes] = []
         for first in range(0, len(ranges), _MOST_RANGES):
             part = ranges[first : first + _MOST_RANGES]
@@ -134,17 +194,30 @@ class RowSource:
         """Return the bytes of rows up to the first missing record; keep them if they are few."""
         if not rows:
             return _Range(generation, history, offset, b"")
-        start = end = rows[0][0]
-        frames: list[bytes] = []
-        for position, frame, *_ in rows:
-            if position != end:
-                break
-            frames.append(frame)
-            end += len(frame)
-        found = _Range(generation, history, start, b"".join(frames))
-        if len(found.data) <= _MOST_KEPT:
-            self._last = found
+        positions, frames, *_ = zip(*rows, strict=True)
+        # Of 3,000 rows this takes 0.2 ms, a loop over them 0.9 ms.
+        ends = list(accumulate(map(len, frames), initial=positions[0]))
+        count = len(frames)
+        if positions != tuple(ends[:-1]):
+            count = next(i for i, (position, end) in enumerate(zip(positions, ends, strict=False)) if position != end)
+        found = _Range(generation, history, positions[0], b"".join(frames[:count]))
+        self._remember(found)
         return found
+
+    def _remember(self, found: _Range) -> None:
+        """Keep a range before the others, unless it is long; drop those that are in it or too much."""
+        size = len(found.data)
+        if size > _MOST_KEPT:
+            return
+        kept = [found]
+        for other in self._kept[: _MOST_KEPT_RANGES - 1]:
+            size += len(other.data)
+            is_covered = found.cut(*other[:3], len(other.data)) is not None
+            if size > _MOST_KEPT:
+                break
+            if not is_covered:
+                kept.append(other)
+        self._kept = tuple(kept)
 
 
 class LogSource:

@@ -22,6 +22,8 @@ from savers._sql.wal_sync import PeriodicSync, sync_file
 
 Fsync = Literal["always", "never"] | float
 
+_ODD_BYTES: Final = (b"\0\xff", b"", b"\xc0\x80\xed\xa0\x80\0", b"a")
+"""What a text does not have, and what could end one."""
 _MOST_IDLE: Final = 4
 """The most connections for reading that stay open while they are not used."""
 
@@ -34,6 +36,7 @@ class SqliteDatabase(Database):
     """
 
     combines_writes = False
+    read_size = 7 << 14
 
     def __init__(
         self,
@@ -66,6 +69,8 @@ class SqliteDatabase(Database):
         self._wal_is_suspect = False
         self._last_inode: tuple[int, int] | None = None
         """What identified the file when it was opened last."""
+        self._joins_bytes: tuple[int, bool] | None = None
+        """Whether the file of a generation joins bytes."""
         self._reset()
         _DATABASES.add(self)
 
@@ -107,6 +112,19 @@ class SqliteDatabase(Database):
                 self._main_lock.release()
         with self._borrow_reader() as connection:
             return connection.run(sql, parameters, "read")[0]
+
+    def joins_bytes(self) -> bool:
+        # What text does with bytes is not documented, so it is tried out. A file whose text is
+        # UTF-16 would change them.
+        if self._joins_bytes is None or self._joins_bytes[0] != self.generation:
+            rows = " UNION ALL ".join(f"SELECT x'{part.hex()}' AS part" for part in _ODD_BYTES)
+            ((joined,),) = self.read(f"SELECT {self.join_bytes('part')} FROM ({rows})")
+            self._joins_bytes = self.generation, joined == b"".join(_ODD_BYTES)
+        return self._joins_bytes[1]
+
+    def join_bytes(self, column: str) -> str:
+        # A text may have any bytes, and becomes bytes again as it is.
+        return f"CAST(group_concat({column}, '') AS BLOB)"
 
     def write(self, sql: str, parameters: Parameters = ()) -> int:
         return self._write(sql, parameters)[1]

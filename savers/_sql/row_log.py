@@ -26,7 +26,7 @@ from savers._log.stored_checkpoint import StoredCheckpoint, outline_writes
 from savers._sql.database_errors import HistoryGoneError, OutcomeUnknownError, PositionTakenError
 from savers._sql.encoded_text import encode_id
 from savers._sql.row_inserts import NEW, Commit, NewRow, RowInserter, StaleLogError
-from savers._sql.row_source import LogSource, RowSource
+from savers._sql.row_source import MOST_KEPT, LogSource, RowSource
 from savers._sql.terms import KnownTerms
 
 if TYPE_CHECKING:
@@ -176,9 +176,25 @@ class RowLog(LogWriter):
         Raises:
             CheckpointCorruptionError: a record is missing or damaged.
         """
+        self._open_first(history, rows[0])
+        if len(rows) == 1:
+            return
+        try:
+            if self._open_last(rows[1:]):
+                return
+        except CheckpointCorruptionError:
+            # Reading one row after the other finds out which of them is wrong.
+            pass
+        self._open_first(history, rows[0])
+        if rows[1][2] != self.end:
+            self._skip_to(rows[1][2], rows[1][3])
+        self._take_rows(rows[1:])
+
+    def _open_first(self, history: int, row: tuple[int, str, int, bytes]) -> None:
+        """Begin with the first row of a history."""
         self.close()
         self.fd = self._last_history = history
-        _, status, position, beginning = rows[0]
+        _, status, position, beginning = row
         if position != 0:
             raise CheckpointCorruptionError(self.path, 0, "the first record is missing")
         self.read_beginning(len(beginning), beginning)
@@ -186,9 +202,65 @@ class RowLog(LogWriter):
         self.end = len(beginning)
         self._source.add(0, beginning, is_keyframe=False)
         self._status = status
-        if len(rows) > 1 and rows[1][2] != self.end:
-            self._skip_to(rows[1][2], rows[1][3])
-        self._take_rows(rows[1:])
+
+    def _open_last(self, rows: Sequence[tuple[int, str, int, bytes]]) -> bool:
+        """Take in the rows from the last keyframe on, without the state of each checkpoint in turn.
+
+        Of 50 rows, this takes a third of the time of `_take_rows`.
+
+        Returns:
+            Whether they were taken in; False if they do not begin with a keyframe that leads to the
+            last checkpoint, have many bytes, or something is wrong with them.
+        """
+        if rows[-1][2] + len(rows[-1][3]) - rows[0][2] > MOST_KEPT:
+            # They would be read again.
+            return False
+        frames = self._parse_rows(rows)
+        if frames is None:
+            return False
+        number = len(frames) - 1
+        while frames[number].type != log.CHECKPOINT:
+            # The first one is a checkpoint.
+            number -= 1
+        last = frames[number]
+        first = frames[0]
+        if last.offset - last.key != first.offset:
+            return False
+        self.end = last.end
+        for (_, _, position, data), frame in zip(rows, frames, strict=True):
+            self._source.add(position, data, is_keyframe=bool(frame.flags & log.KEY))
+        self._load_last_checkpoint(last)
+        self.is_scattered = last.is_scattered
+        self._keyframe = first.offset
+        self._status = rows[-1][1]
+        for frame in frames[number + 1 :]:
+            self._take_next(frame)
+        self.seq = frames[-1].seq + 1
+        self._last_row = frames[-1].offset, self._encode_checkpoint_of(frames[-1])
+        return True
+
+    def _parse_rows(self, rows: Sequence[tuple[int, str, int, bytes]]) -> list[log.Frame] | None:
+        """Return the records of rows, kept for the reads that follow; None unless a keyframe is followed by others.
+
+        Each row must have one record, and stand where the one before it ends.
+        """
+        position = rows[0][2]
+        first = log.parse_frame(rows[0][3], 0, position, self.fid)
+        if isinstance(first, str) or first.type != log.CHECKPOINT or not first.flags & log.KEY:
+            return None
+        data = self._source.rows.keep(self.fd, [row[2:] for row in rows])
+        end = position + len(data)
+        frames: list[log.Frame] = []
+        offset = position
+        while offset < end:
+            found = log.parse_frames(data, offset - position, len(data), offset, self.fid, first.seq + len(frames))
+            if not found:
+                return None
+            frames += found
+            offset = found[-1].end
+        if [frame.offset for frame in frames] != [row[2] for row in rows]:
+            return None
+        return frames
 
     def _skip_to(self, position: int, frame: bytes) -> None:
         """Go on with the record at a position, which is a keyframe."""

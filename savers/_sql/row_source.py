@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from savers._sql.database import Database, Row
 
-_MOST_KEPT: Final = 2 << 20
+MOST_KEPT: Final = 2 << 20
 """The ranges that are kept for later reads have at most so many bytes together."""
 _MOST_KEPT_RANGES: Final = 4
 """A listing reads the records of a few keyframes in turn, and older values besides."""
@@ -190,6 +190,15 @@ class RowSource:
         self._keep(generation, history, rows[0][0], rows)
         return int(rows[0][2])
 
+    def keep(self, history: int, rows: Sequence[Row]) -> bytes:
+        """Return the bytes of rows that a caller has selected, and keep them.
+
+        Args:
+            history: the history.
+            rows: the position and the frame of each; what is behind a missing record is left out.
+        """
+        return self._keep(self._database.generation, history, rows[0][0], rows).data
+
     def _keep(self, generation: int, history: int, offset: int, rows: Sequence[Row]) -> _Range:
         """Return the bytes of rows up to the first missing record; keep them if they are few."""
         if not rows:
@@ -207,13 +216,13 @@ class RowSource:
     def _remember(self, found: _Range) -> None:
         """Keep a range before the others, unless it is long; drop those that are in it or too much."""
         size = len(found.data)
-        if size > _MOST_KEPT:
+        if size > MOST_KEPT:
             return
         kept = [found]
         for other in self._kept[: _MOST_KEPT_RANGES - 1]:
             size += len(other.data)
             is_covered = found.cut(*other[:3], len(other.data)) is not None
-            if size > _MOST_KEPT:
+            if size > MOST_KEPT:
                 break
             if not is_covered:
                 kept.append(other)

@@ -142,7 +142,7 @@ def test_few_ranges_and_few_bytes_are_kept(database, history, monkeypatch):
     for offset in range(0, length - 100, 500):
         source.read_at(number, offset, 100)
         assert len(source._kept) <= row_source._MOST_KEPT_RANGES
-    monkeypatch.setattr(row_source, "_MOST_KEPT", 20_000)
+    monkeypatch.setattr(row_source, "MOST_KEPT", 20_000)
     for offset in range(0, length - 9_000, 3_000):
         source.read_at(number, offset, 9_000)
         assert sum(len(kept.data) for kept in source._kept) <= 20_000

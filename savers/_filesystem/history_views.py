@@ -57,6 +57,7 @@ class SharedView(SharedLogView["FileLogWriter"]):
 
     walk_back = wrap_os_errors("read")(SharedLogView.walk_back)
     read = wrap_os_errors("read")(SharedLogView.read)
+    read_packed = wrap_os_errors("read")(SharedLogView.read_packed)
 
 
 @final

@@ -6,15 +6,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
+from savers._log.kept_records import KeptRecords
+from savers._log.packed_chain import PackedChains
+
 if TYPE_CHECKING:
     from graphkit.values import FrozenDict
     from savers._log.log_reader import LogReader
+    from savers._log.packed_chain import PackedCheckpoint
     from savers._log.stored_checkpoint import StoredCheckpoint
 
 _FEWEST_READ: Final = 16
 """The fewest checkpoints that are read from the end of a log at first."""
 _GROWTH: Final = 4
 """Each time, this many times more are read."""
+_MOST_KEPT: Final = 1 << 20
+"""The longest log of which a listing keeps all records until their states are read."""
 
 Visit = Callable[["StoredCheckpoint"], bool]
 """Takes a checkpoint; returns whether the next one is wanted too."""
@@ -88,6 +94,7 @@ class SharedLogView(SharedLog[Reader]):
         self.is_only = False
         self._fid = 0
         self._end = 0
+        self._packed: PackedChains | None = None
 
     def walk_back(self, visit: Visit, expected: int | None) -> None:
         """See HistoryView. Reads no further back than the visits go."""
@@ -97,25 +104,39 @@ class SharedLogView(SharedLog[Reader]):
                 return
             self._fid = reader.fid
             self._end = reader.end
+            kept = KeptRecords()
+            self._packed = PackedChains(kept, reader.end)
             if expected is None:
-                reader.load_index()
-            walk_back_in(reader, visit, expected or 0)
+                # More would take more memory than it saves time.
+                reader.load_index(kept if reader.end <= _MOST_KEPT else None)
+            walk_back_in(reader, visit, expected or 0, kept)
             self._account(reader)
 
     def read(self, stored: StoredCheckpoint) -> ReadCheckpoint | None:
         """See HistoryView."""
         reader = self._open()
         with reader.mutex:
-            if not self._refresh(reader):
-                return None
-            if reader.fid != self._fid or reader.end != self._end:
+            if not self._is_as_it_was(reader):
                 return None
             found = ReadCheckpoint(reader.load_state(stored), reader.read_writes(stored))
             self._account(reader)
             return found
 
+    def read_packed(self, stored: StoredCheckpoint) -> PackedCheckpoint | None:
+        """Return the packed state and writes of a checkpoint; None if `read` has to find out."""
+        if self._packed is None:
+            return None
+        reader = self._open()
+        with reader.mutex:
+            return self._packed.read(reader, stored) if self._is_as_it_was(reader) else None
+
+    def _is_as_it_was(self, reader: Reader) -> bool:
+        """Return whether the log is as it was when the view was made."""
+        return self._refresh(reader) and reader.fid == self._fid and reader.end == self._end
+
     def forget(self) -> None:
-        """Do nothing: the saver keeps the log."""
+        """Drop the packed states; the saver keeps the log."""
+        self._packed = None
 
 
 class Ancestor(NamedTuple):
@@ -164,7 +185,7 @@ class SharedLogAncestors(SharedLog[Reader]):
             return found
 
 
-def walk_back_in(reader: LogReader, visit: Visit, expected: int) -> None:
+def walk_back_in(reader: LogReader, visit: Visit, expected: int, kept: KeptRecords | None = None) -> None:
     """Visit the checkpoints of an open log, newest first, until `visit` returns False.
 
     Reads no further back than the visits go. The caller holds the mutex of the log.
@@ -173,11 +194,12 @@ def walk_back_in(reader: LogReader, visit: Visit, expected: int) -> None:
         reader: the log.
         visit: the function to call.
         expected: about how many visits there will be.
+        kept: what is decoded besides checkpoints may be added to it.
     """
     visited = 0
     wanted = max(expected, _FEWEST_READ)
     while True:
-        checkpoints = reader.find_recent(wanted)
+        checkpoints = reader.find_recent(wanted, kept)
         for stored in reversed(checkpoints[: len(checkpoints) - visited]):
             if not visit(stored):
                 return

@@ -10,15 +10,16 @@ from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from graphkit.values import PRIVATE, FrozenDict, freeze, kind_of
 from savers import _delta as delta
 from savers._log import log, payloads
+from savers._log.chain_scanner import ChainScanner
 from savers._log.decoded_chain import MAX_LENGTH, DecodedChain, ReadValue
 from savers._log.early_writes import EarlyWrites
 from savers._log.index import Index
-from savers._log.open_log import OpenLog
 from savers._log.plain_records import read_plain_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from savers._log.kept_records import KeptRecords
     from savers._log.stored_checkpoint import StoredCheckpoint
 
 _MIN_RUN: Final = 1 << 13
@@ -35,13 +36,17 @@ _MAX_FOUND: Final = 256
 """How many checkpoints that were found by their ids are remembered."""
 
 
-class LogReader(OpenLog):
+class LogReader(ChainScanner):
     """An open log whose checkpoints can be found and read; the caller holds `mutex`."""
 
     # Finding checkpoints
 
-    def load_index(self) -> Index:
-        """Return the index; the first call builds it by a scan of the log."""
+    def load_index(self, kept: KeptRecords | None = None) -> Index:
+        """Return the index; the first call builds it by a scan of the log.
+
+        Args:
+            kept: what the scan decodes besides checkpoints is added to it.
+        """
         if self.fd < 0:
             return Index()
         if self.index is None:
@@ -56,7 +61,7 @@ class LogReader(OpenLog):
                 self.early_start = self.early_unread = 0
                 self.seq = 1
                 self.end = self.find_first_record()
-                self._read_index(end)
+                self._read_index(end, kept)
             except BaseException:
                 self.close()
                 raise
@@ -64,7 +69,7 @@ class LogReader(OpenLog):
             self.keyframe_length, self.keyframe_end = keyframe_length, keyframe_end
         return self.index
 
-    def _read_index(self, end: int) -> None:
+    def _read_index(self, end: int, kept: KeptRecords | None = None) -> None:
         """Add the records between `self.end` and an offset to the index, without their tables."""
         index = self.index
         assert index is not None
@@ -81,7 +86,10 @@ class LogReader(OpenLog):
                 window = _INDEX_WINDOW
             last = self.last_checkpoint
             if last is not None and self.seal is None:
-                run = read_plain_run(data, base, self.end, end, self.fid, self.seq, last, self.codec.unpack)
+                changes, written = (None, None) if kept is None else (kept.last, kept.written)
+                run = read_plain_run(
+                    data, base, self.end, end, self.fid, self.seq, last, self.codec.unpack, changes, written
+                )
                 if run.end > self.end:
                     if run.checkpoints:
                         index.extend(run.checkpoints)
@@ -104,7 +112,9 @@ class LogReader(OpenLog):
                     return
                 frame = scanned
             log.check_known(self.path, frame)
-            self._take_frame(self.open_frame(frame), with_table=False)
+            decoded = self._take_frame(self.open_frame(frame), with_table=False)
+            if kept is not None and decoded is not None:
+                kept.add(decoded)
             self.seq = frame.seq + 1
             self.end = frame.end
             self.is_scattered = frame.is_scattered
@@ -232,21 +242,25 @@ class LogReader(OpenLog):
                 return
             self._apply_writes_and_tags(frame, find, others)
 
-    def find_recent(self, limit: int) -> list[StoredCheckpoint]:
+    def find_recent(self, limit: int, kept: KeptRecords | None = None) -> list[StoredCheckpoint]:
         """Return the last checkpoints, oldest first.
 
         Reads no further back than the keyframe of the first of them.
+
+        Args:
+            limit: how many checkpoints, at most.
+            kept: what is decoded besides checkpoints may be added to it.
         """
         index = None
         if self.index is None:
             if self.recent_end == self.end and len(self.recent) >= limit:
                 return list(self.recent[-limit:])
-            index = self._index_end(limit)
+            index = self.index_last_chains(limit, kept) or self._index_end(limit)
             if index is not None:
                 self.recent = index.checkpoints
                 self.recent_end = self.end
         if index is None:
-            index = self.load_index()
+            index = self.load_index(kept)
         return index.checkpoints[-limit:]
 
     def _index_end(self, limit: int) -> Index | None:

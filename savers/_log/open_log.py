@@ -328,11 +328,15 @@ class OpenLog(TableReader, ABC):
         self.end = frame.end
         self.is_scattered = frame.is_scattered
 
-    def _take_frame(self, frame: log.Frame, *, with_table: bool = True) -> None:
-        """Take in the next record; `with_table` also keeps the table of its state up to date."""
+    def _take_frame(self, frame: log.Frame, *, with_table: bool = True) -> payloads.DecodedRecord | None:
+        """Take in the next record; `with_table` also keeps the table of its state up to date.
+
+        Returns:
+            The content of a CHECKPOINT record.
+        """
         if frame.type != log.CHECKPOINT:
             self._take_other(frame)
-            return
+            return None
         base = self.last_checkpoint
         decoded = payloads.decode_checkpoint(self.path, frame, base, self.codec.unpack)
         is_keyframe = bool(frame.flags & log.KEY)
@@ -348,6 +352,7 @@ class OpenLog(TableReader, ABC):
             self.depth = depth
         self.take_early(decoded, self.early, self.early_start)
         self._add_to_index(decoded.checkpoint, decoded.target)
+        return decoded
 
     def _advance(self, decoded: payloads.DecodedRecord, depth: int, end: int) -> None:
         """Make a decoded record the last checkpoint, with its table."""

@@ -52,7 +52,7 @@ from savers._log.payloads import (
 from savers._log.stored_checkpoint import StoredCheckpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _PLAIN_FLAGS: Final = COMPRESSED | SCATTERED
 _pack_type_and_offset: Final = struct.Struct("<BQ").pack
@@ -96,6 +96,7 @@ def read_plain_run(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
     last: StoredCheckpoint,
     unpack: Callable[[bytes], FrozenDict],
     changes: list[DecodedRecord] | None = None,
+    written: dict[int, Mapping[str, bytes]] | None = None,
 ) -> PlainRun:
     """Read plain records from an offset on.
 
@@ -108,8 +109,9 @@ def read_plain_run(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
         seq: the number of the first record.
         last: the checkpoint of the CHECKPOINT record before; pending writes are added to it.
         unpack: decodes packed metadata.
-        changes: the content of the CHECKPOINT records is added to it, if it is given; the other
-            records are skipped then.
+        changes: the content of the CHECKPOINT records is added to it, if it is given.
+        written: the packed values of the WRITE records are added to it, by their offsets. If only
+            `changes` are given, all records but CHECKPOINT are skipped.
     """
     checkpoints: list[StoredCheckpoint] = []
     is_scattered = False
@@ -139,7 +141,7 @@ def read_plain_run(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
                 or flags & ~_PLAIN_FLAGS
             ):
                 break
-            if type_ != CHECKPOINT and changes is not None:
+            if type_ != CHECKPOINT and changes is not None and written is None:
                 offset += whole
                 seq += 1
                 continue
@@ -154,6 +156,8 @@ def read_plain_run(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
                     if name.__class__ is not str or value.__class__ is not bytes:
                         raise TypeError
                 last.add_writes(values, offset)
+                if written is not None:
+                    written[offset] = values
                 offset += whole
                 is_scattered = False
                 seq += 1

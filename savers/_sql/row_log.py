@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from graphkit import Checkpoint
     from graphkit.codec import Codec
+    from savers._log.kept_records import KeptRecords
     from savers._sql.database import Database, Transaction
     from savers._sql.statements import Statements
 
@@ -297,9 +298,9 @@ class RowLog(LogWriter):
     def find_first_record(self) -> int:
         return log.read_frame(self.file, log.HEADER_SIZE, self.end).end
 
-    def load_index(self) -> Index:
+    def load_index(self, kept: KeptRecords | None = None) -> Index:
         end = self.end
-        index = super().load_index()
+        index = super().load_index(kept)
         if self.end != end:
             # The scan has stopped early, as at the end of a file.
             offset = self.end

@@ -66,11 +66,15 @@ class RowView(SharedLogView[RowLog]):
     def _account(self, reader: RowLog) -> None:
         self._store.logs.account(reader)
 
+    def _is_as_it_was(self, reader: RowLog) -> bool:
+        # Asks for no new rows: a listing of a long history reads thousands of checkpoints.
+        return reader.fd >= 0 and reader.fid == self._fid
+
     def read(self, stored: StoredCheckpoint) -> ReadCheckpoint | None:
-        """See HistoryView. Asks for no new rows: a listing of a long history reads thousands."""
+        """See HistoryView."""
         reader = self._open()
         with reader.mutex:
-            if reader.fd < 0 or reader.fid != self._fid:
+            if not self._is_as_it_was(reader):
                 return None
             found = _read_or_none(reader, stored)
             self._store.logs.account(reader)

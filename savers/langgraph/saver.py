@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory, PendingWrite
 
@@ -14,6 +14,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit
 from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError
 from graphkit.values import FrozenDict
+from savers._log.history_view import SharedLogView
 from savers._log.log_writer import LogWriter
 from savers._log.packed_changes import append_packed
 from savers._log.scanned_log import ScannedLog
@@ -31,6 +32,7 @@ from savers.langgraph.channels import (
 )
 from savers.langgraph.configs import get_checkpoint_id, make_langgraph_config, parse_config
 from savers.langgraph.histories import CheckpointWithWrites, GrowingHistory
+from savers.langgraph.history_decoder import HistoryDecoder
 from savers.langgraph.metadata import LANGGRAPH, MADE_BY, copy_as_lists, merge_metadata, pack_metadata, unpack_metadata
 from savers.langgraph.open_histories import open_histories
 from savers.langgraph.opening import ContextMethods, SetupMethod
@@ -327,7 +329,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         """Yield the checkpoints of a listing, each read when it is wanted."""
         # By view: a listing of the whole store goes from one to the other and back. Checkpoints that
         # are in the log get no early writes any more, so one look for them is enough.
-        histories: dict[HistoryView, tuple[RunnableConfig, bool]] = {}
+        histories: dict[HistoryView, _ListedHistory] = {}
         decoder = PackedDecoder(self._deserializer)
         for _, view, stored, is_last in selected:
             # Early writes have a namespace of their own.
@@ -342,24 +344,35 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
                     continue
             known = histories.get(view)
             if known is None:
-                history = RunnableConfig(view.thread_id, checkpoint_ns=view.namespace)
-                histories[view] = known = history, not view.is_only and self._histories.has_early(history)
-            history, has_early = known
-            found = view.read(stored)
+                histories[view] = known = self._begin_listing(view)
+            made = _read_packed(view, stored, known)
+            if made is None:
+                made = self._read_listed(view, stored, known)
             if is_last:
                 self._histories.release(view)
-            if found is None:
-                # The log has changed since: the checkpoint may have been replaced or removed.
-                latest = self._histories.read(history.replace(checkpoint_id=stored.id))
-                if latest is not None:
-                    yield self._make_tuple(history, latest, view.thread_id)
-                continue
-            writes: Sequence[Write] = ()
-            if has_early or found.writes or WRITES in found.state:
-                writes = self._histories.read_writes(history, stored.id, found.state, found.writes)
-            yield self._build_tuple(
-                (view.thread_id, view.namespace), stored.id, stored.parent, stored.metadata, found.state, writes
-            )
+            if made is not None:
+                yield made
+
+    def _begin_listing(self, view: HistoryView) -> _ListedHistory:
+        history = RunnableConfig(view.thread_id, checkpoint_ns=view.namespace)
+        has_early = not view.is_only and self._histories.has_early(history)
+        return _ListedHistory(history, has_early, HistoryDecoder(self._deserializer))
+
+    def _read_listed(
+        self, view: HistoryView, stored: StoredCheckpoint, known: _ListedHistory
+    ) -> CheckpointTuple | None:
+        """Return a checkpoint of a listing; None if it was removed meanwhile."""
+        history = known.history
+        found = view.read(stored)
+        if found is None:
+            # The log has changed since: the checkpoint may have been replaced or removed.
+            latest = self._histories.read(history.replace(checkpoint_id=stored.id))
+            return None if latest is None else self._make_tuple(history, latest, view.thread_id)
+        writes: Sequence[Write] = ()
+        if known.has_early or found.writes or WRITES in found.state:
+            writes = self._histories.read_writes(history, stored.id, found.state, found.writes)
+        owner = (view.thread_id, view.namespace)
+        return self._build_tuple(owner, stored.id, stored.parent, stored.metadata, found.state, writes)
 
     def _get_checkpoint(self, history: RunnableConfig, checkpoint_id: str | None = None) -> Checkpoint | None:
         """Return a checkpoint of a history, the latest without an id; None if there is none.
@@ -459,6 +472,28 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
             checkpoint = self._get_checkpoint(history, checkpoint.parent_id)
             if checkpoint is not None:
                 yield checkpoint
+
+
+class _ListedHistory(NamedTuple):
+    """A history in a listing."""
+
+    history: RunnableConfig
+    has_early: bool
+    """Whether there may be a namespace of early writes beside its own."""
+    decoder: HistoryDecoder
+
+
+def _read_packed(view: HistoryView, stored: StoredCheckpoint, known: _ListedHistory) -> CheckpointTuple | None:
+    """Return a checkpoint that is decoded from its packed bytes; None if it must be read in the general way."""
+    if known.has_early or not isinstance(view, SharedLogView):
+        return None
+    packed = view.read_packed(stored)
+    decoded = None if packed is None else known.decoder.decode(packed)
+    if decoded is None:
+        return None
+    checkpoint, writes = decoded
+    owner = (view.thread_id, view.namespace)
+    return _make_tuple(owner, stored.id, stored.parent, stored.metadata, checkpoint, writes)
 
 
 def check_options(

@@ -8,7 +8,7 @@ checkpoint; readers look there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
@@ -93,7 +93,12 @@ def merge_writes(*parts: Mapping[str, Any]) -> list[Write]:
             write = Write(*record)
             if key not in writes or not write.is_ordinary:
                 writes[key] = write
-    return sorted(writes.values(), key=_sort_key)
+    return sort_writes(writes.values())
+
+
+def sort_writes(writes: Iterable[Write]) -> list[Write]:
+    """Return the writes of a checkpoint in LangGraph's order."""
+    return sorted(writes, key=_sort_key)
 
 
 def _sort_key(write: Write) -> Any:

@@ -12,8 +12,10 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from graphkit import CheckpointSerializationError
 from savers._delta import BIN, LIST, STR
+from savers._log.packed_chain import PackedCheckpoint
 from savers._log.packed_states import PackedValue
 from savers.langgraph import FileSystemCheckpointSaver
+from savers.langgraph.history_decoder import HistoryDecoder
 from savers.langgraph.packed_checkpoints import PackedDecoder
 
 VALUES = [
@@ -119,3 +121,80 @@ def test_a_type_that_may_not_be_created_is_named(tmp_path):
 )
 def test_states_of_other_shapes_are_left_to_the_general_way(saver, state):
     assert PackedDecoder(saver._deserializer).decode(state) is None
+
+
+@pytest.fixture
+def decoded_histories(monkeypatch):
+    """What was decoded from the packed bytes of one history; None for what was not."""
+    found = []
+    decode = HistoryDecoder.decode
+    monkeypatch.setattr(HistoryDecoder, "decode", lambda *args: found.append(decode(*args)) or found[-1])
+    return found
+
+
+@pytest.mark.parametrize("limit", [None, 9])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_history_of_every_shape_of_value_and_version(saver, decoded_histories, seed, limit):
+    randomness = random.Random(seed)
+    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    values, versions, seen = {}, {}, {}
+    for _ in range(40):
+        changed = randomness.sample(["a", "b", "channel:c", "value:d", "", "é", "n" * 300], 2)
+        for name in changed:
+            values[name] = randomness.choice(VALUES)
+            if values[name] == "\ud800":
+                del values[name]
+            versions[name] = randomness.choice(VERSIONS)
+        seen = {**seen, randomness.choice(["x", "y", ""]): {"a": randomness.choice(VERSIONS)}}
+        config = put_one(saver, config, dict(values), dict(versions), seen)
+        for task in randomness.sample(["one", "two", "three"], randomness.randrange(3)):
+            saver.put_writes(config, [("a", randomness.choice(VALUES[:5])), ("__error__", "e")], task)
+    with FileSystemCheckpointSaver(saver.store.base_directory) as other:
+        listed = list(other.list({"configurable": {"thread_id": "t", "checkpoint_ns": ""}}, limit=limit))
+        assert listed == [other.get_tuple(one.config) for one in listed]
+    assert len(listed) == (limit or 40)
+    assert len(decoded_histories) == len(listed)
+    assert None not in decoded_histories
+
+
+def test_checkpoints_of_a_history_share_nothing_that_can_be_changed(saver, decoded_histories):
+    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    for _ in range(3):
+        config = put_one(saver, config, {"a": [1, {"b": [2]}]}, {"a": 1}, {"node": {"a": 1}})
+    for one in saver.list({"configurable": {"thread_id": "t"}}):
+        assert one.checkpoint["channel_values"] == {"a": [1, {"b": [2]}]}
+        assert one.checkpoint["versions_seen"] == {"node": {"a": 1}}
+        one.checkpoint["channel_values"]["a"][1]["b"].clear()
+        one.checkpoint["versions_seen"]["node"].clear()
+        one.checkpoint["channel_versions"].clear()
+        one.metadata["parents"]["x"] = 1
+    assert len(decoded_histories) == 3
+    assert None not in decoded_histories
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"checkpoint": b"a"},
+        {"checkpoint": b"\x91\1"},
+        {"checkpoint": b"\x92\xa7msgpack\xc4\0", "channel:a": b"\x90"},
+        {
+            "checkpoint": b"\x92\xa4null\xc4\0",
+            "channel:a": b"\x93\1\xa4null\xc4\0",
+            "value:a": b"\xc4\2a",
+        },
+        {"checkpoint": b"\x92\xa4null\xc4\0", "channel:a": b"\x93\1\xa4null\xc4\0", "value:a": b"\x90"},
+        {"checkpoint": b"\x92\xa4null\xc4\0", "seen:a": b"\x90"},
+        {"checkpoint": b"\x92\xa4null\xc4\0", "other": b"\1"},
+    ],
+)
+def test_states_of_other_shapes_in_a_history_are_left_to_the_general_way(saver, state):
+    assert HistoryDecoder(saver._deserializer).decode(PackedCheckpoint(state, {})) is None
+
+
+def test_writes_of_other_shapes_in_a_history_are_left_to_the_general_way(saver):
+    state = {"checkpoint": b"\x92\xa7msgpack\xc4\1\x80"}
+    decoder = HistoryDecoder(saver._deserializer)
+    assert decoder.decode(PackedCheckpoint(state, {})) is not None
+    assert decoder.decode(PackedCheckpoint(state, {"write:0:t": b"\xc0"})) is None

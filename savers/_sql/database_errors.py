@@ -5,7 +5,7 @@ The saver handles the first two. Whatever else leaves a saver is an error of `gr
 
 from __future__ import annotations
 
-from graphkit.errors import CheckpointFormatError, CheckpointStorageError
+from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointStorageError
 
 
 class PositionTakenError(Exception):
@@ -22,6 +22,18 @@ class ConnectionLostError(CheckpointStorageError):
 
 class OutcomeUnknownError(CheckpointStorageError):
     """The connection was lost during a commit: read whether it has happened."""
+
+
+class DatabaseDamagedError(CheckpointCorruptionError):
+    """The database says that it is damaged itself, whichever history was asked for.
+
+    Attributes:
+        advice: what to do about it.
+    """
+
+    def __init__(self, path: str, reason: str, advice: str) -> None:
+        super().__init__(path, 0, reason, advice)
+        self.advice = advice
 
 
 def make_table_error(path: str, message: str) -> CheckpointFormatError:

@@ -22,6 +22,7 @@ from savers._log.failed_threads import FailedThreads
 from savers._log.listed_checkpoints import make_info
 from savers._log.rewriter import Rewriter, has_unreachable_records, replay_states
 from savers._sql.database import Database
+from savers._sql.database_errors import DatabaseDamagedError
 from savers._sql.encoded_text import decode_row, encode_text
 from savers._sql.row_store import REWRITTEN, RowStore
 
@@ -356,6 +357,8 @@ class MaintenanceMethods(BaseCheckpointSaver):
 def explain_damage(error: CheckpointCorruptionError) -> CheckpointCorruptionError:
     """Return the error for a damaged history, with what its user can do."""
     advice = "restore a backup of the database, or delete the thread"
+    if isinstance(error, DatabaseDamagedError):
+        advice = error.advice  # Deleting one thread does not mend the others.
     return CheckpointCorruptionError(error.path, error.offset, error.reason, advice)
 
 

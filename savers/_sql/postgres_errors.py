@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 from typing import Final
 
-from graphkit.errors import CheckpointCorruptionError, CheckpointStorageError
-from savers._sql.database_errors import HistoryGoneError, PositionTakenError, make_table_error
+from graphkit.errors import CheckpointStorageError
+from savers._sql.database_errors import DatabaseDamagedError, HistoryGoneError, PositionTakenError, make_table_error
 
 UNDEFINED: Final = {"42P01", "3F000"}
 """A table or a schema does not exist."""
@@ -60,7 +60,7 @@ def translate_error(error: Exception, path: str, operation: str, lock_timeout: f
     if state in UNDEFINED or state == "42P07":
         return make_table_error(path, message)
     if state in _DAMAGED:
-        return CheckpointCorruptionError(path, 0, f"the server says: {message}")
+        return DatabaseDamagedError(path, f"the server says: {message}", "restore a backup of the database")
     if state in BUSY:
         message = f"another writer kept the rows for {lock_timeout:g} s ({message})"
     return CheckpointStorageError(path, operation, _os_error(state, message))

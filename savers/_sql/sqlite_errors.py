@@ -6,8 +6,13 @@ import errno
 import os
 from typing import Final
 
-from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointStorageError
-from savers._sql.database_errors import HistoryGoneError, PositionTakenError, make_table_error
+from graphkit.errors import CheckpointFormatError, CheckpointStorageError
+from savers._sql.database_errors import (
+    DatabaseDamagedError,
+    HistoryGoneError,
+    PositionTakenError,
+    make_table_error,
+)
 
 _UNIQUE: Final = {
     "SQLITE_CONSTRAINT_PRIMARYKEY",
@@ -24,6 +29,12 @@ _ADVICE: Final = (
     ("SQLITE_NOMEM", errno.ENOMEM, "free some memory"),
 )
 """The beginning of SQLite's name of an error, the error number, and what to do."""
+
+
+_RESTORE: Final = (
+    "restore a backup, or copy the threads that can be read to a new file, by name, with graphkit copy --to; "
+    ".recover of SQLite's shell may save rows of the others"
+)
 
 
 def get_name(error: Exception) -> str:
@@ -57,7 +68,7 @@ def translate_error(error: Exception, path: str, operation: str) -> Exception:
     if name == "SQLITE_NOTADB":
         return make_format_error(path)
     if name.startswith("SQLITE_CORRUPT"):
-        return CheckpointCorruptionError(path, 0, f"SQLite does not say where, only that {error}")
+        return DatabaseDamagedError(path, f"SQLite does not say where, only that {error}", _RESTORE)
     if is_no_such_table(error) or "already exists" in str(error):
         return make_table_error(path, str(error))
     return CheckpointStorageError(path, operation, _os_error(error, name, path))

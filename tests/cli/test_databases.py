@@ -7,6 +7,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
+from graphkit import Checkpoint, RunnableConfig
 from graphkit.registry import get_saver
 from graphkit.transfer import copy_threads
 from savers import FileSystemSaver, SqliteSaver
@@ -189,6 +190,50 @@ def test_a_damaged_database_is_reported(tmp_path):
     path.write_bytes(path.read_bytes()[:5000])
     done = graphkit("threads", f"sqlite:{path}")
     assert (done.code, "restore a backup" in done.err) == (12, True)
+
+
+def test_a_damaged_file_gives_up_the_threads_that_can_be_read(tmp_path):
+    path, new = tmp_path / "runs.db", tmp_path / "new.db"
+    texts = {thread: [os.urandom(3000) for _ in range(4)] for thread in "ab"}
+    with SqliteSaver(path) as saver:
+        for thread, values in texts.items():
+            for value in values:
+                saver.put(RunnableConfig(thread), Checkpoint(node_id="n", next_node_id="n", state={"value": value}))
+    data = bytearray(path.read_bytes())
+    page = data.index(texts["a"][2][-100:]) // 4096 * 4096
+    data[page : page + 8] = b"\xff" * 8
+    path.write_bytes(data)
+
+    done = graphkit("copy", f"sqlite:{path}", "--to", f"sqlite:{new}")
+    assert (done.code, "graphkit copy --to; .recover of" in done.err, "repair" in done.err) == (12, True, False)
+    assert graphkit("copy", f"sqlite:{path}", "b", "--to", f"sqlite:{new}").code == 0
+    assert graphkit("verify", f"sqlite:{new}").code == 0
+    with SqliteSaver(new) as saver:
+        assert [one.state["value"] for one in saver.replay(RunnableConfig("b"))] == texts["b"]
+
+
+@pytest.mark.parametrize("fault", ["cut short", "missing"])
+def test_a_copy_of_a_damaged_thread_says_which_it_is_and_what_to_do(database, request, tmp_path, fault):
+    of_thread = (
+        "FROM {records} WHERE position > 0 AND history = (SELECT history FROM {histories} WHERE thread = 'order-17')"
+    )
+    change = (
+        f"DELETE FROM {{records}} WHERE (history, position) = (SELECT history, min(position) {of_thread} GROUP BY 1)"
+    )
+    if fault == "cut short":
+        change = change.replace("DELETE FROM {records}", "UPDATE {records} SET frame = substr(frame, 1, 30)")
+    if database.startswith("sqlite:"):
+        with closing(sqlite3.connect(database.removeprefix("sqlite:"))) as raw:
+            raw.execute(change.format(records="graphkit_records", histories="graphkit_histories"))
+            raw.commit()
+    else:
+        connection = request.getfixturevalue("connection")
+        connection.execute(change.format(records="graphkit.records", histories="graphkit.histories"))
+    done = graphkit("copy", database, "--to", tmp_path / "copy")
+    assert (done.code, done.err.startswith("graphkit: the history of thread 'order-17' in ")) == (12, True)
+    assert done.err.endswith("; restore a backup of the database, or delete the thread\n")
+    for thread in ("import-a", "order-18"):
+        assert graphkit("copy", database, thread, "--to", tmp_path / "copy").code == 0
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def describe(opened):
         "keyframe_end": opened.keyframe_end,
         "last": outline(opened.last_checkpoint),
         "latest": outline(latest),
-        "early": {checkpoint_id: outline(waiting) for checkpoint_id, waiting in early.waiting.items()},
+        "early": {name: outline(waiting) for name, waiting in early.waiting.items()},
         "row": (opened._last_row, opened._keyframe, opened._status),
     }
     if latest is not None:

@@ -363,7 +363,9 @@ class LogReader(ChainScanner):
                     # Nothing is copied: LangGraph's states consist of bytes.
                     decoded: Any = packed
                 else:
-                    decoded = self.codec.unpack(packed, name)
+                    decoded = past.find_items(name, value, packed)
+                    if decoded is None:
+                        decoded = self.codec.unpack(packed, name)
                 if kind_of(decoded) != PRIVATE:
                     kept = value.copy() if is_changed_later else value
                     past.keep(name, ReadValue(kept, packed, decoded))

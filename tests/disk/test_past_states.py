@@ -126,3 +126,60 @@ def test_damage_before_the_first_reading_is_an_error_each_time(tmp_path):
     for _ in range(2):
         with pytest.raises(CheckpointCorruptionError):
             saver.get(name(ids[10]))
+
+
+def grow(saver, count, make_item):
+    """Put checkpoints of a list that grows by an item each time; return their ids."""
+    items = []
+    ids = []
+    for number in range(count):
+        items = [*items, make_item(number)]
+        new = Checkpoint(node_id="n", next_node_id="m", state={"items": items, "number": number})
+        saver.put(THREAD, new)
+        ids.append(new.id)
+    return ids
+
+
+def test_the_states_of_a_listing_share_the_items_of_a_growing_list(tmp_path):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    grow(saver, 40, lambda number: {"id": number, "text": "x" * 50})
+    listed = FileSystemSaver(tmp_path, fsync="never").list(THREAD)
+    newest = listed[0].state["items"]
+    for number, checkpoint in enumerate(listed[:30]):
+        items = checkpoint.state["items"]
+        assert len(items) == 40 - number
+        assert type(items) is type(newest)
+        assert items == newest[: 40 - number]
+        assert items[3] is newest[3]
+        assert items.kind == newest.kind
+
+
+@pytest.mark.parametrize(
+    "make_item",
+    [
+        lambda number: (number, "x" * 50),
+        lambda number: {number, "y" * 40},
+        lambda number: b"z" * 50,
+        lambda number: [[number] * 9],
+    ],
+    ids=["tuples", "sets", "bytes", "lists"],
+)
+def test_items_of_any_type_are_right_in_past_states(tmp_path, make_item, plain):
+    ids = grow(FileSystemSaver(tmp_path, fsync="never"), 30, make_item)
+    reader = FileSystemSaver(tmp_path, fsync="never")
+    for checkpoint_id in [*reversed(ids), *ids]:
+        assert reader.get(name(checkpoint_id)).state == plain(tmp_path, checkpoint_id)
+
+
+def test_lists_that_begin_alike_and_differ_are_not_mixed_up(tmp_path):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    common = [f"item {number}" for number in range(20)]
+    states = [[*common, "a", "b", "c"], [*common, "a", "x"], common, [*common[:10], "other", *common[11:]], common[:9]]
+    ids = []
+    for items in states:
+        new = Checkpoint(node_id="n", next_node_id="m", state={"items": items})
+        saver.put(THREAD, new)
+        ids.append(new.id)
+    reader = FileSystemSaver(tmp_path, fsync="never")
+    for number in (0, 1, 2, 3, 4, 3, 2, 1, 0, 4, 0, 2):
+        assert reader.get(name(ids[number])).state["items"] == states[number]

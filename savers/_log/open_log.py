@@ -125,6 +125,11 @@ class OpenLog(TableReader, ABC):
         """Close, in the child, what the log has from the parent."""
         self.close()
 
+    @property
+    def kept_size(self) -> int:
+        """How many bytes of records are kept as they are; `drop_caches` drops them."""
+        return 0 if self.opened_ranges is None else self.opened_ranges.size
+
     def drop_caches(self) -> None:
         """Drop the state and the index; they are read again when a caller needs them."""
         if self.opened_ranges is not None:

@@ -133,9 +133,7 @@ class OpenLogs:
             size = open_log.keyframe_length + max(0, open_log.end - open_log.keyframe_end)
         if open_log.index is not None:
             size += ENTRY_COST * len(open_log.index.checkpoints)
-        size += open_log.chains.size
-        if open_log.opened_ranges is not None:
-            size += open_log.opened_ranges.size
+        size += open_log.chains.size + open_log.kept_size
         size += open_log.past_values.size + ENTRY_COST * len(open_log.recent)
         if -_UNACCOUNTED < size - self._sizes.get(open_log, 0) < _UNACCOUNTED:
             return

@@ -101,6 +101,10 @@ class RowLog(LogWriter):
     def close(self) -> None:
         self._reset()
 
+    @property
+    def kept_size(self) -> int:
+        return self._source.size
+
     def drop_caches(self) -> None:
         super().drop_caches()
         self._source.clear()
@@ -319,11 +323,20 @@ class RowLog(LogWriter):
         is_last = id is None or (last is not None and last.id == id)
         if not is_last and id is not None and self._can_search() and id not in self.found:
             position = self._source.rows.find(self.fd, encode_id(id))
+            if position is not None and position >= self.end:
+                # It was inserted since the log was refreshed.
+                position = next(self._list_positions(id), None)
             if position is None:
                 # No scan is needed: the rows say which checkpoints there are.
                 return None
             self._located = id, position
         return super().find(id)
+
+    def _list_positions(self, id: str) -> Iterator[int]:
+        """Yield where the known records of a checkpoint begin, the last one first."""
+        for (position,) in self._database.read(self._statements.select_checkpoint, (self.fd, encode_id(id))):
+            if position < self.end:
+                yield position
 
     def _can_search(self) -> bool:
         """Return whether a row shows where a checkpoint is, and what belongs to it stands behind it."""
@@ -335,7 +348,7 @@ class RowLog(LogWriter):
         if located is not None and located[0] == id:
             first = located[1]
             yield first
-        for (position,) in self._database.read(self._statements.select_checkpoint, (self.fd, encode_id(id))):
+        for position in self._list_positions(id):
             if position != first:
                 yield position
 

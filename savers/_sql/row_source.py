@@ -238,6 +238,11 @@ class LogSource:
         self._keyframes: dict[int, bytes] = {}
         """Short keyframes, by their positions."""
 
+    @property
+    def size(self) -> int:
+        """How many bytes are in memory."""
+        return self._recent.size + sum(map(len, self._keyframes.values()))
+
     def add(self, position: int, frame: bytes, *, is_keyframe: bool) -> None:
         """Keep a record that was inserted or read behind the others."""
         self._recent.add(position, frame)

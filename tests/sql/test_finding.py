@@ -1,0 +1,114 @@
+"""Finding checkpoints by their ids, and what an open log keeps."""
+
+import pytest
+
+from graphkit import Checkpoint, RunnableConfig
+from graphkit.values import FrozenList
+from savers._log import open_logs
+
+CONFIG = RunnableConfig("t")
+
+
+def make_checkpoint(number, **options):
+    return Checkpoint(node_id="a", next_node_id="b", state={"n": number}, **options)
+
+
+@pytest.fixture
+def filled(saver):
+    """A saver, and the ids of the checkpoints of its history."""
+    ids = []
+    for number in range(30):
+        checkpoint = make_checkpoint(number)
+        saver.put(CONFIG, checkpoint)
+        ids.append(checkpoint.id)
+    return saver, ids
+
+
+def open_log(open_saver):
+    """Return the log of a new saver, which knows what is there now."""
+    log = open_saver()._store.shared_log("t", "")
+    assert log.refresh()
+    return log
+
+
+def refuse_index(log, monkeypatch):
+    def load_index():
+        raise AssertionError("the whole history is read")
+
+    monkeypatch.setattr(log, "load_index", load_index)
+
+
+def test_a_checkpoint_behind_the_known_end_is_not_there_yet(filled, open_saver, monkeypatch):
+    saver, _ = filled
+    log = open_log(open_saver)
+    refuse_index(log, monkeypatch)
+    new = make_checkpoint(30)
+    saver.put(CONFIG, new)
+    assert log.find(new.id) is None
+    # It has taken in nothing by this.
+    assert log.find_latest().id != new.id
+    assert log.refresh()
+    assert log.find(new.id).id == new.id
+    assert log.load_state(log.find(new.id)) == {"n": 30}
+
+
+def test_a_replacement_behind_the_known_end_hides_nothing(filled, open_saver, monkeypatch):
+    saver, ids = filled
+    log = open_log(open_saver)
+    refuse_index(log, monkeypatch)
+    saver.put(CONFIG.with_check_point_id(ids[4]), make_checkpoint(99, id=ids[4]))
+    found = log.find(ids[4])
+    assert log.load_state(found) == {"n": 4}
+    monkeypatch.undo()
+    assert log.refresh()
+    assert log.load_state(log.find(ids[4])) == {"n": 99}
+
+
+def test_writes_behind_the_known_end_are_not_there_yet(filled, open_saver):
+    saver, ids = filled
+    log = open_log(open_saver)
+    saver.put_writes(CONFIG.with_check_point_id(ids[-1]), {"late": 1})
+    saver.put_writes(CONFIG.with_check_point_id(ids[7]), {"late": 2})
+    assert log.read_writes(log.find(ids[-1])) == {}
+    assert log.read_writes(log.find(ids[7])) == {}
+    assert log.refresh()
+    assert log.read_writes(log.find(ids[-1])) == {"late": 1}
+    assert log.read_writes(log.find(ids[7])) == {"late": 2}
+
+
+def test_the_rows_that_a_log_keeps_count_as_cached(saver):
+    for number in range(50):
+        saver.put(CONFIG, make_checkpoint(number, metadata={"text": f"{number} " * 200}))
+    logs = saver._store.logs
+    log = saver._store.shared_log("t", "")
+    assert log.kept_size > 30_000
+    assert logs._cached >= 30_000
+    log.drop_caches()
+    assert log.kept_size == 0
+    assert saver.get(CONFIG).state == {"n": 49}
+
+
+def test_the_keyframes_that_a_log_keeps_count_as_cached(saver, open_saver):
+    messages = FrozenList()
+    for number in range(700):
+        messages = FrozenList([*messages, f"message {number} " * 10])
+        saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={"messages": messages}))
+    with open_saver() as fresh:
+        log = fresh._store.shared_log("t", "")
+        assert log.refresh()
+        before = log.kept_size
+        log.load_state(log.find_latest())
+        assert log.kept_size > before
+
+
+def test_logs_used_longest_ago_drop_the_rows_that_they_keep(saver, monkeypatch):
+    monkeypatch.setattr(open_logs, "CACHED_BYTES", 200_000)
+    for thread in range(20):
+        for number in range(12):
+            checkpoint = make_checkpoint(number, metadata={"text": f"{number} " * 2_000})
+            saver.put(RunnableConfig(f"t{thread}"), checkpoint)
+    sizes = [saver._store.shared_log(f"t{thread}", "").kept_size for thread in range(20)]
+    assert sizes[0] == 0
+    assert sizes[-1] > 20_000
+    assert sum(sizes) <= 200_000
+    assert [saver.get(RunnableConfig(f"t{thread}")).state["n"] for thread in range(20)] == [11] * 20

@@ -75,6 +75,11 @@ class Database(ABC):
     """Whether one statement can change several tables, and a record has its terms in a column. Then
     a put is one round trip."""
 
+    reads_at_once = False
+    """Whether a short statement that reads takes only some microseconds."""
+    writes_at_once = False
+    """Whether a short statement that writes takes only some microseconds."""
+
     @abstractmethod
     def has_tables(self) -> bool:
         """Return whether the tables exist, without creating them or anything else.

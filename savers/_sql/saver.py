@@ -38,6 +38,7 @@ from savers._sql.row_log import RowLog
 from savers._sql.row_source import RowSource
 from savers._sql.row_store import RowStore
 from savers._sql.terms import list_search_terms
+from savers._sql.waiting import WouldWaitError, refuse_waiting
 
 if TYPE_CHECKING:
     from savers._compression import Compression
@@ -48,6 +49,9 @@ _Result = TypeVar("_Result")
 _MOST_REFUSALS: Final = 3
 """How often a row may be refused although no other writer has inserted one."""
 
+_SMALL_STATE: Final = 64 << 10
+"""A state of at most this many bytes is packed or decoded in about the time that a hop to a worker
+thread takes."""
 _MOST_PAIRS: Final = 8
 """A search has at most so many conditions on the index; the caller compares all."""
 
@@ -270,6 +274,46 @@ class SqlSaver(MaintenanceMethods, HasVersions):
                 else:
                     self._store.logs.account(log)
                     return result
+
+    def _call_without_waiting(
+        self,
+        config: RunnableConfig,
+        call: Callable[[], _Result],
+        *,
+        appends: bool,
+    ) -> tuple[_Result] | None:
+        """Call a function now if it takes only some microseconds; see FileSystemSaver.
+
+        That is so on SQLite, if the log is open and small, no other thread of execution uses it or
+        the connection, no other process writes, and the saver does not wait for the disk.
+
+        Args:
+            config: names the checkpoint.
+            call: uses no other history. It may be called in vain, and have changed nothing.
+            appends: whether it appends to the history.
+
+        Returns:
+            A tuple with its result; None if it was not called, or in vain.
+        """
+        database = self._database
+        if not (database.writes_at_once if appends else database.reads_at_once):
+            return None
+        log = self._store.logs.find((config.thread, config.checkpoint_ns, 0))
+        if not isinstance(log, RowLog) or not log.mutex.acquire(blocking=False):
+            return None
+        try:
+            if not log.is_small(_SMALL_STATE):
+                return None
+            last = log.last_checkpoint
+            is_last = last is not None and config.checkpoint_id in {None, last.id}
+            if not appends and not is_last:
+                return None
+            with refuse_waiting():
+                return (call(),)
+        except WouldWaitError:
+            return None
+        finally:
+            log.mutex.release()
 
     # Appending
 

@@ -22,6 +22,7 @@ from weakref import WeakSet
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from savers._sql.database import Parameters, Row
 from savers._sql.sqlite_errors import is_busy, is_no_such_table, make_busy_error, make_format_error, translate_error
+from savers._sql.waiting import check_may_wait
 
 OLDEST_VERSION: Final = (3, 40)
 """Of SQLite. Older ones lack fixes of the write-ahead log."""
@@ -127,6 +128,7 @@ class SqliteConnection:
         return self._run_when_free(sql, parameters, operation)
 
     def _run_when_free(self, sql: str, parameters: Parameters, operation: str) -> tuple[list[Row], int]:
+        check_may_wait()
         # SQLite's own wait would hold the mutex, and sleeps for up to 100 ms.
         deadline = monotonic() + self._lock_timeout
         pause = _FIRST_WAIT

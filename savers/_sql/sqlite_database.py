@@ -18,6 +18,7 @@ from savers._sql.sqlite_changes import SqliteChanges, count_rewrites
 from savers._sql.sqlite_connection import SqliteConnection, check_version, find_inode, read_without_opening
 from savers._sql.sqlite_errors import is_no_such_table, make_busy_error
 from savers._sql.sqlite_run_locks import SqliteRunLocks
+from savers._sql.waiting import check_may_wait
 from savers._sql.wal_sync import PeriodicSync, sync_file
 
 Fsync = Literal["always", "never"] | float
@@ -37,6 +38,7 @@ class SqliteDatabase(Database):
 
     combines_writes = False
     read_size = 7 << 14
+    reads_at_once = True
 
     def __init__(
         self,
@@ -65,6 +67,7 @@ class SqliteDatabase(Database):
         self.run_locks = SqliteRunLocks(f"{self.path}-lock", self._make_directories)
         self._changes = SqliteChanges(self._connect_to_tables, self.names)
         self._fsync = fsync
+        self.writes_at_once = fsync == "never"
         self._sync = self._make_sync()
         self._wal_is_suspect = False
         self._last_inode: tuple[int, int] | None = None
@@ -110,6 +113,7 @@ class SqliteDatabase(Database):
                 return self._use_main().run(sql, parameters, "read")[0]
             finally:
                 self._main_lock.release()
+        check_may_wait()
         with self._borrow_reader() as connection:
             return connection.run(sql, parameters, "read")[0]
 
@@ -180,6 +184,7 @@ class SqliteDatabase(Database):
             return
         if self._main_holder == threading.get_ident():
             raise RuntimeError("a transaction of this thread of execution is open")
+        check_may_wait()
         if not self._main_lock.acquire(timeout=self.lock_timeout):
             raise make_busy_error(self.path, "write", self.lock_timeout)
 

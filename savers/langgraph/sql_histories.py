@@ -16,6 +16,7 @@ from savers.langgraph.histories import (
     CheckpointWithWrites,
     Histories,
     PutNext,
+    Result,
     make_early_config,
 )
 from savers.langgraph.selection import LAST_ID, NewestFirst, Query, Selected, Selection, merge
@@ -65,6 +66,11 @@ class SqlHistories(Histories[SqlSaver]):
     def put_writes(self, history: RunnableConfig, checkpoint_id: str | None, writes: TaskWrites) -> None:
         records, keep = writes
         self.saver.put_writes(history.replace(checkpoint_id=checkpoint_id), records, keep=keep, early=True)
+
+    def call_without_waiting(
+        self, target: RunnableConfig, call: Callable[[], Result], *, appends: bool
+    ) -> tuple[Result] | None:
+        return self.saver._call_without_waiting(target, call, appends=appends)  # noqa: SLF001 - a part of the same package
 
     def read(self, config: RunnableConfig) -> CheckpointWithWrites | None:
         """As in Histories, with one statement where two methods of the saver would take two."""

@@ -49,7 +49,7 @@ from savers._log.payloads import (
     decode_checkpoint,
     unpack_payload,
 )
-from savers._log.stored_checkpoint import StoredCheckpoint
+from savers._log.stored_checkpoint import NO_KEYS, NO_WRITES, StoredCheckpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,6 +61,7 @@ _unpack_plain_head: Final = struct.Struct("<4sIIB4xIII6xIB").unpack_from
 check, type. All of them would take 0.1 us longer."""
 _split_uuid: Final = struct.Struct("4s6s6s").unpack
 _new_record: Final[Callable[..., DecodedRecord]] = tuple.__new__
+_new_checkpoint: Final[Callable[[type[StoredCheckpoint]], StoredCheckpoint]] = object.__new__
 _CHECKED: Final = 35
 """Bytes of a record's header in front of its own checksum."""
 _SHORT: Final = 6
@@ -116,6 +117,7 @@ def read_plain_run(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
     checkpoints: list[StoredCheckpoint] = []
     is_scattered = False
     add = checkpoints.append
+    new_checkpoint = _new_checkpoint
     last_id = last.id
     node: Any = last.node
     next_node: Any = last.next
@@ -214,9 +216,21 @@ def read_plain_run(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
             # As `id_text`. Anything but 16 bytes is an error, and ends the run.
             first, middle, rest = _split_uuid(own_id)
             own_id = f"{first.hex()}-{middle.hex('-', 2)}-{rest.hex()}"
-            last = StoredCheckpoint(
-                own_id, node, next_node, created, parent, metadata, False, offset, whole, keyframe_offset
-            )
+            # Without the constructor, which would take 0.1 us more.
+            last = new_checkpoint(StoredCheckpoint)
+            last.id = own_id
+            last.node = node
+            last.next = next_node
+            last.created = created
+            last.parent = parent
+            last.metadata = metadata
+            last.is_replacement = False
+            last.offset = offset
+            last.size = whole
+            last.keyframe_offset = keyframe_offset
+            last.writes = NO_WRITES
+            last.cleared = NO_KEYS
+            last.tags = ()
             add(last)
             if changes is not None:
                 position = payload_end + base - len(body)

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 _NIL: Final = b"\xc0"
 """None, packed."""
-_NO_WRITES: Final[dict[str, int]] = {}
+NO_WRITES: Final[dict[str, int]] = {}
 """Shared by all checkpoints without pending writes, and never changed."""
-_NO_KEYS: Final[frozenset[str]] = frozenset()
+NO_KEYS: Final[frozenset[str]] = frozenset()
 
 
 def outline_writes(writes: Mapping[str, int], cleared: frozenset[str]) -> Mapping[str, object]:
@@ -70,10 +70,10 @@ class StoredCheckpoint:
         self.metadata = metadata
         self.is_replacement = is_replacement
         """Whether its record replaces an earlier checkpoint."""
-        self.writes: dict[str, int] = _NO_WRITES
+        self.writes: dict[str, int] = NO_WRITES
         """The key of each pending write, with the offset of the WRITE record that holds its
         value."""
-        self.cleared: frozenset[str] = _NO_KEYS
+        self.cleared: frozenset[str] = NO_KEYS
         """The keys of pending writes whose value is None: what was recorded under them no longer
         holds."""
         self.tags: tuple[str, ...] = ()

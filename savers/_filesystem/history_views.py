@@ -68,12 +68,16 @@ class FileAncestorReader(SharedLogAncestors["FileLogWriter"]):
         super().__init__(thread_id, namespace)
         self._store = store
         self._writer = store.shared_writer(thread_id, namespace)
+        self._is_current = False
+        """Whether what is new was read: once for a walk, which reads the same history all along."""
 
     def _open(self) -> FileLogWriter:
         return self._writer
 
     def _refresh(self, reader: FileLogWriter) -> bool:
-        return refresh_to_read(self._store, reader)
+        if not self._is_current or reader.fd < 0:
+            self._is_current = refresh_to_read(self._store, reader)
+        return self._is_current
 
     def _account(self, reader: FileLogWriter) -> None:
         self._store.logs.account(reader)

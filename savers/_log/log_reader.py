@@ -17,7 +17,7 @@ from savers._log.index import Index
 from savers._log.plain_records import read_plain_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from savers._log.kept_records import KeptRecords
     from savers._log.stored_checkpoint import StoredCheckpoint
@@ -262,6 +262,10 @@ class LogReader(ChainScanner):
         if index is None:
             index = self.load_index(kept)
         return index.checkpoints[-limit:]
+
+    def recent_now(self) -> Sequence[StoredCheckpoint]:
+        """Return the checkpoints that `find_recent` has read, oldest first, if they are still the last ones."""
+        return self.recent if self.recent_end == self.end else ()
 
     def _index_end(self, limit: int) -> Index | None:
         """Return an index of the end of the log with at least `limit` checkpoints.

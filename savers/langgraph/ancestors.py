@@ -65,6 +65,8 @@ class AncestorWalk:
         self._history = history
         self._known = known
         self._reader = histories.open_ancestors(history)
+        self._has_early: bool | None = None
+        """Whether there may be early writes elsewhere; None before the first ancestor."""
 
     def iter_ancestors(self, checkpoint_id: str | None) -> Iterator[KnownAncestor]:
         """Yield the parent of a checkpoint, its parent, and so on.
@@ -112,8 +114,11 @@ class AncestorWalk:
 
     def _read(self, found: Ancestor) -> KnownAncestor | None:
         """Return a checkpoint with its writes; None if it is gone."""
-        # What is not in a log has no place that identifies it.
-        has_early = not found.fid or self._histories.has_early(self._history)
+        # What is not in a log has no place that identifies it. What is in one gets no early writes
+        # any more, so one look for them is enough.
+        if self._has_early is None:
+            self._has_early = not found.fid or self._histories.has_early(self._history)
+        has_early = self._has_early
         known = None if has_early else self._known.find(found)
         if known is not None:
             return known

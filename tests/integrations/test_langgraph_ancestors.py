@@ -117,3 +117,21 @@ def test_a_history_of_graphkit_is_refused(saver):
     config = saver.store.put(RunnableConfig("t"), Checkpoint(node_id="n", next_node_id="m", state={}))
     with pytest.raises(CheckpointConflictError):
         saver.get_delta_channel_history(config=thread(config.checkpoint_id), channels=["a"])
+
+
+def test_a_walk_from_the_end_of_a_listed_log_searches_for_no_id(saver, monkeypatch):
+    ids = [put(saver, None, {"a": [0], "b": [0]})]
+    for number in range(70):
+        saver.put_writes(thread(ids[-1]), [("a", [number]), ("b", [number])], "task")
+        ids.append(put(saver, ids[-1], {}))
+    other = FileSystemCheckpointSaver(saver.store.base_directory, fsync="never")
+    assert len(list(other.list(thread(), limit=20))) == 20
+    searched = []
+    search = log_reader.LogReader._search
+    monkeypatch.setattr(log_reader.LogReader, "_search", lambda *args: searched.append(args[1]) or search(*args))
+    found = other.get_delta_channel_history(config=thread(ids[-1]), channels=["a", "b"])
+    assert [value for _, _, value in found["a"]["writes"]] == [[number] for number in range(70)]
+    assert found["a"]["seed"] == [0]
+    assert searched == []
+    put(saver, ids[-1], {"a": [1]})
+    check(saver, ids)

@@ -1,11 +1,13 @@
-"""How much of the sweeps a run does, on how many processes, and which examples Hypothesis takes."""
+"""How much of the sweeps a run does, on how many processes, which examples Hypothesis takes; and PostgreSQL."""
 
+import gc
 import os
 import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import postgres_server
 from tests.sweeps import FULL_EXAMPLES, Sweep, sampled_items
 
 # The same examples on every machine and at every hour; HYPOTHESIS_PROFILE=search looks for new ones.
@@ -59,6 +61,44 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if item in kept]
 
 
+def pytest_collection_finish():
+    """Let the garbage collector pass by the million objects of the collected tests.
+
+    A full collection takes a tenth of a second with them. Some tests call it a hundred times.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def sweep(request):
     return Sweep(is_full=request.config.getoption("full"))
+
+
+# PostgreSQL
+
+
+@pytest.fixture(scope="session")
+def postgres_data():
+    with postgres_server.make_data() as data:
+        yield data
+
+
+@pytest.fixture(scope="session")
+def server(postgres_data):
+    """One server for all tests of a worker of pytest. Each takes a schema or a database of its own."""
+    with postgres_server.start(postgres_data) as server:
+        yield server
+
+
+@pytest.fixture
+def own_server(postgres_data):
+    """A server that the test may stop and kill."""
+    with postgres_server.start(postgres_data) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def own_database(server):
+    """The connection string of a database that no other module uses."""
+    return server.create_database()

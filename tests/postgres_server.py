@@ -1,9 +1,14 @@
-"""A PostgreSQL server for tests, on a socket in a directory of its own."""
+"""A PostgreSQL server for tests, on a socket in a directory of its own.
+
+The fixtures `server` and `own_server` of `tests/conftest.py` start them. Making the data of a server takes five times as
+long as starting one, so that all servers of a process begin with copies of the same data.
+"""
 
 import os
 import signal
 import subprocess
 import tempfile
+import uuid
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
@@ -20,15 +25,18 @@ class PostgresServer:
         self.directory = directory
         self.connection_string = f"host={directory} user=test dbname=postgres"
         self.is_running = False
-        # It refuses to run as root.
-        self._own = {"user": "postgres"} if os.geteuid() == 0 else {}
 
-    def _run(self, name, *arguments):
-        command = [str(PROGRAMS[-1] / name), "-D", f"{self.directory}/data", *arguments]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self.directory, **self._own)
+    def _control(self, *arguments):
+        run_as_owner(PROGRAMS[-1] / "pg_ctl", "-D", f"{self.directory}/data", "-w", *arguments, cwd=self.directory)
 
-    def create(self):
-        self._run("initdb", "-A", "trust", "-U", "test", "-N", "-E", "UTF8", "--locale", "C")
+    def create_database(self):
+        """Create a database, and return its connection string."""
+        import psycopg  # may be missing
+
+        name = f"db_{uuid.uuid4().hex}"
+        with psycopg.connect(self.connection_string, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return f"{self.connection_string} dbname={name}"
 
     def start(self, options="-F"):
         """Start it; with -F it does not wait for the disk."""
@@ -36,7 +44,7 @@ class PostgresServer:
         deadline = monotonic() + 60
         while True:
             try:
-                self._run("pg_ctl", "-w", "-l", f"{self.directory}/log", "-o", own, "start")
+                self._control("-l", f"{self.directory}/log", "-o", own, "start")
                 break
             except subprocess.CalledProcessError:
                 # Processes of a server that was killed have not ended yet.
@@ -45,7 +53,7 @@ class PostgresServer:
         self.is_running = True
 
     def stop(self, mode="immediate"):
-        self._run("pg_ctl", "-w", "-m", mode, "stop")
+        self._control("-m", mode, "stop")
         self.is_running = False
 
     def kill(self):
@@ -54,16 +62,39 @@ class PostgresServer:
         self.is_running = False
 
 
+def run_as_owner(program, *arguments, cwd):
+    """Run a program as the user that the server runs as, which must not be root."""
+    owner = {"user": "postgres"} if os.geteuid() == 0 else {}
+    subprocess.run([program, *arguments], check=True, stdout=subprocess.DEVNULL, cwd=cwd, **owner)
+
+
 @contextmanager
-def start():
-    """Start a server, and stop it in the end; skip the test where PostgreSQL is not installed."""
-    if not PROGRAMS:
-        pytest.skip("PostgreSQL is not installed")
+def make_directory():
+    """Make a directory that the server may write to, and remove it in the end."""
     # The path of a socket must be short.
     with tempfile.TemporaryDirectory(prefix="pg", ignore_cleanup_errors=True) as directory:
         Path(directory).chmod(0o777)
+        yield directory
+
+
+@contextmanager
+def make_data():
+    """Make the data that servers begin with; skip the test where PostgreSQL is not installed."""
+    if not PROGRAMS:
+        pytest.skip("PostgreSQL is not installed")
+    with make_directory() as directory:
+        data = f"{directory}/data"
+        options = ("-A", "trust", "-U", "test", "-N", "-E", "UTF8", "--locale", "C")
+        run_as_owner(PROGRAMS[-1] / "initdb", "-D", data, *options, cwd=directory)
+        yield data
+
+
+@contextmanager
+def start(data):
+    """Start a server with a copy of the data, and stop it in the end."""
+    with make_directory() as directory:
+        run_as_owner("cp", "-r", data, f"{directory}/data", cwd=directory)
         server = PostgresServer(directory)
-        server.create()
         server.start()
         try:
             yield server

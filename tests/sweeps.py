@@ -5,6 +5,7 @@ behind, each seed. Every behaviour and every kind of fault has a case in the def
 
 - A parametrised test is sampled when it is collected: `@pytest.mark.sweep(10)` keeps ten of its cases, and
   `@pytest.mark.sweep(10, of="seed")` keeps ten values of `seed` for each combination of its other parameters.
+- A class that repeats the tests of another one on one more variant is sampled by test: `@pytest.mark.sweep(20, of="tests")`.
 - A test that loops over its cases takes the fixture `sweep`: `for case in sweep.some(cases, 10)`.
 - A test of Hypothesis asks for its number of examples with `@settings(max_examples=examples(400))`.
 """
@@ -60,10 +61,13 @@ def sampled_items(items):
 
 
 def _group_of(item, of=None):
-    """What an item shares with those that it is sampled with: its test, and the parameters that are not swept."""
+    """What an item shares with those that it is sampled with: its test, and the parameters that are not swept; or its class."""
     test = item.nodeid.partition("[")[0]
+    if of == "tests":
+        return test.rpartition("::")[0], ()
     if of is None:
         return test, ()
-    indices = dict(item.callspec.indices)
-    del indices[of]
-    return test, tuple(indices.items())
+    others = dict(item.callspec.params)
+    del others[of]
+    # By identity: a value need not have a hash. pytest numbers each case, not each value of a parameter.
+    return test, tuple((name, id(value)) for name, value in others.items())

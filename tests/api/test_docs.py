@@ -8,14 +8,10 @@ import os
 import re
 import subprocess
 import sys
-import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psycopg
 import pytest
-
-from tests import postgres_server
 
 ROOT = Path(__file__).resolve().parents[2]
 DECISIONS = ROOT / "docs" / "adr"
@@ -64,19 +60,10 @@ def pages():
 SCRIPTS = [script for page in pages() for script in scripts_of(page, page.read_text(encoding="utf-8"))]
 
 
-@pytest.fixture(scope="module")
-def server():
-    with postgres_server.start() as server:
-        yield server
-
-
 @pytest.fixture
 def database(server):
     """The connection string of a new database."""
-    name = f"graphs_{uuid.uuid4().hex}"
-    with psycopg.connect(server.connection_string, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return f"{server.connection_string} dbname={name}"
+    return server.create_database()
 
 
 def run(script, directory, database=""):

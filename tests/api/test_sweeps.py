@@ -34,9 +34,9 @@ def test_a_full_run_takes_all_cases_and_the_full_number():
 class Item:
     """A collected test as far as it matters here; without arguments it carries no mark."""
 
-    def __init__(self, name, *args, indices=None, **kwargs):
+    def __init__(self, name, *args, params=None, **kwargs):
         self.nodeid = name
-        self.callspec = SimpleNamespace(indices=indices or {})
+        self.callspec = SimpleNamespace(params=params or {})
         self.mark = SimpleNamespace(args=args, kwargs=kwargs) if args else None
 
     def get_closest_marker(self, name):
@@ -56,11 +56,17 @@ def test_of_a_marked_test_some_cases_are_kept_and_all_of_the_others():
 
 def test_one_parameter_is_sampled_for_each_value_of_the_others():
     items = [
-        Item(f"test[{kind}-{seed}]", 2, of="seed", indices={"kind": kind, "seed": seed})
+        Item(f"test[{kind}-{seed}]", 2, of="seed", params={"kind": kind, "seed": seed})
         for kind in range(2)
         for seed in range(9)
     ]
     assert kept(*items) == ["test[0-0]", "test[0-8]", "test[1-0]", "test[1-8]"]
+
+
+def test_a_class_that_repeats_tests_is_sampled_by_test():
+    first = [Item(f"file::First::test_{number}") for number in range(3)]
+    again = [Item(f"file::Again::test_{number}", 2, of="tests") for number in range(3)]
+    assert kept(*first, *again) == [*(item.nodeid for item in first), "file::Again::test_0", "file::Again::test_2"]
 
 
 def test_a_case_that_is_named_alone_is_run():

@@ -11,20 +11,13 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.registry import get_saver
 from graphkit.transfer import copy_threads
 from savers import FileSystemSaver, SqliteSaver
-from tests import postgres_server
 from tests.cli.terminal import damage, graphkit
 
 
-@pytest.fixture(scope="session")
-def server():
-    with postgres_server.start() as server:
-        yield server
-
-
 @pytest.fixture
-def connection(server):
-    """A connection to a server without the schema of graphkit."""
-    with psycopg.connect(server.connection_string, autocommit=True) as connection:
+def connection(own_database):
+    """A connection to a database without the schema of graphkit."""
+    with psycopg.connect(own_database, autocommit=True) as connection:
         yield connection
         connection.execute("DROP SCHEMA IF EXISTS graphkit CASCADE")
 
@@ -35,7 +28,7 @@ def empty(request, tmp_path):
     if request.param == "sqlite":
         return f"sqlite:{tmp_path / 'deep' / 'runs.db'}"
     request.getfixturevalue("connection")
-    return f"postgres:{request.getfixturevalue('server').connection_string}"
+    return f"postgres:{request.getfixturevalue('own_database')}"
 
 
 def open_database(name):
@@ -150,8 +143,8 @@ def test_reading_creates_no_tables_in_a_database_of_another_program(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["other.db"]
 
 
-def test_reading_creates_no_schema_on_a_server(server, connection):
-    done = graphkit("threads", f"postgres:{server.connection_string}")
+def test_reading_creates_no_schema_on_a_server(own_database, connection):
+    done = graphkit("threads", f"postgres:{own_database}")
     assert (done.code, "there are no tables of graphkit" in done.err) == (13, True)
     assert connection.execute("SELECT to_regnamespace('graphkit')").fetchone() == (None,)
 
@@ -246,8 +239,8 @@ def test_a_copy_of_a_damaged_thread_says_which_it_is_and_what_to_do(database, re
         ("sqlite:{directory}/absent/runs.db", 18, "there is no database file"),
     ],
 )
-def test_a_wrong_name(server, tmp_path, name, code, message):
-    done = graphkit("threads", name.format(server.connection_string, directory=tmp_path))
+def test_a_wrong_name(own_database, tmp_path, name, code, message):
+    done = graphkit("threads", name.format(own_database, directory=tmp_path))
     assert (done.code, message in done.err, done.err.count("\n")) == (code, True, 1)
 
 
@@ -260,10 +253,10 @@ def poor(connection):
     connection.execute("DROP ROLE poor")
 
 
-def test_a_role_without_rights(server, connection, poor, store):
-    rich = f"postgres:{server.connection_string}"
+def test_a_role_without_rights(own_database, connection, poor, store):
+    rich = f"postgres:{own_database}"
     name = f"{rich} user={poor}"
-    connection.execute("REVOKE CREATE ON DATABASE postgres FROM PUBLIC")
+    connection.execute(f"REVOKE CREATE ON DATABASE {connection.info.dbname} FROM PUBLIC")
     done = graphkit("copy", store, "--to", name, "--no-versions")
     assert (done.code, "as a role that may create them" in done.err) == (15, True)
     assert graphkit("copy", store, "--to", rich).code == 0

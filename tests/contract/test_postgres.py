@@ -9,14 +9,7 @@ from hypothesis import settings
 from graphkit.testing.contract import SaverContract
 from graphkit.testing.stateful import SaverMachine
 from savers._sql.postgres_saver import PostgresSaver
-from tests import postgres_server
 from tests.contract.sql import Elsewhere, Reopening, close_used, note_used
-
-
-@pytest.fixture(scope="module")
-def server():
-    with postgres_server.start() as server:
-        yield server
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -51,8 +44,9 @@ class TestPostgresSaver(InSchema):
         return self.open_schema(saver._schema)
 
 
+@pytest.mark.sweep(20, of="tests")
 class TestPostgresSaverReopened(InSchema):
-    """Every single operation on a saver object of its own."""
+    """Every single operation on a saver object of its own, which takes six times as long."""
 
     def make_saver(self):
         return Reopening(partial(PostgresSaver, self.connection_string, schema=f"test {uuid.uuid4().hex}"))

@@ -42,11 +42,12 @@ def test_these_were_at_least_five_thousand_states():
 
 
 @pytest.mark.parametrize(("workload", "fsync"), [*WITHOUT_WAITING, (crashes.flushes, 3600)], ids=named)
-def test_who_does_not_wait_loses_nothing_by_death_and_keeps_a_beginning_after_power_loss(workload, fsync):
+def test_who_does_not_wait_loses_nothing_by_death_and_keeps_a_beginning_after_power_loss(workload, fsync, sweep):
     found = crashes.Crashes()
     # A release has more steps than the others, and most of its states are the same.
-    found.explore_without_waiting(workload, fsync, 600 if workload is crashes.release else 300)
-    assert found.states > 30
+    cases = sweep.count(300, 100)
+    found.explore_without_waiting(workload, fsync, 2 * cases if workload is crashes.release else cases)
+    assert found.states > sweep.count(30, 20)
     assert found.told < found.states / 10, (
         "that a log is damaged is said where a middle part was lost, not instead of reading"
     )

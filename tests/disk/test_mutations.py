@@ -600,6 +600,7 @@ MUTATIONS = [
 ]
 
 
+@pytest.mark.sweep(16)
 @pytest.mark.parametrize(
     ("mutation", "harness"),
     MUTATIONS,

@@ -156,7 +156,7 @@ def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(name, tm
     views = views_of(name)
     calls = calls_of(name, tmp_path / "counted")
     assert len(calls) > 3
-    for number in [*sweep.some(calls, 5), len(calls)]:
+    for number in [*sweep.some(calls, 3), len(calls)]:
         root = tmp_path / str(number)
         saver = FileSystemSaver(root, fsync="never")
         for step in before:
@@ -187,7 +187,7 @@ def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(name, tm
 def test_after_a_kill_those_who_had_it_open_and_those_who_come_agree(name, tmp_path, sweep):
     before, change = STEPS[name]
     views = views_of(name)
-    for number in sweep.some(calls_of(name, tmp_path / "counted"), 5):
+    for number in sweep.some(calls_of(name, tmp_path / "counted"), 3):
         root = tmp_path / str(number)
         with FileSystemSaver(root, fsync="never") as first, FileSystemSaver(root, fsync="never") as second:
             for step in before:

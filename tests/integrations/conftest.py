@@ -1,15 +1,6 @@
-"""A PostgreSQL server, and the stores of LangGraph's checkpointer."""
+"""The stores of LangGraph's checkpointer."""
 
 import pytest
-
-from tests import postgres_server
-
-
-@pytest.fixture(scope="session")
-def server():
-    """One server for all tests of a worker of pytest; starting one takes a second."""
-    with postgres_server.start() as server:
-        yield server
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from distributed import Client, LocalCluster
 from graphkit import END, START, Channels, GraphResume, RunnableConfig, StateGraph, interrupt
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, PostgresSaver, SqliteSaver
-from tests import postgres_server
 
 # Its threads and sockets are collected late, and it warns of its own busy ports and of forks; none of that is ours.
 pytestmark = [
@@ -46,12 +45,6 @@ def store(request, tmp_path):
         opened = PostgresSaver(server.connection_string, schema=f"test {uuid.uuid4().hex}")
     with opened:
         yield opened
-
-
-@pytest.fixture(scope="module")
-def server():
-    with postgres_server.start() as server:
-        yield server
 
 
 def branch(name, *, dies=False, asks=False):

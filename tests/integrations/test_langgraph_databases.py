@@ -44,12 +44,14 @@ def put(saver, config, metadata=None, versions=None, **values):
 # Whole graphs
 
 
+@pytest.mark.sweep(2, of="way")
 @pytest.mark.parametrize(
-    ("mode", "durability"), [("sync", "sync"), ("sync", "exit"), ("async", "async"), ("async", "sync")]
+    "way", [("sync", "sync"), ("sync", "exit"), ("async", "sync"), ("async", "async")], ids="-".join
 )
 @pytest.mark.parametrize("story", [*STORIES, deltas(1), deltas(3)])
 @parametrize(*OTHERS)
-def test_graphs_do_what_they_do_in_memory(opener, story, mode, durability):
+def test_graphs_do_what_they_do_in_memory(opener, story, way):
+    mode, durability = way
     expected = told(story, InMemorySaver(serde=JsonPlusSerializer(allowed_msgpack_modules=None)), mode, durability)
     assert told(story, opener.new(), mode, durability) == expected
 

@@ -23,7 +23,6 @@ from graphkit.cli import app
 from graphkit.cli.context import CliContext
 from savers import FileSystemSaver
 from savers.langgraph import FileSystemCheckpointSaver, import_langgraph_postgres, import_langgraph_sqlite
-from tests import postgres_server
 from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.test_langgraph_graphs import Note, notes
 from tests.integrations.test_langgraph_store import Rot
@@ -39,12 +38,6 @@ class Database(NamedTuple):
 
 def thread(name):
     return {"configurable": {"thread_id": name}}
-
-
-@pytest.fixture(scope="module")
-def server():
-    with postgres_server.start() as server:
-        yield server.connection_string
 
 
 @contextmanager
@@ -65,13 +58,15 @@ def _sqlite(tmp_path, serde=None):
 
 
 @contextmanager
-def _postgres(server, serde=None):
-    with PostgresSaver.from_conn_string(server) as saver:
+def _postgres(connection_string, serde=None):
+    with PostgresSaver.from_conn_string(connection_string) as saver:
         saver.serde = serde or saver.serde
         saver.setup()
         try:
             yield Database(
-                saver, lambda *args, **options: import_langgraph_postgres(server, *args, **options), saver.conn.execute
+                saver,
+                lambda *args, **options: import_langgraph_postgres(connection_string, *args, **options),
+                saver.conn.execute,
             )
         finally:
             for table in ("checkpoints", "checkpoint_blobs", "checkpoint_writes"):
@@ -83,8 +78,8 @@ def opening(request, tmp_path):
     """Opens a database of LangGraph's, with a serializer."""
     if request.param == "sqlite":
         return lambda serde=None: _sqlite(tmp_path, serde)
-    server = request.getfixturevalue("server")
-    return lambda serde=None: _postgres(server, serde)
+    connection_string = request.getfixturevalue("own_database")
+    return lambda serde=None: _postgres(connection_string, serde)
 
 
 @pytest.fixture
@@ -244,8 +239,8 @@ def test_an_encrypted_type_of_the_application_stays_one(opening, tmp_path):
     assert ours.get_tuple(thread("t")).checkpoint["channel_values"]["note"] == Note("new")
 
 
-def test_sends_of_an_old_format_are_found_at_the_parent(server, tmp_path):
-    with _postgres(server) as database:
+def test_sends_of_an_old_format_are_found_at_the_parent(own_database, tmp_path):
+    with _postgres(own_database) as database:
         first, second = {**empty_checkpoint(), "v": 3}, {**empty_checkpoint(), "v": 3}
         config = database.saver.put({"configurable": {"thread_id": "old", "checkpoint_ns": ""}}, first, {}, {})
         database.saver.put_writes(config, [("__pregel_tasks", Send("node", {"a": 1}))], "task")
@@ -316,7 +311,7 @@ def command(*arguments):
 def test_the_commands_tell_what_was_done(database, tmp_path, request):
     fill(database.saver)
     kind = "postgres" if isinstance(database.saver, PostgresSaver) else "sqlite"
-    place = request.getfixturevalue("server") if kind == "postgres" else tmp_path / "langgraph.db"
+    place = request.getfixturevalue("own_database") if kind == "postgres" else tmp_path / "langgraph.db"
     code, text = command(f"import-langgraph-{kind}", place, tmp_path / "runs")
     count = len(list(database.saver.list(None)))
     assert (code, text) == (0, f"imported {count} checkpoints to {tmp_path}/runs; 6 threads, verified\n")

@@ -10,21 +10,6 @@ from savers import PostgresSaver
 from savers._sql.postgres_database import PostgresDatabase
 from savers._sql.sqlite_database import SqliteDatabase
 from savers._sql.sqlite_saver import SqliteSaver
-from tests import postgres_server
-
-
-@pytest.fixture(scope="session")
-def server():
-    """One server for all tests of a worker of pytest; starting one takes a second."""
-    with postgres_server.start() as server:
-        yield server
-
-
-@pytest.fixture
-def own_server():
-    """A server that the test may kill."""
-    with postgres_server.start() as server:
-        yield server
 
 
 @pytest.fixture

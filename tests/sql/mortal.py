@@ -1,14 +1,15 @@
-"""A process that does one operation after another on a saver, and kills itself at a statement.
+"""Processes that do one operation on a saver, and kill themselves at a statement.
 
-The statements are counted from the first of the operation on, BEGIN and COMMIT included. It dies
-when the nth has been executed, which is before the next one. It writes a line when the operation has
-returned.
+The statements are counted from the first of the operation on, BEGIN and COMMIT included. A process
+dies when the nth has been executed, which is before the next one. It ends well when the operation
+has returned.
 """
 
 import os
 import pickle
 import signal
 import sys
+import traceback
 from datetime import UTC, datetime
 from random import Random
 
@@ -95,14 +96,31 @@ OPERATIONS = {
 }
 
 
-def main():
-    opener, name, nth = pickle.load(sys.stdin.buffer)
+def execute(opener, name, nth):
     saver = opener()
     saver.info(T)  # connects
-    mortal = Mortal(nth)
-    mortal.attach(saver._database)
+    Mortal(nth).attach(saver._database)
     OPERATIONS[name](saver)
-    sys.stdout.write(f"acknowledged after {mortal.count} statements\n")
+
+
+def main():
+    """Fork for each operation that is asked for, which is faster than to import everything anew."""
+    while True:
+        try:
+            job = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        child = os.fork()
+        if child == 0:
+            try:
+                execute(*job)
+            finally:
+                has_failed = sys.exc_info()[0] is not None
+                if has_failed:
+                    traceback.print_exc()
+                os._exit(int(has_failed))
+        pickle.dump(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), sys.stdout.buffer)
+        sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

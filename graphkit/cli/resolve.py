@@ -56,9 +56,6 @@ _FILE_KINDS: Final = frozenset({"file", "disk", "filesystem"})
 
 
 _SQLITE_MAGIC: Final = b"SQLite format 3\0"
-_NO_TABLES: Final = (
-    "there are no tables of graphkit in this database; check its name, or create them with graphkit run or copy --to"
-)
 _ARGUMENTS: Final = {SQLITE: "a file", POSTGRES: "a connection string"}
 """What follows the name of a database."""
 
@@ -99,12 +96,22 @@ def open_store(name: str, *, create: bool = False, is_sealed: bool = True) -> Ba
     else:
         _check_store(store, create=create)
         options = sealed if store.kind in _FILE_KINDS else {}
+        if store.schema is not None:
+            options = {"schema": store.schema}
         saver = registry.get_saver(store.kind, path=store.argument, **options)
         _close_at_the_end(saver)
         if not create and isinstance(saver, SupportsExists) and not saver.exists():
-            raise CheckpointFormatError(escape(hide_passwords(name)), _NO_TABLES)
+            raise CheckpointFormatError(escape(hide_passwords(name)), _explain_no_tables(store))
     saver.register_types(*PLACEHOLDER_TYPES.get())
     return saver
+
+
+def _explain_no_tables(store: StoreName) -> str:
+    where = "this database; check its name"
+    if store.kind == POSTGRES:
+        schema = escape(store.schema or "graphkit")
+        where = f"schema {schema} of this database; check both names (see `schema` in docs/cli.md)"
+    return f"there are no tables of graphkit in {where}, or create them with graphkit run or copy --to"
 
 
 @contextmanager
@@ -125,20 +132,19 @@ def _close_at_the_end(saver: BaseCheckpointSaver) -> None:
         opened.callback(close)
 
 
-def require_directory(name: str) -> str:
-    """Return the name of a directory, for a command that works on no other store.
+def open_target(name: str) -> tuple[str | BaseCheckpointSaver, dict[str, str]]:
+    """Return where an import writes, and its options: the name of a directory with its keys, or a saver.
 
-    Raises:
-        CheckpointerConfigurationError: it names another store.
+    Creates no directory.
     """
     from graphkit import registry
 
     store = parse_store_name(name, {*registry.saver_names(), SQLITE, POSTGRES})
-    if store is None:
-        return name
-    if store.kind in _FILE_KINDS:
-        return store.argument
-    raise CheckpointerConfigurationError(f"this command needs a checkpoint directory, not a {store.kind} store")
+    if store is not None and store.kind not in _FILE_KINDS:
+        return open_store(name, create=True), {}
+    key_file = KEY_FILE.get()
+    options = {} if key_file is None else {"cipher": key_file}
+    return (name if store is None else store.argument), options
 
 
 def _check_store(store: StoreName, *, create: bool) -> None:

@@ -16,6 +16,10 @@ _URL_PASSWORD: Final = re.compile(r"(\bpostgres(?:ql)?://[^\s:/?#@]*:)\S+@")
 """To the last @, since a password may contain one that should have been escaped."""
 _PASSWORD_OPTION: Final = re.compile(r"(\b(?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&'\"]+)", re.IGNORECASE)
 """In a connection string of keywords, and among the options of a URL."""
+_SCHEMA: Final = "schema="
+"""Begins an option of a URL."""
+_KEYWORD: Final = re.compile(r"\s*(?P<name>\w+)\s*=\s*(?P<value>'(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)(?:\s+|$)")
+"""One of a connection string of keywords."""
 _MIN_PASSWORD: Final = 4
 """Shorter passwords are hidden only where they stand in a connection string: they occur in words."""
 
@@ -27,6 +31,8 @@ class StoreName(NamedTuple):
     """The name of the saver."""
     argument: str
     """Its first argument: a path or a connection string."""
+    schema: str | None = None
+    """The schema that a connection string names; None: the default."""
 
 
 def parse_store_name(name: str, kinds: Collection[str]) -> StoreName | None:
@@ -37,11 +43,58 @@ def parse_store_name(name: str, kinds: Collection[str]) -> StoreName | None:
         kinds: the names of the savers that are installed.
     """
     if name.startswith(_URL_SCHEMES):
-        return StoreName(POSTGRES, name)
+        return StoreName(POSTGRES, *_split_schema(name))
     kind, colon, argument = name.partition(":")
     if not colon or kind not in kinds or Path(name).exists():
         return None
+    if kind == POSTGRES:
+        return StoreName(POSTGRES, *_split_schema(argument))
     return StoreName(kind, argument)
+
+
+def _split_schema(connection_string: str) -> tuple[str, str | None]:
+    """Return a connection string without `schema`, which PostgreSQL's client refuses, and the schema.
+
+    A string that is not understood is returned as it is: the client explains what is wrong with it.
+    """
+    if connection_string.startswith(_URL_SCHEMES):
+        return _split_schema_of_url(connection_string)
+    keywords = _split_keywords(connection_string)
+    schemas = [_unquote_value(keyword["value"]) for keyword in keywords if keyword["name"] == "schema"]
+    if not schemas:
+        return connection_string, None
+    rest = " ".join(keyword[0].strip() for keyword in keywords if keyword["name"] != "schema")
+    return rest, schemas[-1]
+
+
+def _split_schema_of_url(url: str) -> tuple[str, str | None]:
+    address, _, query = url.partition("?")
+    options = query.split("&")
+    schemas = [unquote(option.removeprefix(_SCHEMA)) for option in options if option.startswith(_SCHEMA)]
+    if not schemas:
+        return url, None
+    rest = "&".join(option for option in options if not option.startswith(_SCHEMA))
+    return f"{address}?{rest}" if rest else address, schemas[-1]
+
+
+def _split_keywords(connection_string: str) -> list[re.Match[str]]:
+    """Return the keywords of a connection string, each with its value; none if it is something else."""
+    keywords: list[re.Match[str]] = []
+    end = 0
+    while end < len(connection_string):
+        keyword = _KEYWORD.match(connection_string, end)
+        if keyword is None:
+            return []
+        keywords.append(keyword)
+        end = keyword.end()
+    return keywords
+
+
+def _unquote_value(value: str) -> str:
+    """Return what a value in a connection string of keywords stands for."""
+    if value.startswith("'"):
+        value = value[1:-1]
+    return re.sub(r"\\(.)", r"\1", value)
 
 
 def find_passwords(names: Iterable[str]) -> set[str]:

@@ -1,4 +1,4 @@
-"""Imports the databases of LangGraph's SqliteSaver and PostgresSaver into files.
+"""Imports the databases of LangGraph's SqliteSaver and PostgresSaver into files or tables of graphkit.
 
 An import keeps the threads, checkpoints, writes, metadata and ids.
 """
@@ -8,13 +8,18 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from graphkit import RunnableConfig
+from graphkit import BaseCheckpointSaver, RunnableConfig
+from graphkit.abc import SupportsVerify
+from graphkit.errors import CheckpointerConfigurationError
+from savers._log.reports import StoreReport
 from savers.langgraph.comparison import list_differences
 from savers.langgraph.configs import make_langgraph_config
 from savers.langgraph.file_saver import FileSystemCheckpointSaver
+from savers.langgraph.saver import CheckpointSaver
 from savers.langgraph.sources import (
     HistoryKey,
     Source,
@@ -57,13 +62,15 @@ class ImportReport:
 
 def import_langgraph_sqlite(
     file: str | os.PathLike[str],
-    directory: str | os.PathLike[str],
+    target: str | os.PathLike[str] | BaseCheckpointSaver,
     *,
     progress: Progress | None = None,
     serde: SerializerProtocol | None = None,
     cipher: Cipher | None = None,
 ) -> ImportReport:
-    """Copy the threads of a SqliteSaver's file to a directory; the file is only read.
+    """Copy the threads of a SqliteSaver's file to a directory or a saver; its tables are only read.
+
+    A target in the same file is a `SqliteSaver` of graphkit on it, whose tables have other names.
 
     An interrupted import continues when it is called again: it skips checkpoints that the store
     already has. It reads back each checkpoint, compares it with the database, and finally verifies
@@ -71,69 +78,73 @@ def import_langgraph_sqlite(
 
     Args:
         file: the SQLite database.
-        directory: the directory of the store; created if it is missing.
+        target: the directory of the store, created if it is missing; or a saver of graphkit, which
+            is not closed.
         progress: called after each checkpoint.
         serde: the serializer with which the database was written, if it encrypts, or if it is none
             of LangGraph's.
-        cipher: the keys that seal the store, as of FileSystemCheckpointSaver.
+        cipher: the keys that seal a directory, as of FileSystemCheckpointSaver.
 
     Raises:
+        CheckpointerConfigurationError: `cipher` with a saver, whose own keys seal it.
         CheckpointStorageError: the database cannot be read, or the file system refused. Checkpoints
             imported so far stay.
         CheckpointConflictError: a thread of the same id holds a run of graphkit.
     """
     serde = make_passthrough_serializer(serde)
-    return _import(open_sqlite(os.fspath(file), serde), directory, serde, cipher, progress)
+    return _import(partial(open_sqlite, os.fspath(file), serde), target, serde, cipher, progress)
 
 
 def import_langgraph_postgres(
     dsn: str,
-    directory: str | os.PathLike[str],
+    target: str | os.PathLike[str] | BaseCheckpointSaver,
     *,
     progress: Progress | None = None,
     serde: SerializerProtocol | None = None,
     cipher: Cipher | None = None,
 ) -> ImportReport:
-    """Copy the threads of a PostgresSaver's database to a directory, as they are when it begins.
+    """Copy the threads of a PostgresSaver's database, as they are when it begins.
 
     Otherwise this works like `import_langgraph_sqlite`.
 
     Args:
         dsn: the connection string.
-        directory: the directory of the store; created if it is missing.
+        target: as for `import_langgraph_sqlite`. In the same database it is a PostgresSaver of
+            graphkit, whose tables are in a schema of their own.
         progress: called after each checkpoint.
         serde: the serializer with which the database was written, if it encrypts, or if it is none
             of LangGraph's.
-        cipher: the keys that seal the store, as of FileSystemCheckpointSaver.
+        cipher: the keys that seal a directory, as of FileSystemCheckpointSaver.
 
     Raises:
+        CheckpointerConfigurationError: `cipher` with a saver, whose own keys seal it.
         MissingDependencyError: psycopg is not installed.
         CheckpointStorageError: the database cannot be read, or the file system refused. Checkpoints
             imported so far stay.
         CheckpointConflictError: a thread of the same id holds a run of graphkit.
     """
     serde = make_passthrough_serializer(serde)
-    return _import(open_postgres(dsn, serde), directory, serde, cipher, progress)
+    return _import(partial(open_postgres, dsn, serde), target, serde, cipher, progress)
 
 
 def _import(
-    opened: AbstractContextManager[Source],
-    directory: str | os.PathLike[str],
+    open_source: Callable[[], AbstractContextManager[Source]],
+    target: str | os.PathLike[str] | BaseCheckpointSaver,
     serde: SerializerProtocol,
     cipher: Cipher | None,
     progress: Progress | None,
 ) -> ImportReport:
-    saver = FileSystemCheckpointSaver(
-        directory,
-        serde=serde,
-        fsync=_FSYNC_INTERVAL,
-        on_blocked_type="plain",
-        cipher=cipher,
-    )
+    # The target is created only if there is something to read.
+    with open_source():
+        pass
     done = 0
     skipped = 0
     problems: list[str] = []
-    with saver.store, opened as source:
+    with ExitStack() as opened:
+        saver = _open_target(target, serde, cipher, opened)
+        # The tables of a target in the same file must be there before the transaction that reads.
+        saver.store.threads()
+        source = opened.enter_context(open_source())
         counts = source.count_checkpoints()
         total = sum(counts.values())
         for history in counts:
@@ -157,11 +168,32 @@ def _import(
     )
 
 
+def _open_target(
+    target: str | os.PathLike[str] | BaseCheckpointSaver,
+    serde: SerializerProtocol,
+    cipher: Cipher | None,
+    opened: ExitStack,
+) -> CheckpointSaver:
+    if not isinstance(target, BaseCheckpointSaver):
+        saver = FileSystemCheckpointSaver(
+            target,
+            serde=serde,
+            fsync=_FSYNC_INTERVAL,
+            on_blocked_type="plain",
+            cipher=cipher,
+        )
+        opened.enter_context(saver.store)
+        return saver
+    if cipher is not None:
+        raise CheckpointerConfigurationError("cipher is for a directory; give the keys to the saver")
+    return CheckpointSaver(target, serde=serde, on_blocked_type="plain")
+
+
 def _history_config(history: HistoryKey) -> RunnableConfig:
     return RunnableConfig(history.thread_id, checkpoint_ns=history.namespace)
 
 
-def _restore(saver: FileSystemCheckpointSaver, history: HistoryKey, original: SourceCheckpoint) -> None:
+def _restore(saver: CheckpointSaver, history: HistoryKey, original: SourceCheckpoint) -> None:
     saver.restore(
         make_langgraph_config(*history, original.parent_id),
         original.checkpoint,
@@ -172,7 +204,7 @@ def _restore(saver: FileSystemCheckpointSaver, history: HistoryKey, original: So
 
 
 def _iter_problems(
-    saver: FileSystemCheckpointSaver, history: HistoryKey, checkpoint_id: str, original: SourceCheckpoint
+    saver: CheckpointSaver, history: HistoryKey, checkpoint_id: str, original: SourceCheckpoint
 ) -> Iterator[str]:
     """Read a checkpoint back and yield a message for each part that differs from the database."""
     stored = _read_back(saver, make_langgraph_config(*history, checkpoint_id))
@@ -181,7 +213,7 @@ def _iter_problems(
         yield f"{where}: its {part} differs"
 
 
-def _read_back(saver: FileSystemCheckpointSaver, config: Any) -> SourceCheckpoint | None:
+def _read_back(saver: CheckpointSaver, config: Any) -> SourceCheckpoint | None:
     stored = saver.get_tuple(config)
     if stored is None:
         return None
@@ -196,5 +228,10 @@ def _read_back(saver: FileSystemCheckpointSaver, config: Any) -> SourceCheckpoin
     )
 
 
-def _find_damage(saver: FileSystemCheckpointSaver) -> list[str]:
-    return [f"{file.path} is {file.state}" for file in saver.store.verify().problems]
+def _find_damage(saver: CheckpointSaver) -> list[str]:
+    if not isinstance(saver.store, SupportsVerify):
+        return []
+    report = saver.store.verify()
+    if isinstance(report, StoreReport):
+        return [f"{file.path} is {file.state}" for file in report.problems]
+    return [] if report.ok else ["verify finds damage in the store"]

@@ -127,6 +127,27 @@ def test_a_store_that_cannot_be_repaired_is_not_sent_to_repair(monkeypatch, stor
     assert (done.code, "graphkit repair" in done.out, "restore a backup" in done.out) == (12, False, True)
 
 
+def test_a_connection_string_names_the_schema(own_database, connection, store):
+    schema = "my orders"
+    name = f"postgres:{own_database} schema='{schema}'"
+    done = graphkit("threads", name)
+    assert (done.code, f"no tables of graphkit in schema {schema} of" in done.err) == (13, True)
+    assert graphkit("copy", store, "--to", name).code == 0
+    with get_saver("postgres", path=own_database, schema=schema) as saver:
+        assert sorted(saver.threads()) == ["import-a", "order-17", "order-18"]
+    assert len(graphkit("threads", name, "--json").json) == 3
+    assert graphkit("threads", f"postgres:{own_database}").code == 13
+    # Another schema of the same database is another store.
+    assert graphkit("copy", name, "--to", f"postgres:{own_database}").code == 0
+    assert graphkit("delete", name, "order-17", "--yes").code == 0
+    assert len(graphkit("threads", f"postgres:{own_database}", "--json").json) == 3
+
+
+def test_an_empty_name_of_a_schema_is_an_error(own_database):
+    done = graphkit("threads", f"postgres:{own_database} schema=")
+    assert (done.code, "schema" in done.err) == (18, True)
+
+
 # Bad input
 
 

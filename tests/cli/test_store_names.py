@@ -55,6 +55,16 @@ def databases(monkeypatch):
         ("postgres:host=h dbname=d", StoreName("postgres", "host=h dbname=d")),
         ("postgresql://u@h/d", StoreName("postgres", "postgresql://u@h/d")),
         ("postgres://u@h/d", StoreName("postgres", "postgres://u@h/d")),
+        ("postgresql://u@h/d?schema=x", StoreName("postgres", "postgresql://u@h/d", "x")),
+        ("postgres:postgres://h/d?a=b&schema=my%20x&c=d", StoreName("postgres", "postgres://h/d?a=b&c=d", "my x")),
+        ("postgresql://h/d?schema=x&schema=y", StoreName("postgres", "postgresql://h/d", "y")),
+        ("postgresql://h/d?myschema=x", StoreName("postgres", "postgresql://h/d?myschema=x")),
+        ("postgres:host=h schema=x dbname=d", StoreName("postgres", "host=h dbname=d", "x")),
+        ("postgres:schema = 'it\\'s' host=h", StoreName("postgres", "host=h", "it's")),
+        ("postgres:schema=x", StoreName("postgres", "", "x")),
+        ("postgres:schema=", StoreName("postgres", "", "")),
+        ("postgres:host=h user='a schema=x'", StoreName("postgres", "host=h user='a schema=x'")),
+        ("postgres:nonsense schema=x", StoreName("postgres", "nonsense schema=x")),
     ],
 )
 def test_what_a_name_stands_for(name, parsed):
@@ -116,13 +126,6 @@ def test_a_database_whose_saver_is_not_installed_is_an_error(monkeypatch, store,
     done = graphkit("copy", store, "--to", f"{kind}:x")
     assert (done.code, f"unknown saver '{kind}'" in done.err) == (18, True)
     assert not (tmp_path / f"{kind}:x").exists()
-
-
-def test_commands_for_directories_refuse_databases(databases, tmp_path):
-    for command in ("import-langgraph-sqlite", "import-langgraph-postgres"):
-        done = graphkit(command, tmp_path / "in.db", f"sqlite:{tmp_path / 'out.db'}")
-        assert (done.code, "needs a checkpoint directory" in done.err) == (18, True)
-    assert list(tmp_path.iterdir()) == []
 
 
 # Passwords

@@ -1,4 +1,4 @@
-"""From the databases of LangGraph's own savers to files, and on from there."""
+"""From the databases of LangGraph's own savers to files or to our tables, and on from there."""
 
 import copy
 import json
@@ -21,8 +21,16 @@ from langgraph.types import Command, Send
 from graphkit import CheckpointConflictError, CheckpointStorageError, StateGraph
 from graphkit.cli import app
 from graphkit.cli.context import CliContext
-from savers import FileSystemSaver
-from savers.langgraph import FileSystemCheckpointSaver, import_langgraph_postgres, import_langgraph_sqlite
+from graphkit.errors import CheckpointerConfigurationError
+from savers import FileSystemSaver, MemorySaver
+from savers.langgraph import (
+    CheckpointSaver,
+    FileSystemCheckpointSaver,
+    PostgresCheckpointSaver,
+    SqliteCheckpointSaver,
+    import_langgraph_postgres,
+    import_langgraph_sqlite,
+)
 from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.test_langgraph_graphs import Note, notes
 from tests.integrations.test_langgraph_store import Rot
@@ -345,3 +353,85 @@ def test_an_import_with_a_strict_serializer_does_not_stop_at_a_type_of_the_appli
     with opening(serde) as database:
         notes().compile(checkpointer=database.saver).invoke({"note": Note("old")}, thread("t"))
         assert database.bring(tmp_path / "store", serde=serde).ok
+
+
+# Into a database
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def in_place(request, tmp_path):
+    """A database of LangGraph's, the name of the same database as a store, and how to open it as one."""
+    if request.param == "sqlite":
+        with _sqlite(tmp_path) as database:
+            path = tmp_path / "langgraph.db"
+            yield database, f"sqlite:{path}", lambda: SqliteCheckpointSaver(path, fsync="never", types=[Note])
+        return
+    dsn = request.getfixturevalue("server").create_database()
+    with _postgres(dsn) as database:
+        yield database, f"postgres:{dsn}", lambda: PostgresCheckpointSaver(dsn, types=[Note])
+
+
+def test_a_database_is_moved_in_place(in_place):
+    database, _, open_ours = in_place
+    fill(database.saver)
+    before = seen(database.saver)
+
+    def stop(done, _total, _thread):
+        if done == 10:
+            raise KeyboardInterrupt
+
+    with open_ours() as ours:
+        with pytest.raises(KeyboardInterrupt):
+            database.bring(ours.store, progress=stop)
+        report = database.bring(ours.store)
+        assert (report.ok, report.problems, report.threads, report.skipped) == (True, (), 6, 10)
+        assert report.checkpoints == len(before) - 10
+        assert database.bring(ours.store).skipped == len(before)
+        database.saver.serde = ours.serde
+        assert seen(ours) == seen(database.saver)
+        graph = graphs.nested().compile(checkpointer=ours)
+        assert graph.invoke(Command(resume="yes"), thread("nested"))
+    assert len(seen(database.saver)) == len(before)
+
+
+def test_a_target_in_place_differs_after_a_change(in_place):
+    database, _, open_ours = in_place
+    fill(database.saver)
+    with open_ours() as ours:
+        assert database.bring(ours.store).ok
+        database.execute("UPDATE checkpoints SET parent_checkpoint_id = 'other' WHERE thread_id = 'loop'")
+        report = database.bring(ours.store)
+    assert {problem.split("'")[1] for problem in report.problems} == {"loop"}
+
+
+def test_the_commands_move_a_database_in_place(in_place):
+    database, name, _ = in_place
+    fill(database.saver)
+    kind, _, place = name.partition(":")
+    count = len(seen(database.saver))
+    code, text = command("import", f"langgraph-{kind}", place, name)
+    assert (code, text) == (0, f"imported {count} checkpoints to {name}; 6 threads, verified\n")
+    assert "loop" in command("threads", name)[1]
+
+
+def test_a_database_that_is_missing_is_not_created(tmp_path):
+    code, text = command("import-langgraph-sqlite", tmp_path / "none.db", f"sqlite:{tmp_path / 'none.db'}")
+    assert (code, "cannot read" in text) == (15, True)
+    with pytest.raises(CheckpointStorageError):
+        import_langgraph_sqlite(tmp_path / "none.db", tmp_path / "runs")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_the_keys_of_a_directory_are_refused_with_a_saver(tmp_path):
+    with _sqlite(tmp_path) as database, pytest.raises(CheckpointerConfigurationError, match="give the keys"):
+        database.bring(MemorySaver(), cipher={"key": bytes(32)})
+
+
+def test_any_saver_is_a_target(tmp_path):
+    with _sqlite(tmp_path) as database:
+        fill(database.saver)
+        memory = MemorySaver()
+        assert database.bring(memory).ok
+        ours = CheckpointSaver(memory, types=[Note])
+        database.saver.serde = ours.serde
+        assert seen(ours) == seen(database.saver)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphkit.cli.context import CliContext
-from graphkit.cli.resolve import KEY_FILE, join_some, require_directory
+from graphkit.cli.resolve import join_some, open_target
 from graphkit.cli.values import escape, pluralize
 from graphkit.cli.views import Message
 
@@ -18,7 +18,10 @@ _MAX_PROBLEMS: Final = 5
 
 Target = Annotated[
     str,
-    typer.Argument(metavar="DIR", help="The checkpoint directory, created if it is missing."),
+    typer.Argument(
+        metavar="DIR",
+        help="The checkpoint directory, created if it is missing, or another store, also in the same database.",
+    ),
 ]
 
 
@@ -28,7 +31,7 @@ def import_langgraph_sqlite(
         str,
         typer.Argument(
             metavar="FILE",
-            help="The database of a SqliteSaver; the command only reads it.",
+            help="The database of a SqliteSaver; the command only reads its tables.",
         ),
     ],
     directory: Target,
@@ -38,11 +41,14 @@ def import_langgraph_sqlite(
     The command reads everything back and compares it. An interrupted import continues where it
     stopped when you run it again.
 
+    DIR may name the same file: `sqlite:checkpoints.sqlite`. The tables have other names, and those
+    of LangGraph stay.
+
     Example: graphkit import langgraph-sqlite checkpoints.sqlite runs
     """
-    target = require_directory(directory)
+    target, options = open_target(directory)
     with context.progress("importing") as progress:
-        report = load_langgraph().import_langgraph_sqlite(file, target, progress=progress, cipher=KEY_FILE.get())
+        report = load_langgraph().import_langgraph_sqlite(file, target, progress=progress, **options)
     return view_report(report, "imported", directory)
 
 
@@ -52,7 +58,7 @@ def import_langgraph_postgres(
         str,
         typer.Argument(
             metavar="DSN",
-            help="The database of a PostgresSaver; the command only reads it.",
+            help="The database of a PostgresSaver; the command only reads its tables.",
         ),
     ],
     directory: Target,
@@ -63,9 +69,9 @@ def import_langgraph_postgres(
 
     Example: graphkit import langgraph-postgres postgresql://localhost/agents runs
     """
-    target = require_directory(directory)
+    target, options = open_target(directory)
     with context.progress("importing") as progress:
-        report = load_langgraph().import_langgraph_postgres(dsn, target, progress=progress, cipher=KEY_FILE.get())
+        report = load_langgraph().import_langgraph_postgres(dsn, target, progress=progress, **options)
     return view_report(report, "imported", directory)
 
 

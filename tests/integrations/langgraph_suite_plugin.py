@@ -6,14 +6,16 @@ nothing of graphkit's tests, because the package `tests` is LangGraph's in that 
 """
 
 import importlib
+import os
 import tempfile
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 import savers.langgraph
-from savers.langgraph import FileSystemCheckpointSaver
+from savers.langgraph import FileSystemCheckpointSaver, PostgresCheckpointSaver, SqliteCheckpointSaver
 
 HAS_STORE = {"FileSystemStore", "FileSystemCache"} <= {*savers.langgraph.__all__}
 """Whether graphkit has a store and a cache. Until it has, LangGraph's own stay in place."""
@@ -25,13 +27,22 @@ VARIANTS = {
     "always": {"fsync": "always", "serde": JsonPlusSerializer()},
     "never": {"fsync": "never", "serde": JsonPlusSerializer()},
     "default": {},
+    "sqlite": {"serde": JsonPlusSerializer()},
+    "postgres": {"serde": JsonPlusSerializer()},
 }
-"""Options of the checkpointer. LangGraph's savers take its serializer in the lenient mode; ours is strict by default."""
+"""Options of the checkpointer, which keeps files except in the variants that are named for a database.
+
+LangGraph's savers take its serializer in the lenient mode; ours is strict by default.
+"""
+
+CONNECTION_STRING = "GRAPHKIT_SUITE_DATABASE"
+"""The environment variable that names the database of the variant `postgres`."""
 
 
 class _Made:
     """What the tests of this process have made of ours."""
 
+    variant = "default"
     options = VARIANTS["default"]
     count = 0
 
@@ -48,7 +59,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    _Made.options = VARIANTS[config.getoption("graphkit")]
+    _Made.variant = config.getoption("graphkit")
+    _Made.options = VARIANTS[_Made.variant]
 
 
 def pytest_collection_modifyitems(config, items):
@@ -83,8 +95,20 @@ def pytest_runtest_call(item):
 
 
 def make_checkpointer():
-    with FileSystemCheckpointSaver(new_directory(), **_Made.options) as checkpointer:
+    with open_checkpointer(new_directory()) as checkpointer:
         yield checkpointer
+
+
+def open_checkpointer(directory):
+    match _Made.variant:
+        case "sqlite":
+            return SqliteCheckpointSaver(f"{directory}/runs.db", fsync="never", **_Made.options)
+        case "postgres":
+            # No new UUID: some tests count them.
+            schema = Path(directory).name
+            return PostgresCheckpointSaver(os.environ[CONNECTION_STRING], schema=schema, **_Made.options)
+        case _:
+            return FileSystemCheckpointSaver(directory, **_Made.options)
 
 
 def make_fixtures():

@@ -98,10 +98,21 @@ def assert_outcome(outcome, *, passed, made, failed):
     assert sum(map(bool, outcome.passed.values())) >= made
 
 
-@pytest.mark.parametrize(("variant", "failed"), [("always", {}), ("never", {}), ("default", DEFAULT)])
-def test_tests_that_take_a_checkpointer(suites, variant, failed):
+@pytest.fixture
+def environment(request, variant):
+    """Variables for the process of a suite: the database of a variant that needs one."""
+    if variant != "postgres":
+        return {}
+    return {"GRAPHKIT_SUITE_DATABASE": request.getfixturevalue("server").create_database()}
+
+
+@pytest.mark.parametrize(
+    ("variant", "failed"), [("always", {}), ("never", {}), ("default", DEFAULT), ("sqlite", {}), ("postgres", {})]
+)
+def test_tests_that_take_a_checkpointer(suites, variant, failed, environment):
     files = suites.files_with("langgraph", "sync_checkpointer")
-    outcome = suites.run("langgraph", files, f"--graphkit={variant}", "--take=checkpointer")
+    variant_options = (f"--graphkit={variant}", "--take=checkpointer")
+    outcome = suites.run("langgraph", files, *variant_options, environment=environment)
     assert_outcome(outcome, passed=646 - len(failed), made=646 - len(failed), failed=failed)
 
 
@@ -119,10 +130,14 @@ def test_tests_that_make_an_in_memory_saver(suites):
     assert_outcome(outcome, passed=843, made=294, failed=MADE)
 
 
-@pytest.mark.parametrize(("variant", "failed"), [("always", {}), ("never", {}), ("default", PREBUILT_DEFAULT)])
-def test_tests_of_the_prebuilt_agents(suites, variant, failed):
+@pytest.mark.parametrize(
+    ("variant", "failed"),
+    [("always", {}), ("never", {}), ("default", PREBUILT_DEFAULT), ("sqlite", {}), ("postgres", {})],
+)
+def test_tests_of_the_prebuilt_agents(suites, variant, failed, environment):
     files = suites.files_with("langgraph-prebuilt", "sync_checkpointer")
-    outcome = suites.run("langgraph-prebuilt", files, f"--graphkit={variant}", "--take=checkpointer")
+    variant_options = (f"--graphkit={variant}", "--take=checkpointer")
+    outcome = suites.run("langgraph-prebuilt", files, *variant_options, environment=environment)
     assert_outcome(outcome, passed=46 - len(failed), made=46 - len(failed), failed=failed)
 
 

@@ -23,6 +23,7 @@ TABLES = (
     "overhead",
     "many_threads",
     "scaling",
+    "agents",
 )
 
 parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Any, final
+from typing import Any, Self, final
 
 from graphkit._compiled import CompiledGraph, Input
 from graphkit._records.config import RunnableConfig
@@ -31,6 +31,7 @@ class Agent:
         *,
         name: str = "agent",
         generate_thread_id: Callable[[], str] | None = None,
+        resources: Sequence[Any] = (),
     ) -> None:
         """Create an agent.
 
@@ -38,10 +39,14 @@ class Agent:
             graph: the compiled graph; without one, the agent raises RuntimeError when it is used.
             name: for messages.
             generate_thread_id: makes thread ids; None: random UUIDs.
+            resources: what `close` closes, by its method `close`, and `aclose` by `aclose` if it
+                has that.
         """
         self._graph = graph
         self.name = name
         self._generate_thread_id = generate_thread_id
+        self.resources = tuple(resources)
+        """What the builder has opened for this agent."""
 
     @property
     def graph(self) -> CompiledGraph:
@@ -158,6 +163,41 @@ class Agent:
         """
         graph = self._require_graph("update_state")
         return graph.update_state(RunnableConfig(thread_id, checkpoint_id), values, as_node)
+
+    # Closing
+
+    def close(self) -> None:
+        """Close what the builder has opened: savers made from a configuration.
+
+        A saver that the application passed in stays open. Connections to MCP servers belong to an
+        event loop; `aclose` closes them.
+        """
+        for resource in self.resources:
+            close = getattr(resource, "close", None)
+            if close is not None:
+                close()
+
+    async def aclose(self) -> None:
+        """As `close`; also close the connections to MCP servers of the running event loop."""
+        import asyncio
+
+        for resource in self.resources:
+            aclose = getattr(resource, "aclose", None)
+            if aclose is not None:
+                await aclose()
+        await asyncio.to_thread(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
 
     # Helpers
 

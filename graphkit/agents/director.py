@@ -34,22 +34,22 @@ class AgentBuilderDirector:
                 and no chat step; or the checkpointer cannot be built.
         """
         nested = {index: AgentBuilderDirector(config).build() for index, config in self._nested_configs()}
-        tools: Iterable[Tool] = ()
-        if self.config.mcp_servers:
-            from graphkit.agents.mcp_servers import McpServers  # type: ignore[import-not-found,unused-ignore]
-
-            tools = McpServers(self.config.mcp_servers).tools()
-        return self._assemble(tools, nested)
+        servers = self._make_servers()
+        return self._assemble(servers, () if servers is None else servers.tools(), nested)
 
     async def abuild(self) -> Agent:
         """As `build`, for code on an event loop."""
         nested = {index: await AgentBuilderDirector(config).abuild() for index, config in self._nested_configs()}
-        tools: Iterable[Tool] = ()
-        if self.config.mcp_servers:
-            from graphkit.agents.mcp_servers import McpServers  # type: ignore[import-not-found,unused-ignore]
+        servers = self._make_servers()
+        return self._assemble(servers, () if servers is None else await servers.atools(), nested)
 
-            tools = await McpServers(self.config.mcp_servers).atools()
-        return self._assemble(tools, nested)
+    def _make_servers(self) -> Any:
+        """Return the MCP servers of the agent; None if it has none."""
+        if not self.config.mcp_servers:
+            return None
+        from graphkit.agents.mcp_servers import McpServers  # type: ignore[import-not-found,unused-ignore]
+
+        return McpServers(self.config.mcp_servers)
 
     def _nested_configs(self) -> list[tuple[int, AgentConfig]]:
         """Return the steps that are agents by configuration, with their numbers."""
@@ -61,7 +61,7 @@ class AgentBuilderDirector:
                 found.append((index, agent))
         return found
 
-    def _assemble(self, mcp_tools: Iterable[Tool], nested: Mapping[int, Agent]) -> Agent:
+    def _assemble(self, servers: Any, mcp_tools: Iterable[Tool], nested: Mapping[int, Agent]) -> Agent:
         config = self.config
         if not config.steps:
             raise ValueError("an agent needs at least one step: add one with with_chat() or with_step()")
@@ -79,7 +79,17 @@ class AgentBuilderDirector:
             step.connect(graph, target)
         saver = build_saver(config.checkpointer)
         compiled = graph.compile(checkpoint_saver=saver, graph_id=config.name)
-        return Agent(compiled, name=config.name, generate_thread_id=_make_generator(config.thread_id))
+        resources = [resource for agent in nested.values() for resource in agent.resources]
+        if servers is not None:
+            resources.append(servers)
+        if saver is not None and saver is not config.checkpointer:
+            resources.append(saver)
+        return Agent(
+            compiled,
+            name=config.name,
+            generate_thread_id=_make_generator(config.thread_id),
+            resources=resources,
+        )
 
 
 def build_saver(checkpointer: Any) -> BaseCheckpointSaver | None:

@@ -167,6 +167,43 @@ def test_a_configuration_that_builds_no_saver_is_an_agent_without_one():
         agent.get_state("t")
 
 
+class SaverInMemory:
+    """A configuration of a saver that can be closed."""
+
+    def __init__(self, closed):
+        self.closed = closed
+
+    def build(self):
+        saver = MemorySaver()
+        saver.close = lambda: self.closed.append(saver)
+        return saver
+
+
+def test_an_agent_closes_what_its_builder_has_opened():
+    closed = []
+    inner = AgentConfig(steps=[{"type": "llm", "model": echo}], checkpointer=SaverInMemory(closed))
+    config = AgentConfig(steps=[{"type": "agent", "agent": inner}], checkpointer=SaverInMemory(closed))
+    with AgentBuilderDirector(config).build() as agent:
+        agent.run("hello", "t")
+        assert closed == []
+    assert len(closed) == 2
+
+    async def use():
+        async with await AgentBuilderDirector(config).abuild() as agent:
+            await agent.arun("hello", "t")
+
+    asyncio.run(use())
+    assert len(closed) == 4
+
+
+def test_a_saver_that_was_passed_in_stays_open():
+    closed = []
+    saver = SaverInMemory(closed).build()
+    with AgentBuilder().with_chat(echo).with_checkpointer(saver).build() as agent:
+        agent.run("hello", "t")
+    assert closed == []
+
+
 def test_an_application_adds_a_type_of_step(monkeypatch):
     monkeypatch.setattr("graphkit.agents.steps.STRATEGIES", STRATEGIES)
 

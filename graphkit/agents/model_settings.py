@@ -33,8 +33,10 @@ REQUEST_OPTIONS: Final = (
 )
 """The settings that are sent with each request as they are; `extra_body` is a mapping of any others."""
 
+RETRY_KEYS: Final = ("backoff", "initial_delay", "jitter", "max_attempts", "max_delay")
+"""The settings of `retry`, as in a RetryPolicy."""
+
 _OWN_KEYS: Final = ("api_key", "api_key_env", "base_url", "model", "provider", "retry", "timeout")
-_RETRY_KEYS: Final = ("backoff", "initial_delay", "jitter", "max_attempts", "max_delay")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -210,9 +212,9 @@ def _parse_retry(retry: Any) -> RetryPolicy:
         return retry
     if not isinstance(retry, Mapping):
         raise _wrong("retry", "a mapping or a RetryPolicy", retry)
-    unknown = [key for key in retry if key not in _RETRY_KEYS]
+    unknown = [key for key in retry if key not in RETRY_KEYS]
     if unknown:
-        raise AgentConfigurationError(f"unknown key {unknown[0]!r} of retry; the keys are {', '.join(_RETRY_KEYS)}")
+        raise AgentConfigurationError(f"unknown key {unknown[0]!r} of retry; the keys are {', '.join(RETRY_KEYS)}")
     try:
         return ModelSettings(provider="", model="").retry.replace(**retry)
     except (TypeError, ValueError) as error:

@@ -1,6 +1,7 @@
 """The tools of MCP servers: local servers over standard input and output, and over HTTP."""
 
 import asyncio
+import dataclasses
 import gc
 import json
 import os
@@ -12,9 +13,13 @@ import traceback
 from pathlib import Path
 
 import pytest
+from mcp import MCPError
+from mcp.types import CONNECTION_CLOSED, INVALID_REQUEST
 
 from graphkit import END, START, StateGraph
 from graphkit.agents import McpServers
+from graphkit.agents.mcp_connection import ConnectionLostError, McpConnection
+from graphkit.agents.mcp_settings import McpServerSettings
 from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError, MissingDependencyError
 from savers import FileSystemSaver
 
@@ -215,6 +220,35 @@ def test_a_call_in_whose_midst_the_server_dies_is_not_repeated(plain):
     asyncio.run(use())
 
 
+def test_a_call_that_the_transport_did_not_take_was_not_sent(plain):
+    async def use(operation):
+        connection = McpConnection(McpServerSettings.from_mapping("test", plain.settings))
+        await connection.open()
+        assert connection.is_open
+        with pytest.raises(ConnectionLostError) as caught:
+            await connection.call(operation)
+        assert not connection.is_open
+        with pytest.raises(ConnectionLostError) as closed:
+            await connection.call(operation)
+        assert not closed.value.was_sent
+        return caught.value.was_sent
+
+    async def find_it_closed(client):
+        raise MCPError(CONNECTION_CLOSED, "Connection closed")
+
+    async def lose_it(client):
+        await client.list_tools()
+        await find_it_closed(client)
+
+    async def learn_of_a_restart(client):
+        await client.list_tools()
+        raise MCPError(INVALID_REQUEST, "Session terminated")
+
+    assert asyncio.run(use(find_it_closed)) is False
+    assert asyncio.run(use(lose_it)) is True
+    assert asyncio.run(use(learn_of_a_restart)) is False
+
+
 def test_a_call_that_only_reads_is_repeated_once(plain):
     async def use():
         async with McpServers({"test": plain.settings}) as servers:
@@ -408,3 +442,10 @@ def test_a_token_is_sent_and_never_shown(http, monkeypatch):
     monkeypatch.delenv("MCP_TOKEN")
     with pytest.raises(AgentConfigurationError, match="needs the environment variable MCP_TOKEN"):
         servers.tools()
+
+
+def test_the_page_lists_every_key():
+    page = (Path(__file__).parents[2] / "docs" / "agents-models.md").read_text(encoding="utf-8")
+    own = {field.name for field in dataclasses.fields(McpServerSettings)} - {"name"}
+    section = page.partition("## MCP servers")[2]
+    assert {key for key in own if f"`{key}`" not in section} == set()

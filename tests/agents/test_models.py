@@ -1,12 +1,14 @@
 """Models from settings, names and functions; messages and their tool calls."""
 
 import asyncio
+import dataclasses
 import functools
 import json
 import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,7 +25,7 @@ from graphkit.agents.messages import (
     tool_message,
     user_message,
 )
-from graphkit.agents.model_settings import ModelSettings, without_key
+from graphkit.agents.model_settings import REQUEST_OPTIONS, RETRY_KEYS, ModelSettings, without_key
 from graphkit.agents.secret import Secret
 from graphkit.errors import AgentConfigurationError, MissingDependencyError
 
@@ -323,3 +325,11 @@ def test_the_arguments_of_a_call(arguments, expected, problem):
 
 def test_a_message_without_calls_has_none():
     assert tool_calls_of(assistant_message("Hello")) == []
+
+
+def test_the_page_lists_every_key():
+    page = (Path(__file__).parents[2] / "docs" / "agents-models.md").read_text(encoding="utf-8")
+    own = {field.name for field in dataclasses.fields(ModelSettings)} - {"options"}
+    section = page.partition("### Settings")[2].partition("### Keys")[0]
+    assert {key for key in own | set(REQUEST_OPTIONS) if f"`{key}`" not in section} == set()
+    assert all(f"`{key}`" in section for key in RETRY_KEYS)

@@ -1,7 +1,7 @@
 """Every Python block in the documentation runs, in an empty directory and a fresh process.
 
 A block headed ```python continued goes on where the block before it on the page ended. The databases
-that the pages name are on a server of the tests.
+that the pages name are on a server of the tests, and the models of OpenAI are a local server.
 """
 
 import os
@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from tests.agents import chat_server
 
 ROOT = Path(__file__).resolve().parents[2]
 DECISIONS = ROOT / "docs" / "adr"
@@ -66,13 +68,20 @@ def database(server):
     return server.create_database()
 
 
-def run(script, directory, database=""):
+@pytest.fixture
+def model_environment():
+    """The environment of a block that asks a model: a local server answers it."""
+    with chat_server.start(lambda request: chat_server.text("Hello!")) as server:
+        yield {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "sk-of-the-tests"}
+
+
+def run(script, directory, database="", environment=None):
     path = directory / (script.page.stem + "_md.py")  # docs/langgraph.md is not to hide the package langgraph
     path.write_text(script.source.replace(CONNECTION_STRING, database), encoding="utf-8")
     return subprocess.run(
         [sys.executable, "-W", "error", str(path)],
         cwd=directory,
-        env=os.environ | {"PYTHONIOENCODING": "utf-8"},
+        env=os.environ | {"PYTHONIOENCODING": "utf-8"} | (environment or {}),
         capture_output=True,
         encoding="utf-8",
         timeout=120,
@@ -83,7 +92,8 @@ def run(script, directory, database=""):
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 def test_block_runs(script, tmp_path, request):
     database = request.getfixturevalue("database") if CONNECTION_STRING in script.source else ""
-    done = run(script, tmp_path, database)
+    environment = request.getfixturevalue("model_environment") if "openai" in script.source else {}
+    done = run(script, tmp_path, database, environment)
     assert done.returncode == 0, f"{script.name}\n{done.stdout}\n{done.stderr}"
 
 

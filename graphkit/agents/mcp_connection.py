@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from graphkit.agents.mcp_settings import McpServerSettings
 from graphkit.agents.secret import Secret
-from graphkit.errors import McpServerError
+from graphkit.errors import McpServerError, McpToolError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -42,6 +42,10 @@ class ConnectionLostError(Exception):
         super().__init__(reason)
         self.reason = reason
         self.was_sent = was_sent
+
+
+class RequestFailedError(Exception):
+    """The server refused a request, or its answer is malformed. The connection is usable."""
 
 
 class McpConnection:
@@ -121,9 +125,12 @@ class McpConnection:
     async def call(self, operation: Callable[[Client], Awaitable[Any]]) -> Any:
         """Return the result of an operation of the client.
 
+        No error shows a token, or a variable that was passed on to the server.
+
         Raises:
             ConnectionLostError: the connection broke.
-            MCPError: the server answered with an error.
+            RequestFailedError: the server answered with an error, or with something malformed.
+            McpToolError: the operation found that a tool had failed.
         """
         if not self.is_open:
             raise ConnectionLostError("the connection is closed", was_sent=False)
@@ -135,8 +142,9 @@ class McpConnection:
         call = asyncio.ensure_future(operation(self._ready.result()))
         try:
             await asyncio.wait({call, self._task}, return_when=asyncio.FIRST_COMPLETED)
-            error = call.exception() if call.done() and not call.cancelled() else None
-            if call.done() and not call.cancelled() and not _says_connection_lost(error):
+            is_answered = call.done() and not call.cancelled()
+            error = call.exception() if is_answered else None
+            if is_answered and error is None:
                 return call.result()
         finally:
             self._waiting -= 1
@@ -144,6 +152,8 @@ class McpConnection:
             await asyncio.wait({call})
             _take_error(call)
 
+        if error is not None and not _says_connection_lost(error):
+            raise self._explain(error)
         await self.close()
         was_refused = self._sent == sent_before or _says_session_unknown(error)
         # A failure to connect ends all calls alike, so it is this call's only if there was no other.
@@ -151,6 +161,25 @@ class McpConnection:
         could_not_connect = was_alone and self._could_not_connect()
         reason = str(error) if _says_session_unknown(error) else self._explain_end()
         raise ConnectionLostError(reason, was_sent=not (was_refused or could_not_connect))
+
+    def _explain(self, error: BaseException) -> Exception:
+        """Return the error for an operation that failed; the one of the client is not chained."""
+        from mcp import MCPError
+
+        if isinstance(error, McpToolError):
+            return McpToolError(error.tool, self._hide_secrets(error.reason))
+        text = str(error) if isinstance(error, MCPError) else f"{type(error).__name__}: {error}"
+        return RequestFailedError(self._hide_secrets(text))
+
+    def _hide_secrets(self, text: str) -> str:
+        """Return a text of the server without the token and the variables that were passed on to it."""
+        passed_on = [name for name, value in self._settings.env.items() if value is None]
+        secrets = [Secret(self._environment[name]) for name in passed_on]
+        if self._token is not None:
+            secrets.append(self._token)
+        for secret in secrets:
+            text = secret.hide_in(text)
+        return text
 
     async def close(self) -> None:
         """Close the connection; a server that was started ends. Errors of a broken connection are gone."""
@@ -176,10 +205,7 @@ class McpConnection:
             return f"{where} ended the connection"
         if isinstance(found, FileNotFoundError | PermissionError):
             return f"cannot start {where}: {found.strerror}"
-        text = str(found)
-        if self._token is not None:
-            text = self._token.hide_in(text)
-        return f"{where}: {type(found).__name__}: {text}"
+        return self._hide_secrets(f"{where}: {type(found).__name__}: {found}")
 
 
 def _take_error(task: asyncio.Future[Any]) -> BaseException | None:

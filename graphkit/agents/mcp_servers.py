@@ -130,13 +130,10 @@ class McpServers:
         may_repeat = hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
 
         async def call(**arguments: Any) -> Any:
-            result = await self._call(
-                server,
-                f"call {described.name}",
-                lambda client: client.call_tool(described.name, arguments),
-                may_repeat=may_repeat,
-            )
-            return _read_result(described.name, result)
+            async def call_tool(client: Client) -> Any:
+                return _read_result(described.name, await client.call_tool(described.name, arguments))
+
+            return await self._call(server, f"call {described.name}", call_tool, may_repeat=may_repeat)
 
         return Tool(
             name=_tool_name(server.prefix + described.name),
@@ -160,9 +157,7 @@ class McpServers:
 
         `within` limits the time of an attempt, in seconds.
         """
-        from mcp import MCPError
-
-        from graphkit.agents.mcp_connection import ConnectionLostError
+        from graphkit.agents.mcp_connection import ConnectionLostError, RequestFailedError
 
         for is_last in (False, True):
             connection = await self._connect(server)
@@ -171,12 +166,10 @@ class McpServers:
                     return await connection.call(operation)
             except ConnectionLostError as error:
                 lost = error
-            except MCPError as error:
+            except RequestFailedError as error:
                 raise McpServerError(server.name, f"could not {what}: {error}") from error
             except TimeoutError as error:
                 raise McpServerError(server.name, f"could not {what} within {within} s") from error
-            except ValueError as error:  # of pydantic: the answer does not have the form of the protocol
-                raise McpServerError(server.name, f"could not {what}: the answer is malformed: {error}") from error
             if lost.was_sent and not may_repeat:
                 raise McpServerError(
                     server.name,

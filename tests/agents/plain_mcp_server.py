@@ -50,7 +50,20 @@ def wait():
     record("wait")
 
 
-TOOLS = {function.__name__: function for function in (add, process, environment, die, die_reading, wait)}
+def complain(name, kind):
+    """Fail with a variable of the environment in the error, of the tool or of the protocol."""
+    if kind == "tool":
+        return {"content": [{"type": "text", "text": f"bad key {os.environ[name]}"}], "isError": True}
+    raise ValueError(f"bad key {os.environ[name]}")
+
+
+def malformed():
+    return {"content": 3}
+
+
+TOOLS = {
+    function.__name__: function for function in (add, process, environment, die, die_reading, wait, complain, malformed)
+}
 
 
 def describe(name):
@@ -77,6 +90,8 @@ def answer(method, params):
         return page
     if method == "tools/call":
         returned = TOOLS[params["name"]](**params.get("arguments", {}))
+        if isinstance(returned, dict):
+            return returned
         return None if returned is None else {"content": [{"type": "text", "text": str(returned)}]}
     raise KeyError(method)
 
@@ -92,6 +107,8 @@ def main():
             reply["result"] = answer(message["method"], message.get("params", {}))
         except KeyError:
             reply["error"] = {"code": -32601, "message": "Method not found"}
+        except ValueError as error:
+            reply["error"] = {"code": -32602, "message": str(error)}
         if reply.get("result", reply.get("error")) is not None:
             sys.stdout.write(json.dumps(reply) + "\n")
             sys.stdout.flush()

@@ -9,7 +9,11 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import traceback
+import weakref
+from contextvars import ContextVar
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -89,6 +93,17 @@ def nothing_is_left_open():
     gc.collect()
 
 
+def everything_about(error):
+    """What a traceback shows of an error and all that led to it, shown or not."""
+    found, waiting = [], [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and one not in found:
+            found.append(one)
+            waiting += [one.__cause__, one.__context__]
+    return "".join("".join(traceback.format_exception(one)) + repr(one) + str(vars(one)) for one in found)
+
+
 async def tools_of(servers):
     return {tool.name: tool.function for tool in await servers.atools()}
 
@@ -134,7 +149,7 @@ def test_the_settings_choose_tools_approval_and_names(plain):
     assert asyncio.run(listed[1].function(a=1, b=2)) == "3"
 
     for key in ("tools", "requires_approval"):
-        with pytest.raises(AgentConfigurationError, match=rf"'test': {key} names 'ad', .* it has add, die"):
+        with pytest.raises(AgentConfigurationError, match=rf"'test': {key} names 'ad', .* it has add, complain"):
             McpServers({"test": plain.settings | {key: ["ad"]}}).tools()
 
 
@@ -288,6 +303,50 @@ def test_a_server_over_http_may_go_and_come_back(http):
     assert http.calls().count("add 3 4") == 0
 
 
+def test_a_malformed_answer_is_an_error_and_the_connection_stays(plain):
+    async def use():
+        async with McpServers({"test": plain.settings}) as servers:
+            call = await tools_of(servers)
+            with pytest.raises(McpServerError, match="could not call malformed: ValidationError: "):
+                await call["malformed"]()
+            assert await call["add"](a=1, b=2) == "3"
+
+    asyncio.run(use())
+    assert plain.calls().count("start") == 1
+
+
+def test_a_connection_keeps_nothing_of_the_node_that_opened_it(plain):
+    variable = ContextVar("variable")
+
+    class Node:
+        pass
+
+    async def connect(servers):
+        node = Node()
+        variable.set(node)
+        await servers.atools()
+        return weakref.ref(node)
+
+    async def use():
+        async with McpServers({"test": plain.settings}) as servers:
+            node = await asyncio.create_task(connect(servers))
+            call = await tools_of(servers)
+            await call["add"](a=1, b=2)
+            gc.collect()
+            return node()
+
+    assert asyncio.run(use()) is None
+
+
+def test_a_server_that_does_not_answer_is_not_left_running():
+    async def use():
+        with pytest.raises(McpServerError):
+            await McpServers({"late": {"command": "/bin/sleep", "args": ["60"], "timeout": 0.05}}).atools()
+        return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("mcp")]
+
+    assert asyncio.run(use()) == []
+
+
 def test_a_cancelled_call_leaves_the_connection_usable(plain):
     async def use():
         async with McpServers({"test": plain.settings}) as servers:
@@ -409,6 +468,10 @@ def test_a_variable_is_given_or_passed_on_and_never_shown(plain, monkeypatch):
     async def use():
         async with servers:
             call = await tools_of(servers)
+            for kind, error in (("tool", McpToolError), ("protocol", McpServerError)):
+                with pytest.raises(error, match=r"bad key \*\*\*") as caught:
+                    await call["complain"](name="SERVER_KEY", kind=kind)
+                assert SECRET not in everything_about(caught.value)
             return [await call["environment"](name=name) for name in ("SERVER_KEY", "LEVEL", "OTHER")]
 
     assert asyncio.run(use()) == [SECRET, "high", "not set"]
@@ -419,6 +482,35 @@ def test_a_variable_is_given_or_passed_on_and_never_shown(plain, monkeypatch):
     monkeypatch.delenv("SERVER_KEY")
     with pytest.raises(AgentConfigurationError, match="'test' needs the environment variable SERVER_KEY: set it"):
         servers.tools()
+
+
+def test_a_server_that_repeats_the_token_is_an_error_without_it(monkeypatch):
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            error = {"code": -32000 - 500, "message": f"wrong: {self.headers['authorization']}"}
+            body = json.dumps({"jsonrpc": "2.0", "id": request.get("id"), "error": error}).encode()
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format, *args):
+            pass
+
+    monkeypatch.setenv("MCP_TOKEN", SECRET)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listener:
+        thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{listener.server_port}/mcp"
+            with pytest.raises(McpServerError, match=r"wrong: Bearer \*\*\*") as caught:
+                McpServers({"web": {"url": url, "token_env": "MCP_TOKEN"}}).tools()
+        finally:
+            listener.shutdown()
+            thread.join()
+    assert SECRET not in everything_about(caught.value)
 
 
 def test_a_token_is_sent_and_never_shown(http, monkeypatch):
@@ -437,8 +529,7 @@ def test_a_token_is_sent_and_never_shown(http, monkeypatch):
 
     authorization, error = asyncio.run(use())
     assert authorization == f"Bearer {SECRET}"
-    shown = "".join(traceback.format_exception(error)) + repr(error.__context__) + repr(servers.settings)
-    assert SECRET not in shown
+    assert SECRET not in everything_about(error) + repr(servers.settings)
     monkeypatch.delenv("MCP_TOKEN")
     with pytest.raises(AgentConfigurationError, match="needs the environment variable MCP_TOKEN"):
         servers.tools()

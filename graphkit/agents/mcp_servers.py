@@ -138,7 +138,7 @@ class McpServers:
         return Tool(
             name=_tool_name(server.prefix + described.name),
             description=described.description or "",
-            parameters=described.input_schema,
+            parameters={"type": "object", "properties": {}, **described.input_schema},  # models insist on both
             function=call,
             is_async=True,
             requires_approval=needs_approval,

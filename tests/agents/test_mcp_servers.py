@@ -147,6 +147,7 @@ def test_the_settings_choose_tools_approval_and_names(plain):
     listed = McpServers({"test": settings}).tools()
     assert [(tool.name, tool.requires_approval) for tool in listed] == [("my_process", False), ("my_add", True)]
     assert asyncio.run(listed[1].function(a=1, b=2)) == "3"
+    assert listed[1].parameters == {"type": "object", "properties": {}}  # the server says only the first
 
     for key in ("tools", "requires_approval"):
         with pytest.raises(AgentConfigurationError, match=rf"'test': {key} names 'ad', .* it has add, complain"):

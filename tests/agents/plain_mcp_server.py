@@ -101,6 +101,8 @@ def main():
     for line in sys.stdin:
         message = json.loads(line)
         if "id" not in message:
+            if message["method"] == "notifications/cancelled":
+                record("cancelled")
             continue
         reply = {"jsonrpc": "2.0", "id": message["id"]}
         try:

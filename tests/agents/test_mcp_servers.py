@@ -360,8 +360,93 @@ def test_a_cancelled_call_leaves_the_connection_usable(plain):
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert await call["process"]() == process
+            assert "cancelled" in plain.calls()  # the server was told to stop
 
     asyncio.run(use())
+
+
+class HangingServer:
+    """A server over HTTP that answers the handshake and the lists, and no call of a tool."""
+
+    def __init__(self):
+        self.is_called = threading.Event()
+        self.is_over = threading.Event()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                if request["method"] == "tools/call":
+                    outer.is_called.set()
+                    outer.is_over.wait(30)
+                    self.close_connection = True
+                    return
+                body = json.dumps(outer.answer(request)).encode()
+                self.send_response(200 if "id" in request else 202)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def do_GET(self):
+                self.send_error(405)
+
+            def log_message(self, format, *args):
+                pass
+
+        self.listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.listener.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.listener.server_port}/mcp"
+        self.thread = threading.Thread(target=self.listener.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+    @staticmethod
+    def answer(request):
+        results = {
+            "initialize": {
+                "protocolVersion": request.get("params", {}).get("protocolVersion"),
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "hanging", "version": "1"},
+            },
+            "tools/list": {"tools": [{"name": "hang", "inputSchema": {"type": "object"}}]},
+        }
+        reply = {"jsonrpc": "2.0", "id": request.get("id")}
+        if request["method"] in results:
+            return reply | {"result": results[request["method"]]}
+        return reply | {"error": {"code": -32601, "message": "Method not found"}}
+
+    def refuse_connections(self):
+        self.listener.shutdown()
+        self.thread.join()
+        self.listener.socket.close()
+
+
+def test_a_call_on_its_way_was_sent_even_if_another_one_could_not_connect():
+    server = HangingServer()
+
+    async def use():
+        connection = McpConnection(McpServerSettings.from_mapping("web", {"url": server.url}))
+        await connection.open()
+
+        async def hang(client):
+            return await client.call_tool("hang", {})
+
+        first = asyncio.create_task(connection.call(hang))
+        await asyncio.to_thread(server.is_called.wait, 30)
+        await asyncio.to_thread(server.refuse_connections)
+        second = asyncio.create_task(connection.call(hang))
+        return await asyncio.gather(first, second, return_exceptions=True)
+
+    try:
+        first, second = asyncio.run(use())
+    finally:
+        server.is_over.set()
+    assert "ConnectError" in first.reason
+    assert "ConnectError" in second.reason
+    assert first.was_sent
+    assert second.was_sent  # it was not, but this cannot be told
 
 
 def test_p83_a_resume_connects_again_from_stored_settings(plain, tmp_path):

@@ -1,0 +1,115 @@
+"""What the errors of the official client mean: whether they may pass, and why, without the key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from graphkit.agents.completions import UnreadableAnswerError
+from graphkit.agents.model_settings import shown_url
+from graphkit.agents.secret import Secret
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI, OpenAI
+
+_RETRIED_STATUSES: Final = frozenset({408, 409, 425, 429})
+"""Besides those from 500: the same request may be answered later."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why an attempt failed. Replaces the error of the client, which may quote the key."""
+
+    reason: str
+    is_temporary: bool
+    status: int | None = None
+    retry_after: float | None = None
+    """How long the server asked to wait, in seconds."""
+
+
+class AttemptError(Exception):
+    """Carries a failure from where it happened to where attempts are counted."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.reason)
+        self.failure = failure
+
+
+@contextmanager
+def failures(client: OpenAI | AsyncOpenAI) -> Iterator[None]:
+    """Raise AttemptError for each error of the client, without the error itself."""
+    failure = None
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - each becomes a failure with a reason
+        failure = _explain(error, client)
+    if failure is not None:
+        raise AttemptError(failure)
+
+
+def _explain(error: Exception, client: OpenAI | AsyncOpenAI) -> Failure:
+    """Return what an error of the client means, without the key."""
+    import openai
+
+    secret = Secret(client.api_key)
+    where = shown_url(str(client.base_url))
+    if isinstance(error, openai.APIStatusError):
+        return _explain_status(error, secret)
+    if isinstance(error, openai.APITimeoutError):
+        reason = f"{where} did not answer within the timeout of {client.timeout} s"
+    elif isinstance(error, openai.APIConnectionError) or _is_transport_error(error):
+        cause = error.__cause__ or error
+        reason = f"the connection to {where} failed: {type(cause).__name__}: {cause}"
+    elif isinstance(error, openai.APIError):  # an event of a stream
+        reason = f"the server reported: {error.message}"
+    elif isinstance(error, UnreadableAnswerError):
+        reason = str(error)
+    elif isinstance(error, ValueError):
+        reason = f"the answer of {where} is not valid JSON"
+    else:
+        return Failure(reason=secret.hide_in(f"{type(error).__name__}: {error}"), is_temporary=False)
+    return Failure(reason=secret.hide_in(reason), is_temporary=True)
+
+
+def _is_transport_error(error: Exception) -> bool:
+    """Return whether the connection broke in a stream; clients before 3.0 let such errors through."""
+    return any(base.__name__ == "TransportError" for base in type(error).__mro__)
+
+
+def _explain_status(error: Any, secret: Secret) -> Failure:
+    status = error.status_code
+    body = error.body
+    message = body.get("message") if isinstance(body, Mapping) else None
+    reason = f"status {status}"
+    if message:
+        reason = f"{reason}: {message}"
+    # This code means that the account has no credit left, which no waiting changes.
+    is_out_of_credit = isinstance(body, Mapping) and body.get("code") == "insufficient_quota"
+    return Failure(
+        reason=secret.hide_in(reason),
+        status=status,
+        is_temporary=(status in _RETRIED_STATUSES or status >= 500) and not is_out_of_credit,  # noqa: PLR2004 - of HTTP
+        retry_after=_parse_retry_after(error.response.headers.get("retry-after")),
+    )
+
+
+def _parse_retry_after(value: str | None) -> float | None:
+    """Return the seconds of a Retry-After header, a number or a date; None if there is none to read."""
+    if value is None:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    from datetime import UTC, datetime
+    from email.utils import parsedate_to_datetime
+
+    try:
+        then = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if then.tzinfo is None:
+        then = then.replace(tzinfo=UTC)
+    return max(0.0, (then - datetime.now(UTC)).total_seconds())

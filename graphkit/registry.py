@@ -21,7 +21,14 @@ from graphkit._named_registry import NamedRegistry
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointerConfigurationError
 
-__all__ = ["get_checkpoint_store", "get_saver", "register_checkpoint_store", "register_saver", "saver_names"]
+__all__ = [
+    "check_saver_options",
+    "get_checkpoint_store",
+    "get_saver",
+    "register_checkpoint_store",
+    "register_saver",
+    "saver_names",
+]
 
 Factory = Callable[..., BaseCheckpointSaver]
 """A class or function that makes a saver."""
@@ -64,6 +71,18 @@ def get_saver(name: str, **options: Any) -> BaseCheckpointSaver:
         MissingDependencyError: the saver needs a package that is not installed.
     """
     return _make_saver(name, _SAVERS.get(name), options)
+
+
+def check_saver_options(name: str, **options: Any) -> None:
+    """Check the names of options as `get_saver` does, without making a saver.
+
+    Raises:
+        CheckpointerConfigurationError: the name is unknown, or an option is unknown or missing.
+        MissingDependencyError: the saver needs a package that is not installed.
+    """
+    factory = _load_factory(_SAVERS.get(name))
+    arguments, keywords = _split_options(options)
+    _check_options(name, factory, arguments, keywords)
 
 
 def saver_names() -> list[str]:
@@ -113,13 +132,8 @@ def get_checkpoint_store(name: str, **options: Any) -> BaseCheckpointSaver:
 
 
 def _make_saver(name: str, kind: Factory | EntryPoint, options: Mapping[str, Any]) -> BaseCheckpointSaver:
-    keywords = dict(options)
-    arguments: list[Any] = []
-    if "path" in keywords:
-        arguments.append(keywords.pop("path"))
-    # Not by isinstance: where the backport importlib_metadata is installed, entry points are of its
-    # class.
-    factory: Factory = kind if callable(kind) else kind.load()
+    factory = _load_factory(kind)
+    arguments, keywords = _split_options(options)
     _check_options(name, factory, arguments, keywords)
     saver: object = factory(*arguments, **keywords)
     if not isinstance(saver, BaseCheckpointSaver):
@@ -127,6 +141,22 @@ def _make_saver(name: str, kind: Factory | EntryPoint, options: Mapping[str, Any
             f"the saver {name!r} must be a BaseCheckpointSaver, not a {type(saver).__name__}"
         )
     return saver
+
+
+def _load_factory(kind: Factory | EntryPoint) -> Factory:
+    # Not by isinstance: where the backport importlib_metadata is installed, entry points are of its
+    # class.
+    factory: Factory = kind if callable(kind) else kind.load()
+    return factory
+
+
+def _split_options(options: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return the positional arguments and the keywords of a factory."""
+    keywords = dict(options)
+    arguments: list[Any] = []
+    if "path" in keywords:
+        arguments.append(keywords.pop("path"))
+    return arguments, keywords
 
 
 def _check_options(name: str, factory: Factory, arguments: list[Any], keywords: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.agents.settings import Settings
 from graphkit.errors import CheckpointerConfigurationError
-from graphkit.registry import get_saver, saver_names
+from graphkit.registry import check_saver_options, get_saver, saver_names
 
 _EXAMPLES: Final = ["memory", "versioned_memory", "file", "sqlite", "postgres"]
 
@@ -77,17 +77,33 @@ class CheckpointerConfig(Settings):
         """
         if not self.enabled:
             return None
-        options = dict(self.config or {})
-        if "name" in options:
-            raise CheckpointerConfigurationError(f"config.name is unknown to the checkpointer type {self.type!r}")
-        if self.type == "postgres" and not {"connection_string", "path", "pool"} & set(options):
-            raise CheckpointerConfigurationError("the checkpointer type 'postgres' needs config.connection_string")
+        options = self._find_options()
         try:
             return get_saver(self.type, **options)
         except CheckpointerConfigurationError:
             raise
         except (TypeError, ValueError) as error:
             raise CheckpointerConfigurationError(f"config of the checkpointer type {self.type!r}: {error}") from error
+
+    def check(self) -> None:
+        """Check that the keys of `config` are those of the type, without making the saver.
+
+        Values are checked by `build`.
+
+        Raises:
+            CheckpointerConfigurationError: a key is missing or unknown. The message names it.
+            MissingDependencyError: the saver needs a package that is not installed.
+        """
+        if self.enabled:
+            check_saver_options(self.type, **self._find_options())
+
+    def _find_options(self) -> dict[str, Any]:
+        options = dict(self.config or {})
+        if "name" in options:
+            raise CheckpointerConfigurationError(f"config.name is unknown to the checkpointer type {self.type!r}")
+        if self.type == "postgres" and not {"connection_string", "path", "pool"} & set(options):
+            raise CheckpointerConfigurationError("the checkpointer type 'postgres' needs config.connection_string")
+        return options
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a plain dict, which `from_dict` reads."""

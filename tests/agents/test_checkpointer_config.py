@@ -99,6 +99,27 @@ def test_a_wrong_key_is_named_when_it_is_built(name, config, key, tmp_path, monk
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "config", "key"),
+    [
+        ("sqlite", None, "db_file"),
+        ("file", {}, "base_directory"),
+        ("postgres", None, "connection_string"),
+        ("memory", {"x": 1}, "x"),
+    ],
+)
+def test_keys_are_checked_without_making_a_saver(name, config, key):
+    with pytest.raises(CheckpointerConfigurationError, match=key):
+        CheckpointerConfig(name, config).check()
+    CheckpointerConfig(name, config, enabled=False).check()
+
+
+def test_a_check_of_good_keys_makes_nothing(tmp_path):
+    CheckpointerConfig("file", {"base_directory": str(tmp_path / "new")}).check()
+    CheckpointerConfig("sqlite", {"path": str(tmp_path / "new.db")}).check()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_each_type_builds_its_saver(tmp_path):
     built = {
         "memory": (None, MemorySaver),

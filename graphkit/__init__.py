@@ -50,6 +50,8 @@ from graphkit._values.state import AgentState as AgentState, MessagesState as Me
 from graphkit.errors import (
     AccessDeniedError as AccessDeniedError,
     AgentConfigurationError as AgentConfigurationError,
+    AgentFileNotFoundError as AgentFileNotFoundError,
+    AgentFileSyntaxError as AgentFileSyntaxError,
     CheckpointConflictError as CheckpointConflictError,
     CheckpointCorruptionError as CheckpointCorruptionError,
     CheckpointerConfigurationError as CheckpointerConfigurationError,
@@ -80,6 +82,8 @@ __all__ = [
     "START",
     "AccessDeniedError",
     "AgentConfigurationError",
+    "AgentFileNotFoundError",
+    "AgentFileSyntaxError",
     "AgentState",
     "AppenderChannel",
     "BaseCheckpointSaver",

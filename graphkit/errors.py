@@ -14,6 +14,8 @@ __all__ = [
     "DISTRIBUTION",
     "AccessDeniedError",
     "AgentConfigurationError",
+    "AgentFileNotFoundError",
+    "AgentFileSyntaxError",
     "CheckpointConflictError",
     "CheckpointCorruptionError",
     "CheckpointFormatError",
@@ -339,6 +341,18 @@ class AgentConfigurationError(GraphKitError, ValueError):
             parts.insert(0, file)
         place, message = ", ".join(parts[:-1]), parts[-1]
         super().__init__(f"{place}: {message}" if place else message)
+
+
+class AgentFileNotFoundError(AgentConfigurationError):
+    """There is no such configuration file."""
+
+    exit_code = 26
+
+
+class AgentFileSyntaxError(AgentConfigurationError):
+    """A configuration file is not YAML, or its root is not a mapping."""
+
+    exit_code = 27
 
 
 class ModelError(GraphKitError, RuntimeError):

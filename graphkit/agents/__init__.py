@@ -23,6 +23,7 @@ from graphkit.agents.thread_ids import (
 )
 from graphkit.agents.tool_schema import ToolArgumentsError as ToolArgumentsError
 from graphkit.agents.tools import Tool as Tool, ToolRegistry as ToolRegistry, tool as tool
+from graphkit.agents.yaml_loader import load_agent as load_agent, load_agent_config as load_agent_config
 
 __all__ = [
     "Agent",
@@ -45,6 +46,8 @@ __all__ = [
     "ToolArgumentsError",
     "ToolRegistry",
     "check_thread_id",
+    "load_agent",
+    "load_agent_config",
     "make_model",
     "register_step",
     "tool",

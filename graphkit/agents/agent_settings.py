@@ -130,24 +130,39 @@ ModelEntry = Annotated[
 ]
 
 
-class McpServerSettings(Settings):
+class McpServerTable(Settings):
     """An MCP server: a `command` to start, or the `url` of a running server."""
 
     command: str | None = None
     """The program to start; it speaks the protocol on its standard streams."""
     args: list[str] = Field(default_factory=list)
     """Its arguments."""
-    env: dict[str, str] = Field(default_factory=dict, repr=False)
-    """Environment variables for it."""
+    env: dict[str, str | None] = Field(default_factory=dict, repr=False)
+    """Environment variables for it; `null` passes the variable of this process on."""
+    cwd: str | None = None
+    """Its working directory."""
     url: str | None = None
     """The address of a server that runs already."""
+    token_env: str | None = None
+    """The environment variable that has the bearer token for that server."""
+    tools: list[str] | None = None
+    """The names of the tools that are offered. Without it, all."""
+    requires_approval: bool | list[str] = False
+    """Whether a human has to approve each call: `true` for all tools, or the names of some."""
+    prefix: str = ""
+    """Put before the name of each tool."""
+    timeout: _Seconds = 30.0
+    """Seconds for the server to start, connect and list its tools."""
 
     @model_validator(mode="after")
-    def _check_kind(self) -> McpServerSettings:
+    def _check_kind(self) -> McpServerTable:
         if (self.command is None) == (self.url is None):
             raise ValueError("needs either command or url")
-        if self.url is not None and (self.args or self.env):
-            raise ValueError("args and env belong to command; a url takes neither")
+        wrong = {"args", "env", "cwd"} if self.command is None else {"token_env"}
+        misplaced = sorted(wrong & self.model_fields_set)
+        if misplaced:
+            kind = "url" if self.command is None else "command"
+            raise ValueError(f"{misplaced[0]} does not go with {kind}")
         return self
 
 
@@ -263,7 +278,7 @@ class AgentSettings(Settings):
     """Where the checkpoints are kept. Without it, the agent forgets everything when a run ends."""
     tools: list[ToolEntry] = Field(default_factory=list)
     """What the models of all steps may call."""
-    mcp_servers: dict[str, McpServerSettings] = Field(default_factory=dict)
+    mcp_servers: dict[str, McpServerTable] = Field(default_factory=dict)
     """MCP servers by name; the models of all steps may call their tools."""
     thread_id: ThreadIdEntry | None = None
     """How the agent makes thread ids: `uuid`, `timestamp`, or a mapping."""

@@ -168,7 +168,7 @@ def test_what_has_no_plain_form_is_an_error_that_names_the_key(change, key):
         ({"tools": [{"function": "m:f", "timeout": 0}]}, r"tools\[0\].timeout: must be greater than 0"),
         ({"tools": [{"function": "m:f", "on_error": "x"}]}, r"tools\[0\].on_error: must be 'model' or 'raise'"),
         ({"mcp_servers": {"a": {}}}, "mcp_servers.a: needs either command or url"),
-        ({"mcp_servers": {"a": {"url": "http://x", "args": ["y"]}}}, "mcp_servers.a: args and env belong to command"),
+        ({"mcp_servers": {"a": {"url": "http://x", "args": ["y"]}}}, "mcp_servers.a: args does not go with url"),
         ({"thread_id": "random"}, "thread_id: must be 'uuid' or 'timestamp'"),
         ({"thread_id": {"strategy": "x"}}, "thread_id.strategy: must be 'uuid'"),
         ({"thread_id": {"strategy": "uuid", "user_id": "b"}}, "thread_id: the thread id strategy 'uuid' has no option"),

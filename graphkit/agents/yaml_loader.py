@@ -1,0 +1,291 @@
+"""load_agent: an agent from a YAML file that the user wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path as FilePath
+from typing import Any, Final, final
+
+from pydantic import ValidationError
+
+from graphkit._plan.retry import RetryPolicy
+from graphkit.agents.agent import Agent
+from graphkit.agents.agent_settings import STEP_TYPES
+from graphkit.agents.checkpointer_config import CheckpointerConfig
+from graphkit.agents.configuration import AgentConfig
+from graphkit.agents.default_state import parse_state_type
+from graphkit.agents.director import AgentBuilderDirector
+from graphkit.agents.model_settings import PROVIDERS
+from graphkit.agents.references import resolve_reference
+from graphkit.agents.settings import Path, find_problems, format_path
+from graphkit.agents.steps import STRATEGIES
+from graphkit.agents.tools import Tool, tool
+from graphkit.agents.yaml_file import YamlFile
+from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError, GraphStateError
+
+_MOST_PROBLEMS: Final = 10
+"""How many problems one message lists."""
+
+
+def load_agent(path: str | os.PathLike[str], *, environment: Mapping[str, str] | None = None) -> Agent:
+    """Build the agent that a YAML file describes.
+
+    The file names functions and classes as `module:name`, and these modules are imported. So load
+    only files that you would also run as programs.
+
+    Args:
+        path: the file.
+        environment: what `${NAME}` in the file stands for; `os.environ` by default.
+
+    Raises:
+        AgentFileNotFoundError: there is no such file.
+        AgentFileSyntaxError: it is not YAML, or the root is not a mapping.
+        AgentConfigurationError: a key is unknown, missing or wrong. The message names the file, the
+            line and the key. Nothing was stored.
+        MissingDependencyError: a package is not installed that the agent needs.
+    """
+    return _AgentFile(path, _environment(environment)).build()
+
+
+def load_agent_config(path: str | os.PathLike[str], *, environment: Mapping[str, str] | None = None) -> AgentConfig:
+    """Return what a YAML file describes, with the functions and classes in place of their names.
+
+    `AgentBuilderDirector(config).abuild()` builds it on an event loop.
+
+    Raises:
+        AgentConfigurationError: as `load_agent`.
+    """
+    return _AgentFile(path, _environment(environment)).config
+
+
+def check_agent_file(path: str | os.PathLike[str], *, environment: Mapping[str, str] | None = None) -> AgentConfig:
+    """Check a file as `load_agent` does, without a store and without connecting to MCP servers.
+
+    Raises:
+        AgentConfigurationError: as `load_agent`.
+    """
+    return _AgentFile(path, _environment(environment)).check()
+
+
+def _environment(environment: Mapping[str, str] | None) -> Mapping[str, str]:
+    return os.environ if environment is None else environment
+
+
+@final
+class _AgentFile:
+    """An agent file that is being loaded.
+
+    Attributes:
+        config: what it describes.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], environment: Mapping[str, str], outer: tuple[FilePath, ...] = ()
+    ) -> None:
+        """Read a file and the files of the agents in it.
+
+        Args:
+            path: the file.
+            environment: what `${NAME}` stands for.
+            outer: the files that contain this one.
+        """
+        self._file = YamlFile(path, environment)
+        self._environment = environment
+        self._outer = (*outer, FilePath(self._file.path).resolve())
+        self.config = self._resolve(self._read_config(), ())
+
+    def build(self) -> Agent:
+        """Build the agent; its errors name the file."""
+        try:
+            return AgentBuilderDirector(self.config).build()
+        except AgentConfigurationError as error:
+            if error.file is not None:
+                raise
+            raise self._file.make_error(str(error), self._find_step(str(error))) from error
+        except CheckpointerConfigurationError as error:
+            raise self._file.make_error(str(error), ("checkpointer",)) from error
+        except ValueError as error:
+            raise self._file.make_error(str(error), self._find_step(str(error))) from error
+        except TypeError as error:
+            raise self._file.make_error(str(error)) from error
+
+    def check(self) -> AgentConfig:
+        """Build the agent without savers and MCP servers, and check the settings of these."""
+        config = self.config
+        self._check_checkpointers(config, ())
+        if config.mcp_servers:
+            from graphkit.agents.mcp_servers import McpServers  # type: ignore[import-not-found,unused-ignore]
+
+            McpServers(config.mcp_servers)
+        self.config = _without_stores(config)
+        try:
+            self.build()
+        finally:
+            self.config = config
+        return config
+
+    def _check_checkpointers(self, config: AgentConfig, path: Path) -> None:
+        if isinstance(config.checkpointer, CheckpointerConfig):
+            try:
+                config.checkpointer.check()
+            except CheckpointerConfigurationError as error:
+                raise self._file.make_error(str(error), (*path, "checkpointer")) from error
+        for index, step in enumerate(config.steps):
+            if isinstance(step.get("agent"), AgentConfig):
+                self._check_checkpointers(step["agent"], (*path, "steps", index))
+
+    def _find_step(self, message: str) -> Path:
+        """Return the path of the step that a message of the director names."""
+        words = message.split(":", maxsplit=1)[0].split()
+        if words[:2] == ["Invalid", "step"] and words[2].isdigit():
+            return ("steps", int(words[2]))
+        return ("steps",)
+
+    # From plain data to a configuration
+
+    def _read_config(self) -> AgentConfig:
+        try:
+            return AgentConfig.from_dict(self._file.data)
+        except AgentConfigurationError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise self._file.make_error(str(error)) from error
+            raise self._describe_problems(error.__cause__) from error.__cause__
+
+    def _describe_problems(self, error: ValidationError) -> AgentConfigurationError:
+        """Return one error for all problems; it stands at the first, and lists the others."""
+        problems = sorted(find_problems(error), key=lambda problem: self._file.find_line(problem.path) or 0)
+        first = problems[0]
+        reasons = [first.reason]
+        for problem in problems[1:_MOST_PROBLEMS]:
+            line = self._file.find_line(problem.path)
+            reasons.append(f"line {line}: {format_path(problem.path)}: {problem.reason}")
+        if len(problems) > _MOST_PROBLEMS:
+            reasons.append(f"and {len(problems) - _MOST_PROBLEMS} more problems")
+        return self._file.make_error("; ".join(reasons), first.path)
+
+    # From names to objects
+
+    def _resolve(self, config: AgentConfig, path: Path) -> AgentConfig:
+        if not config.steps:
+            raise self._file.make_error("is missing: an agent needs at least one step", (*path, "steps"))
+        changes: dict[str, Any] = {}
+        if isinstance(config.state_type, str):
+            changes["state_type"] = self._import_state_type(config.state_type, (*path, "state_type"))
+        steps = []
+        for index, step in enumerate(config.steps):
+            steps.append(self._resolve_step(step, (*path, "steps", index)))
+        changes["steps"] = steps
+        changes["tools"] = self._resolve_tools(config.tools, (*path, "tools"))
+        make_id = config.thread_id.get("generator_func")
+        if isinstance(make_id, str):
+            function = self._import_function(make_id, (*path, "thread_id", "generator_func"))
+            changes["thread_id"] = {**config.thread_id, "generator_func": function}
+        return dataclasses.replace(config, **changes)
+
+    def _resolve_step(self, step: Mapping[str, Any], path: Path) -> dict[str, Any]:
+        resolved = dict(step)
+        type_name = step["type"]
+        if type_name not in STRATEGIES:
+            raise self._file.make_error(
+                f"there is no type {type_name!r}; the types are {', '.join(STRATEGIES)}", (*path, "type")
+            )
+        if type_name not in STEP_TYPES:
+            return resolved
+        if "tools" in step:
+            resolved["tools"] = self._resolve_tools(step["tools"], (*path, "tools"))
+        if isinstance(step.get("model"), str):
+            resolved["model"] = self._resolve_model(step["model"], (*path, "model"))
+        if isinstance(step.get("function"), str):
+            resolved["function"] = self._import_function(step["function"], (*path, "function"))
+        if "agent" in step:
+            resolved["agent"] = self._resolve(step["agent"], (*path, "agent"))
+        if "file" in step:
+            resolved["agent"] = self._load_inner(resolved, path)
+        return resolved
+
+    def _load_inner(self, step: dict[str, Any], path: Path) -> AgentConfig:
+        """Load the agent of a step from its own file; its keys leave the step."""
+        file = FilePath(self._file.path).parent / step.pop("file")
+        if file.resolve() in self._outer:
+            raise self._file.make_error(f"{file} contains itself", (*path, "file"))
+        config = _AgentFile(file, self._environment, self._outer).config
+        checkpointer = step.pop("checkpointer", None)
+        if checkpointer is not None:
+            if config.checkpointer is not None:
+                raise self._file.make_error(f"{file} has a checkpointer, too; keep one", (*path, "checkpointer"))
+            config.set_checkpointer(checkpointer)
+        return config
+
+    def _resolve_model(self, text: str, path: Path) -> Any:
+        """Return the text `provider:model`, or the function that `module:name` stands for."""
+        if text.partition(":")[0] in PROVIDERS:
+            return text
+        try:
+            return self._import_function(text, path)
+        except AgentConfigurationError as error:
+            known = ", ".join(PROVIDERS)
+            reason = f"{error.reason}. A model is provider:model (providers: {known}) or module:name of a function"
+            raise self._file.make_error(reason, path) from error
+
+    def _resolve_tools(self, tools: Any, path: Path) -> list[Any]:
+        return [self._resolve_tool(entry, (*path, index)) for index, entry in enumerate(tools)]
+
+    def _resolve_tool(self, entry: Any, path: Path) -> Any:
+        options = dict(entry) if isinstance(entry, Mapping) else {"function": entry}
+        reference = options.pop("function")
+        function = self._import_function(reference, path) if isinstance(reference, str) else reference
+        if options.get("retry") is not None:
+            options["retry"] = RetryPolicy(**options["retry"])
+        options = {name: value for name, value in options.items() if value is not None}
+        try:
+            if isinstance(function, Tool):
+                return dataclasses.replace(function, **options)
+            return tool(function, **options)
+        except (TypeError, ValueError) as error:
+            raise self._file.make_error(str(error), path) from error
+
+    def _import_state_type(self, reference: str, path: Path) -> Any:
+        found = self._import(reference, path)
+        try:
+            parse_state_type(found, with_messages=False)
+        except GraphStateError as error:
+            raise self._file.make_error(str(error), path) from error
+        return found
+
+    def _import_function(self, reference: str, path: Path) -> Any:
+        found = self._import(reference, path)
+        if not callable(found) and not hasattr(found, "request"):
+            raise self._file.make_error(f"{reference} is a {type(found).__name__}, which cannot be called", path)
+        return found
+
+    def _import(self, reference: str, path: Path) -> Any:
+        try:
+            return resolve_reference(reference)
+        except ValueError as error:
+            raise self._file.make_error(str(error), path) from error
+
+
+def _without_stores(config: AgentConfig) -> AgentConfig:
+    steps = []
+    for step in config.steps:
+        agent = step.get("agent")
+        if isinstance(agent, AgentConfig):
+            steps.append({**step, "agent": _without_stores(agent)})
+        else:
+            steps.append(dict(step))
+    return dataclasses.replace(config, steps=steps, checkpointer=None, mcp_servers={})
+
+
+def make_schema() -> dict[str, Any]:
+    """Return the JSON schema of an agent file, for editors."""
+    from graphkit.agents.agent_settings import AgentSettings
+
+    definitions = AgentSettings.model_json_schema()["$defs"]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **definitions["AgentSettings"],
+        "title": "An agent of graphkit",
+        "$defs": definitions,
+    }

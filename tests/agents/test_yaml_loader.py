@@ -1,0 +1,380 @@
+"""Agents from YAML (P40, P43, P44, P46)."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from hypothesis import given, strategies as st
+
+from graphkit import RunnableConfig
+from graphkit.agents import AgentBuilderDirector, CheckpointerConfig, load_agent, load_agent_config
+from graphkit.agents.yaml_loader import check_agent_file, make_schema
+from graphkit.errors import (
+    AgentConfigurationError,
+    AgentFileNotFoundError,
+    AgentFileSyntaxError,
+    CheckpointerConfigurationError,
+)
+from savers import FileSystemSaver
+
+ROOT = Path(__file__).resolve().parents[2]
+APP = "tests.agents.application"
+STEPS = f"steps: [{{type: llm, model: '{APP}:echo'}}]\n"
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def write(text, name="agent.yaml"):
+        path = tmp_path / name
+        path.write_text(dedent(text), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "checkpointer",
+    ["{type: file, config: {base_directory: runs}}", "{type: sqlite, config: {db_file: data/runs.db}}"],
+)
+def test_p40_an_agent_is_loaded_and_its_runs_persist(checkpointer, write):
+    path = write(f"name: assistant\ncheckpointer: {checkpointer}\n{STEPS}")
+    first = load_agent(path)
+    assert first.name == "assistant"
+    first.run("Hello", "t")
+    first.graph.compile_config.saver.close()
+    second = load_agent(path)
+    messages = second.run("Again", "t")["messages"]
+    second.graph.compile_config.saver.close()
+    assert [message["content"] for message in messages] == ["Hello", "You said: Hello", "Again", "You said: Again"]
+
+
+def test_p46_a_second_process_goes_on_with_the_conversation(write, tmp_path):
+    write(f"checkpointer: {{type: sqlite, config: {{db_file: runs.db}}}}\n{STEPS}")
+    code = "import sys; from graphkit.agents import load_agent; print(len(load_agent('agent.yaml').run(sys.argv[1], 't')['messages']))"
+    counts = []
+    for text in ("one", "two", "three"):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code, text],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        counts.append(int(done.stdout))
+    assert counts == [2, 4, 6]
+
+
+def test_an_agent_without_a_checkpointer_stores_nothing(write, tmp_path):
+    path = write(STEPS)
+    assert load_agent(path).run("Hello")["messages"][-1]["content"] == "You said: Hello"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_p4_a_checkpointer_that_is_not_enabled_stores_nothing(write, tmp_path):
+    path = write(f"checkpointer: {{type: sqlite, enabled: false, config: {{db_file: runs.db}}}}\n{STEPS}")
+    agent = load_agent(path)
+    agent.run("Hello")
+    with pytest.raises(CheckpointerConfigurationError):
+        agent.get_state("t")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_everything_that_a_file_may_have(write):
+    write(f"steps: [{{type: function, function: '{APP}:Shop.ship'}}]\nstate_type: '{APP}:OrderState'\n", "inner.yaml")
+    path = write(
+        f"""
+        name: shop
+        state_type: {APP}:OrderState
+        checkpointer: &saver {{type: memory}}
+        tools:
+          - {APP}:cancel_order
+          - function: {APP}:find_order
+            name: find
+            timeout: 3
+            retry: {{max_attempts: 2}}
+        thread_id: {{strategy: custom, generator_func: "{APP}:make_id"}}
+        steps:
+          - {{type: function, name: take, function: "{APP}:take_order"}}
+          - {{type: llm, name: talk, model: "{APP}:echo", system_prompt: Be kind.}}
+          - {{type: agent, name: ship, file: inner.yaml, checkpointer: *saver}}
+        """
+    )
+    config = load_agent_config(path)
+    agent = AgentBuilderDirector(config).build()
+    assert agent.new_thread_id() == "order-17"
+    state = agent.run({"order": "", "city": "", "messages": [{"role": "user", "content": "Hi"}]}, "t")
+    assert (state["order"], state["city"]) == ("lamp", "Bern")
+    cancel, find = config.tools
+    assert (cancel.name, cancel.requires_approval, cancel.timeout) == ("cancel_order", True, 5)
+    assert (find.name, find.timeout, find.retry.max_attempts) == ("find", 3.0, 2)
+
+
+@pytest.mark.parametrize("place", ["step", "agent", "file"])
+def test_p43_a_nested_agent_has_a_checkpointer_of_its_own(place, write, tmp_path):
+    block = "checkpointer: {type: file, config: {base_directory: inner}}"
+    function = f"state_type: '{APP}:OrderState', steps: [{{type: function, function: '{APP}:Shop.ship'}}]"
+    step = {
+        "step": f"{{type: agent, name: ship, agent: {{{function}}}, {block}}}",
+        "agent": f"{{type: agent, name: ship, agent: {{{function}, {block}}}}}",
+        "file": f"{{type: agent, name: ship, file: inner.yaml, {block}}}",
+    }[place]
+    write(f"{{{function}}}", "inner.yaml")
+    path = write(
+        f"state_type: '{APP}:OrderState'\ncheckpointer: {{type: file, config: {{base_directory: outer}}}}\nsteps: [{step}]\n"
+    )
+    load_agent(path).run({"order": "", "city": ""}, "t")
+    outer, inner = FileSystemSaver(tmp_path / "outer"), FileSystemSaver(tmp_path / "inner")
+    assert list(outer.namespaces("t")) == [""]
+    assert [name for name in inner.namespaces("t") if inner.list(RunnableConfig("t", checkpoint_ns=name))] == ["ship"]
+    outer.close()
+    inner.close()
+
+
+def test_only_what_the_file_names_is_replaced_by_variables(write):
+    path = write(
+        f"""
+        name: "${{FIRST}} and ${{SECOND}}"
+        checkpointer: {{type: file, config: {{base_directory: "${{BASE}}/runs"}}}}
+        steps:
+          - type: llm
+            model: {APP}:echo
+            system_prompt: "$HOME costs $5, $${{FIRST}}"
+        """
+    )
+    config = load_agent_config(path, environment={"FIRST": "${SECOND}", "SECOND": "b: [c]", "BASE": "/x"})
+    assert config.name == "${SECOND} and b: [c]"
+    assert config.checkpointer == CheckpointerConfig("file", {"base_directory": "/x/runs"})
+    assert config.steps[0]["system_prompt"] == "$HOME costs $5, ${FIRST}"
+
+
+def test_variables_come_from_the_environment_of_the_process(write, monkeypatch):
+    path = write(f"name: ${{AGENT_NAME}}\n{STEPS}")
+    monkeypatch.setenv("AGENT_NAME", "from outside")
+    assert load_agent_config(path).name == "from outside"
+
+
+def test_merge_keys_and_aliases_are_resolved(write):
+    path = write(
+        f"""
+        tools:
+          - &base {{function: "{APP}:find_order", timeout: 3, name: one}}
+          - {{<<: *base, name: two}}
+          - {{name: three, <<: [*base, {{on_error: raise}}]}}
+        steps:
+          - {{type: llm, model: "{APP}:echo"}}
+        """
+    )
+    tools = load_agent_config(path).tools
+    assert [(tool.name, tool.timeout, tool.on_error) for tool in tools] == [
+        ("one", 3.0, "model"),
+        ("two", 3.0, "model"),
+        ("three", 3.0, "raise"),
+    ]
+
+
+def test_p44_a_missing_file_is_an_error_of_its_own(tmp_path):
+    with pytest.raises(AgentFileNotFoundError, match=r"nowhere.yaml: there is no such file") as caught:
+        load_agent(tmp_path / "nowhere.yaml")
+    assert isinstance(caught.value, AgentConfigurationError)
+    assert isinstance(caught.value, ValueError)
+    assert caught.value.file == str(tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("steps: [", 2, "is not YAML"),
+        ("steps:\n\t- x", 2, "is not YAML: found character"),
+        ("a: b: c", 1, "is not YAML: mapping values are not allowed"),
+        ("a: *nothing", 1, "is not YAML: found undefined alias"),
+        ("a: 1\n---\nb: 2\n", 2, "is not YAML: but found another document"),
+        ("a: \x00", None, "is not YAML"),
+        ("", 1, "must be a mapping .* it is empty"),
+        ("# nothing\n", 1, "it is empty"),
+        ("[1, 2]", 1, "it is a sequence"),
+        ("text", 1, "it is a scalar"),
+        ("a: " + "[" * 3000, None, "is not YAML|nested too deeply"),
+    ],
+)
+def test_p44_a_file_that_is_not_yaml_or_no_mapping_is_an_error_of_its_own(text, line, message, write):
+    path = write("")
+    path.write_text(text + "\n" if text == "steps: [" else text)
+    with pytest.raises(AgentFileSyntaxError, match=message) as caught:
+        load_agent(path)
+    if line is not None:
+        assert caught.value.line == line
+
+
+def test_p44_a_file_in_another_encoding_is_an_error(write):
+    path = write("")
+    path.write_bytes("name: é".encode("latin-1"))
+    with pytest.raises(AgentFileSyntaxError, match="is not UTF-8"):
+        load_agent(path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_file(write):
+    path = write("")
+    path.write_bytes(b"\xef\xbb\xbf" + STEPS.encode())
+    assert load_agent(path).name == "agent"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "message"),
+    [
+        ("name: x\nstesp: []\n" + STEPS, 2, "stesp", "is unknown"),
+        ("name: x\n", 1, "steps", "is missing: an agent needs at least one step"),
+        ("name: x\nsteps: []\n", 2, "steps", "is missing"),
+        ("name: [x]\n" + STEPS, 1, "name", "must be a valid string"),
+        ("steps:\n  - type: llm\n", 2, "steps[0].model", "is missing"),
+        ("steps:\n  - type: llm\n    model: 3\n", 3, "steps[0].model", "must be provider:model"),
+        (
+            "steps:\n  - type: llm\n    model: nowhere:m\n",
+            3,
+            "steps[0].model",
+            "there is no module 'nowhere'.*providers: openai",
+        ),
+        (
+            "steps:\n  - type: dance\n",
+            2,
+            "steps[0].type",
+            "there is no type 'dance'; the types are llm, function, agent",
+        ),
+        (f"steps:\n  - type: function\n    function: {APP}:gone\n", 3, "steps[0].function", "has no 'gone'"),
+        (f"steps:\n  - type: function\n    function: {APP}:not_callable\n", 3, "steps[0].function", "cannot be called"),
+        (STEPS + f"tools:\n  - {APP}:find_order\n  - {APP}:gone\n", 4, "tools[1]", "has no 'gone'"),
+        (
+            STEPS + f"tools:\n  - function: {APP}:find_order\n    timeout: soon\n",
+            4,
+            "tools[0].timeout",
+            "must be a valid number",
+        ),
+        (
+            STEPS
+            + f"tools: ['{APP}:find_order', '{APP}:find_order', {{function: '{APP}:make_id', name: find_order}}]\n",
+            1,
+            "steps",
+            "two tools named",
+        ),
+        (STEPS + "state_type: nowhere:X\n", 2, "state_type", "there is no module 'nowhere'"),
+        (STEPS + f"state_type: {APP}:not_callable\n", 2, "state_type", "text"),
+        (STEPS + "checkpointer:\n  type: redis\n", 3, "checkpointer.type", "Unsupported checkpointer type: 'redis'"),
+        (STEPS + "checkpointer:\n  type: sqlite\n", 2, "checkpointer", "db_file"),
+        (STEPS + "checkpointer:\n  type: file\n  config: {base_directory: 3}\n", 2, "checkpointer", "base_directory"),
+        (STEPS + "checkpointer: sqlite\n", 2, "checkpointer", "must be a mapping"),
+        (STEPS + "thread_id:\n  strategy: user_specific\n  user: x\n", 4, "thread_id.user", "is unknown"),
+        (STEPS + "mcp_servers:\n  files: {}\n", 3, "mcp_servers.files", "needs either command or url"),
+        (STEPS + "name: a\nname: b\n", 3, "name", "occurs twice; it is in line 2 already"),
+        (STEPS + "checkpointer: {type: memory, type: file}\n", 2, "checkpointer.type", "occurs twice"),
+        (STEPS + "1: x\n", 2, "", "keys must be text"),
+        (STEPS + "? [a]\n: x\n", 2, "", "keys must be text"),
+        (STEPS + "name: ${AGENT_NAME_MISSING}\n", 2, "name", "the environment variable AGENT_NAME_MISSING is not set"),
+        (STEPS + "name: ${}\n", 2, "name", "must name an environment variable"),
+        (STEPS + "name: '${a b}'\n", 2, "name", "must name an environment variable"),
+        (STEPS + "tools: &t [*t]\n", 2, "tools[0]", "contains itself: the anchors form a cycle"),
+        (STEPS + "checkpointer: &c\n  config: {a: *c}\n", 2, "checkpointer.config.a", "contains itself"),
+        (STEPS + "checkpointer: &c\n  <<: *c\n", 2, "checkpointer", "contains itself"),
+        (STEPS + "checkpointer: {<<: 3}\n", 2, "checkpointer", "<< must be followed by a mapping"),
+        (STEPS + "name: !!python/object/apply:os.system ['touch ran']\n", 2, "name", "has the tag"),
+        (STEPS + "name: !!python/name:os.system\n", 2, "name", "has the tag"),
+        (STEPS + "name: !secret x\n", 2, "name", "has the tag '!secret'"),
+        (STEPS + "name: !!binary aGk=\n", 2, "name", "has the tag 'binary'"),
+        (STEPS + "name: !!int x\n", 2, "name", "cannot be read"),
+        (STEPS + "tools: !!set {a, b}\n", 2, "tools", "has the tag 'set'"),
+        ("steps: [{type: agent, file: gone.yaml}]\n", None, "", "gone.yaml: there is no such file"),
+        ("steps:\n  - type: agent\n    file: agent.yaml\n", 3, "steps[0].file", "contains itself"),
+        ("steps:\n  - type: agent\n    agent: {steps: []}\n", 3, "steps[0].agent.steps", "at least one step"),
+    ],
+)
+def test_bad_input_names_file_line_and_key_and_leaves_no_file(text, line, key, message, write, tmp_path):
+    path = write("")
+    path.write_text(text)
+    with pytest.raises(AgentConfigurationError, match=message) as caught:
+        load_agent(path)
+    if line is not None:
+        assert (caught.value.line, caught.value.key) == (line, key)
+        assert caught.value.file == str(path)
+        assert str(caught.value).startswith(f"{path}, line {line}: ")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_all_problems_are_in_one_message_with_their_lines(write):
+    path = write("name: 3\nsteps:\n  - type: llm\n  - type: function\nmore: 1\n")
+    with pytest.raises(AgentConfigurationError) as caught:
+        load_agent(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}, line 1: name: ")
+    assert "line 3: steps[0].model: is missing" in message
+    assert "line 4: steps[1].function: is missing" in message
+    assert "line 5: more: is unknown" in message
+
+
+def test_files_that_contain_each_other_are_an_error(write):
+    write("steps: [{type: agent, file: agent.yaml}]", "inner.yaml")
+    path = write("steps: [{type: agent, file: inner.yaml}]")
+    with pytest.raises(
+        AgentConfigurationError, match=r"inner.yaml, line 1: steps.0..file: .*agent.yaml contains itself"
+    ):
+        load_agent(path)
+
+
+def test_an_error_in_an_inner_file_names_that_file(write, tmp_path):
+    write("steps:\n  - type: llm\n", "inner.yaml")
+    path = write("steps: [{type: agent, file: inner.yaml}]")
+    with pytest.raises(AgentConfigurationError, match="is missing") as caught:
+        load_agent(path)
+    assert (caught.value.file, caught.value.line) == (str(tmp_path / "inner.yaml"), 2)
+
+
+def test_a_file_that_grows_by_its_aliases_is_refused(write):
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 9)]
+    path = write("\n".join(lines))
+    with pytest.raises(AgentConfigurationError, match="more than 100000 values"):
+        load_agent(path)
+
+
+def test_the_value_of_a_variable_is_in_no_message(write):
+    path = write("steps:\n  - {type: llm, model: '${TOKEN}'}\n")
+    with pytest.raises(AgentConfigurationError) as caught:
+        load_agent(path, environment={"TOKEN": "sk-12345:secret"})
+    assert "sk-12345" not in str(caught.value)
+    assert "${TOKEN}" in str(caught.value)
+
+
+def test_a_check_finds_what_loading_finds_and_makes_no_store(write, tmp_path):
+    path = write(f"checkpointer: {{type: file, config: {{base_directory: runs}}}}\n{STEPS}")
+    assert check_agent_file(path).checkpointer.type == "file"
+    assert list(tmp_path.iterdir()) == [path]
+    write(f"checkpointer: {{type: file}}\n{STEPS}")
+    with pytest.raises(AgentConfigurationError, match=r"line 1: checkpointer: .*base_directory"):
+        check_agent_file(path)
+    write(f"{STEPS}checkpointer: {{type: file, config: {{base_directory: runs, nope: 1}}}}\n")
+    with pytest.raises(AgentConfigurationError, match=r"line 2: checkpointer: .*nope"):
+        check_agent_file(path)
+
+
+@given(st.text(alphabet="abz:{}[]&*!<>-?|'\"#%@,$ \n\t0", max_size=60) | st.binary(max_size=60))
+def test_any_text_is_read_or_refused_with_the_file_named(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("any") / "agent.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(AgentConfigurationError, match=str(path)):
+        load_agent(path, environment={})
+
+
+def test_the_schema_describes_each_key_and_accepts_no_other():
+    schema = json.loads(json.dumps(make_schema()))
+    assert schema["additionalProperties"] is False
+    assert schema["required"] == ["steps"]
+    assert set(schema["properties"]) == {
+        "name", "state_type", "steps", "checkpointer", "tools", "mcp_servers", "thread_id",
+    }  # fmt: skip
+    assert all("description" in value for value in schema["properties"].values())
+    assert {"LlmStepSettings", "FunctionStepSettings", "AgentStepSettings"} <= set(schema["$defs"])

@@ -45,6 +45,7 @@ COMMAND_MODULES: Final = (
     "transfer",
     "import_langgraph",
     "export_langgraph",
+    "agents",
 )
 """The modules of `graphkit.cli.commands`, in the order of the help. Each has its commands in a
 tuple COMMANDS.
@@ -112,9 +113,8 @@ def _add_command(app: typer.Typer, function: Callable[..., Any]) -> None:
 class _Group(TyperGroup):
     """The group of all commands.
 
-    It accepts `import langgraph-sqlite` for `import-langgraph-sqlite`.
-
-    It accepts `import langgraph-sqlite` for `import-langgraph-sqlite`.
+    It accepts `import langgraph-sqlite` for `import-langgraph-sqlite`, and `agents run` for
+    `agents-run`.
     """
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
@@ -200,7 +200,8 @@ class _Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            if directory is None or type(error).__name__ != "MissingParameter":
+            takes_directory = any(param.name == "directory" for param in self.params)
+            if directory is None or not takes_directory or type(error).__name__ != "MissingParameter":
                 raise
         ctx.params.clear()
         return super().parse_args(ctx, [directory, *typed])

@@ -41,6 +41,9 @@ COMMANDS: Final = (
         "Copy LangGraph's threads from PostgreSQL",
     ),
     ("export-langgraph-sqlite", "Copy LangGraph's threads to a SQLite file"),
+    ("agents-schema", "Print the JSON schema of agent files"),
+    ("agents-check", "Check an agent file"),
+    ("agents-run", "Run a conversation with an agent"),
 )
 """The commands with their short help, in the order of the help. A test compares them with those of
 the application."""

@@ -1,0 +1,234 @@
+"""agents schema, agents check and agents run: a conversation at the terminal."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.terminal import graphkit
+
+ROOT = Path(__file__).resolve().parents[2]
+SHOP = '''
+import os
+import pathlib
+from graphkit.agents import tool
+from graphkit.errors import ModelError
+
+
+@tool(requires_approval=True)
+def cancel_order(number: int) -> str:
+    """Cancel an order."""
+    with pathlib.Path("calls").open("a") as calls:
+        calls.write(f"cancel {number}\\n")
+    return f"order {number} is cancelled"
+
+
+def answer(messages, on_text=None):
+    last = messages[-1]
+    with pathlib.Path("calls").open("a") as calls:
+        calls.write("model\\n")
+    if last["role"] == "tool":
+        return f"Done: {last['content']}"
+    if "cancel" in last["content"]:
+        call = {"name": "cancel_order", "arguments": '{"number": 3}'}
+        return {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": call}]}
+    if "fail" in last["content"] and not pathlib.Path("fixed").exists():
+        raise ModelError("m", "it is down", attempts=1)
+    if "die" in last["content"] and not pathlib.Path("fixed").exists():
+        os._exit(9)
+    text = f"You said {last['content']!r}."
+    for word in text.split(" "):
+        if on_text:
+            on_text(word + " ")
+    return text + " "
+
+
+async def answer_later(messages):
+    return answer(messages)
+
+
+def ask(state):
+    from graphkit import interrupt
+    return {"messages": [{"role": "assistant", "content": f"Answer: {interrupt('Which city?')}"}]}
+'''
+
+
+def agent_file(model="answer", store="{type: file, config: {base_directory: runs}}", steps=""):
+    text = f"name: shop\ntools: ['agent_shop:cancel_order']\nsteps:\n  - {{type: llm, model: 'agent_shop:{model}'}}\n{steps}"
+    return text + (f"checkpointer: {store}\n" if store else "")
+
+
+@pytest.fixture(autouse=True)
+def shop(tmp_path, monkeypatch):
+    (tmp_path / "agent_shop.py").write_text(SHOP)
+    (tmp_path / "shop.yaml").write_text(agent_file())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    sys.modules.pop("agent_shop", None)
+    yield
+    sys.modules.pop("agent_shop", None)
+
+
+def run(*options, stdin, **extra):
+    return graphkit("agents", "run", "shop.yaml", *options, stdin=stdin, **extra)
+
+
+def calls():
+    return Path("calls").read_text().split("\n")[:-1]
+
+
+def test_the_schema_is_json():
+    schema = graphkit("agents", "schema").json
+    assert schema["required"] == ["steps"]
+    assert graphkit("agents", "schema", "--json").json == schema
+
+
+def test_a_valid_file_is_checked_without_a_store():
+    done = graphkit("agents", "check", "shop.yaml")
+    assert (done.code, done.out) == (0, "shop.yaml is valid: agent shop, 1 step (llm)\n")
+    assert graphkit("agents", "check", "shop.yaml", "--json").json["checkpointer"] == "file"
+    assert not Path("runs").exists()
+    assert not Path("calls").exists()
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_wrong_file_is_one_line_with_its_place(command):
+    Path("shop.yaml").write_text("name: shop\nsteps:\n  - type: lml\n")
+    done = graphkit("agents", command, "shop.yaml")
+    assert done.code == 22
+    assert done.err.startswith("graphkit: shop.yaml, line 3: steps[0].type: there is no type 'lml'")
+    assert graphkit("agents", command, "gone.yaml").code == 25
+    Path("shop.yaml").write_text("steps: [")
+    assert graphkit("agents", command, "shop.yaml").code == 26
+
+
+def test_variables_come_from_the_environment_of_the_command():
+    Path("shop.yaml").write_text(agent_file().replace("name: shop", "name: ${AGENT}"))
+    assert "AGENT is not set" in graphkit("agents", "check", "shop.yaml").err
+    assert "agent lamp" in graphkit("agents", "check", "shop.yaml", AGENT="lamp").out
+
+
+@pytest.mark.parametrize("model", ["answer", "answer_later"])
+def test_a_conversation_is_remembered_by_its_thread(model):
+    Path("shop.yaml").write_text(agent_file(model))
+    first = run("--thread", "bob", stdin="Hello\n\nHow are you?\n")
+    assert first.code == 0
+    assert first.out.split("\n")[:2] == ["You said 'Hello'. ", "You said 'How are you?'. "]
+    assert "2 turns; continue with --thread bob" in first.out
+    second = run("--thread", "bob", stdin="Bye\n")
+    assert "continuing bob: 4 messages" in second.err
+    assert len(run("--thread", "eve", "--json", stdin="Hi\n").lines) == 3
+
+
+def test_a_new_conversation_gets_an_id_that_continues_it():
+    first = run("--json", stdin="Hello\n")
+    thread = json.loads(first.lines[-1])["thread"]
+    assert "continuing" in run("--thread", thread, stdin="").err
+
+
+def test_without_a_checkpointer_nothing_is_kept():
+    Path("shop.yaml").write_text(agent_file(store=""))
+    done = run(stdin="Hello\n")
+    assert "it forgets each message" in done.err
+    assert "You said 'Hello'." in done.out
+    assert run("--thread", "bob", stdin="Hello\n").code == 2
+
+
+@pytest.mark.parametrize("thread", ["", "a\nb", " "])
+def test_a_wrong_thread_id_is_a_usage_error(thread):
+    done = run("--thread", thread, stdin="")
+    assert (done.code, "--thread: a thread id" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "call", "result"),
+    [
+        ("y", ["cancel 3"], "order 3 is cancelled"),
+        ('{"number": 4}', ["cancel 4"], "order 4 is cancelled"),
+        ("n", [], "Done"),
+        ("n it is shipped", [], "it is shipped"),
+        ("what?\ny", ["cancel 3"], "order 3 is cancelled"),
+        ('{"number": "x"}\ny', ["cancel 3"], "order 3 is cancelled"),
+    ],
+)
+def test_a_tool_is_approved_changed_or_refused(line, call, result):
+    done = run("--thread", "bob", stdin=f"cancel it\n{line}\n")
+    assert done.code == 0
+    assert 'approve cancel_order {"number": 3}? [y/n/JSON]' in done.err
+    assert result in done.out
+    assert [one for one in calls() if one != "model"] == call
+
+
+def test_an_approval_waits_for_the_next_process_and_no_call_is_repeated():
+    first = run("--thread", "bob", stdin="cancel it\n")
+    assert (first.code, "continue with --thread bob" in first.out) == (0, True)
+    assert calls() == ["model"]
+    second = run("--thread", "bob", stdin="y\nBye\n")
+    assert "approve cancel_order" in second.err
+    assert second.out.split("\n")[:3] == ["  = order 3 is cancelled", "Done: order 3 is cancelled", "You said 'Bye'. "]
+    assert calls() == ["model", "cancel 3", "model", "model"]
+
+
+def test_another_question_takes_any_answer():
+    Path("shop.yaml").write_text(agent_file(steps="  - {type: function, function: 'agent_shop:ask'}\n"))
+    done = run("--thread", "bob", stdin='Hello\nBern\nAgain\n{"zip": 3000}\n')
+    assert "Which city?" in done.err
+    assert "Answer: Bern\n" in done.out
+    assert "Answer: {'zip': 3000}\n" in done.out
+
+
+def test_an_error_ends_a_script_and_the_turn_can_be_resumed():
+    failed = run("--thread", "bob", stdin="please fail\n")
+    assert failed.code != 0
+    assert "it is down" in failed.err
+    Path("fixed").touch()
+    resumed = run("--thread", "bob", stdin="")
+    assert resumed.out.startswith("You said 'please fail'.")
+
+
+def test_at_a_terminal_an_error_can_be_tried_again():
+    done = run("--thread", "bob", stdin="please fail\n\n", terminal=True)
+    assert done.code == 0
+    assert done.err.count("it is down") == 2
+    assert "press Enter to try again" in done.err
+    assert "> " in done.err
+
+
+def test_a_killed_conversation_goes_on_where_it_was():
+    command = [sys.executable, "-m", "graphkit", "agents", "run", "shop.yaml", "--thread", "bob"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    killed = subprocess.run(command, input="Hello\ndie\n", env=environment, capture_output=True, text=True, check=False)
+    assert killed.returncode == 9
+    assert "You said 'Hello'." in killed.stdout
+    Path("fixed").touch()
+    resumed = run("--thread", "bob", stdin="")
+    assert resumed.out.startswith("You said 'die'.")
+
+
+def test_control_characters_of_a_model_do_not_reach_the_terminal():
+    done = run("--thread", "bob", stdin="a\x1b[31mb é\n")
+    assert "\x1b" not in done.out
+    assert "é" in done.out
+
+
+def test_ctrl_c_ends_a_conversation_without_a_traceback():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "graphkit", "agents", "run", "shop.yaml", "--thread", "bob"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    process.stdin.write("Hello\n")
+    process.stdin.flush()
+    assert "You said" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    # 0: the signal came while the turn ended, and then the input ended.
+    assert process.returncode in {130, 0}
+    assert "Traceback" not in err

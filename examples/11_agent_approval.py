@@ -29,9 +29,9 @@ runs.mkdir(parents=True, exist_ok=True)
 
 def log(call):
     time.sleep(args.pause)
-    print(call, flush=True)
+    print(f"{call}\n", end="", flush=True)  # one write, because the calls run in parallel
     with (runs / "calls.log").open("a", encoding="utf-8") as file:
-        print(call, file=file)
+        file.write(f"{call}\n")
 
 
 @tool

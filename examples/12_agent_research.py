@@ -35,7 +35,7 @@ def read_chapter(number: int) -> int:
     """Read a chapter, and return its number of pages."""
     time.sleep(args.pause)
     with (runs / "calls.log").open("a", encoding="utf-8") as file:
-        print(f"read_chapter {number}", file=file)
+        file.write(f"read_chapter {number}\n")
     return number
 
 

@@ -3,16 +3,13 @@
 import json
 import subprocess
 import sys
-import uuid
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from graphkit.operations import answer
 from graphkit.registry import get_saver
 from savers import FileSystemSaver
-from tests import postgres_server
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
@@ -50,12 +47,6 @@ saver.close()
 """
 
 
-@pytest.fixture(scope="module")
-def server():
-    with postgres_server.start() as server:
-        yield server
-
-
 @pytest.fixture(params=["file", "sqlite", "postgres"])
 def backend(request, tmp_path):
     """The registered name of a saver, and where a new store is."""
@@ -63,11 +54,7 @@ def backend(request, tmp_path):
         return "file", {"base_directory": str(tmp_path / "runs")}
     if request.param == "sqlite":
         return "sqlite", {"db_file": str(tmp_path / "runs" / "agent.db")}
-    server = request.getfixturevalue("server")
-    name = f"agents_{uuid.uuid4().hex}"
-    with psycopg.connect(server.connection_string, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return "postgres", {"connection_string": f"{server.connection_string} dbname={name}"}
+    return "postgres", {"connection_string": request.getfixturevalue("own_database")}
 
 
 def in_process(backend, given, thread="t"):

@@ -101,9 +101,9 @@ def test_a_wrong_file_is_one_line_with_its_place(command):
     done = graphkit("agents", command, "shop.yaml")
     assert done.code == 22
     assert done.err.startswith("graphkit: shop.yaml, line 3: steps[0].type: there is no type 'lml'")
-    assert graphkit("agents", command, "gone.yaml").code == 25
+    assert graphkit("agents", command, "gone.yaml").code == 26
     Path("shop.yaml").write_text("steps: [")
-    assert graphkit("agents", command, "shop.yaml").code == 26
+    assert graphkit("agents", command, "shop.yaml").code == 27
 
 
 def test_variables_come_from_the_environment_of_the_command():

@@ -79,11 +79,12 @@ WAITS = 'waits for approval: book {"train": "09:40"}\n'
 )
 def test_the_booking_waits_for_a_human(tmp_path, options, reply, booked):
     name = "11_agent_approval.py"
-    assert run(tmp_path, name) == f"find_trains Porto\nforecast Porto\n{WAITS}"
+    *calls, last = run(tmp_path, name).splitlines(keepends=True)
+    assert (sorted(calls), last) == (["find_trains Porto\n", "forecast Porto\n"], WAITS)
     assert run(tmp_path, name) == WAITS
     assert reply in run(tmp_path, name, *options)
-    calls = ["find_trains Porto", "forecast Porto"]
-    assert count_calls(tmp_path) == Counter([*calls, booked] if booked else calls)
+    executed = ["find_trains Porto", "forecast Porto", *([booked] if booked else [])]
+    assert count_calls(tmp_path) == Counter(executed)
     assert reply in run(tmp_path, name), "a finished journey only shows its last message again"
 
 

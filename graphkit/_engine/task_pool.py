@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from graphkit._engine.call_kinds import Outcome, capture_outcome, unwrap_outcome
 from graphkit._engine.journal import ONCE
-from graphkit._engine.remote import RemoteCall, RemoteJournal, RemoteOutcome, perform
+from graphkit._engine.remote import OpenSaver, RemoteCall, RemoteJournal, RemoteOutcome, perform
 from graphkit._engine.requests import Ended, Next, RunNode, Stop, Task
 from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit.errors import GraphRunnerError
@@ -188,7 +188,7 @@ def make_remote_call(run: Run, task: RunNode) -> RemoteCall:
     journal = RemoteJournal(
         run.idempotency_key(context.key, context.node_id),
         results,
-        opener=None if saver is None else saver.opener(),
+        opener=_make_opener(run, task),
         config=checkpoint_config,
         prefix=prefix,
     )
@@ -201,6 +201,20 @@ def make_remote_call(run: Run, task: RunNode) -> RemoteCall:
         answers=context.answers,
         journal=journal,
     )
+
+
+def _make_opener(run: Run, task: RunNode) -> OpenSaver | None:
+    """Return what opens the run's saver in the other process, as code of the node would get it.
+
+    So the saver knows which run locks its writes depend on.
+    """
+    if run.saver is None:
+        return None
+    token = CURRENT_NODE_CONTEXT.set(task.context)
+    try:
+        return run.saver.opener()
+    finally:
+        CURRENT_NODE_CONTEXT.reset(token)
 
 
 @final

@@ -415,7 +415,9 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
     def opener(self) -> Callable[[], BaseCheckpointSaver] | None:
         """Return a picklable function that opens the same store in another process; None if there is none.
 
-        `config.once` uses it where a node runs in another process than its run.
+        `config.once` uses it where a node runs in another process than its run. If the run locks of
+        the store can be lost, what is written to a thread whose run lock the calling code holds (see
+        `get_held_run_locks`) is refused with ThreadBusyError after it has lost that lock.
         """
         return None
 

@@ -6,7 +6,7 @@ import errno
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from time import monotonic
@@ -196,6 +196,10 @@ class PostgresDatabase(Database):
             finally:
                 self._in_transaction.pop(ident, None)
                 self._roll_back(session)
+
+    def borrow_tokens(self, tokens: Mapping[str, int]) -> None:
+        """Fence what this object writes with the run locks of other processes; see `PostgresRunLocks.borrow`."""
+        self._own_run_locks.borrow(tokens)
 
     def make_notification(self, thread_id: str) -> tuple[str, Parameters]:
         thread = encode_text(thread_id)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from logging import getLogger
 from time import monotonic, sleep
@@ -76,6 +76,8 @@ class PostgresRunLocks(RunLocks):
         # Keys are signed numbers of 64 bits; a token must not make them overflow.
         self._key = advisory_key >> 1
         self._make_statements(table, sequence)
+        self._lent: dict[str, int] = {}
+        """The tokens of runs of other processes that this object writes for, by thread."""
         self._reset()
 
     def _make_statements(self, table: str, sequence: str) -> None:
@@ -127,6 +129,8 @@ class PostgresRunLocks(RunLocks):
         holder = held.acquire(thread_id, thread_id, timeout)
         try:
             token = self._acquire(thread_id, holder, started, timeout)
+            # The run that has lent one has ended.
+            self._lent.pop(thread_id, None)
             try:
                 yield
             finally:
@@ -136,7 +140,16 @@ class PostgresRunLocks(RunLocks):
             held.release(thread_id)
 
     def token_of(self, thread_id: str) -> int | None:
-        return self._tokens.get(thread_id)
+        token = self._tokens.get(thread_id)
+        return self._lent.get(thread_id) if token is None else token
+
+    def borrow(self, tokens: Mapping[str, int]) -> None:
+        """Fence what this object writes with the locks of runs in other processes.
+
+        Args:
+            tokens: their tokens, by thread.
+        """
+        self._lent.update(tokens)
 
     def is_mine(self, thread_id: str) -> bool:
         return self._held.is_mine(thread_id)

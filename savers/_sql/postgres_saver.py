@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal, final
 
+from graphkit.abc import get_held_run_locks
 from savers._compression import Compression, parse_compression
 from savers._sql.postgres_database import PostgresDatabase
-from savers._sql.saver import SqlSaver
+from savers._sql.saver import RunLockKey, SqlSaver
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
@@ -66,10 +67,14 @@ class PostgresSaver(SqlSaver):
 
         It contains the connection string, with its password, and so does its pickle. None if the
         saver uses a pool, which no other process has.
+
+        What the opened saver writes to a thread whose run lock the calling code holds is fenced with
+        that lock: after the run has lost it or has ended, a put raises ThreadBusyError and changes
+        nothing.
         """
         if self._connection_string is None:
             return None
-        return partial(
+        open_saver = partial(
             PostgresSaver,
             self._connection_string,
             schema=self._schema,
@@ -78,3 +83,25 @@ class PostgresSaver(SqlSaver):
             types=tuple(self._codec.types.values()),
             compression=self._db_compression,
         )
+        tokens = self._list_held_tokens()
+        return partial(_open_for_runs, open_saver, tokens) if tokens else open_saver
+
+    def _list_held_tokens(self) -> dict[str, int]:
+        """Return the tokens of the run locks that the calling code holds, by thread."""
+        tokens: dict[str, int] = {}
+        for key in get_held_run_locks():
+            # Savers of other kinds have other keys, and nested runs have keys of their own.
+            if isinstance(key, RunLockKey) and key.path == self._database.path:
+                token = self._database.token_of(key.thread_id)
+                if token is not None:
+                    tokens[key.thread_id] = token
+        return tokens
+
+
+def _open_for_runs(open_saver: Callable[[], PostgresSaver], tokens: dict[str, int]) -> PostgresSaver:
+    """Open a saver whose writes are fenced with the run locks of another process."""
+    saver = open_saver()
+    database = saver._database  # noqa: SLF001 - a part of the same class
+    assert isinstance(database, PostgresDatabase)
+    database.borrow_tokens(tokens)
+    return saver

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, Tag, WaitingInterrupt
 from graphkit.abc import (
@@ -54,6 +54,16 @@ _SMALL_STATE: Final = 64 << 10
 thread takes."""
 _MOST_PAIRS: Final = 8
 """A search has at most so many conditions on the index; the caller compares all."""
+
+
+class RunLockKey(NamedTuple):
+    """Identifies the run lock of a thread in this process."""
+
+    kind: str
+    """The name of the class of the saver."""
+    path: str
+    """The database."""
+    thread_id: str
 
 
 class SqlSaver(MaintenanceMethods, HasVersions):
@@ -546,7 +556,7 @@ class SqlSaver(MaintenanceMethods, HasVersions):
     # The run lock
 
     def run_lock_key(self, config: ConfigLike = None) -> object:
-        return type(self).__name__, self._database.path, RunnableConfig.of(config).thread
+        return RunLockKey(type(self).__name__, self._database.path, RunnableConfig.of(config).thread)
 
     def _run_lock(self, config: RunnableConfig, timeout: float | None) -> AbstractContextManager[object]:
         return self._database.run_lock(config.thread, self.lock_timeout if timeout is None else timeout)

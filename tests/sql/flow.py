@@ -3,6 +3,9 @@
 import json
 import os
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 from graphkit import END, START, Channels, RunnableConfig, StateGraph, interrupt
@@ -40,6 +43,36 @@ def make_graph(gate=None):
     for name in ("left", "right"):
         graph.add_edge("nested", name).add_edge(name, "last")
     return graph.add_edge("last", END)
+
+
+def step_on_worker(name, pipe, state, config):
+    """A branch in another process; the effect of the gate waits, and is recorded after that."""
+
+    def act():
+        if pipe is not None:
+            tell(f"waiting {os.getpid()}")
+            # Blocks until the test opens it, too.
+            Path(pipe).read_bytes()
+        return name
+
+    outcome = "recorded"
+    try:
+        return {"log": config.once("effect", act)}
+    except CheckpointerError as error:
+        outcome = type(error).__name__
+        raise
+    finally:
+        if pipe is not None:
+            tell(f"worker {outcome}")
+
+
+def make_graph_on_workers(gate=None, pipe=None):
+    """Two branches; the gate waits until the pipe is opened."""
+    graph = StateGraph({"log": Channels.appender_with_duplicate()})
+    for name in ("left", "right"):
+        node = partial(step_on_worker, name, pipe if name == gate else None)
+        graph.add_node(name, node).add_edge(START, name).add_edge(name, END)
+    return graph
 
 
 def make_served_graph(folder, gate=None):
@@ -80,6 +113,18 @@ def run(saver, thread_id, gate):
         tell(type(error).__name__)
 
 
+def run_on_workers(saver, thread_id, gate, pipe):
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+        app = make_graph_on_workers(gate, pipe).compile(checkpoint_saver=saver, executor=executor)
+        try:
+            app.invoke({}, RunnableConfig(thread_id))
+            tell("finished")
+        except (CheckpointerError, NodeExecutionError) as error:
+            while error.__cause__ is not None:
+                error = error.__cause__
+            tell(type(error).__name__)
+
+
 def serve(saver, folder, gate):
     tell("serving")
     Worker(make_served_graph(folder, gate).compile(checkpoint_saver=saver), interval=0.05).run()
@@ -96,7 +141,7 @@ def answer(saver, threads):
 def main():
     what, connection_string, options, *arguments = json.loads(sys.argv[1])
     with PostgresSaver(connection_string, **options) as saver:
-        {"run": run, "serve": serve, "answer": answer}[what](saver, *arguments)
+        {"run": run, "run on workers": run_on_workers, "serve": serve, "answer": answer}[what](saver, *arguments)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,14 @@
 """A run that was paused for longer than its lease changes nothing after another one has taken over."""
 
+import os
+import pickle
 import signal
+from pathlib import Path
 
 import pytest
 
 from graphkit import END, RunnableConfig
+from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit.errors import ThreadBusyError
 from graphkit.testing._values import made
 from savers._sql.encoded_text import encode_text
@@ -42,6 +46,66 @@ def test_a_stopped_run_is_taken_over_and_fenced_off(open_postgres_saver, server,
         assert read_all(saver) == before
         assert app.get_state(CONFIG).state["log"] == state["log"]
         assert saver.get(CONFIG).next_node_id == END
+
+
+def test_a_branch_in_another_process_is_fenced_off_with_its_run(open_postgres_saver, server, schema, tmp_path):
+    """The process of the run stays paused; its worker goes on, and finds that the thread was taken over."""
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+    options = {"schema": schema, "lease": 2.0}
+    with start_process("run on workers", server.connection_string, options, "t", "right", pipe) as process:
+        _, worker = process.stdout.readline().split()
+        for pid in (process.pid, int(worker)):
+            os.kill(pid, signal.SIGSTOP)
+        saver = open_postgres_saver(lock_timeout=PATIENCE)
+        app = flow.make_graph_on_workers().compile(checkpoint_saver=saver)
+        state = app.invoke(None, CONFIG)
+        assert sorted(state["log"]) == ["left", "right"]
+        before = read_all(saver)
+        os.kill(int(worker), signal.SIGCONT)
+        Path(pipe).write_bytes(b"")
+        assert process.stdout.readline() == "worker ThreadBusyError\n"
+        assert read_all(saver) == before
+        process.send_signal(signal.SIGCONT)
+        assert process.stdout.readline() == "ThreadBusyError\n"
+        assert read_all(saver) == before
+
+
+def test_an_opened_saver_writes_for_the_runs_that_the_caller_holds(open_postgres_saver):
+    saver = open_postgres_saver()
+    other = RunnableConfig("other")
+    for config in (CONFIG, other):
+        saver.put(config, made({"n": 0}))
+    with saver.run_lock(other):
+        outside = pickle.loads(pickle.dumps(saver.opener()))
+        with saver.run_lock(CONFIG):
+            lent = pickle.loads(pickle.dumps(_open_as_node(saver, CONFIG)))
+            with lent() as opened:
+                opened.put_writes(CONFIG, {"once:x": 1})
+                assert saver.get_writes(CONFIG) == {"once:x": 1}
+                # Of another run.
+                opened.put_writes(other, {"once:x": 1})
+    before = read_all(saver)
+    with lent() as opened:
+        # The run has ended.
+        with pytest.raises(ThreadBusyError, match="took over"):
+            opened.put_writes(CONFIG, {"once:x": 2})
+        assert read_all(saver) == before
+        with opened.run_lock(CONFIG):
+            opened.put_writes(CONFIG, {"once:x": 3})
+        opened.put_writes(CONFIG, {"once:y": 4})
+    with outside() as opened:
+        opened.put_writes(CONFIG, {"once:z": 5})
+    assert saver.get_writes(CONFIG) == {"once:x": 3, "once:y": 4, "once:z": 5}
+
+
+def _open_as_node(saver, config):
+    """Return the opener that a node of a run gets."""
+    token = CURRENT_NODE_CONTEXT.set(NodeContext("node", (), frozenset({saver.run_lock_key(config)})))
+    try:
+        return saver.opener()
+    finally:
+        CURRENT_NODE_CONTEXT.reset(token)
 
 
 def test_a_killed_run_is_taken_over_at_once(open_postgres_saver, server, schema):

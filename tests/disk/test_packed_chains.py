@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from graphkit import Checkpoint, RunnableConfig
+from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from savers import Compression, FileSystemSaver, _delta as delta
 from savers._delta import compare
 from savers._log.kept_records import KeptRecords
@@ -138,16 +138,33 @@ def test_the_last_checkpoints_are_those_of_the_index(limit, tmp_path):
     ]
 
 
+def damage(path, offset):
+    with Path(path).open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes((byte[0] ^ 1,)))
+
+
 def test_a_damaged_record_is_found_by_the_general_way(tmp_path):
     saver = FileSystemSaver(tmp_path, fsync="never")
     for number in range(6):
         put(saver, text=f"{number}" * 300)
     reader = open_log(saver)
     checkpoints = reader.load_index().checkpoints
-    with Path(reader.path).open("r+b") as file:
-        file.seek(checkpoints[3].offset + 100)
-        byte = file.read(1)
-        file.seek(-1, 1)
-        file.write(bytes((byte[0] ^ 1,)))
+    damage(reader.path, checkpoints[3].offset + 100)
     chains = PackedChains(KeptRecords(), reader.end)
     assert chains.read(reader, checkpoints[5]) is None
+
+
+@pytest.mark.parametrize("number", [62, 70, 79])
+@pytest.mark.usefixtures("short_chains")
+def test_damage_among_the_last_checkpoints_is_an_error(number, tmp_path):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    for state in make_states(random.Random(7)):
+        put(saver, **state)
+    offset = open_log(saver).load_index().checkpoints[number].offset
+    reader = open_log(saver)
+    damage(reader.path, offset + 60)
+    with pytest.raises(CheckpointCorruptionError):
+        reader.find_recent(20)

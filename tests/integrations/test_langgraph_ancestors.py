@@ -12,6 +12,7 @@ from langgraph.checkpoint.base.id import uuid6
 from graphkit import Checkpoint, CheckpointConflictError, RunnableConfig
 from savers._log import log_reader
 from savers.langgraph import FileSystemCheckpointSaver
+from savers.langgraph.file_histories import FileHistories
 
 CHANNELS = ["a", "b", "never"]
 
@@ -135,3 +136,17 @@ def test_a_walk_from_the_end_of_a_listed_log_searches_for_no_id(saver, monkeypat
     assert searched == []
     put(saver, ids[-1], {"a": [1]})
     check(saver, ids)
+
+
+def test_ancestors_are_found_anew_after_the_log_was_rewritten(saver):
+    ids = fill(saver)
+    saver = FileSystemCheckpointSaver(saver.store.base_directory, fsync="never")  # has no index yet
+    assert len(list(saver.list(thread(), limit=20))) == 20
+    walk = FileHistories(saver.store).open_ancestors(RunnableConfig("t"))
+    assert walk.find(ids[-1]) is not None
+    saver.store.remove(RunnableConfig("t"), ids[10:15])
+    saver.store.compact()
+    saver.store._shared_writer(RunnableConfig("t")).drop_caches()
+    found = walk.find(ids[-2])
+    part = walk.read(found, lambda _: True)
+    assert part.state == saver.store.get(RunnableConfig("t", checkpoint_id=ids[-2])).state

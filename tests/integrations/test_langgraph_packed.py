@@ -172,21 +172,25 @@ def test_checkpoints_of_a_history_share_nothing_that_can_be_changed(saver, decod
     assert None not in decoded_histories
 
 
+EMPTY = b"\x92\xa7msgpack\xc4\1\x80"
+"""The rest of a checkpoint that has no other fields."""
+
+
 @pytest.mark.parametrize(
     "state",
     [
         {},
         {"checkpoint": b"a"},
         {"checkpoint": b"\x91\1"},
-        {"checkpoint": b"\x92\xa7msgpack\xc4\0", "channel:a": b"\x90"},
+        {"checkpoint": EMPTY, "channel:a": b"\x90"},
         {
-            "checkpoint": b"\x92\xa4null\xc4\0",
+            "checkpoint": EMPTY,
             "channel:a": b"\x93\1\xa4null\xc4\0",
             "value:a": b"\xc4\2a",
         },
-        {"checkpoint": b"\x92\xa4null\xc4\0", "channel:a": b"\x93\1\xa4null\xc4\0", "value:a": b"\x90"},
-        {"checkpoint": b"\x92\xa4null\xc4\0", "seen:a": b"\x90"},
-        {"checkpoint": b"\x92\xa4null\xc4\0", "other": b"\1"},
+        {"checkpoint": EMPTY, "channel:a": b"\x93\1\xa4null\xc4\0", "value:a": b"\x90"},
+        {"checkpoint": EMPTY, "seen:a": b"\x90"},
+        {"checkpoint": EMPTY, "other": b"\1"},
     ],
 )
 def test_states_of_other_shapes_in_a_history_are_left_to_the_general_way(saver, state):
@@ -194,7 +198,20 @@ def test_states_of_other_shapes_in_a_history_are_left_to_the_general_way(saver, 
 
 
 def test_writes_of_other_shapes_in_a_history_are_left_to_the_general_way(saver):
-    state = {"checkpoint": b"\x92\xa7msgpack\xc4\1\x80"}
+    state = {"checkpoint": EMPTY}
     decoder = HistoryDecoder(saver._deserializer)
     assert decoder.decode(PackedCheckpoint(state, {})) is not None
     assert decoder.decode(PackedCheckpoint(state, {"write:0:t": b"\xc0"})) is None
+
+
+def test_writes_that_preceded_their_checkpoint(saver, decoded_histories):
+    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    for number in range(40):
+        checkpoint = empty_checkpoint()
+        own = {"configurable": {**config["configurable"], "checkpoint_id": checkpoint["id"]}}
+        saver.put_writes(own, [("a", number)], "task")
+        config = saver.put(config, checkpoint, {"source": "loop", "step": number}, {})
+    with FileSystemCheckpointSaver(saver.store.base_directory) as other:
+        listed = list(other.list({"configurable": {"thread_id": "t", "checkpoint_ns": ""}}, limit=4))
+    assert [one.pending_writes for one in listed] == [[("task", "a", number)] for number in (39, 38, 37, 36)]
+    assert None not in decoded_histories
